@@ -1,0 +1,197 @@
+"""Rounds of rebalances under load: A consumes, B joins, C joins, B stops, C is killed; what each event cost.
+
+Every message carries its number and when it was sent; every consumer appends to a file of its own what it was
+given and when. Both clocks are the machine's. An event's window reaches to the next event.
+"""
+
+import itertools
+import random
+import statistics
+import struct
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from servers import print_table
+from tests.interop.cluster import Cluster
+from tests.interop.process import Process
+
+EVENTS: Final = ("B joins", "C joins", "B stops", "C killed")
+QUEUES: Final = 16
+ENTRY: Final = struct.Struct(">qqqq")  # Number, sent and delivered in µs since 1970, queue.
+READY_S: Final = 60.0
+#: A consumes alone before the first event, and after a whole round before the end.
+WARM_S: Final = 3.0
+MEMBER: Final = Path(__file__).parent / "rebalance_member"
+
+StartMember = Callable[[str, str, Path], Process]  # (name, topic and group, journal)
+
+
+class Delivery(NamedTuple):
+    """One message given to one consumer."""
+
+    number: int
+    sent_us: int
+    at_us: int
+    queue: int
+    member: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What one event cost."""
+
+    event: str
+    delay_ms: float
+    duplicates: int
+    moved: int
+    still_gap_ms: float
+    baseline_gap_ms: float
+
+
+def play(
+    cluster: Cluster,
+    start: StartMember,
+    *,
+    rate: int,
+    spacing: tuple[float, float],
+    randomness: random.Random,
+    after_kill_s: float = 0.0,
+) -> tuple[list[Cost], int]:
+    """One round; what each event cost, and how many messages nobody got."""
+    topic = cluster.fresh_name("Rebalance")
+    cluster.create_topic(topic, QUEUES)
+    home = cluster.home / topic
+    journals = {name: home / f"{name}.bin" for name in "ABC"}
+    running: dict[str, Process] = {}
+    times_us: list[int] = []
+
+    def begin(name: str) -> None:
+        running[name] = start(name, topic, journals[name])
+
+    def happens(act: Callable[[], None]) -> None:
+        times_us.append(time.time_ns() // 1000)
+        act()
+        time.sleep(randomness.uniform(*spacing))
+
+    try:
+        begin("A")
+        running["A"].wait_line("started", within_s=READY_S)
+        command = [sys.executable, str(MEMBER), "produce", cluster.namesrv, topic, str(rate)]
+        producer = running["producer"] = Process("producer", command, directory=home)
+        producer.wait_line("started", within_s=READY_S)
+        time.sleep(WARM_S + randomness.random())
+        happens(lambda: begin("B"))
+        happens(lambda: begin("C"))
+        happens(lambda: running["B"].tell("stop"))
+        happens(running["C"].kill)
+        del running["C"]
+        time.sleep(after_kill_s)
+        producer.tell("stop")
+        sent, *failed = map(int, producer.wait_line("sent ", within_s=READY_S).split()[1:])
+        time.sleep(WARM_S)
+    finally:
+        for process in running.values():
+            process.stop()
+    deliveries = sorted(
+        (delivery for name, path in journals.items() for delivery in read(name, path)),
+        key=lambda delivery: delivery.at_us,
+    )
+    if not deliveries:
+        raise SystemExit(f"nothing was consumed: look at {home}")
+    if failed:
+        print(f"{len(failed)} of {sent} sends failed: the delays of this round say little", flush=True)
+    stored = set(range(sent)) - set(failed)
+    return costs(deliveries, times_us), len(stored - {delivery.number for delivery in deliveries})
+
+
+def read(member: str, path: Path) -> list[Delivery]:
+    """A consumer's journal; a kill may have cut its last entry short."""
+    data = path.read_bytes()
+    whole = len(data) - len(data) % ENTRY.size
+    return [Delivery(*fields, member) for fields in ENTRY.iter_unpack(data[:whole])]
+
+
+def costs(deliveries: Sequence[Delivery], times_us: Sequence[int]) -> list[Cost]:
+    """What each event cost, from the deliveries in order of time."""
+    found = []
+    before: list[Delivery] = []
+    seen: set[int] = set()
+    bounds = [times_us[0] - int(WARM_S * 1e6 / 2), *times_us, sys.maxsize]
+    windows = [
+        [delivery for delivery in deliveries if start <= delivery.at_us < end]
+        for start, end in itertools.pairwise(bounds)
+    ]
+    seen.update(delivery.number for delivery in deliveries if delivery.at_us < times_us[0])
+    before = windows[0]
+    baseline = max(gaps(before).values(), default=0.0)
+    for event, window in zip(EVENTS, windows[1:], strict=True):
+        first_owner = {delivery.queue: delivery.member for delivery in before}
+        last_owner = {delivery.queue: delivery.member for delivery in window}
+        still = {queue for queue, owner in last_owner.items() if first_owner.get(queue) == owner}
+        numbers = [delivery.number for delivery in window]
+        fresh = set(numbers) - seen
+        found.append(
+            Cost(
+                event=event,
+                delay_ms=max((each.at_us - each.sent_us for each in window), default=0) / 1000,
+                duplicates=len(numbers) - len(fresh),
+                moved=len(last_owner) - len(still),
+                still_gap_ms=max((gap for queue, gap in gaps(window).items() if queue in still), default=0.0),
+                baseline_gap_ms=baseline,
+            )
+        )
+        seen |= fresh
+        before = window
+    return found
+
+
+def gaps(deliveries: Sequence[Delivery]) -> dict[int, float]:
+    """The longest time between two deliveries of each queue, in ms."""
+    last: dict[int, int] = {}
+    longest: dict[int, float] = defaultdict(float)
+    for delivery in deliveries:
+        if delivery.queue in last:
+            longest[delivery.queue] = max(
+                longest[delivery.queue], (delivery.at_us - last[delivery.queue]) / 1000
+            )
+        last[delivery.queue] = delivery.at_us
+    return longest
+
+
+def print_round(label: str, number: int, found: Sequence[Cost], lost: int) -> None:
+    """One line a round."""
+    told = "  ".join(f"{each.event} {each.delay_ms:,.0f} ms/{each.duplicates} dup" for each in found)
+    print(f"{label} round {number}: {told}  lost {lost}", flush=True)
+
+
+def print_costs(rounds: dict[str, list[list[Cost]]]) -> None:
+    """Medians and worst of all rounds."""
+    rows = []
+    for label, played in rounds.items():
+        for position, event in enumerate(EVENTS):
+            mine = [found[position] for found in played]
+            delays = [each.delay_ms for each in mine]
+            rows.append(
+                (
+                    label,
+                    event,
+                    f"{statistics.median(delays):,.0f}",
+                    f"{max(delays):,.0f}",
+                    f"{statistics.median(each.duplicates for each in mine):,.0f}",
+                    f"{max(each.duplicates for each in mine):,}",
+                    f"{statistics.median(each.moved for each in mine):.0f}",
+                    f"{max(each.still_gap_ms for each in mine):,.0f}",
+                    f"{max(each.baseline_gap_ms for each in mine):,.0f}",
+                )
+            )
+    print()
+    print_table(
+        ("group", "event", "delay ms: median", "worst", "duplicates: median", "worst", "moved",
+         "others' worst gap ms", "before"),
+        rows,
+    )  # fmt: skip

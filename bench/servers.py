@@ -1,0 +1,109 @@
+"""One system at a time under load: Apache's name server and broker, or `libra up`, with a fresh store.
+
+Both get a topic of 8 queues and are stopped before the other starts, so that neither takes the other's cores.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.interop.apache import (
+    BINARY_HEADERS,
+    ApacheBroker,
+    ApacheNameServer,
+    java,
+    set_up,
+)
+from tests.interop.cluster import Cluster
+from tests.interop.libra import LibraUp
+from tests.interop.process import Process
+
+SYSTEMS = ("apache", "ours")
+HEADERS: dict[str, dict[str, str]] = {"JSON": {}, "ROCKETMQ": BINARY_HEADERS}
+QUEUES = 8
+CLIENT_JVM = ("-Xms512m", "-Xmx1g")
+PROGRAM_TIMEOUT_S = 600.0
+
+Figures = dict[str, Any]
+
+
+@contextlib.contextmanager
+def running(system: str) -> Iterator[tuple[Cluster, Process]]:
+    """The system with its broker's process; store and logs are gone afterwards."""
+    home = Path(tempfile.mkdtemp(prefix=f"libra-bench-{system}-"))
+    with contextlib.ExitStack() as stack:
+        stack.callback(shutil.rmtree, home, ignore_errors=True)
+        if system == "apache":
+            nameserver = ApacheNameServer(home / "namesrv", jvm=("-Xmx512m",))
+            stack.callback(nameserver.stop)
+            nameserver.wait_ready()
+            broker = ApacheBroker(home / "broker", namesrv=nameserver.address, jvm=("-Xms2g", "-Xmx2g"))
+            stack.callback(broker.process.kill)
+            broker.wait_ready()
+            yield Cluster(system, nameserver.address, home), broker.process
+        else:
+            servers = LibraUp(home / "up")
+            stack.callback(servers.stop)
+            servers.wait_ready()
+            yield Cluster(system, servers.namesrv, home), servers.process
+
+
+def run_program(cluster: Cluster, broker: Process, main: str, properties: dict[str, object]) -> Figures:
+    """Run one of tests/interop/java to its end; what it printed, and what the broker spent on a message."""
+    spent_before_s = cpu_seconds(broker)
+    home = cluster.home / cluster.fresh_name(main.lower())
+    command = java(main, home=home, jvm=CLIENT_JVM, properties={"namesrv": cluster.namesrv, **properties})
+    with Process(main.lower(), command, directory=home) as process:
+        if process.wait_end(within_s=PROGRAM_TIMEOUT_S) != 0:
+            raise SystemExit(process.complaint())
+        line = process.wait_line("{", within_s=10)
+    figures: Figures = json.loads(line)
+    if figures.get("failed") or figures.get("complete") is False:
+        raise SystemExit(f"{main} against {cluster.kind}: {line}\n{process.complaint()}")
+    spent_s = cpu_seconds(broker) - spent_before_s
+    served: int = figures["with_warmup"] if "with_warmup" in figures else figures["msgs"]
+    figures["cpu_us"] = spent_s * 1e6 / served
+    return figures
+
+
+def cpu_seconds(process: Process) -> float:
+    """Processor time of all threads of the broker: what a neighbour's load hardly changes."""
+    stat = Path(f"/proc/{process.pid}/stat")
+    if not stat.exists():
+        return float("nan")
+    # The name, in brackets, may hold spaces; user and system time are fields 14 and 15 of proc(5).
+    user, system = stat.read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mb(process: Process) -> float:
+    """What the broker's process holds now; for `libra up` this is everything, for Apache the broker alone."""
+    status = Path(f"/proc/{process.pid}/status")
+    if not status.exists():
+        return float("nan")
+    (kilobytes,) = (line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmRSS"))
+    return int(kilobytes) / 1024
+
+
+def median(figures: Sequence[Figures], name: str) -> float:
+    return statistics.median(one[name] for one in figures) if figures else float("nan")
+
+
+def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
+    for row in (head, ["-" * width for width in widths], *rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def prepare(only: str | None) -> Sequence[str]:
+    set_up()
+    return (only,) if only else SYSTEMS

@@ -1,0 +1,25 @@
+"""Cooperative sticky: sticky in two steps, so that nobody stops who need not.
+
+    first   everybody keeps what stays; a queue that moves goes to nobody, and its holder gives it up
+    then    it goes to its new member
+
+Upstream: Kafka's CooperativeStickyAssignor.java (cooperative-sticky), KIP-429.
+"""
+
+from libramq.balance.group import Assignment, Group
+from libramq.balance.ownership import ownership
+from libramq.balance.sticky import sticky
+
+
+def cooperative_sticky(group: Group) -> Assignment:
+    """What sticky gives, without the queues that another member still holds."""
+    known = ownership(group)
+    goal = sticky(group)
+    return {
+        member.client_id: [
+            queue
+            for queue in goal[member.client_id]
+            if known.owners.get(queue, place) == place and queue not in known.contested
+        ]
+        for place, member in enumerate(group.members)
+    }

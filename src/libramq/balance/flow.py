@@ -1,0 +1,145 @@
+"""The flow network: supplies reach demands along arcs with capacities and costs, as cheaply as can be.
+
+    add     an arc from node to node
+    send    from the nodes with excess to those with a deficit (negative excess), until none can be reached
+    flow    what an arc then carries
+
+The primal-dual method: shortest distances make potentials, and along arcs of no reduced cost as much is sent
+as fits (Dinic), then again. Costs are small whole numbers, so there are few rounds. R. K. Ahuja, T. L.
+Magnanti, J. B. Orlin: Network Flows (1993), chapters 7 and 9.
+"""
+
+from collections.abc import Sequence
+
+
+class FlowNetwork:
+    """Nodes are numbers from 0. Arc 2n goes forth, arc 2n + 1 is what can be taken back of it."""
+
+    def __init__(self, node_count: int) -> None:
+        self._arcs: list[list[int]] = [[] for _ in range(node_count)]
+        self._to: list[int] = []
+        self._left: list[int] = []
+        self._cost: list[int] = []
+
+    def add(self, start: int, end: int, capacity: int, cost: int = 0, *, flow: int = 0) -> int:
+        """The new arc; cost ≥ 0. With a flow of its own only where it costs nothing."""
+        arc = len(self._to)
+        self._to += (end, start)
+        self._left += (capacity - flow, flow)
+        self._cost += (cost, -cost)
+        self._arcs[start].append(arc)
+        self._arcs[end].append(arc + 1)
+        return arc
+
+    def flow(self, arc: int) -> int:
+        """What the arc carries."""
+        return self._left[arc + 1]
+
+    def send(self, excess: list[int]) -> None:
+        """Bring excess to deficits. What stays positive in the list cannot reach any."""
+        potential = [0] * len(self._arcs)
+        while self._raise(potential, excess):
+            while self._push(potential, excess):
+                pass
+
+    def reached(self, excess: Sequence[int]) -> set[int]:
+        """The nodes to which excess that is left could still flow: the source's side of the tightest cut."""
+        nodes = [node for node, amount in enumerate(excess) if amount > 0]
+        seen = set(nodes)
+        for node in nodes:
+            for arc in self._arcs[node]:
+                end = self._to[arc]
+                if self._left[arc] and end not in seen:
+                    seen.add(end)
+                    nodes.append(end)
+        return seen
+
+    def _raise(self, potential: list[int], excess: Sequence[int]) -> bool:
+        """Raise potentials by distances from the excess, up to the nearest deficit; whether there is one."""
+        to, left, cost, arcs = self._to, self._left, self._cost, self._arcs
+        distance = [-1] * len(arcs)
+        rings: list[list[int]] = [[node for node, amount in enumerate(excess) if amount > 0]]
+        nearest = -1
+        for far, ring in enumerate(rings):  # Both lists grow under way: Dial's buckets.
+            for node in ring:
+                if distance[node] >= 0:
+                    continue
+                distance[node] = far
+                if excess[node] < 0:
+                    nearest = far
+                    break
+                here = potential[node]
+                for arc in arcs[node]:
+                    end = to[arc]
+                    if left[arc] and distance[end] < 0:
+                        away = far + cost[arc] + here - potential[end]
+                        while len(rings) <= away:
+                            rings.append([])
+                        rings[away].append(end)
+            if nearest >= 0:
+                break
+        if nearest <= 0:
+            return nearest == 0
+        for node, away in enumerate(distance):
+            potential[node] += min(away, nearest) if away >= 0 else nearest
+        return True
+
+    def _push(self, potential: Sequence[int], excess: list[int]) -> bool:
+        """Send a blocking flow along shortest paths of no reduced cost; whether anything was sent."""
+        level = self._levels(potential, excess)
+        if level is None:
+            return False
+        to, left, cost, arcs = self._to, self._left, self._cost, self._arcs
+        next_arc = [0] * len(arcs)
+        for source in [node for node, amount in enumerate(excess) if amount > 0]:
+            node, path = source, list[int]()
+            while excess[source] > 0:
+                if excess[node] < 0:
+                    amount = min(excess[source], -excess[node], *[left[arc] for arc in path])
+                    for arc in path:
+                        left[arc] -= amount
+                        left[arc ^ 1] += amount
+                    excess[source] -= amount
+                    excess[node] += amount
+                    node, path = source, []
+                    continue
+                arcs_here, at = arcs[node], next_arc[node]
+                here, below = potential[node], level[node] + 1
+                while at < len(arcs_here):
+                    arc = arcs_here[at]
+                    end = to[arc]
+                    if left[arc] and level[end] == below and cost[arc] + here == potential[end]:
+                        break
+                    at += 1
+                next_arc[node] = at
+                if at < len(arcs_here):
+                    path.append(arc)
+                    node = end
+                elif path:
+                    node = to[path.pop() ^ 1]
+                    next_arc[node] += 1
+                else:
+                    break
+        return True
+
+    def _levels(self, potential: Sequence[int], excess: Sequence[int]) -> list[int] | None:
+        """How many arcs of no reduced cost a node is away from excess; None if they lead to no deficit."""
+        to, left, cost, arcs = self._to, self._left, self._cost, self._arcs
+        level = [-1] * len(arcs)
+        ring = [node for node, amount in enumerate(excess) if amount > 0]
+        for node in ring:
+            level[node] = 0
+        below, found = 0, False
+        while ring and not found:
+            below += 1
+            following: list[int] = []
+            for node in ring:
+                here = potential[node]
+                for arc in arcs[node]:
+                    end = to[arc]
+                    if left[arc] and level[end] < 0 and cost[arc] + here == potential[end]:
+                        level[end] = below
+                        following.append(end)
+                        found = found or excess[end] < 0
+            ring = following
+        return level if found else None

@@ -1,0 +1,91 @@
+"""The group: what a strategy may know of its members and their queues when it decides.
+
+    members     by client id: subscription, what each holds, its capacity
+    queues      by topic, each topic's in their order
+    lag         how many messages wait in a queue, where somebody has asked
+
+A client that allocates for itself knows less than a coordinator: one topic and the ids that the broker lists.
+That is a group too, of members who hold nothing.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from libramq.errors import ConfigError
+from libramq.message.names import RETRY_PREFIX
+from libramq.message.queue import MessageQueue
+
+#: Ours: products of capacities and queue counts stay small integers.
+CAPACITY_MAX: Final = 1_000_000
+
+#: Who gets which queues; a member that gets none may be missing.
+Assignment = Mapping[str, Sequence[MessageQueue]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One consumer of the group.
+
+    owned: the queues it says it holds, each once. epoch: when it was given them; of two who claim a queue the
+    higher one is right. instance_id: its name if it is a static member. capacity: how much it can do,
+    relative to the others.
+    """
+
+    client_id: str
+    topics: frozenset[str]
+    owned: Sequence[MessageQueue] = ()
+    epoch: int = -1
+    instance_id: str | None = None
+    capacity: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.capacity <= CAPACITY_MAX:
+            raise ConfigError(
+                f"the capacity of {self.client_id} is between 1 and {CAPACITY_MAX}, not {self.capacity}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Members sorted by client id, and the queues of the topics they subscribe to, each topic's sorted."""
+
+    members: Sequence[Member]
+    queues: Mapping[str, Sequence[MessageQueue]]
+    lag: Mapping[MessageQueue, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        members: Iterable[Member],
+        queues: Iterable[MessageQueue],
+        lag: Mapping[MessageQueue, int] | None = None,
+    ) -> Self:
+        """Put members and queues in order; queues of topics that nobody subscribes to are left out."""
+        ordered = sorted(members, key=lambda member: member.client_id)
+        topics = frozenset().union(*{member.topics for member in ordered})
+        by_topic: dict[str, list[MessageQueue]] = {topic: [] for topic in sorted(topics)}
+        for queue in sorted(queues):
+            if (queues_of_topic := by_topic.get(queue.topic)) is not None:
+                queues_of_topic.append(queue)
+        return cls(members=ordered, queues=by_topic, lag=lag or {})
+
+    @classmethod
+    def of_topic(cls, queues: Sequence[MessageQueue], client_ids: Iterable[str]) -> Self:
+        """What every client knows: a topic's queues, sorted, and who consumes them."""
+        topic = queues[0].topic if queues else ""
+        return cls(
+            members=[
+                Member(client_id=client_id, topics=frozenset({topic})) for client_id in sorted(client_ids)
+            ],
+            queues={topic: queues},
+        )
+
+    def subscribers(self, topic: str) -> list[Member]:
+        """The members of a topic, in order."""
+        return [member for member in self.members if topic in member.topics]
+
+
+def counts(topic: str) -> bool:
+    """Whether a topic's queues are load: what waits for another attempt hardly is."""
+    return not topic.startswith(RETRY_PREFIX)

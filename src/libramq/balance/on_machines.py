@@ -1,0 +1,34 @@
+"""On machines: only clients at given addresses consume, to try something new on one machine of many.
+
+    client id = address@instance[@unit]
+
+While none of the machines is there nobody consumes: messages wait.
+Upstream has no such class; its users rewrite AllocateMessageQueueAveragely for it.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from libramq.balance.averagely import averagely
+from libramq.balance.strategy import TopicRule, TopicStrategy
+from libramq.errors import ConfigError
+from libramq.message.queue import MessageQueue
+
+
+def on_machines(addresses: Iterable[str], inner: TopicRule = averagely) -> TopicStrategy:
+    """The strategy that applies another one to the clients at these addresses."""
+    chosen = frozenset(addresses)
+    if not chosen:
+        raise ConfigError("ON_MACHINES needs at least one address")
+
+    def rule(
+        client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> Sequence[MessageQueue]:
+        there = [each for each in client_ids if address_of(each) in chosen]
+        return inner(client_id, queues, there) if client_id in there else ()
+
+    return TopicStrategy(rule)
+
+
+def address_of(client_id: str) -> str:
+    """The address a client id begins with (ClientConfig.buildMQClientId)."""
+    return client_id.partition("@")[0]

@@ -1,0 +1,90 @@
+"""The registry of strategies, by upstream's names.
+
+    strategy_named("AVG")
+    strategy_named("MACHINE_ROOM", rooms={"hangzhou"})
+    strategy_named("MACHINE_ROOM_NEARBY-AVG", room_of_queue=…, room_of_client=…)
+    strategy_named("balanced_sticky", by_capacity=True)
+
+Names in capitals are RocketMQ's (and ON_MACHINES), those with a small letter Kafka's and ours.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from inspect import signature
+from typing import Any, Final
+
+from libramq.balance.averagely import averagely
+from libramq.balance.balanced_sticky import balanced_sticky_of
+from libramq.balance.by_circle import by_circle
+from libramq.balance.by_config import by_config
+from libramq.balance.consistent_hash import consistent_hash_of
+from libramq.balance.cooperative_sticky import cooperative_sticky
+from libramq.balance.kafka_range import kafka_range
+from libramq.balance.machine_room import machine_room
+from libramq.balance.machine_room_nearby import machine_room_nearby
+from libramq.balance.on_machines import on_machines
+from libramq.balance.round_robin import round_robin
+from libramq.balance.sticky import sticky
+from libramq.balance.strategy import GroupStrategy, Strategy, TopicRule, TopicStrategy
+from libramq.errors import ConfigError
+
+#: Makes a strategy of what else its rule needs, given by name.
+Maker = Callable[..., Strategy]
+
+_MAKERS: Final[dict[str, Maker]] = {
+    "AVG": lambda: TopicStrategy(averagely),
+    "AVG_BY_CIRCLE": lambda: TopicStrategy(by_circle),
+    "CONFIG": by_config,
+    "CONSISTENT_HASH": consistent_hash_of,
+    "MACHINE_ROOM": machine_room,
+    "MACHINE_ROOM_NEARBY": machine_room_nearby,
+    "ON_MACHINES": on_machines,
+    "balanced_sticky": balanced_sticky_of,
+    "cooperative-sticky": lambda: GroupStrategy(cooperative_sticky),
+    "range": lambda: GroupStrategy(kafka_range),
+    "roundrobin": lambda: GroupStrategy(round_robin),
+    "sticky": lambda: GroupStrategy(sticky),
+}
+_REGISTERED: Final[dict[str, Strategy]] = {}
+
+
+def register_strategy(name: str, strategy: TopicRule | TopicStrategy | GroupStrategy) -> None:
+    """Make a strategy known under a name: a topic rule as it is, a group rule as GroupStrategy(rule).
+
+    Raises ConfigError when the name means another one already.
+    """
+    made = strategy if isinstance(strategy, TopicStrategy | GroupStrategy) else TopicStrategy(strategy)
+    if _maker(name) is not None or _REGISTERED.setdefault(name, made) != made:
+        raise ConfigError(f"the strategy name {name} is taken; choose another")
+
+
+def strategy_named(name: str, **options: Any) -> Strategy:
+    """The strategy of that name, with what else it needs; ConfigError names those there are."""
+    maker = _maker(name)
+    if maker is None and name in _REGISTERED:
+        maker = partial(_registered, name)
+    if maker is None:
+        known = ", ".join(sorted({*_MAKERS, *_REGISTERED}))
+        raise ConfigError(
+            f"there is no strategy {name!r}; known are {known} (add yours with register_strategy)"
+        )
+    try:
+        signature(maker).bind(**options)
+    except TypeError as error:
+        raise ConfigError(f"the strategy {name}: {error}") from None
+    return maker(**options)
+
+
+def _registered(name: str) -> Strategy:
+    return _REGISTERED[name]
+
+
+def _maker(name: str) -> Maker | None:
+    """What makes a strategy of ours; NAME-INNER is one that applies another (AllocateMachineRoomNearby)."""
+    if (maker := _MAKERS.get(name)) is not None:
+        return maker
+    outer, dash, inner = name.partition("-")
+    maker = _MAKERS.get(outer)
+    if dash and maker is not None and "inner" in signature(maker).parameters:
+        return partial(maker, inner=strategy_named(inner))
+    return None

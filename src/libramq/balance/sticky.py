@@ -1,0 +1,62 @@
+"""Sticky: as even as can be, and then every queue with its member where that is possible.
+
+Equal subscriptions: step by step Kafka's own result. Where several have the same right to one queue more,
+Kafka goes through the members in the order of a hash table; here it is the order of their ids. Different
+subscriptions: Kafka searches for better and better by trial, ours is the best there is (balanced_sticky).
+Racks are not looked at: a queue lies at one broker.
+
+Upstream: Kafka's StickyAssignor.java, AbstractStickyAssignor.java (sticky).
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+from libramq.balance.balanced_sticky import most_even
+from libramq.balance.group import Assignment, Group
+from libramq.balance.ownership import holdings
+from libramq.message.queue import MessageQueue
+
+
+def sticky(group: Group) -> Assignment:
+    """Even first, then with their members; to Kafka a retry topic is a topic like any other."""
+    held = holdings(group)
+    if len({member.topics.intersection(group.queues) for member in group.members}) == 1:
+        shares = _alike(group, held)
+    else:
+        shares = most_even(group, group.queues, held, [1] * len(group.members))
+    return {member.client_id: share for member, share in zip(group.members, shares, strict=True)}
+
+
+def _alike(group: Group, held: Sequence[Sequence[MessageQueue]]) -> list[list[MessageQueue]]:
+    """Upstream's ConstrainedAssignmentBuilder."""
+    topics = sorted(topic for topic in group.queues if topic in group.members[0].topics)
+    number = {queue: place for topic in topics for place, queue in enumerate(group.queues[topic])}
+    least, places = divmod(len(number), len(group.members))
+    most = least + (places > 0)
+
+    shares: list[list[MessageQueue]] = []
+    below: deque[int] = deque()  # Members with fewer than the least,
+    at_least: deque[int] = deque()  # and those with as many, which may get one more.
+    for member, queues in enumerate(held):
+        owned = sorted(queues, key=lambda queue: (number[queue], queue.topic))
+        if len(owned) < least:
+            below.append(member)
+        elif len(owned) >= most and places:
+            owned = owned[:most]
+            places -= 1
+        else:
+            owned = owned[:least]
+            at_least.append(member)
+        shares.append(owned)
+
+    kept = {queue for share in shares for queue in share}
+    for queue in number:
+        if queue in kept:
+            continue
+        member = below.popleft() if below else at_least.popleft()
+        shares[member].append(queue)
+        if len(shares[member]) < least:
+            below.append(member)
+        elif len(shares[member]) == least:
+            at_least.append(member)
+    return shares

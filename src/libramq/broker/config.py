@@ -1,0 +1,157 @@
+"""The broker's configuration, under Apache's names: BrokerConfig, MessageStoreConfig and NettyServerConfig.
+
+`broker.conf` is a Java properties file. Names that Apache has and we do not use yet, and names nobody knows,
+are warned about and never fatal.
+"""
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from libramq.catalog.topic_table import QUEUES_MAX
+from libramq.errors import ConfigError
+from libramq.message.names import validate_topic
+from libramq.message.record import RECORD_BYTES_MAX
+from libramq.remoting.body.topic_config import PERM_INHERIT, PERM_READ, PERM_WRITE
+from libramq.remoting.frame import HEADER_BYTES_MAX
+
+#: ScheduleMessageService, MessageStoreConfig.messageDelayLevel.
+DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+#: What numbers may be, by our names; one or more where nothing is said.
+_BOUNDS: Final = {
+    "broker_id": (0, 1 << 62),
+    "listen_port": (1, 65_535),
+    "default_topic_queue_nums": (1, QUEUES_MAX),
+    "broker_permission": (0, PERM_READ | PERM_WRITE | PERM_INHERIT),
+    # A message must fit in a pull's frame, with its record and the reply's header.
+    "max_message_size": (1, RECORD_BYTES_MAX - HEADER_BYTES_MAX),
+}
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def _option(default: Any, name: str) -> Any:
+    return field(default=default, metadata={"name": name})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """What a broker is told. Apache's names stand beside; defaults are Apache's unless noted."""
+
+    broker_name: str = _option("broker-a", "brokerName")
+    cluster_name: str = _option("DefaultCluster", "brokerClusterName")
+    broker_id: int = _option(0, "brokerId")
+    broker_ip: str = _option("127.0.0.1", "brokerIP1")  # Ours: Apache's is the machine's first address.
+    bind_address: str = _option("127.0.0.1", "bindAddress")  # Ours: Apache's is 0.0.0.0.
+    allow_public: bool = _option(False, "allowPublic")  # Ours alone.
+    listen_port: int = _option(10911, "listenPort")
+    namesrv_addr: str | None = _option(None, "namesrvAddr")
+    store_path: str = _option("libra-data", "storePathRootDir")
+    auto_create_topic_enable: bool = _option(True, "autoCreateTopicEnable")
+    auto_create_subscription_group: bool = _option(True, "autoCreateSubscriptionGroup")
+    default_topic_queue_nums: int = _option(8, "defaultTopicQueueNums")
+    broker_permission: int = _option(6, "brokerPermission")
+    max_message_size: int = _option(4 * 1024 * 1024, "maxMessageSize")
+    flush_disk_type: str = _option("ASYNC_FLUSH", "flushDiskType")
+    flush_interval_ms: int = _option(500, "flushIntervalCommitLog")
+    flush_consumer_offset_interval_ms: int = _option(5_000, "flushConsumerOffsetInterval")
+    register_name_server_period_ms: int = _option(30_000, "registerNameServerPeriod")
+    long_polling_enable: bool = _option(True, "longPollingEnable")
+    short_polling_time_ms: int = _option(1_000, "shortPollingTimeMills")
+    reject_transaction_message: bool = _option(False, "rejectTransactionMessage")
+    commit_log_file_bytes: int = _option(1 << 30, "mappedFileSizeCommitLog")
+    consume_queue_file_bytes: int = _option(6_000_000, "mappedFileSizeConsumeQueue")
+    message_delay_level: str = _option(DELAY_LEVELS, "messageDelayLevel")
+    orderly_lock_grace_ms: int = _option(150, "orderlyLockGraceMillis")  # Ours; 60000 is Apache's patience.
+    region_id: str = _option("DefaultRegion", "regionId")
+    trace_on: bool = _option(True, "traceOn")
+
+    def __post_init__(self) -> None:
+        validate_topic(self.broker_name)
+        validate_topic(self.cluster_name)
+        if self.broker_id != 0:
+            raise ConfigError(f"brokerId {self.broker_id}: only masters (0) exist yet; slaves come later")
+        if self.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
+            raise ConfigError(f"flushDiskType {self.flush_disk_type!r}; ASYNC_FLUSH or SYNC_FLUSH is allowed")
+        for option in fields(self):
+            low, high = _BOUNDS.get(option.name, (1, 1 << 62))
+            value = getattr(self, option.name)
+            if type(value) is int and not low <= value <= high:
+                allowed = f"{low} to {high}" if high < 1 << 62 else f"{low} or more"
+                raise ConfigError(f"{option.metadata['name']} {value}; {allowed} is allowed")
+        try:
+            ipaddress.ip_address(self.broker_ip)
+        except ValueError:
+            raise ConfigError(f"brokerIP1 {self.broker_ip!r} is not an IP address; records hold it") from None
+        if not self.delay_levels_ms:
+            raise ConfigError(f"messageDelayLevel is empty; write for example {DELAY_LEVELS!r}")
+
+    @property
+    def address(self) -> str:
+        """What the name server tells clients."""
+        return f"{self.broker_ip}:{self.listen_port}"
+
+    @property
+    def delay_levels_ms(self) -> list[int]:
+        """The delay of each level; the first is level 1."""
+        levels = []
+        for text in self.message_delay_level.split():
+            seconds = _SECONDS.get(text[-1])
+            if seconds is None or not text[:-1].isdecimal():
+                raise ConfigError(f"messageDelayLevel {text!r}; write for example '1s 5s 1m 2h'")
+            levels.append(int(text[:-1]) * seconds * 1000)
+        return levels
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Read a Java properties file: `key=value` or `key: value` lines, `#` and `!` for comments."""
+    properties = {}
+    for line in text.splitlines():
+        line = line.strip()
+        if not line or line[0] in "#!":
+            continue
+        ends = [position for position in (line.find("="), line.find(":")) if position > 0]
+        end = min(ends, default=len(line))
+        properties[line[:end].strip()] = line[end + 1 :].strip()
+    return properties
+
+
+def broker_config(properties: Mapping[str, str], **overrides: Any) -> tuple[BrokerConfig, list[str]]:
+    """Build a configuration from properties and overrides; also the names that were not understood.
+
+    Raises ConfigError for a value that cannot be.
+    """
+    by_name = {option.metadata["name"]: option for option in fields(BrokerConfig)}
+    values: dict[str, Any] = {}
+    unknown = []
+    for name, text in properties.items():
+        option = by_name.get(name)
+        if option is None:
+            unknown.append(name)
+        else:
+            values[option.name] = _value(name, text, option.default)
+    values.update({name: value for name, value in overrides.items() if value is not None})
+    return BrokerConfig(**values), unknown
+
+
+def load_broker_config(path: Path, **overrides: Any) -> tuple[BrokerConfig, list[str]]:
+    """Read `broker.conf`; as `broker_config`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+    return broker_config(parse_properties(text), **overrides)
+
+
+def _value(name: str, text: str, default: object) -> object:
+    if isinstance(default, bool):
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{name}={text}; true or false is allowed")
+        return text.lower() == "true"
+    if isinstance(default, int):
+        try:
+            return int(text)
+        except ValueError:
+            raise ConfigError(f"{name}={text}; a whole number is needed") from None
+    return text

@@ -1,0 +1,213 @@
+"""The consumers connected to this broker: their groups, whom to notify of changes, and how rebalances went.
+
+Upstream: broker/client/ConsumerManager.java, DefaultConsumerIdsChangeListener.java.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from libramq.catalog import GroupTable, TopicTable
+from libramq.clock import Clock
+from libramq.codes import RequestCode
+from libramq.groups.consumer_group import MEMBERS_MAX, ConsumerGroup, ConsumerGroups, Member
+from libramq.groups.herd import REPEAT_MS, Herd
+from libramq.groups.queue_lock import QueueLocks
+from libramq.groups.rebalance import GroupRebalance
+from libramq.groups.rebalance_event import Reason, RebalanceEvent
+from libramq.logs import get_logger
+from libramq.message.names import RETRY_PREFIX
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.heartbeat import BROADCASTING, ConsumerData
+from libramq.rpc.outcome import Notify
+from libramq.transport.server import Peer
+
+log = get_logger(__name__)
+
+#: Ours: groups of one connection.
+GROUPS_PER_PEER_MAX: Final = 1_000
+_NONE: Final[tuple[Notify, ...]] = ()
+
+
+class ConsumerClients:
+    """Groups, members and rebalances. `record` takes the rebalance events as they happen."""
+
+    def __init__(
+        self,
+        *,
+        broker_name: str,
+        topics: TopicTable,
+        groups: GroupTable,
+        record: Callable[[RebalanceEvent], None],
+        locks: QueueLocks,
+        clock: Clock,
+    ) -> None:
+        self.broker_name = broker_name
+        self._topics = topics
+        self._configs = groups
+        self._record = record
+        self._groups: ConsumerGroups[Peer] = ConsumerGroups()
+        self._locks = locks
+        self._clock = clock
+        self._rebalances: dict[str, GroupRebalance] = {}
+        self._herds: dict[str, Herd[Peer]] = {}
+        self._straggling: set[str] = set()
+
+    def group(self, name: str) -> ConsumerGroup[Peer] | None:
+        """The group, if a member is connected."""
+        return self._groups.get(name)
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that subscribe to a topic."""
+        return self._groups.subscribers_of(topic)
+
+    def beat(
+        self, member: Member[Peer], data: ConsumerData, *, without_subscriptions: bool, now_ms: int
+    ) -> tuple[Notify, ...]:
+        """Take in one group of a heartbeat; whom to notify when the group changed."""
+        group = self._groups.get(data.group_name)
+        if group is None or member.peer not in group.members:
+            member_count = len(group.members) if group is not None else 0
+            if member_count >= MEMBERS_MAX or self._groups.group_count(member.peer) >= GROUPS_PER_PEER_MAX:
+                log.warning("member refused", group=data.group_name, client=member.client_id)
+                return _NONE
+            group = self._groups.get_or_create(data)
+        is_new_client = not group.has_client(member.client_id)
+        if is_new_client:
+            self._locks.returned(group.name, member.client_id)
+        is_new = self._groups.beat(group, member, data)
+        resubscribed = not without_subscriptions and group.subscribe(data.subscription_data_set)
+        if not is_new and not resubscribed:
+            return _NONE
+        if is_new_client or resubscribed:
+            reason = Reason.MEMBER_JOINED if is_new_client else Reason.SUBSCRIPTION_CHANGED
+            self._changed(group.name, reason, member.client_id, now_ms)
+        return self._notify(group)
+
+    def leave(self, group_name: str, peer: Peer, reason: Reason, *, now_ms: int) -> tuple[Notify, ...]:
+        """A member leaves its group; whom to notify."""
+        member = self._groups.remove(group_name, peer)
+        return self._gone(group_name, member, reason, now_ms) if member is not None else _NONE
+
+    def closed(self, peer: Peer, *, now_ms: int) -> tuple[Notify, ...]:
+        """A connection ended; whom to notify."""
+        notify = _NONE
+        for group_name, member in self._groups.remove_peer(peer):
+            notify += self._gone(group_name, member, Reason.CONNECTION_CLOSED, now_ms)
+        return notify
+
+    def expire(self, *, wall_ms: int, monotonic_ms: int) -> tuple[Notify, ...]:
+        """Members that were silent too long leave; whom to notify."""
+        notify = _NONE
+        for group_name, member in self._groups.silent(monotonic_ms):
+            notify += self.leave(group_name, member.peer, Reason.SESSION_EXPIRED, now_ms=wall_ms)
+        return notify
+
+    def queue_count_changed(self, topic: str, *, now_ms: int) -> tuple[Notify, ...]:
+        """A topic got more or fewer queues; whom to notify."""
+        notify = _NONE
+        for name in self._groups.subscribers_of(topic):
+            self._changed(name, Reason.QUEUE_COUNT_CHANGED, topic, now_ms)
+            group = self._groups.get(name)
+            notify += self._notify(group) if group is not None else _NONE
+        return notify
+
+    def fetched(self, peer: Peer, group_name: str) -> None:
+        """A member looks at the list of its group."""
+        herd = self._herds.get(group_name)
+        if herd is not None:
+            herd.fetched(peer, now_ms=self._clock.monotonic_ms())
+
+    def herd(self) -> tuple[Notify, ...]:
+        """Whom to tell again of a change that they have not looked at."""
+        now_ms = self._clock.monotonic_ms()
+        notify: list[Notify] = []
+        for name in list(self._straggling):
+            herd = self._herds[name]
+            notify += _notifications(name, herd.due(now_ms=now_ms))
+            if herd.is_current:
+                self._straggling.discard(name)
+        return tuple(notify)
+
+    def pulled(
+        self, peer: Peer, group_name: str, topic: str, queue_id: int, offset: int, *, now_ms: int
+    ) -> None:
+        """A member pulls a queue."""
+        member = self._member(group_name, peer, topic)
+        if member is not None:
+            queue = MessageQueue(topic, self.broker_name, queue_id)
+            self._rebalance(group_name).pulled(queue, member.client_id, offset, now_ms=now_ms)
+
+    def answered(
+        self, peer: Peer, group_name: str, queue: MessageQueue, next_offset: int | None, *, now_ms: int
+    ) -> None:
+        """A member's pull was answered, with the messages before `next_offset` if there were any."""
+        member = self._member(group_name, peer, queue.topic)
+        if member is not None:
+            self._rebalance(group_name).answered(queue, member.client_id, next_offset, now_ms=now_ms)
+
+    def settle(self, *, now_ms: int) -> None:
+        """Record what has settled."""
+        for name, rebalance in list(self._rebalances.items()):
+            if rebalance.is_settled:
+                continue
+            group = self._groups.get(name)
+            queues = self._queues_of(group) if group is not None else []
+            for event in rebalance.settle(queues, now_ms=now_ms):
+                self._record(event)
+            if rebalance.is_forgettable and group is None:
+                del self._rebalances[name]
+
+    def _member(self, group_name: str, peer: Peer, topic: str) -> Member[Peer] | None:
+        group = self._groups.get(group_name)
+        if group is None or topic.startswith(RETRY_PREFIX) or group.message_model == BROADCASTING:
+            return None
+        return group.members.get(peer)
+
+    def _queues_of(self, group: ConsumerGroup[Peer]) -> list[MessageQueue]:
+        """The queues here that the group should own; retry topics count zero."""
+        return [
+            MessageQueue(topic, self.broker_name, queue_id)
+            for topic in group.subscriptions
+            if not topic.startswith(RETRY_PREFIX) and (config := self._topics.get(topic)) is not None
+            for queue_id in range(config.read_queue_nums)
+        ]
+
+    def _gone(self, group_name: str, member: Member[Peer], reason: Reason, now_ms: int) -> tuple[Notify, ...]:
+        group = self._groups.get(group_name)
+        grace_ms = 0
+        if group is None or not group.has_client(member.client_id):
+            grace_ms = self._locks.vanished(group_name, member.client_id, now_ms=self._clock.monotonic_ms())
+            self._changed(group_name, reason, member.client_id, now_ms)
+        if group is None:
+            self._herds.pop(group_name, None)
+            self._straggling.discard(group_name)
+            return _NONE
+        # Told sooner, the others would be refused the locks, and Java's client looks again a second later.
+        return self._notify(group, wait_ms=grace_ms if grace_ms <= REPEAT_MS else 0)
+
+    def _changed(self, group_name: str, reason: Reason, who: str, now_ms: int) -> None:
+        group = self._groups.get(group_name)
+        if group is not None and group.message_model == BROADCASTING:
+            return
+        members = group.client_ids if group is not None else []
+        self._record(self._rebalance(group_name).changed(reason, who, members, now_ms=now_ms))
+
+    def _rebalance(self, group_name: str) -> GroupRebalance:
+        rebalance = self._rebalances.get(group_name)
+        if rebalance is None:
+            rebalance = self._rebalances[group_name] = GroupRebalance(group_name)
+        return rebalance
+
+    def _notify(self, group: ConsumerGroup[Peer], *, wait_ms: int = 0) -> tuple[Notify, ...]:
+        config = self._configs.get(group.name)
+        if group.message_model == BROADCASTING or not (config and config.notify_consumer_ids_changed_enable):
+            return _NONE
+        herd = self._herds.setdefault(group.name, Herd())
+        told = herd.changed(group.members, now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms)
+        self._straggling.add(group.name)
+        return tuple(_notifications(group.name, told))
+
+
+def _notifications(group_name: str, peers: Iterable[Peer]) -> list[Notify]:
+    ext = {"consumerGroup": group_name}
+    return [Notify(peer, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext) for peer in peers]

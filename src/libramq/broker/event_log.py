@@ -1,0 +1,34 @@
+"""The event log: rebalance events as messages of LIBRA_REBALANCE_EVENTS, keyed by group."""
+
+from libramq.groups.rebalance_event import RebalanceEvent, encode_event
+from libramq.logs import get_logger
+from libramq.message import properties as p
+from libramq.message.names import REBALANCE_EVENTS_TOPIC
+from libramq.message.tags import tag_code
+from libramq.store.append import StoreMessage
+from libramq.store.message_store import MessageStore
+
+log = get_logger(__name__)
+
+
+class EventLog:
+    """Writes events into the broker's own store; clients cannot write to the topic."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    def record(self, event: RebalanceEvent) -> None:
+        """Store one event."""
+        properties = {p.KEYS: event.group, p.TAGS: event.kind}
+        message = StoreMessage(
+            REBALANCE_EVENTS_TOPIC,
+            0,
+            encode_event(event),
+            p.encode_properties(properties),
+            tag_code(event.kind),
+            born_timestamp_ms=event.at_ms,
+        )
+        result = self._store.append_batch([message])[0]
+        if not result.is_ok:
+            log.warning("rebalance event lost: the store takes no messages", group=event.group)
+        log.info("rebalance", group=event.group, epoch=event.epoch, kind=event.kind, reason=event.reason)

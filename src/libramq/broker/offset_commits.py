@@ -1,0 +1,83 @@
+"""Commits: offsets taken in while one read is worked off, journalled by one write before any answer."""
+
+from typing import Final
+
+from libramq.logs import get_logger
+from libramq.offsets import OffsetLedger, OffsetRecord
+from libramq.store.message_store import MessageStore
+
+log = get_logger(__name__)
+
+#: Ours: how many changes wait for a disk that refuses them before only the last of each queue is kept.
+UNWRITTEN_MAX: Final = 10_000
+
+
+class OffsetCommits:
+    """The committed offsets as processors use them."""
+
+    def __init__(self, ledger: OffsetLedger, store: MessageStore) -> None:
+        self._ledger = ledger
+        self._store = store
+        self._unwritten: list[OffsetRecord] = []
+        self._is_refused = False
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """A group has read a queue up to an offset; never beyond what the queue has."""
+        end = self._store.max_offset(topic, queue_id)
+        change = self._ledger.offsets.commit(group, topic, queue_id, offset, end)
+        if change is not None:
+            self._unwritten.append(change)
+
+    def query(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The offset to read next; None where the group has committed none."""
+        return self._ledger.offsets.query(group, topic, queue_id)
+
+    def offsets(self, group: str, topic: str) -> dict[int, int]:
+        """All of a group's offsets in a topic."""
+        return self._ledger.offsets.offsets(group, topic)
+
+    def topics_of_group(self, group: str) -> set[str]:
+        """The topics that a group has read."""
+        return self._ledger.offsets.topics_of_group(group)
+
+    def groups_of_topic(self, topic: str) -> set[str]:
+        """The groups that have read a topic."""
+        return self._ledger.offsets.groups_of_topic(topic)
+
+    def remove_group(self, group: str) -> None:
+        """Forget a group's offsets."""
+        self._unwritten += self._ledger.offsets.remove_group(group)
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget the offsets in a topic."""
+        self._unwritten += self._ledger.offsets.remove_topic(topic)
+
+    def write(self) -> None:
+        """Journal what was taken in; afterwards it may be acknowledged.
+
+        Raises OSError where the disk refuses; what was taken in waits for the next call.
+        """
+        if self._unwritten:
+            if len(self._unwritten) > UNWRITTEN_MAX:
+                self._keep_the_last()
+            self._ledger.append(self._unwritten)
+            self._unwritten = []
+
+    def write_or_keep(self) -> None:
+        """The same for commits that nobody is told of: where the disk refuses, that is logged once."""
+        try:
+            self.write()
+        except OSError as error:
+            if not self._is_refused:
+                log.error("committed offsets cannot be journalled; they wait", reason=str(error))
+            self._is_refused = True
+        else:
+            self._is_refused = False
+
+    def _keep_the_last(self) -> None:
+        last: dict[tuple[str, int, int], OffsetRecord] = {}
+        for record in self._unwritten:
+            key = (record.key, record.queue_id, record.kind)
+            last.pop(key, None)
+            last[key] = record
+        self._unwritten = list(last.values())

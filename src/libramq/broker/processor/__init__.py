@@ -1,0 +1,1 @@
+"""Request processors of the broker: one family of requests a module."""

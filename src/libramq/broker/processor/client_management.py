@@ -1,0 +1,124 @@
+"""HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG, GET_CONSUMER_LIST_BY_GROUP: who is there.
+
+Upstream: ClientManageProcessor.java, ConsumerManageProcessor.java.
+"""
+
+from typing import Final
+
+from libramq.broker.consumer_clients import ConsumerClients
+from libramq.catalog import GroupTable, TopicTable
+from libramq.codes import ResponseCode
+from libramq.groups.consumer_group import ConsumerGroup, Member
+from libramq.groups.producer_group import ProducerGroups
+from libramq.groups.rebalance_event import Reason
+from libramq.message import names
+from libramq.remoting.body.codec import decode_body, encode_body
+from libramq.remoting.body.consumers import CheckClientBody, ConsumerList
+from libramq.remoting.body.heartbeat import HeartbeatData
+from libramq.remoting.body.topic_config import PERM_READ, PERM_WRITE
+from libramq.remoting.headers import GroupHeader, UnregisterClientHeader, decode_header
+from libramq.rpc.endpoint import Request
+from libramq.rpc.outcome import SUCCESS, Notify, Outcome, Reply
+from libramq.transport.server import Peer
+
+#: Ours: groups of one process.
+GROUPS_PER_CLIENT_MAX: Final = 1_000
+#: Ours: clientIP@instanceName is some 40 characters.
+CLIENT_ID_LENGTH_MAX: Final = 255
+
+
+class ClientManagement:
+    """The processor of clients that come, stay and go."""
+
+    def __init__(
+        self,
+        *,
+        consumers: ConsumerClients,
+        producers: ProducerGroups[Peer],
+        topics: TopicTable,
+        groups: GroupTable,
+    ) -> None:
+        self._consumers = consumers
+        self._producers = producers
+        self._topics = topics
+        self._groups = groups
+
+    def heartbeat(self, request: Request) -> Outcome:
+        """A client says who it is; whoever shares a group with it hears of a change."""
+        data = decode_body(request.command.body, HeartbeatData)
+        if not 0 < len(data.client_id) <= CLIENT_ID_LENGTH_MAX:
+            return Reply(ResponseCode.INVALID_PARAMETER, f"a client id of {len(data.client_id)} characters")
+        if len(data.consumer_data_set) + len(data.producer_data_set) > GROUPS_PER_CLIENT_MAX:
+            return Reply(
+                ResponseCode.INVALID_PARAMETER, f"over {GROUPS_PER_CLIENT_MAX} groups in one heartbeat"
+            )
+        for producer in data.producer_data_set:
+            if names.is_valid_group(producer.group_name):
+                self._producers.beat(producer.group_name, self._member(request, data.client_id))
+        is_changed = data.heartbeat_fingerprint == 0  # Version 1 is always told so, and does not ask.
+        notify: tuple[Notify, ...] = ()
+        for consumer in data.consumer_data_set:
+            config = self._groups.find(consumer.group_name, request.wall_ms)
+            if config is None:
+                continue  # Upstream passes over groups that may not be created.
+            self._topics.for_group(
+                names.retry_topic(consumer.group_name),
+                max(1, config.retry_queue_nums),
+                PERM_READ | PERM_WRITE,
+                request.wall_ms,
+            )
+            notify += self._consumers.beat(
+                self._member(request, data.client_id),
+                consumer,
+                without_subscriptions=data.without_sub,
+                now_ms=request.wall_ms,
+            )
+            group = self._consumers.group(consumer.group_name)
+            if group is not None:
+                is_changed = _fingerprint_changed(group, data.heartbeat_fingerprint) or is_changed
+                # A client that spares us its subscriptions after this broker's restart must send them again.
+                is_changed = is_changed or (data.without_sub and not group.subscriptions)
+        ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if is_changed else "false"}
+        return Reply(ext=ext, notify=notify)
+
+    def unregister(self, request: Request) -> Outcome:
+        """A client leaves; only the connection that registered it can say so."""
+        header = decode_header(request.command, UnregisterClientHeader)
+        if header.producer_group:
+            self._producers.remove(header.producer_group, request.peer)
+        if not header.consumer_group:
+            return SUCCESS
+        notify = self._consumers.leave(
+            header.consumer_group, request.peer, Reason.MEMBER_LEFT, now_ms=request.wall_ms
+        )
+        return Reply(notify=notify)
+
+    def check_config(self, request: Request) -> Outcome:
+        """A client asks whether its filter can be served: tags always, SQL92 not yet."""
+        body = decode_body(request.command.body, CheckClientBody)
+        data = body.subscription_data
+        if data is None or data.expression_type in (None, "TAG"):
+            return SUCCESS
+        return Reply(
+            ResponseCode.SYSTEM_ERROR,
+            f"The broker does not support consumer to filter message by {data.expression_type}",
+        )
+
+    def consumer_list(self, request: Request) -> Outcome:
+        """The client ids of a group."""
+        header = decode_header(request.command, GroupHeader)
+        group = self._consumers.group(header.consumer_group)
+        self._consumers.fetched(request.peer, header.consumer_group)
+        if group is None:
+            return Reply(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
+        return Reply(body=encode_body(ConsumerList(consumer_id_list=group.client_ids)))
+
+    def _member(self, request: Request, client_id: str) -> Member[Peer]:
+        command = request.command
+        return Member(request.peer, client_id, command.language, command.version, request.monotonic_ms)
+
+
+def _fingerprint_changed(group: ConsumerGroup[Peer], fingerprint: int) -> bool:
+    """Heartbeat version 2: whether another fingerprint was stored before; a version 1 stores 0."""
+    known, group.fingerprint = group.fingerprint, fingerprint
+    return known is not None and known != fingerprint

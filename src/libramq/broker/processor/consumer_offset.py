@@ -1,0 +1,79 @@
+"""QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET: how far a group is.
+
+Upstream: ConsumerManageProcessor.java.
+"""
+
+from collections.abc import Sequence
+
+from libramq.broker.offset_commits import OffsetCommits
+from libramq.catalog import GroupTable, TopicTable
+from libramq.codes import ResponseCode
+from libramq.errors import broker_error
+from libramq.remoting.headers import (
+    QueryConsumerOffsetHeader,
+    UpdateConsumerOffsetHeader,
+    decode_header,
+)
+from libramq.rpc.endpoint import Request, failure
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.store.message_store import MessageStore
+
+
+class ConsumerOffsetRequests:
+    """The processor of committed offsets."""
+
+    def __init__(
+        self, *, offsets: OffsetCommits, store: MessageStore, topics: TopicTable, groups: GroupTable
+    ) -> None:
+        self._offsets = offsets
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+
+    def query(self, request: Request) -> Outcome:
+        """The committed offset.
+
+        Where there is none, 0 for a queue that still has its first message in memory (so that a new group on
+        a young topic misses nothing), unless the client asks not to.
+        """
+        header = decode_header(request.command, QueryConsumerOffsetHeader)
+        offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
+        if offset is not None:
+            return Reply(ext={"offset": str(offset)})
+        may_be_zero = header.set_zero_if_not_found is not False
+        if may_be_zero and self._store.is_young(header.topic, header.queue_id):
+            return Reply(ext={"offset": "0"})
+        return Reply(
+            ResponseCode.QUERY_NOT_FOUND, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+        )
+
+    def update_many(self, requests: Sequence[Request]) -> Sequence[Outcome]:
+        """Commit offsets; they are in the journal, all by one write, before the answers go out."""
+        outcomes: list[Outcome] = []
+        for request in requests:
+            try:
+                self._take_in(request)
+                outcomes.append(SUCCESS)
+            except Exception as error:  # One request that cannot be read harms none of its neighbours.
+                outcomes.append(failure(error, request))
+        try:
+            self._offsets.write()
+        except OSError as error:
+            refusal = Reply(ResponseCode.SYSTEM_ERROR, f"the offset cannot be journalled: {error}")
+            return [refusal if outcome is SUCCESS else outcome for outcome in outcomes]
+        return outcomes
+
+    def _take_in(self, request: Request) -> None:
+        header = decode_header(request.command, UpdateConsumerOffsetHeader)
+        if header.consumer_group not in self._groups:
+            raise broker_error(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {header.consumer_group} not exist!"
+            )
+        topic = self._topics.require(header.topic)
+        if not 0 <= header.queue_id < max(topic.read_queue_nums, topic.write_queue_nums):
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}]"
+                f" topicConfig.readQueueNums:[{topic.read_queue_nums}]",
+            )
+        self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)

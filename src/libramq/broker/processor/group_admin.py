@@ -1,0 +1,49 @@
+"""UPDATE_AND_CREATE_SUBSCRIPTIONGROUP and its kin: the configuration of consumer groups.
+
+Upstream: AdminBrokerProcessor.java.
+"""
+
+from libramq.broker.offset_commits import OffsetCommits
+from libramq.catalog import GroupTable
+from libramq.codes import ResponseCode
+from libramq.remoting.body.codec import decode_body, encode_body
+from libramq.remoting.body.topic_config import SubscriptionGroupConfig
+from libramq.remoting.headers import DeleteGroupHeader, GroupByNameHeader, decode_header
+from libramq.rpc.endpoint import Request
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+
+
+class GroupAdministration:
+    """The processor of questions about groups, and of changes to them."""
+
+    def __init__(self, *, groups: GroupTable, offsets: OffsetCommits) -> None:
+        self._groups = groups
+        self._offsets = offsets
+
+    def create(self, request: Request) -> Outcome:
+        """Create a group or change it."""
+        config = decode_body(request.command.body, SubscriptionGroupConfig)
+        self._groups.put(config, request.wall_ms)
+        return SUCCESS
+
+    def delete(self, request: Request) -> Outcome:
+        """Delete a group's configuration, and its offsets if asked to."""
+        header = decode_header(request.command, DeleteGroupHeader)
+        self._groups.delete(header.group_name, request.wall_ms)
+        if header.clean_offset:
+            self._offsets.remove_group(header.group_name)
+        return SUCCESS
+
+    def list_all(self, request: Request) -> Outcome:
+        """All groups with their configuration."""
+        return Reply(ext={"totalGroupNum": str(len(self._groups))}, body=encode_body(self._groups.wrapper()))
+
+    def get(self, request: Request) -> Outcome:
+        """One group's configuration."""
+        header = decode_header(request.command, GroupByNameHeader)
+        config = self._groups.find(header.group, request.wall_ms)
+        if config is None:
+            return Reply(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the group {header.group} does not exist"
+            )
+        return Reply(body=encode_body(config))

@@ -1,0 +1,65 @@
+"""LOCK_BATCH_MQ, UNLOCK_BATCH_MQ: orderly consumers own queues alone.
+
+Upstream: AdminBrokerProcessor.java, RebalanceLockManager.java.
+"""
+
+from libramq.broker.consumer_clients import ConsumerClients
+from libramq.catalog import GroupTable, TopicTable
+from libramq.groups.consumer_group import ConsumerGroup
+from libramq.groups.queue_lock import QueueLocks
+from libramq.remoting.body.codec import decode_body, encode_body
+from libramq.remoting.body.consumers import LockBatchBody, LockBatchReply, QueueRef
+from libramq.rpc.endpoint import Request
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.transport.server import Peer
+
+
+class QueueLockRequests:
+    """The processor of queue locks."""
+
+    def __init__(
+        self, *, locks: QueueLocks, clients: ConsumerClients, topics: TopicTable, groups: GroupTable
+    ) -> None:
+        self._locks = locks
+        self._clients = clients
+        self._topics = topics
+        self._groups = groups
+
+    def lock(self, request: Request) -> Outcome:
+        """Lock what can be locked; the answer names what the client holds."""
+        body = decode_body(request.command.body, LockBatchBody)
+        queues = [ref.queue for ref in body.mq_set if self._exists(ref)]
+        if body.consumer_group not in self._groups:
+            queues = []  # Locks of groups and queues that do not exist would only pile up.
+        held = self._locks.lock(
+            body.consumer_group, body.client_id, dict.fromkeys(queues), now_ms=request.monotonic_ms
+        )
+        return Reply(body=encode_body(LockBatchReply(lock_ok_mq_set=[QueueRef.of(queue) for queue in held])))
+
+    def unlock(self, request: Request) -> Outcome:
+        """Give up queues, for the client that holds them and by its own connection only.
+
+        A client that uses the VIP port has another connection there, from the same machine.
+        """
+        body = decode_body(request.command.body, LockBatchBody)
+        group = self._clients.group(body.consumer_group)
+        if group is not None and self._is_own(group, request, body.client_id):
+            self._locks.unlock(body.consumer_group, body.client_id, [ref.queue for ref in body.mq_set])
+        return SUCCESS
+
+    def _is_own(self, group: ConsumerGroup[Peer], request: Request, client_id: str) -> bool:
+        if group.member_of(request.peer, client_id) is not None:
+            return True
+        host = request.peer.address.rpartition(":")[0]
+        return group.has_client(client_id) and any(
+            member.client_id == client_id and member.peer.address.rpartition(":")[0] == host
+            for member in group.members.values()
+        )
+
+    def _exists(self, ref: QueueRef) -> bool:
+        topic = self._topics.get(ref.topic)
+        return (
+            topic is not None
+            and ref.broker_name == self._clients.broker_name
+            and 0 <= ref.queue_id < topic.read_queue_nums
+        )

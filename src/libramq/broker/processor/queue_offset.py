@@ -1,0 +1,51 @@
+"""GET_MAX_OFFSET, GET_MIN_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP and their kin: the ends of a queue.
+
+Upstream: AdminBrokerProcessor.java.
+"""
+
+from libramq.codes import ResponseCode
+from libramq.remoting.headers import QueueHeader, SearchOffsetHeader, ViewMessageHeader, decode_header
+from libramq.rpc.endpoint import Request
+from libramq.rpc.outcome import Outcome, Reply
+from libramq.store.message_store import MessageStore
+from libramq.store.timestamp_search import Boundary
+
+
+class QueueOffsets:
+    """The processor of questions about one queue, and about one message."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    def max_offset(self, request: Request) -> Outcome:
+        """The offset the next message gets."""
+        header = decode_header(request.command, QueueHeader)
+        return Reply(ext={"offset": str(self._store.max_offset(header.topic, header.queue_id))})
+
+    def min_offset(self, request: Request) -> Outcome:
+        """The offset of the oldest message."""
+        header = decode_header(request.command, QueueHeader)
+        return Reply(ext={"offset": str(self._store.min_offset(header.topic, header.queue_id))})
+
+    def by_timestamp(self, request: Request) -> Outcome:
+        """The offset of the message stored at a time, or next to it."""
+        header = decode_header(request.command, SearchOffsetHeader)
+        upper = (header.boundary_type or "").lower() == "upper"
+        offset = self._store.offset_by_timestamp(
+            header.topic, header.queue_id, header.timestamp, Boundary.UPPER if upper else Boundary.LOWER
+        )
+        return Reply(ext={"offset": str(offset)})
+
+    def earliest_store_time(self, request: Request) -> Outcome:
+        """When the oldest message was stored; -1 for an empty queue."""
+        header = decode_header(request.command, QueueHeader)
+        timestamp_ms = self._store.earliest_store_time(header.topic, header.queue_id)
+        return Reply(ext={"timestamp": str(timestamp_ms)})
+
+    def view_message(self, request: Request) -> Outcome:
+        """One message by its physical offset, if a queue says that it is there."""
+        header = decode_header(request.command, ViewMessageHeader)
+        record = self._store.record_at(header.offset)
+        if record is None:
+            return Reply(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset: {header.offset}")
+        return Reply(body=record)

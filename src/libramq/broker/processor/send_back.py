@@ -1,0 +1,84 @@
+"""CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again later.
+
+Upstream: AbstractSendMessageProcessor.consumerSendMsgBack.
+"""
+
+from collections.abc import Sequence
+
+from libramq.broker.message_log import MessageLog
+from libramq.broker.redelivery import Redelivery
+from libramq.broker.schedule import delayed
+from libramq.catalog import GroupTable
+from libramq.codes import ResponseCode
+from libramq.message import properties as p
+from libramq.message.ids import encode_host
+from libramq.message.tags import tag_code
+from libramq.remoting.headers import SendBackHeader, decode_header
+from libramq.rpc.endpoint import Request
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.store.append import StoreMessage
+from libramq.store.message_store import MessageStore
+
+
+class SendBack:
+    """The processor of messages that are sent back."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        log: MessageLog,
+        groups: GroupTable,
+        redelivery: Redelivery,
+        delay_levels_ms: Sequence[int],
+    ) -> None:
+        self._store = store
+        self._log = log
+        self._groups = groups
+        self._redelivery = redelivery
+        self._delay_levels_ms = delay_levels_ms
+
+    def handle(self, request: Request) -> Outcome:
+        """Store a copy for another attempt, or among the dead letters."""
+        header = decode_header(request.command, SendBackHeader)
+        group = self._groups.require(header.group, request.wall_ms)
+        if group.retry_queue_nums <= 0:
+            return SUCCESS
+        message = self._store.message_at(header.offset)
+        if message is None:
+            return Reply(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+        times_max = group.retry_max_times
+        if header.max_reconsume_times is not None and header.max_reconsume_times >= 0:
+            times_max = header.max_reconsume_times
+        target = self._redelivery.target(
+            group,
+            reconsume_times=message.reconsume_times,
+            reconsume_times_max=times_max,
+            delay_level=header.delay_level,
+            now_ms=request.wall_ms,
+        )
+        properties = dict(message.properties)
+        properties.setdefault(p.RETRY_TOPIC, message.topic)
+        properties.setdefault(p.ORIGIN_MESSAGE_ID, header.origin_msg_id or message.offset_id)
+        properties[p.WAIT] = "false"
+        # What an earlier delay left behind says nothing about this one.
+        for name in (p.DELAY, p.REAL_TOPIC, p.REAL_QUEUE_ID):
+            properties.pop(name, None)
+        if target.delay_level:
+            properties[p.DELAY] = str(target.delay_level)
+        again = StoreMessage(
+            target.config.topic_name,
+            target.queue_id,
+            message.body,
+            p.encode_properties(properties),
+            tag_code(message.tags),
+            message.flag,
+            message.sys_flag,
+            message.born_timestamp_ms,
+            encode_host(message.born_host),
+            message.reconsume_times + 1,
+        )
+        if target.delay_level:
+            again = delayed(again, str(target.delay_level), self._delay_levels_ms, now_ms=request.wall_ms)
+        result = self._log.append([again])[0]
+        return self._log.answer(SUCCESS, result, waits=True) if result.is_ok else self._log.refusal(result)

@@ -1,0 +1,266 @@
+"""SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE: store messages.
+
+All sends that one read brought are stored by one append. The order of the checks and their codes are
+upstream's: SendMessageProcessor.java, AbstractSendMessageProcessor.java.
+"""
+
+import random
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from libramq.broker import stored_properties as text_properties
+from libramq.broker.message_log import MessageLog
+from libramq.broker.redelivery import Redelivery
+from libramq.broker.schedule import delayed
+from libramq.broker.stored_properties import BrokerProperties
+from libramq.catalog import GroupTable, TopicTable
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import broker_error
+from libramq.groups.queue_lock import QueueLocks
+from libramq.message import names
+from libramq.message import properties as p
+from libramq.message.batch import decode_batch
+from libramq.message.ids import UniqueIdGenerator, encode_host
+from libramq.message.tags import tag_code
+from libramq.remoting.body.topic_config import TopicConfig
+from libramq.remoting.headers import SendMessageHeader, SendMessageHeaderV2, decode_header
+from libramq.rpc.endpoint import Request, failure
+from libramq.rpc.outcome import Outcome, Reply
+from libramq.store.append import AppendResult, StoreMessage
+
+#: MQVersion.V3_4_9: older clients do not fill in maxReconsumeTimes.
+_VERSION_WITH_MAX_RECONSUME_TIMES = 121
+
+
+class Prepared(NamedTuple):
+    """One request's messages, ready to be stored."""
+
+    messages: list[StoreMessage]
+    queue_id: int
+    unique_key: str
+    waits: bool
+
+
+@lru_cache(maxsize=4096)
+def born_host(address: str) -> bytes:
+    """A peer's "host:port" as records have it."""
+    host, _, port = address.rpartition(":")
+    return encode_host((host or "127.0.0.1", int(port or 0)))
+
+
+class SendMessage:
+    """The processor of all sends."""
+
+    def __init__(
+        self,
+        *,
+        topics: TopicTable,
+        groups: GroupTable,
+        locks: QueueLocks,
+        log: MessageLog,
+        redelivery: Redelivery,
+        properties: BrokerProperties,
+        delay_levels_ms: Sequence[int],
+        message_bytes_max: int,
+        reject_transactions: bool,
+        randomness: random.Random,
+        unique_id: UniqueIdGenerator,
+    ) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._locks = locks
+        self._log = log
+        self._redelivery = redelivery
+        self._properties = properties
+        self._delay_levels_ms = delay_levels_ms
+        self._message_bytes_max = message_bytes_max
+        self._reject_transactions = reject_transactions
+        self._random = randomness
+        self._unique_id = unique_id
+        self._tail_ext = {p.MSG_REGION: properties.region, p.TRACE_ON: properties.trace_on}
+
+    def handle_many(self, requests: Sequence[Request]) -> Sequence[Outcome]:
+        """Store the messages of several requests by one append."""
+        prepared: list[Prepared | Reply] = []
+        messages: list[StoreMessage] = []
+        for request in requests:
+            try:
+                sent = self._prepare(request)
+                messages += sent.messages
+                prepared.append(sent)
+            except Exception as error:  # One request that cannot be read harms none of its neighbours.
+                prepared.append(failure(error, request))
+        results = self._log.append(messages) if messages else []
+        outcomes: list[Outcome] = []
+        position = 0
+        for sent_or_reply in prepared:
+            if isinstance(sent_or_reply, Reply):
+                outcomes.append(sent_or_reply)
+                continue
+            end = position + len(sent_or_reply.messages)
+            outcomes.append(self._answer(sent_or_reply, results[position:end]))
+            position = end
+        return outcomes
+
+    def _prepare(self, request: Request) -> Prepared:
+        """Check one request and build its messages; raises what is wrong with it."""
+        command = request.command
+        long_names = command.code == RequestCode.SEND_MESSAGE
+        header = decode_header(command, SendMessageHeader if long_names else SendMessageHeaderV2)
+        topic = self._topic(header, request.wall_ms)
+        queue_id = header.queue_id
+        if queue_id < 0:
+            queue_id = self._random.randrange(topic.write_queue_nums)
+        elif queue_id >= max(topic.read_queue_nums, topic.write_queue_nums):
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{queue_id}] is illegal, {topic.topic_name} has {topic.write_queue_nums}"
+                f" queues, producer: {request.peer.address}",
+            )
+        if len(command.body) > self._message_bytes_max:
+            raise broker_error(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"message of {len(command.body)} bytes; maxMessageSize is {self._message_bytes_max}",
+            )
+        if header.batch:
+            return self._prepare_batch(request, header, topic, queue_id)
+        return self._prepare_one(request, header, topic, queue_id)
+
+    def _topic(self, header: SendMessageHeader, now_ms: int) -> TopicConfig:
+        if header.topic in names.NOT_ALLOWED_SEND_TOPICS:
+            raise broker_error(ResponseCode.NO_PERMISSION, f"sending to topic[{header.topic}] is forbidden")
+        topic = self._topics.for_send(
+            header.topic,
+            header.default_topic,
+            header.default_topic_queue_nums,
+            now_ms,
+            unit=bool(header.unit_mode),
+        )
+        if not topic.writable:
+            raise broker_error(
+                ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden"
+            )
+        return topic
+
+    def _prepare_one(
+        self, request: Request, header: SendMessageHeader, topic: TopicConfig, queue_id: int
+    ) -> Prepared:
+        text = header.properties or ""
+        name = topic.topic_name
+        self._refuse_unbuilt(text, header.reconsume_times or 0)
+        if name.startswith(names.RETRY_PREFIX):
+            name, queue_id, text = self._retry_send(request, header, name, queue_id, text)
+        unique_key = text_properties.find(text, p.UNIQ_KEY)
+        if unique_key is None:
+            unique_key = self._unique_id()
+            text = text_properties.with_property(text, p.UNIQ_KEY, unique_key)
+        if p.POP_CK in text:
+            text = text_properties.without(text, p.POP_CK)
+        message = StoreMessage(
+            name,
+            queue_id,
+            request.command.body,
+            self._properties.added_to(text).encode("utf-8", "replace"),
+            tag_code(text_properties.find(text, p.TAGS)),
+            header.flag,
+            header.sys_flag,
+            header.born_timestamp,
+            born_host(request.peer.address),
+            header.reconsume_times or 0,
+        )
+        delay = text_properties.find(text, p.DELAY) if p.DELAY in text else None
+        if delay is not None:
+            message = delayed(message, delay, self._delay_levels_ms, now_ms=request.wall_ms)
+        return Prepared([message], queue_id, unique_key, text_properties.find(text, p.WAIT) != "false")
+
+    def _prepare_batch(
+        self, request: Request, header: SendMessageHeader, topic: TopicConfig, queue_id: int
+    ) -> Prepared:
+        if topic.topic_name.startswith(names.RETRY_PREFIX):
+            raise broker_error(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group")
+        if len(topic.topic_name) > names.TOPIC_LENGTH_MAX:
+            raise broker_error(
+                ResponseCode.MESSAGE_ILLEGAL, f"message topic length over {names.TOPIC_LENGTH_MAX}"
+            )
+        host = born_host(request.peer.address)
+        messages = []
+        for item in decode_batch(request.command.body):
+            text = item.properties.decode("utf-8", "replace")
+            self._refuse_unbuilt(text, 0)
+            if text_properties.find(text, p.UNIQ_KEY) is None:
+                text = text_properties.with_property(text, p.UNIQ_KEY, self._unique_id())
+            properties = self._properties.added_to(text).encode("utf-8", "replace")
+            if len(properties) > p.PROPERTIES_BYTES_MAX:  # All of a batch is stored, or nothing.
+                raise broker_error(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"{len(properties)} bytes of properties in a batch; at most {p.PROPERTIES_BYTES_MAX} fit",
+                )
+            messages.append(
+                StoreMessage(
+                    topic.topic_name,
+                    queue_id,
+                    item.body,
+                    properties,
+                    tag_code(text_properties.find(text, p.TAGS)),
+                    item.flag,
+                    header.sys_flag,
+                    header.born_timestamp,
+                    host,
+                    header.reconsume_times or 0,
+                )
+            )
+        if not messages:
+            raise broker_error(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
+        text = header.properties or ""
+        waits = text_properties.find(text, p.WAIT) != "false"
+        return Prepared(messages, queue_id, text_properties.find(text, p.UNIQ_KEY) or "", waits)
+
+    def _retry_send(
+        self, request: Request, header: SendMessageHeader, topic: str, queue_id: int, text: str
+    ) -> tuple[str, int, str]:
+        """A client sends to its group's retry topic itself; after too many tries to its dead letters."""
+        group = self._groups.require(topic.removeprefix(names.RETRY_PREFIX), request.wall_ms)
+        times_max = group.retry_max_times
+        if (
+            request.command.version >= _VERSION_WITH_MAX_RECONSUME_TIMES
+            and header.max_reconsume_times is not None
+        ):
+            times_max = header.max_reconsume_times
+        orderly = self._locks.holds_any(group.group_name, now_ms=request.monotonic_ms)
+        if (header.reconsume_times or 0) > times_max or orderly:
+            target = self._redelivery.dead_letters(group.group_name, request.wall_ms)
+            text = text_properties.with_property(text, p.DELAY, "-1")
+            return target.config.topic_name, target.queue_id, text
+        return topic, queue_id, text
+
+    def _refuse_unbuilt(self, text: str, reconsume_times: int) -> None:
+        """Refuse clearly what this broker does not do yet."""
+        if p.TRANSACTION_PREPARED in text and text_properties.find(text, p.TRANSACTION_PREPARED) == "true":
+            redelivered = reconsume_times > 0 and text_properties.find(text, p.DELAY) is not None
+            if not redelivered:
+                words = "is rejected here" if self._reject_transactions else "is not supported yet"
+                raise broker_error(ResponseCode.NO_PERMISSION, f"sending a transaction message {words}")
+        if "TIMER_D" in text and any(
+            text_properties.find(text, name) is not None
+            for name in (p.TIMER_DELAY_SEC, p.TIMER_DELAY_MS, p.TIMER_DELIVER_MS)
+        ):
+            raise broker_error(
+                ResponseCode.MESSAGE_ILLEGAL, "timer messages are not supported yet; use a delay level"
+            )
+
+    def _answer(self, sent: Prepared, results: Sequence[AppendResult]) -> Outcome:
+        first = results[0]
+        for result in results:
+            if not result.is_ok:
+                return self._log.refusal(result)
+        ext = {
+            "msgId": first.offset_id
+            if len(results) == 1
+            else ",".join(result.offset_id for result in results),
+            "queueId": str(sent.queue_id),
+            "queueOffset": str(first.queue_offset),
+            "transactionId": sent.unique_key,
+            **self._tail_ext,
+        }
+        return self._log.answer(Reply(ext=ext), results[-1], waits=sent.waits)

@@ -1,0 +1,157 @@
+"""GET_TOPIC_STATS_INFO, GET_CONSUME_STATS, connection lists: what is going on.
+
+Upstream: AdminBrokerProcessor.java.
+"""
+
+from collections.abc import Iterable
+
+from libramq.broker.consumer_clients import ConsumerClients
+from libramq.broker.offset_commits import OffsetCommits
+from libramq.catalog import TopicTable
+from libramq.codes import ResponseCode
+from libramq.groups.consumer_group import Member
+from libramq.groups.producer_group import ProducerGroups
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.codec import encode_body
+from libramq.remoting.body.consumers import (
+    ClientConnection,
+    ConsumerConnection,
+    ConsumeStats,
+    OffsetWrapper,
+    ProducerConnection,
+    TopicOffset,
+    TopicStatsTable,
+)
+from libramq.remoting.body.route import GroupList, TopicList
+from libramq.remoting.headers import (
+    ConsumeStatsHeader,
+    GroupByNameHeader,
+    GroupHeader,
+    ProducerConnectionHeader,
+    TopicHeader,
+    decode_header,
+)
+from libramq.rpc.endpoint import Request
+from libramq.rpc.outcome import Outcome, Reply
+from libramq.store.message_store import MessageStore
+from libramq.transport.server import Peer
+
+
+class Statistics:
+    """The processor of questions that tools ask."""
+
+    def __init__(
+        self,
+        *,
+        broker_name: str,
+        topics: TopicTable,
+        store: MessageStore,
+        offsets: OffsetCommits,
+        consumers: ConsumerClients,
+        producers: ProducerGroups[Peer],
+    ) -> None:
+        self._broker_name = broker_name
+        self._topics = topics
+        self._store = store
+        self._offsets = offsets
+        self._consumers = consumers
+        self._producers = producers
+
+    def topic_stats(self, request: Request) -> Outcome:
+        """The ends of a topic's queues."""
+        header = decode_header(request.command, TopicHeader)
+        config = self._topics.require(header.topic)
+        table = {}
+        for queue_id in range(config.write_queue_nums):
+            minimum = self._store.min_offset(header.topic, queue_id)
+            maximum = self._store.max_offset(header.topic, queue_id)
+            stored_ms = self._store.store_timestamp_ms(header.topic, queue_id, maximum - 1) if maximum else 0
+            table[MessageQueue(header.topic, self._broker_name, queue_id)] = TopicOffset(
+                min_offset=minimum, max_offset=maximum, last_update_timestamp=max(0, stored_ms)
+            )
+        return Reply(body=encode_body(TopicStatsTable(offset_table=table)))
+
+    def consume_stats(self, request: Request) -> Outcome:
+        """How far a group is in each queue of the topics it reads."""
+        header = decode_header(request.command, ConsumeStatsHeader)
+        group = header.consumer_group
+        if header.topic:
+            topics: Iterable[str] = [header.topic]
+        elif header.topic_list:
+            topics = [topic for topic in header.topic_list.split(";") if topic]
+        else:
+            subscribed = self._consumers.group(group)
+            topics = sorted(
+                self._offsets.topics_of_group(group)
+                | (set(subscribed.subscriptions) if subscribed else set())
+            )
+        table = {}
+        for topic in topics:
+            config = self._topics.get(topic)
+            if config is not None:
+                table.update(self._wrappers(group, topic, config.read_queue_nums))
+        return Reply(body=encode_body(ConsumeStats(offset_table=table)))
+
+    def consumer_connections(self, request: Request) -> Outcome:
+        """The connected members of a consumer group."""
+        header = decode_header(request.command, GroupHeader)
+        group = self._consumers.group(header.consumer_group)
+        if group is None:
+            return Reply(
+                ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{header.consumer_group}] not online"
+            )
+        body = ConsumerConnection(
+            connection_set=_connections(group.members.values()),
+            subscription_table=dict(group.subscriptions),
+            consume_type=group.consume_type,
+            message_model=group.message_model,
+            consume_from_where=group.consume_from_where,
+        )
+        return Reply(body=encode_body(body))
+
+    def producer_connections(self, request: Request) -> Outcome:
+        """The connected members of a producer group."""
+        header = decode_header(request.command, ProducerConnectionHeader)
+        members = self._producers.members(header.producer_group)
+        if not members:
+            return Reply(ResponseCode.SYSTEM_ERROR, f"the producer group[{header.producer_group}] not exist")
+        return Reply(body=encode_body(ProducerConnection(connection_set=_connections(members))))
+
+    def topic_consumers(self, request: Request) -> Outcome:
+        """The groups that read a topic."""
+        header = decode_header(request.command, TopicHeader)
+        groups = self._offsets.groups_of_topic(header.topic) | set(self._consumers.groups_of(header.topic))
+        return Reply(body=encode_body(GroupList(group_list=sorted(groups))))
+
+    def group_topics(self, request: Request) -> Outcome:
+        """The topics a group reads."""
+        header = decode_header(request.command, GroupByNameHeader)
+        topics = self._offsets.topics_of_group(header.group)
+        return Reply(body=encode_body(TopicList(topic_list=sorted(topics))))
+
+    def _wrappers(self, group: str, topic: str, queue_count: int) -> dict[MessageQueue, OffsetWrapper]:
+        committed = self._offsets.offsets(group, topic)
+        wrappers = {}
+        for queue_id in range(queue_count):
+            maximum = self._store.max_offset(topic, queue_id)
+            offset = committed.get(queue_id, 0)
+            read_ms = self._store.store_timestamp_ms(topic, queue_id, offset - 1) if offset else 0
+            wrappers[MessageQueue(topic, self._broker_name, queue_id)] = OffsetWrapper(
+                broker_offset=maximum,
+                consumer_offset=offset,
+                pull_offset=offset,
+                last_timestamp=max(0, read_ms),
+            )
+        return wrappers
+
+
+def _connections(members: Iterable[Member[Peer]]) -> list[ClientConnection]:
+    return [
+        ClientConnection(
+            client_id=member.client_id,
+            client_addr=member.peer.address,
+            language=member.language,
+            version=member.version,
+        )
+        for member in members
+    ]

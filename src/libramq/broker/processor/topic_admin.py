@@ -1,0 +1,91 @@
+"""UPDATE_AND_CREATE_TOPIC, DELETE_TOPIC_IN_BROKER, GET_ALL_TOPIC_CONFIG, GET_TOPIC_CONFIG: topics.
+
+Upstream: AdminBrokerProcessor.java.
+"""
+
+from libramq.broker.consumer_clients import ConsumerClients
+from libramq.broker.offset_commits import OffsetCommits
+from libramq.catalog import TopicTable
+from libramq.codes import ResponseCode
+from libramq.message import names
+from libramq.remoting import fastjson
+from libramq.remoting.body.codec import encode_body
+from libramq.remoting.body.route import TopicList
+from libramq.remoting.body.topic_config import TopicConfig, TopicConfigSerializeWrapper
+from libramq.remoting.headers import CreateTopicHeader, TopicHeader, decode_header
+from libramq.rpc.endpoint import Request
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.store.message_store import MessageStore
+
+_PERM_MAX = 7
+
+
+class TopicAdministration:
+    """The processor of questions about topics, and of changes to them."""
+
+    def __init__(
+        self,
+        *,
+        topics: TopicTable,
+        store: MessageStore,
+        offsets: OffsetCommits,
+        clients: ConsumerClients,
+        address: str,
+    ) -> None:
+        self._topics = topics
+        self._store = store
+        self._offsets = offsets
+        self._clients = clients
+        self._address = address
+
+    def create(self, request: Request) -> Outcome:
+        """Create a topic or change it; it is on disk and announced before the answer."""
+        header = decode_header(request.command, CreateTopicHeader)
+        if names.is_system_topic(header.topic) or header.topic not in self._topics:
+            names.validate_topic(header.topic)
+        if names.is_system_topic(header.topic):
+            return Reply(
+                ResponseCode.INVALID_PARAMETER, f"The topic[{header.topic}] is conflict with system topic."
+            )
+        if not 0 <= header.perm <= _PERM_MAX:
+            return Reply(ResponseCode.INVALID_PARAMETER, f"perm {header.perm}; 2, 4 or 6 is usual")
+        before = self._topics.get(header.topic)
+        config = TopicConfig(
+            topic_name=header.topic,
+            read_queue_nums=header.read_queue_nums,
+            write_queue_nums=header.write_queue_nums,
+            perm=header.perm,
+            topic_filter_type=header.topic_filter_type,
+            topic_sys_flag=header.topic_sys_flag or 0,
+            order=bool(header.order),
+        )
+        self._topics.put(config, request.wall_ms)
+        if before is not None and before.read_queue_nums != config.read_queue_nums:
+            return Reply(notify=self._clients.queue_count_changed(config.topic_name, now_ms=request.wall_ms))
+        return SUCCESS
+
+    def delete(self, request: Request) -> Outcome:
+        """Delete a topic, its queues and the offsets in it."""
+        header = decode_header(request.command, TopicHeader)
+        if not header.topic.strip() or names.is_system_topic(header.topic):
+            return Reply(ResponseCode.INVALID_PARAMETER, f"the topic {header.topic!r} cannot be deleted")
+        self._topics.delete(header.topic, request.wall_ms)
+        self._store.delete_topic(header.topic)
+        self._offsets.remove_topic(header.topic)
+        return SUCCESS
+
+    def list_all(self, request: Request) -> Outcome:
+        """All topics with their configuration."""
+        table = {config.topic_name: config for config in self._topics}
+        body = TopicConfigSerializeWrapper(data_version=self._topics.data_version, topic_config_table=table)
+        return Reply(ext={"totalTopicNum": str(len(table))}, body=encode_body(body))
+
+    def get(self, request: Request) -> Outcome:
+        """One topic's configuration."""
+        header = decode_header(request.command, TopicHeader)
+        return Reply(body=encode_body(self._topics.require(header.topic)))
+
+    def system_topics(self, request: Request) -> Outcome:
+        """The broker's own topics."""
+        own = [config.topic_name for config in self._topics if names.is_system_topic(config.topic_name)]
+        return Reply(body=fastjson.dumps(TopicList(topic_list=sorted(own), broker_addr=self._address)))

@@ -1,0 +1,57 @@
+"""Redelivery: where a message goes that a consumer could not handle.
+
+To the group's retry topic after a delay, or, tried often enough, to the group's dead letters.
+Upstream: AbstractSendMessageProcessor.java (consumerSendMsgBack, handleRetryAndDLQ).
+"""
+
+import random
+from dataclasses import dataclass
+from typing import Final
+
+from libramq.catalog import TopicTable
+from libramq.catalog.topic_table import DLQ_QUEUES
+from libramq.message import names
+from libramq.remoting.body.topic_config import PERM_READ, PERM_WRITE, SubscriptionGroupConfig, TopicConfig
+
+#: The level of a first redelivery; each further one is a level higher: 10 s, 30 s, 1 min …
+FIRST_DELAY_LEVEL: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where the message goes, and after which delay level (0: at once)."""
+
+    config: TopicConfig
+    queue_id: int
+    delay_level: int
+
+
+class Redelivery:
+    """The rules, over the topics they create."""
+
+    def __init__(self, topics: TopicTable, randomness: random.Random) -> None:
+        self._topics = topics
+        self._random = randomness
+
+    def target(
+        self,
+        group: SubscriptionGroupConfig,
+        *,
+        reconsume_times: int,
+        reconsume_times_max: int,
+        delay_level: int,
+        now_ms: int,
+    ) -> Target:
+        """Where a message goes that failed once more after `reconsume_times`; a level < 0 buries it."""
+        if reconsume_times >= reconsume_times_max or delay_level < 0:
+            return self.dead_letters(group.group_name, now_ms)
+        config = self._topics.for_group(
+            names.retry_topic(group.group_name), group.retry_queue_nums, PERM_READ | PERM_WRITE, now_ms
+        )
+        level = delay_level or FIRST_DELAY_LEVEL + reconsume_times
+        return Target(config, self._random.randrange(config.write_queue_nums), level)
+
+    def dead_letters(self, group: str, now_ms: int) -> Target:
+        """The group's dead-letter queue."""
+        config = self._topics.for_group(names.dlq_topic(group), DLQ_QUEUES, PERM_READ | PERM_WRITE, now_ms)
+        return Target(config, 0, 0)

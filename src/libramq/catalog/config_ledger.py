@@ -1,0 +1,139 @@
+"""The config ledger: a table of configurations that survives the process, however many entries it has.
+
+    <file>.journal.N   every change since the last fold, one JSON line each, written before it takes effect
+    <file>             Apache's file with the whole table, written by a thread soon after, the old one as .bak
+
+Upstream writes the whole table at each change (common/ConfigManager.java), which at ten thousand topics keeps
+everybody waiting for each new one. A fold begins a new journal, writes the table, removes the journals
+before; whatever the moment of a crash, what is there gives the same table again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import msgspec
+
+from libramq.catalog.config_file import ConfigFile
+from libramq.filesystem import FileSystem, safe_child
+from libramq.remoting.body.topic_config import DataVersion
+
+T = TypeVar("T")
+C = TypeVar("C")
+
+
+class ConfigChange(msgspec.Struct, Generic[C], frozen=True):
+    """One line of a journal: an entry as it is now, None where it was removed."""
+
+    name: str
+    config: C | None
+    version: DataVersion
+
+
+@dataclass(frozen=True, slots=True)
+class FoldPlan:
+    """What a fold writes; `run_fold` may do so in a thread."""
+
+    file: ConfigFile
+    value: object
+    journals_through: int
+
+
+def run_fold(plan: FoldPlan) -> None:
+    """Write the whole table."""
+    plan.file.save(plan.value)
+
+
+class ConfigLedger(Generic[C]):
+    """The file of one table and its journals. `kind` is what an entry is."""
+
+    def __init__(self, filesystem: FileSystem, path: Path, kind: type[C]) -> None:
+        self._filesystem = filesystem
+        self._path = path
+        self._config_file = ConfigFile(filesystem, path)
+        self._decoder = msgspec.json.Decoder(ConfigChange[kind])  # type: ignore[valid-type]
+        self._prefix = path.name + ".journal."
+        self._number = 0
+        self._file: int | None = None
+        self._end = 0
+        self._has_changes = False
+
+    def load(self, kind: type[T]) -> T | None:
+        """The table as it was last folded; StoreCorrupt where it is there and cannot be read."""
+        return self._config_file.load(kind)
+
+    def replay(self, apply: Callable[[ConfigChange[C]], None]) -> None:
+        """Make the changes since then; a line that was cut off by a crash was never acknowledged."""
+        for number in self._numbers():
+            text = self._filesystem.read_text(self._journal(number)) or ""
+            for line in text.splitlines():
+                try:
+                    change = self._decoder.decode(line)
+                except msgspec.DecodeError:
+                    continue
+                apply(change)
+            self._number = number
+            self._has_changes = True
+
+    def append(self, name: str, config: C | None, version: DataVersion) -> None:
+        """Journal one change; raises OSError where the disk refuses, and then it must not take effect."""
+        if self._file is None:
+            self._begin()
+        assert self._file is not None
+        line = msgspec.json.encode(ConfigChange(name, config, version)) + b"\n"
+        try:
+            self._filesystem.pwrite(self._file, line, self._end)
+        except OSError:
+            self._close()  # Half a line may be there: the next one goes elsewhere.
+            raise
+        self._end += len(line)
+        self._has_changes = True
+
+    def plan_fold(self, value: Callable[[], object]) -> FoldPlan | None:
+        """The fold that is due, if anything changed; `run_fold` it, then `complete_fold` or `fail_fold`."""
+        if not self._has_changes:
+            return None
+        self._has_changes = False
+        before = max([self._number, *self._numbers()])
+        self._close()
+        return FoldPlan(self._config_file, value(), before)
+
+    def complete_fold(self, plan: FoldPlan) -> None:
+        """The table is written: the journals before are not needed any more."""
+        for number in self._numbers():
+            if number <= plan.journals_through:
+                self._filesystem.unlink(self._journal(number))
+
+    def fail_fold(self) -> None:
+        """The table was not written; the journals stay, and the next fold is due."""
+        self._has_changes = True
+
+    def close(self, value: Callable[[], object]) -> None:
+        """Fold, waiting for the disk, and close."""
+        try:
+            plan = self.plan_fold(value)
+            if plan is not None:
+                run_fold(plan)
+                self.complete_fold(plan)
+        finally:
+            self._close()
+
+    def _begin(self) -> None:
+        self._filesystem.makedirs(self._path.parent)
+        self._number = max([self._number, *self._numbers()]) + 1
+        self._file = self._filesystem.open(self._journal(self._number), write=True, create=True)
+        self._end = 0
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._filesystem.close(self._file)
+            self._file = None
+
+    def _numbers(self) -> list[int]:
+        names = self._filesystem.listdir(self._path.parent)
+        ends = [name.removeprefix(self._prefix) for name in names if name.startswith(self._prefix)]
+        return sorted(int(end) for end in ends if end.isascii() and end.isdecimal())
+
+    def _journal(self, number: int) -> Path:
+        return safe_child(self._path.parent, f"{self._prefix}{number:010d}")

@@ -1,0 +1,121 @@
+"""The group table: every consumer group this broker has a configuration for.
+
+Upstream: broker/subscription/SubscriptionGroupManager.java; file config/subscriptionGroup.json.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from libramq.catalog.topic_table import QUEUES_MAX
+from libramq.codes import ResponseCode
+from libramq.errors import broker_error
+from libramq.message import names
+from libramq.remoting.body.topic_config import (
+    DataVersion,
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+)
+
+#: Ours: each group brings a retry topic, so half of the topics at the most.
+GROUPS_MAX: Final = 25_000
+
+
+Record = Callable[[str, SubscriptionGroupConfig | None, DataVersion], None]
+
+
+class GroupTable:
+    """Groups by name. record: as TopicTable's."""
+
+    def __init__(
+        self,
+        *,
+        auto_create: bool = True,
+        groups_max: int = GROUPS_MAX,
+        loaded: SubscriptionGroupWrapper | None = None,
+        record: Record = lambda *_: None,
+    ) -> None:
+        self._auto_create = auto_create
+        self._groups_max = groups_max
+        self._groups = dict(loaded.subscription_group_table) if loaded else {}
+        self._forbidden = dict(loaded.forbidden_table) if loaded else {}
+        self.data_version = loaded.data_version if loaded else DataVersion()
+        self._record = record
+        for group in names.SYSTEM_GROUPS:
+            self._groups.setdefault(group, SubscriptionGroupConfig(group_name=group))
+
+    def __contains__(self, group: str) -> bool:
+        return group in self._groups
+
+    def __iter__(self) -> Iterator[SubscriptionGroupConfig]:
+        return iter(self._groups.values())
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def get(self, group: str) -> SubscriptionGroupConfig | None:
+        """The group's configuration; None when there is no such group."""
+        return self._groups.get(group)
+
+    def find(self, group: str, now_ms: int) -> SubscriptionGroupConfig | None:
+        """The group's configuration, created on first use where that is allowed; else None."""
+        config = self._groups.get(group)
+        if config is None and self._auto_create and names.is_valid_group(group):
+            if len(self._groups) >= self._groups_max:
+                return None
+            config = SubscriptionGroupConfig(group_name=group)
+            self._change(group, config, now_ms)
+        return config
+
+    def require(self, group: str, now_ms: int) -> SubscriptionGroupConfig:
+        """As `find`; raises SubscriptionGroupNotExist."""
+        config = self.find(group, now_ms)
+        if config is None:
+            raise broker_error(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{group}] does not exist"
+            )
+        return config
+
+    def put(self, config: SubscriptionGroupConfig, now_ms: int) -> None:
+        """Create a group or change it; raises InvalidName, or InvalidParameter for impossible numbers."""
+        names.validate_group(config.group_name)
+        if not 0 <= config.retry_queue_nums <= QUEUES_MAX:
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER,
+                f"group {config.group_name} with {config.retry_queue_nums} retry queues; 0 to {QUEUES_MAX}"
+                " are allowed",
+            )
+        if config.group_name not in self._groups and len(self._groups) >= self._groups_max:
+            raise broker_error(
+                ResponseCode.SYSTEM_ERROR,
+                f"{len(self._groups)} groups exist, the most this broker takes; delete some first",
+            )
+        if self._groups.get(config.group_name) != config:
+            self._change(config.group_name, config, now_ms)
+
+    def delete(self, group: str, now_ms: int) -> bool:
+        """Forget a group; whether there was one."""
+        if group not in self._groups:
+            return False
+        self._change(group, None, now_ms)
+        return True
+
+    def apply(self, group: str, config: SubscriptionGroupConfig | None, version: DataVersion) -> None:
+        """Make a change that was recorded."""
+        if config is None:
+            self._groups.pop(group, None)
+        else:
+            self._groups[group] = config
+        self.data_version = version
+
+    def wrapper(self) -> SubscriptionGroupWrapper:
+        """The table as config/subscriptionGroup.json and GET_ALL_SUBSCRIPTIONGROUP_CONFIG carry it."""
+        return SubscriptionGroupWrapper(
+            data_version=self.data_version,
+            subscription_group_table=dict(self._groups),
+            forbidden_table=self._forbidden,
+        )
+
+    def _change(self, group: str, config: SubscriptionGroupConfig | None, now_ms: int) -> None:
+        version = self.data_version.next(now_ms)
+        self._record(group, config, version)
+        self.apply(group, config, version)

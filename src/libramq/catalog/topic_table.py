@@ -1,0 +1,199 @@
+"""The topic table: every topic this broker has, and how new ones come to be.
+
+Upstream: broker/topic/TopicConfigManager.java; file config/topics.json.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from libramq.codes import ResponseCode
+from libramq.errors import broker_error
+from libramq.message import names
+from libramq.remoting.body.codec import Body
+from libramq.remoting.body.topic_config import (
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    DataVersion,
+    TopicConfig,
+)
+
+#: Ours: a broker registers its whole table with every name server at each change.
+TOPICS_MAX: Final = 50_000
+#: Ours; upstream's BenchmarkTest has 1024, the largest of its own.
+QUEUES_MAX: Final = 4096
+#: DLQ_NUMS_PER_GROUP, AbstractSendMessageProcessor.java.
+DLQ_QUEUES: Final = 1
+
+
+Record = Callable[[str, TopicConfig | None, DataVersion], None]
+
+
+class TopicsFile(Body, frozen=True, kw_only=True):
+    """What config/topics.json says."""
+
+    data_version: DataVersion = DataVersion()
+    topic_config_table: dict[str, TopicConfig] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRules:
+    """What BrokerConfig.java says about topics."""
+
+    auto_create_topic_enable: bool = True
+    default_topic_queue_nums: int = 8
+    broker_name: str = "broker-a"
+    cluster_name: str = "DefaultCluster"
+    topics_max: int = TOPICS_MAX
+
+
+class TopicTable:
+    """Topics by name.
+
+    record: called with every change before it takes effect (None: the topic goes); what it raises keeps the
+    table as it is. changed: called after every change.
+    """
+
+    def __init__(
+        self, rules: TopicRules, loaded: TopicsFile | None = None, *, record: Record = lambda *_: None
+    ) -> None:
+        self._rules = rules
+        self._topics: dict[str, TopicConfig] = dict(loaded.topic_config_table) if loaded else {}
+        self._record = record
+        self.data_version = loaded.data_version if loaded else DataVersion()
+        self.changed: Callable[[], None] = lambda: None
+        for config in system_topics(rules):
+            self._topics.setdefault(config.topic_name, config)
+        if not rules.auto_create_topic_enable:
+            self._topics.pop(names.AUTO_CREATE_TOPIC, None)
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._topics
+
+    def __iter__(self) -> Iterator[TopicConfig]:
+        return iter(self._topics.values())
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def get(self, topic: str) -> TopicConfig | None:
+        """The topic's configuration; None when there is no such topic."""
+        return self._topics.get(topic)
+
+    def require(self, topic: str) -> TopicConfig:
+        """The topic's configuration; raises TopicNotExist."""
+        config = self._topics.get(topic)
+        if config is None:
+            raise broker_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
+        return config
+
+    def file(self) -> TopicsFile:
+        """What to write to config/topics.json."""
+        return TopicsFile(data_version=self.data_version, topic_config_table=dict(self._topics))
+
+    def put(self, config: TopicConfig, now_ms: int) -> None:
+        """Create a topic or change it; raises InvalidName, or InvalidParameter for impossible numbers."""
+        names.validate_topic(config.topic_name)
+        for count in (config.read_queue_nums, config.write_queue_nums):
+            if not 0 < count <= QUEUES_MAX:
+                raise broker_error(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"topic {config.topic_name} with {count} queues; 1 to {QUEUES_MAX} are allowed",
+                )
+        if self._topics.get(config.topic_name) != config:
+            self._store(config, now_ms)
+
+    def delete(self, topic: str, now_ms: int) -> bool:
+        """Forget a topic; whether there was one."""
+        if topic not in self._topics:
+            return False
+        version = self.data_version.next(now_ms)
+        self._record(topic, None, version)
+        self.apply(topic, None, version)
+        self.changed()
+        return True
+
+    def apply(self, topic: str, config: TopicConfig | None, version: DataVersion) -> None:
+        """Make a change that was recorded."""
+        if config is None:
+            self._topics.pop(topic, None)
+        else:
+            self._topics[topic] = config
+        self.data_version = version
+
+    def for_send(
+        self, topic: str, default_topic: str, queue_nums: int, now_ms: int, *, unit: bool = False
+    ) -> TopicConfig:
+        """The topic a producer names, created from its template when that may be inherited.
+
+        Raises TopicNotExist, or InvalidName.
+        """
+        config = self._topics.get(topic)
+        if config is not None:
+            return config
+        names.validate_topic(topic)
+        template = self._topics.get(default_topic)
+        if topic.startswith(names.RETRY_PREFIX):
+            retry = TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
+            self._store(retry, now_ms)
+            return retry
+        if template is None or not template.perm & PERM_INHERIT:
+            raise broker_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
+        queues = max(1, min(queue_nums, template.write_queue_nums))
+        config = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=queues,
+            write_queue_nums=queues,
+            perm=template.perm & ~PERM_INHERIT,
+            topic_sys_flag=1 if unit else 0,
+            topic_filter_type=template.topic_filter_type,
+        )
+        self._store(config, now_ms)
+        return config
+
+    def for_group(self, topic: str, queue_nums: int, perm: int, now_ms: int) -> TopicConfig:
+        """A retry or dead-letter topic of a group that exists, created when it is missing.
+
+        Groups have their own limit, so that whoever fills the table with topics keeps nobody from consuming.
+        """
+        config = self._topics.get(topic)
+        if config is None:
+            queues = max(1, min(queue_nums, QUEUES_MAX))
+            config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+            self._store(config, now_ms, is_limited=False)
+        return config
+
+    def _store(self, config: TopicConfig, now_ms: int, *, is_limited: bool = True) -> None:
+        topic = config.topic_name
+        if is_limited and topic not in self._topics and len(self._topics) >= self._rules.topics_max:
+            raise broker_error(
+                ResponseCode.SYSTEM_ERROR,
+                f"{len(self._topics)} topics exist, the most this broker takes; delete some first",
+            )
+        version = self.data_version.next(now_ms)
+        self._record(topic, config, version)
+        self.apply(topic, config, version)
+        self.changed()
+
+
+def system_topics(rules: TopicRules) -> list[TopicConfig]:
+    """The topics every broker has (TopicConfigManager's constructor)."""
+    read_write = PERM_READ | PERM_WRITE
+    numbers = [
+        (names.SELF_TEST_TOPIC, 1, read_write),
+        (names.BENCHMARK_TOPIC, 1024, read_write),
+        (rules.cluster_name, 16, read_write | PERM_INHERIT),
+        (rules.broker_name, 1, read_write | PERM_INHERIT),
+        (names.OFFSET_MOVED_EVENT_TOPIC, 1, read_write),
+        (names.SCHEDULE_TOPIC, 18, read_write),
+        (f"{rules.cluster_name}_{names.REPLY_TOPIC_POSTFIX}", 1, read_write),
+        (names.REBALANCE_EVENTS_TOPIC, 1, PERM_READ),
+    ]
+    if rules.auto_create_topic_enable:
+        queues = rules.default_topic_queue_nums
+        numbers.append((names.AUTO_CREATE_TOPIC, queues, read_write | PERM_INHERIT))
+    return [
+        TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+        for topic, queues, perm in numbers
+    ]

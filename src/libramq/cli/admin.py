@@ -1,0 +1,210 @@
+"""The admin commands, under the names and options of RocketMQ's mqadmin."""
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from libramq.cli import options
+
+app = typer.Typer(
+    help="Look at clusters, topics and groups, and change them; mqadmin's names and options.",
+    no_args_is_help=True,
+)
+
+Broker = Annotated[str | None, typer.Option("-b", "--brokerAddr", help="One broker, host:port.")]
+Cluster = Annotated[str | None, typer.Option("-c", "--clusterName", help="All brokers of a cluster.")]
+
+
+@app.command("topicList")
+def topic_list(
+    namesrv: options.Namesrv = None,
+    clusters: Annotated[
+        bool, typer.Option("-c", "--clusterModel", help="Also their clusters and consumer groups.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """List all topics."""
+    from libramq.cli import admin_queries, output
+
+    with _session(namesrv) as session:
+        rows = admin_queries.topic_list(session, with_clusters=clusters)
+    if json:
+        output.print_json(rows if clusters else [row["topic"] for row in rows])
+    elif clusters:
+        output.print_table(
+            ("cluster", "topic", "groups"),
+            ([row["cluster"], row["topic"], ", ".join(row["groups"])] for row in rows),
+        )
+    else:
+        for row in rows:
+            print(row["topic"])
+
+
+@app.command("updateTopic")
+def update_topic(
+    topic: options.Topic,
+    namesrv: options.Namesrv = None,
+    broker: Broker = None,
+    cluster: Cluster = None,
+    read_queues: Annotated[int, typer.Option("-r", "--readQueueNums", help="Queues to read from.")] = 8,
+    write_queues: Annotated[int, typer.Option("-w", "--writeQueueNums", help="Queues to write to.")] = 8,
+    perm: Annotated[int, typer.Option("-p", "--perm", help="2 write, 4 read, 6 both.")] = 6,
+    json: options.Json = False,
+) -> None:
+    """Create a topic, or change its queues and permission."""
+    from libramq.cli import admin_queries, output
+    from libramq.remoting.body.topic_config import TopicConfig
+
+    config = TopicConfig(
+        topic_name=topic, read_queue_nums=read_queues, write_queue_nums=write_queues, perm=perm
+    )
+    with _session(namesrv) as session:
+        brokers = admin_queries.update_topic(session, config, broker=broker, cluster=cluster)
+    if json:
+        output.print_json({"topic": topic, "brokers": brokers})
+    else:
+        for address in brokers:
+            print(f"create topic to {address} success.")
+        print(f"{topic}: {read_queues} queues to read, {write_queues} to write, permission {perm}")
+
+
+@app.command("topicRoute")
+def topic_route(topic: options.Topic, namesrv: options.Namesrv = None, json: options.Json = False) -> None:
+    """Show where a topic's queues are."""
+    from libramq.cli import admin_queries, output
+
+    with _session(namesrv) as session:
+        route = admin_queries.topic_route(session, topic)
+    if json:
+        output.print_json(route)
+        return
+    brokers = {broker["brokerName"]: broker for broker in route["brokerDatas"]}
+    output.print_table(
+        ("cluster", "broker", "addresses", "read queues", "write queues", "perm"),
+        (
+            [
+                brokers.get(queue["brokerName"], {}).get("cluster", ""),
+                queue["brokerName"],
+                _addresses(brokers.get(queue["brokerName"], {})),
+                queue["readQueueNums"],
+                queue["writeQueueNums"],
+                queue["perm"],
+            ]
+            for queue in sorted(route["queueDatas"], key=lambda queue: str(queue["brokerName"]))
+        ),
+    )
+
+
+@app.command("clusterList")
+def cluster_list(namesrv: options.Namesrv = None, json: options.Json = False) -> None:
+    """List clusters and their brokers."""
+    from libramq.cli import admin_queries, output
+
+    with _session(namesrv) as session:
+        rows = admin_queries.cluster_list(session)
+    if json:
+        output.print_json(rows)
+        return
+    output.print_table(
+        ("cluster", "broker", "id", "address", "version", "in/s", "out/s", "disk", "active"),
+        (
+            [row["cluster"], row["broker"], row["id"], row["address"], row["error"], "", "", "", "no"]
+            if "error" in row
+            else [
+                row["cluster"],
+                row["broker"],
+                row["id"],
+                row["address"],
+                row["version"],
+                row["inTps"],
+                row["outTps"],
+                f"{row['diskRatio']:.0%}",
+                "yes" if row["active"] else "no",
+            ]
+            for row in rows
+        ),
+    )
+
+
+@app.command("consumerProgress")
+def consumer_progress(
+    namesrv: options.Namesrv = None,
+    group: Annotated[str | None, typer.Option("-g", "--groupName", help="One group, queue by queue.")] = None,
+    topic: Annotated[str | None, typer.Option("-t", "--topicName", help="One topic of the group.")] = None,
+    json: options.Json = False,
+) -> None:
+    """Show how far groups are."""
+    from libramq.cli import admin_queries, output
+
+    if group is None:
+        with _session(namesrv) as session:
+            rows = admin_queries.groups_progress(session)
+        if json:
+            output.print_json(rows)
+        elif not rows:
+            print("no consumer group yet; one is known once its first consumer has started")
+        else:
+            output.print_table(
+                ("group", "members", "type", "model", "consumed/s", "behind"),
+                (list(row.values()) for row in rows),
+            )
+        return
+    with _session(namesrv) as session:
+        progress = admin_queries.group_progress(session, group, topic)
+    if json:
+        output.print_json(progress)
+        return
+    output.print_table(
+        (
+            "topic",
+            "broker",
+            "queue",
+            "broker offset",
+            "consumer offset",
+            "behind",
+            "in flight",
+            "last consumed",
+        ),
+        ([*list(row.values())[:-1], _time(row["lastTimestamp"])] for row in progress["queues"]),
+    )
+    print(
+        f"{progress['consumeTps']:.2f} consumed/s, {progress['diffTotal']:,} behind, "
+        f"{progress['inflightTotal']:,} in flight"
+    )
+
+
+@app.command("consumerConnection")
+def consumer_connection(
+    group: options.Group, namesrv: options.Namesrv = None, json: options.Json = False
+) -> None:
+    """Show who of a group is connected, and what they subscribe to."""
+    from libramq.cli import admin_queries, output
+
+    with _session(namesrv) as session:
+        connection = admin_queries.consumer_connection(session, group)
+    if json:
+        output.print_json(connection)
+        return
+    output.print_table(
+        ("client id", "address", "language", "version"),
+        (list(member.values()) for member in connection["connections"]),
+    )
+    output.print_table(("topic", "subscription"), connection["subscriptions"].items())
+    print(f"{connection['consumeType']}, {connection['messageModel']}, {connection['consumeFromWhere']}")
+
+
+def _session(namesrv: str | None) -> Any:
+    from libramq.cli.admin_session import AdminSession
+
+    return AdminSession(options.name_servers(namesrv))
+
+
+def _addresses(broker: dict[str, Any]) -> str:
+    return ", ".join(f"{id_}={address}" for id_, address in broker.get("brokerAddrs", {}).items())
+
+
+def _time(timestamp_ms: int) -> str:
+    return (
+        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(timestamp_ms / 1000)) if timestamp_ms else "never"
+    )

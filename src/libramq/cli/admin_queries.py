@@ -1,0 +1,208 @@
+"""The answers of the admin commands, as plain values: what `--json` prints and tables show.
+
+Upstream: tools/command/topic, cluster, consumer, connection.
+"""
+
+from typing import Any
+
+import msgspec
+
+from libramq.cli.admin_session import AdminSession, addresses
+from libramq.errors import BrokerError, ConfigError, RemoteError, RouteNotFound
+from libramq.message.names import DLQ_PREFIX, RETRY_PREFIX, retry_topic, validate_group, validate_topic
+from libramq.remoting.body.heartbeat import CONSUME_ACTIVELY
+from libramq.remoting.body.topic_config import TopicConfig
+from libramq.rpc import admin_calls, name_server_calls
+
+Row = dict[str, Any]
+
+#: The longest list of queues that a client should be given; Apache leaves it open.
+QUEUES_PER_TOPIC_MAX = 65_536
+#: PermName: 2 write, 4 read, 6 both.
+PERMISSIONS = (2, 4, 6)
+
+
+def topic_list(session: AdminSession, *, with_clusters: bool) -> list[Row]:
+    """All topics; with their clusters and groups when asked."""
+    topics = sorted(session.ask_name_server(name_server_calls.all_topics()))
+    if not with_clusters:
+        return [{"topic": topic} for topic in topics]
+    return [
+        {"cluster": cluster, "topic": topic, "groups": groups}
+        for topic in topics
+        if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        for cluster, groups in [_cluster_and_groups(session, topic)]
+    ]
+
+
+def _cluster_and_groups(session: AdminSession, topic: str) -> tuple[str, list[str]]:
+    try:
+        brokers = session.route(topic).broker_datas
+        groups: set[str] = set()
+        for address in addresses(brokers):
+            groups |= set(session.ask(address, admin_calls.topic_consumers(topic)))
+    except RemoteError:
+        return "", []  # A topic that just went; mqadmin passes over it too.
+    return ", ".join(sorted({broker.cluster for broker in brokers})), sorted(groups)
+
+
+def update_topic(
+    session: AdminSession, config: TopicConfig, *, broker: str | None, cluster: str | None
+) -> list[str]:
+    """Create or change a topic; the brokers that have it now."""
+    validate_topic(config.topic_name)
+    if (broker is None) == (cluster is None):
+        raise ConfigError("say where: -c CLUSTER for all brokers of a cluster, or -b HOST:PORT for one")
+    if config.perm not in PERMISSIONS:
+        raise ConfigError(f"the permission {config.perm} is none; 2 is write, 4 read, 6 both")
+    for count in (config.read_queue_nums, config.write_queue_nums):
+        if not 0 < count <= QUEUES_PER_TOPIC_MAX:
+            raise ConfigError(f"{count} queues; 1 to {QUEUES_PER_TOPIC_MAX} are allowed")
+    targets = [broker] if broker is not None else session.masters(cluster or "")
+    for address in targets:
+        session.ask(address, admin_calls.create_topic(config))
+    return targets
+
+
+def topic_route(session: AdminSession, topic: str) -> Row:
+    """A topic's route, as the name server gives it."""
+    route: Row = msgspec.to_builtins(session.route(topic))
+    return route
+
+
+def cluster_list(session: AdminSession) -> list[Row]:
+    """Every broker with what it says about itself."""
+    info = session.clusters()
+    return [
+        {"cluster": cluster, "broker": name, "id": id_, "address": address, **_runtime(session, address)}
+        for cluster, names in sorted(info.cluster_addr_table.items())
+        for name in sorted(names)
+        if name in info.broker_addr_table
+        for id_, address in sorted(info.broker_addr_table[name].broker_addrs.items())
+    ]
+
+
+def _runtime(session: AdminSession, address: str) -> Row:
+    try:
+        info = session.ask(address, admin_calls.runtime_info())
+    except RemoteError as error:
+        return {"error": str(error)}
+    return {
+        "version": info.get("brokerVersionDesc", ""),
+        "inTps": _first_number(info.get("putTps", "")),
+        "outTps": _first_number(info.get("getTransferredTps", "")),
+        "diskRatio": _first_number(info.get("commitLogDiskRatio", "")),
+        "active": info.get("brokerActive", "") == "true",
+    }
+
+
+def _first_number(text: str) -> float:
+    """The first of "10 s, 1 min, 10 min" rates."""
+    try:
+        return float(text.split()[0])
+    except (IndexError, ValueError):
+        return 0.0
+
+
+def group_progress(session: AdminSession, group: str, topic: str | None) -> Row:
+    """How far a group is, queue by queue."""
+    queues: list[Row] = []
+    tps = 0.0
+    for address in _brokers_of_group(session, group):
+        stats = session.ask(address, admin_calls.consume_stats(group, topic))
+        tps += stats.consume_tps
+        queues += [
+            {
+                "topic": queue.topic,
+                "broker": queue.broker_name,
+                "queueId": queue.queue_id,
+                "brokerOffset": wrapper.broker_offset,
+                "consumerOffset": wrapper.consumer_offset,
+                "diff": wrapper.broker_offset - wrapper.consumer_offset,
+                "inflight": wrapper.pull_offset - wrapper.consumer_offset,
+                "lastTimestamp": wrapper.last_timestamp,
+            }
+            for queue, wrapper in stats.offset_table.items()
+        ]
+    queues.sort(key=lambda row: (row["topic"], row["broker"], row["queueId"]))
+    return {
+        "group": group,
+        "queues": queues,
+        "consumeTps": tps,
+        "diffTotal": sum(row["diff"] for row in queues),
+        "inflightTotal": sum(row["inflight"] for row in queues),
+    }
+
+
+def groups_progress(session: AdminSession) -> list[Row]:
+    """Every group with a retry topic, in short."""
+    topics = sorted(session.ask_name_server(name_server_calls.all_topics()))
+    return [
+        _group_summary(session, topic.removeprefix(RETRY_PREFIX))
+        for topic in topics
+        if topic.startswith(RETRY_PREFIX)
+    ]
+
+
+def _group_summary(session: AdminSession, group: str) -> Row:
+    row: Row = {"group": group, "count": 0, "type": "", "model": "", "consumeTps": 0.0, "diffTotal": 0}
+    try:
+        progress = group_progress(session, group, None)
+    except RemoteError:
+        return row  # A group that never committed: mqadmin shows zeros as well.
+    row |= {"consumeTps": progress["consumeTps"], "diffTotal": progress["diffTotal"]}
+    try:
+        connection = consumer_connection(session, group)
+    except RemoteError:
+        return row
+    actively = connection["consumeType"] == CONSUME_ACTIVELY
+    return row | {
+        "count": len(connection["connections"]),
+        "type": "PULL" if actively else "PUSH",
+        "model": connection["messageModel"],
+    }
+
+
+def consumer_connection(session: AdminSession, group: str) -> Row:
+    """Who of a group is connected, and what they subscribe to. Each member is connected to every broker."""
+    found: Row | None = None
+    offline: BrokerError | None = None
+    for address in _brokers_of_group(session, group):
+        try:
+            connection = session.ask(address, admin_calls.consumer_connection(group))
+        except BrokerError as error:
+            offline = error
+            continue
+        row = {
+            "group": group,
+            "connections": {
+                member.client_id: msgspec.to_builtins(member) for member in connection.connection_set
+            },
+            "subscriptions": {
+                topic: subscription.sub_string
+                for topic, subscription in sorted(connection.subscription_table.items())
+            },
+            "consumeType": connection.consume_type,
+            "messageModel": connection.message_model,
+            "consumeFromWhere": connection.consume_from_where,
+        }
+        if found is None:
+            found = row
+        else:
+            found["connections"] |= row["connections"]
+    if found is None:
+        raise offline or ConfigError(f"no broker of group {group} is reachable")
+    found["connections"] = [found["connections"][client_id] for client_id in sorted(found["connections"])]
+    return found
+
+
+def _brokers_of_group(session: AdminSession, group: str) -> list[str]:
+    """The brokers that know a group: those with its retry topic."""
+    validate_group(group)
+    try:
+        return addresses(session.route(retry_topic(group)).broker_datas)
+    except RouteNotFound:
+        raise RouteNotFound(
+            f"no group {group} at name server {session.namesrv}: a group is known once its first consumer "
+            "has started; check the name (libra admin consumerProgress lists all)"
+        ) from None

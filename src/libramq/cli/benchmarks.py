@@ -1,0 +1,196 @@
+"""The benchmarks themselves: a producer and a consumer of ours against whatever cluster is named."""
+
+import asyncio
+import json
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from libramq.cli.output import console
+from libramq.client import ConsumeFrom, Producer, PushConsumer, SendResult
+from libramq.client.queue_reader import QueueReader
+from libramq.errors import ConfigError, LibraError
+from libramq.message import Message
+from libramq.message.message import MessageExt
+from libramq.transport.address import split_name_servers
+
+GROUP: Final = "LIBRA_BENCH"
+#: How often the progress bar moves.
+REFRESH_SECONDS: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What to send, where, and how."""
+
+    namesrv: str
+    topic: str
+    count: int
+    size: int
+    concurrency: int
+    batched: bool
+
+
+class _Meter:
+    """Counts what is done and shows it, with the rate so far."""
+
+    def __init__(self, what: str, total: int) -> None:
+        self.done = 0
+        self._total = total
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            console=console(stderr=True),
+            transient=True,
+            disable=not sys.stderr.isatty(),
+        )
+        self._task = self._progress.add_task(what, total=total, rate="")
+        self._began = time.perf_counter()
+
+    async def __aenter__(self) -> "_Meter":
+        self._progress.start()
+        self._began = time.perf_counter()
+        self._refreshing = asyncio.create_task(self._refresh())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._refreshing.cancel()
+        self._progress.stop()
+
+    @property
+    def seconds(self) -> float:
+        return max(time.perf_counter() - self._began, 1e-9)
+
+    async def _refresh(self) -> None:
+        while True:
+            rate = f"{self.done / self.seconds:,.0f}/s"
+            self._progress.update(self._task, completed=self.done, rate=rate)
+            await asyncio.sleep(REFRESH_SECONDS)
+
+
+async def produce(load: Load) -> None:
+    """Send; print rate and latencies."""
+    body = b"x" * load.size
+    async with Producer(group=GROUP, namesrv=load.namesrv) as producer:
+        await producer.publish_queues(load.topic)  # Connect and look up before the clock runs.
+        async with _Meter(f"sending to {load.topic}", load.count) as meter:
+            if load.batched:
+                latencies_ms: list[float] = []
+                await _send_batched(producer, load, body, meter)
+            else:
+                latencies_ms = await _send_waiting(producer, load, body, meter)
+            seconds = meter.seconds
+    _report(
+        "produce",
+        load.topic,
+        load.count,
+        seconds,
+        size=load.size,
+        mode="batched" if load.batched else "waiting",
+        concurrency=None if load.batched else load.concurrency,
+        latencyMs=_percentiles(latencies_ms),
+    )
+
+
+async def _send_waiting(producer: Producer, load: Load, body: bytes, meter: _Meter) -> list[float]:
+    message = Message(load.topic, body)
+    latencies_ms: list[float] = []
+    left = load.count
+
+    async def sender() -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            began = time.perf_counter()
+            await producer.send(message)
+            latencies_ms.append((time.perf_counter() - began) * 1000)
+            meter.done += 1
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(load.concurrency, load.count)):
+            group.create_task(sender())
+    return latencies_ms
+
+
+async def _send_batched(producer: Producer, load: Load, body: bytes, meter: _Meter) -> None:
+    failures: list[LibraError] = []
+
+    def done(outcome: SendResult | LibraError) -> None:
+        if isinstance(outcome, LibraError):
+            failures.append(outcome)
+        else:
+            meter.done += 1
+
+    message = Message(load.topic, body)
+    for _ in range(load.count):
+        await producer.wait_for_room()
+        producer.send_nowait(message, done)
+        if failures:
+            break
+    await producer.flush()
+    if failures:
+        raise failures[0]
+
+
+async def consume(namesrv: str, topic: str, *, group: str | None, count: int | None, batch_size: int) -> None:
+    """Consume from the beginning; print the rate."""
+    held = await asyncio.to_thread(_messages_held, namesrv, topic)
+    total = count or held
+    if not total:
+        raise ConfigError(f"topic {topic} holds no messages; fill it first: libra bench produce -t {topic}")
+    finished = asyncio.Event()
+
+    async def handle(messages: list[MessageExt]) -> None:
+        meter.done += len(messages)
+        if meter.done >= total:
+            finished.set()
+
+    consumer = PushConsumer(
+        group=group or f"{GROUP}_{time.time_ns() // 1_000_000}",
+        namesrv=namesrv,
+        consume_from=ConsumeFrom.FIRST_OFFSET,
+        batch_size=batch_size,
+    )
+    consumer.subscribe(topic, "*", handle)
+    async with _Meter(f"consuming {topic}", total) as meter, consumer:
+        await finished.wait()
+        done, seconds = meter.done, meter.seconds
+    _report("consume", topic, done, seconds, group=consumer.group, batchSize=batch_size)
+
+
+def _messages_held(namesrv: str, topic: str) -> int:
+    reader = QueueReader(split_name_servers(namesrv), group=GROUP)
+    try:
+        queues = reader.queues(topic)
+        return sum(reader.max_offsets(queues).values()) - sum(reader.min_offsets(queues).values())
+    finally:
+        reader.close()
+
+
+def _percentiles(latencies_ms: list[float]) -> dict[str, float] | None:
+    if not latencies_ms:
+        return None
+    ordered = sorted(latencies_ms)
+    last = len(ordered) - 1
+    return {
+        name: round(ordered[round(last * part)], 3)
+        for name, part in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
+    }
+
+
+def _report(what: str, topic: str, messages: int, seconds: float, **more: Any) -> None:
+    row = {
+        "benchmark": what,
+        "topic": topic,
+        "messages": messages,
+        "seconds": round(seconds, 3),
+        "messagesPerSecond": round(messages / seconds),
+        **{name: value for name, value in more.items() if value is not None},
+    }
+    print(json.dumps(row))

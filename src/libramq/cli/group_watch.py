@@ -1,0 +1,197 @@
+"""The group watch: what a cluster's groups look like now, and the rebalances its brokers have recorded."""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import msgspec
+
+from libramq.cli.group_history import (
+    BrokerEvent,
+    Rebalance,
+    State,
+    as_json,
+    causes,
+    duration,
+    moved,
+    rebalances,
+)
+from libramq.client.admin import Admin
+from libramq.client.queue_reader import QueueReader
+from libramq.clock import Clock, SystemClock
+from libramq.errors import BrokerError, ConfigError, LibraError, RouteNotFound
+from libramq.groups.rebalance_event import RebalanceEvent, decode_event
+from libramq.message.names import REBALANCE_EVENTS_TOPIC, RETRY_PREFIX
+from libramq.message.queue import MessageQueue
+from libramq.message.record import decode_records
+from libramq.transport.address import split_name_servers
+
+READER_GROUP: Final = "LIBRA_GROUPS"
+#: Ours: the newest events of each broker that are looked at; some ten thousand rebalances.
+EVENTS_MAX: Final = 30_000
+#: Ours: groups that are asked about at once.
+GROUPS_AT_ONCE: Final = 16
+
+COLUMNS: Final = (
+    "group", "members", "queues", "lag", "last rebalance", "why and who", "moved/min", "worst pause", "state",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRow:
+    """One group now."""
+
+    group: str
+    member_count: int
+    queue_count: int
+    lag: int
+    last: Rebalance | None
+
+    def cells(self) -> list[str]:
+        """As a line of the table."""
+        numbers = [f"{number:,}" for number in (self.member_count, self.queue_count, self.lag)]
+        if self.last is None:
+            return [self.group, *numbers, "–", "–", "–", "–", State.SETTLED.value]
+        return [
+            self.group,
+            *numbers,
+            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.last.at_ms / 1000)),
+            causes(self.last),
+            moved(self.last),
+            duration(self.last.worst_pause_ms),
+            self.last.state.value,
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "group": self.group,
+            "members": self.member_count,
+            "queues": self.queue_count,
+            "lag": self.lag,
+            "state": (self.last.state if self.last else State.SETTLED).value,
+            "lastRebalance": as_json(self.last) if self.last else None,
+        }
+
+
+class EventReader:
+    """Reads the rebalance events of all brokers, each once. Blocking, for one thread at a time."""
+
+    def __init__(self, namesrv: str) -> None:
+        self._namesrv = namesrv
+        self._reader = QueueReader(split_name_servers(namesrv), group=READER_GROUP)
+        self._positions: dict[MessageQueue, int] = {}
+
+    def read(self) -> list[BrokerEvent]:
+        """The events that are new; ConfigError where brokers record none."""
+        try:
+            queues = self._reader.queues(REBALANCE_EVENTS_TOPIC)
+        except RouteNotFound:
+            raise ConfigError(
+                f"no broker at name server {self._namesrv} records rebalances: only LibraMQ's do; "
+                "libra admin consumerProgress shows what others know"
+            ) from None
+        starts = self._reader.min_offsets(queue for queue in queues if queue not in self._positions)
+        ends, _unreachable = self._reader.reachable_max_offsets(queues)
+        found = []
+        for queue, end in ends.items():
+            start = self._positions.get(queue)
+            if start is None or start > end:  # New to us, or its broker begins anew with an empty store.
+                start = max(starts.get(queue, 0), end - EVENTS_MAX)
+            for stretch in self._reader.read(queue, start, end, lost=_pass_over):
+                for message in decode_records(stretch.body, broker_name=queue.broker_name):
+                    event = _event(message.body)
+                    if event is not None:
+                        found.append(BrokerEvent(queue.broker_name, event))
+            self._positions[queue] = end
+        return found
+
+    def close(self) -> None:
+        """End the connections."""
+        self._reader.close()
+
+
+def _pass_over(queue: MessageQueue, start: int, end: int) -> None:
+    """Events that were deleted by age: the timeline begins later."""
+
+
+def _event(body: bytes) -> RebalanceEvent | None:
+    try:
+        return decode_event(body)
+    except msgspec.DecodeError:
+        return None  # Of a later version.
+
+
+def group_rebalances(namesrv: str, group: str, *, last: int, clock: Clock | None = None) -> list[Rebalance]:
+    """The last rebalances of a group; ConfigError when there was none."""
+    reader = EventReader(namesrv)
+    try:
+        events = [told for told in reader.read() if told.event.group == group]
+    finally:
+        reader.close()
+    found = rebalances(events, now_ms=(clock or SystemClock()).wall_ms())
+    if not found:
+        raise ConfigError(
+            f"no rebalance of group {group} is recorded at name server {namesrv}; libra groups lists all"
+        )
+    return found[-last:]
+
+
+class GroupWatch:
+    """Looks at all groups again and again. Use it as `async with`."""
+
+    def __init__(self, namesrv: str, *, clock: Clock | None = None) -> None:
+        self._admin = Admin(namesrv=namesrv)
+        self._reader = EventReader(namesrv)
+        self._clock = clock or SystemClock()
+        self._events: dict[str, list[BrokerEvent]] = {}
+        self._at_once = asyncio.Semaphore(GROUPS_AT_ONCE)
+
+    async def __aenter__(self) -> Self:
+        await self._admin.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._reader.close()
+        await self._admin.stop()
+
+    async def look(self) -> list[GroupRow]:
+        """All groups now, by name."""
+        events = await asyncio.to_thread(self._reader.read)
+        last = self._last_rebalances(events)
+        topics = await self._admin.topics()
+        names = {topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX)}
+        return list(await asyncio.gather(*(self._row(name, last.get(name)) for name in sorted(names))))
+
+    def _last_rebalances(self, events: Iterable[BrokerEvent]) -> dict[str, Rebalance]:
+        """Of each group; events older than those of its last rebalance are let go."""
+        for told in events:
+            self._events.setdefault(told.event.group, []).append(told)
+        last = {}
+        for group, held in self._events.items():
+            found = rebalances(held, now_ms=self._clock.wall_ms())
+            if found:
+                last[group] = found[-1]
+                self._events[group] = [told for told in held if told.event.at_ms >= found[-1].at_ms]
+        return last
+
+    async def _row(self, group: str, last: Rebalance | None) -> GroupRow:
+        async with self._at_once:
+            try:
+                stats = await self._admin.consume_stats(group)
+            except (BrokerError, RouteNotFound):
+                stats = {}  # A group that never committed, or is just going.
+            try:
+                members = (await self._admin.consumer_connection(group)).connection_set
+            except LibraError:
+                members = []  # Nobody is connected.
+        queues = {queue: ends for queue, ends in stats.items() if not queue.topic.startswith(RETRY_PREFIX)}
+        return GroupRow(
+            group=group,
+            member_count=len(members),
+            queue_count=len(queues),
+            lag=sum(max(0, ends.broker_offset - ends.consumer_offset) for ends in stats.values()),
+            last=last,
+        )

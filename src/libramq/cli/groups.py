@@ -1,0 +1,85 @@
+"""The groups commands: groups live in the terminal, and the timeline of their rebalances."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from libramq.cli import options
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from libramq.cli.group_watch import GroupRow
+
+#: Ours: how often the terminal shows groups anew.
+LOOK_SECONDS: Final = 1.0
+
+app = typer.Typer(help="Watch consumer groups and their rebalances.")
+
+
+@app.callback(invoke_without_command=True)
+def groups(
+    context: typer.Context,
+    namesrv: options.Namesrv = None,
+    once: Annotated[bool, typer.Option("--once", help="Print one table and end.")] = False,
+    json: options.Json = False,
+    log_level: options.Log = options.LogLevel.WARNING,
+) -> None:
+    """Show every group: members, queues, lag, its last rebalance; live where the output is a terminal."""
+    from libramq.cli import logs, running
+
+    logs.set_up(log_level)
+    if context.invoked_subcommand is None:
+        is_live = not once and not json and sys.stdout.isatty()
+        running.run(_watch(options.name_servers(namesrv), is_live=is_live, as_json=json))
+
+
+@app.command()
+def history(
+    context: typer.Context,
+    group: options.Group,
+    namesrv: options.Namesrv = None,
+    last: Annotated[int, typer.Option("--last", min=1, help="So many rebalances, the newest.")] = 10,
+    json: options.Json = False,
+) -> None:
+    """Tell a group's rebalances: why, who, what moved against the minimum, and how long it stood still."""
+    from libramq.cli import group_history, group_watch, output
+
+    given = namesrv or (context.parent.params.get("namesrv") if context.parent else None)
+    found = group_watch.group_rebalances(options.name_servers(given), group, last=last)
+    if json:
+        output.print_json([group_history.as_json(rebalance) for rebalance in found])
+        return
+    for rebalance in found:
+        print("\n".join(group_history.timeline(rebalance)))
+
+
+async def _watch(namesrv: str, *, is_live: bool, as_json: bool) -> None:
+    from libramq.cli import output
+    from libramq.cli.group_watch import COLUMNS, GroupWatch
+
+    async with GroupWatch(namesrv) as watch:
+        rows = await watch.look()
+        if as_json:
+            output.print_json([row.as_json() for row in rows])
+        elif is_live:
+            from rich.live import Live
+
+            with Live(_table(rows), console=output.console(), auto_refresh=False) as live:
+                while True:
+                    await asyncio.sleep(LOOK_SECONDS)
+                    live.update(_table(await watch.look()), refresh=True)
+        elif not rows:
+            print("no consumer group yet; one is known once its first consumer has started")
+        else:
+            output.print_table(COLUMNS, [row.cells() for row in rows])
+
+
+def _table(rows: "Sequence[GroupRow]") -> "Table":
+    from libramq.cli import output
+    from libramq.cli.group_watch import COLUMNS
+
+    return output.table(COLUMNS, [row.cells() for row in rows], caption="Ctrl-C ends it")

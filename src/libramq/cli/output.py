@@ -1,0 +1,42 @@
+"""Output: JSON for programs, tables for people."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+#: What is not a terminal gets whole lines: nothing is cut to fit.
+WIDTH_WITHOUT_TERMINAL: Final = 400
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON, one object, readable."""
+    print(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows under their names; numbers stand right."""
+    console().print(table(columns, rows))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, caption: str | None = None) -> Table:
+    """Rows under their names, to be printed."""
+    rows = [list(row) for row in rows]
+    made = Table(caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for index, column in enumerate(columns):
+        numbers = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
+        made.add_column(column, justify="right" if numbers else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(f"{cell:,.1f}" if isinstance(cell, float) else str(cell) for cell in row))
+    return made
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that does not guess markup in names, and cuts nothing in a pipe."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else WIDTH_WITHOUT_TERMINAL
+    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False)

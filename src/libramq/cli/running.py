@@ -1,0 +1,49 @@
+"""Running: an event loop for a command, and servers until a signal asks them to stop."""
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Service(Protocol):
+    """What can be started and stopped."""
+
+    async def start(self) -> None:
+        """Begin; raises LibraError."""
+        ...
+
+    async def stop(self) -> None:
+        """End gracefully."""
+        ...
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Run to the end, on uvloop where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(work)
+    result: T = uvloop.run(work)
+    return result
+
+
+class StopSignal:
+    """SIGINT and SIGTERM as something to wait for. The second signal ends the process at once."""
+
+    def __init__(self) -> None:
+        self._arrived = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._loop.add_signal_handler(number, self._arrive)
+
+    async def wait(self) -> None:
+        """Return when a signal came."""
+        await self._arrived.wait()
+
+    def _arrive(self) -> None:
+        self._arrived.set()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._loop.remove_signal_handler(number)

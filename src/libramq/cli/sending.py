@@ -1,0 +1,94 @@
+"""Sending from the command line: one message, or every line of standard input."""
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from libramq.client import Producer, SendResult
+from libramq.errors import LibraError, LocalProtocolError
+from libramq.message import Message
+
+READ_BYTES: Final = 256 * 1024
+#: Chunks read ahead of the sending; bounds what a fast pipe can pile up.
+CHUNKS_AHEAD: Final = 4
+GROUP: Final = "LIBRA_SEND"
+
+
+async def send_one(
+    namesrv: str, topic: str, body: str, *, tags: str | None, keys: str | None, as_json: bool
+) -> None:
+    """Send one message and say where it is."""
+    async with Producer(group=GROUP, namesrv=namesrv) as producer:
+        result = await producer.send(Message(topic, body.encode(), tags=tags, keys=keys or ()))
+    if as_json:
+        print(json.dumps(_as_json(result)))
+    else:
+        print(f"sent {result.message_id} to {result.queue} at offset {result.queue_offset}")
+
+
+async def send_lines(
+    namesrv: str, topic: str, file: int, *, tags: str | None, keys: str | None, as_json: bool
+) -> None:
+    """Send every line that is not empty; the first failure is raised when all others are done."""
+    sent = 0
+    failures: list[LibraError] = []
+
+    def done(outcome: SendResult | LibraError) -> None:
+        nonlocal sent
+        if isinstance(outcome, LibraError):
+            failures.append(outcome)
+            return
+        sent += 1
+        if as_json:
+            print(json.dumps(_as_json(outcome)), flush=True)
+
+    async with Producer(group=GROUP, namesrv=namesrv) as producer:
+        async for line in _lines(file):
+            if line:
+                await producer.wait_for_room()
+                producer.send_nowait(Message(topic, line, tags=tags, keys=keys or ()), done)
+            if failures:
+                break
+        await producer.flush()
+    if failures:
+        raise LocalProtocolError(f"{sent} sent; then: {failures[0]}") from failures[0]
+    if not as_json:
+        print(f"sent {sent} message{'' if sent == 1 else 's'} to {topic}")
+
+
+async def _lines(file: int) -> AsyncIterator[bytes]:
+    """The lines of a file as they come, read by a thread that nobody waits for: it may sit at a terminal."""
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes] = asyncio.Queue(CHUNKS_AHEAD)
+
+    def read() -> None:
+        data = b"."
+        while data:
+            data = os.read(file, READ_BYTES)
+            try:
+                asyncio.run_coroutine_threadsafe(chunks.put(data), loop).result()
+            except (RuntimeError, asyncio.CancelledError):
+                return  # The loop has ended.
+
+    threading.Thread(target=read, name="libra-stdin", daemon=True).start()
+    partial = b""
+    while chunk := await chunks.get():
+        *whole, partial = (partial + chunk).split(b"\n")
+        for line in whole:
+            yield line.rstrip(b"\r")
+    yield partial.rstrip(b"\r")
+
+
+def _as_json(result: SendResult) -> dict[str, Any]:
+    return {
+        "status": result.status.value,
+        "messageId": result.message_id,
+        "offsetMessageId": result.offset_message_id,
+        "topic": result.queue.topic,
+        "broker": result.queue.broker_name,
+        "queueId": result.queue.queue_id,
+        "queueOffset": result.queue_offset,
+    }

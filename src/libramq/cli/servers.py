@@ -1,0 +1,180 @@
+"""The servers of the command line: composed, announced in a few lines, stopped by a signal."""
+
+import asyncio
+import gc
+import os
+import random
+import socket
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from libramq.broker.config import BrokerConfig, broker_config, load_broker_config
+from libramq.broker.shell import BrokerServer
+from libramq.cli.broker_children import BrokerChildren
+from libramq.cli.layout import directories
+from libramq.cli.options import LogLevel, name_servers
+from libramq.cli.ports import NAME_SERVER_PORT, choose_ports, further_broker_ports
+from libramq.cli.running import Service, StopSignal
+from libramq.clock import SystemClock
+from libramq.errors import ConfigError, LibraError
+from libramq.filesystem import LocalFileSystem
+from libramq.nameserver import NameServer
+from libramq.transport.bind import check_bind_address
+
+Failure = Callable[[], Coroutine[Any, Any, LibraError]]
+
+#: RFC 5737: an address for documentation; a datagram socket "connected" to it sends nothing.
+_ELSEWHERE: Final = ("192.0.2.1", 9)
+_WILDCARDS: Final = ("", "0.0.0.0", "::")
+#: Ours: some 10 MB of cycles at the most before they are looked for.
+_OBJECTS_PER_COLLECTION: Final = 50_000
+
+
+async def up(
+    *,
+    nameserver_port: int | None,
+    broker_port: int | None,
+    brokers: int,
+    host: str,
+    data: Path,
+    allow_public: bool,
+    log_level: LogLevel,
+) -> None:
+    """Name server and the first broker in this process, further brokers in their own, until a signal."""
+    check_bind_address(host, allow_public=allow_public, remedy="say --allow-public")
+    stores = directories(data, brokers)
+    ports = choose_ports(host, nameserver_port, broker_port)
+    further, remarks = further_broker_ports(host, ports, brokers - 1)
+    nameserver = NameServer(host, ports.nameserver, allow_public=allow_public)
+    advertised = _advertised(host)
+    namesrv = f"{advertised}:{ports.nameserver}"
+    configs = [
+        BrokerConfig(
+            broker_name=name,
+            bind_address=host,
+            broker_ip=advertised,
+            listen_port=port,
+            namesrv_addr=namesrv,
+            store_path=str(store),
+            allow_public=allow_public,
+        )
+        for (name, store), port in zip(stores.items(), (ports.broker, *further), strict=True)
+    ]
+    children = BrokerChildren(configs[1:], log_level)
+    option = (
+        ""
+        if ports.nameserver == NAME_SERVER_PORT and host in ("127.0.0.1", "localhost")
+        else f" -n {namesrv}"
+    )
+    named = ", ".join(f"{config.broker_name} {config.address}" for config in configs)
+    lines = [
+        *ports.remarks,
+        *remarks,
+        f"LibraMQ is up: name server {namesrv}, {'broker' if brokers == 1 else 'brokers'} {named}, "
+        f"data in {_absolute(data)}",
+        f"Try:  libra send{option} -t Hello 'Hello, balance'",
+        f"      libra tail{option} -t Hello --from earliest    (Ctrl-C here stops the servers)",
+    ]
+    await _serve([nameserver, broker_server(configs[0]), children], lines, children.failure)
+
+
+async def nameserver(*, host: str, port: int, allow_public: bool) -> None:
+    """A name server, until a signal."""
+    server = NameServer(host, port, allow_public=allow_public)
+    await _serve([server], [f"The name server listens on {host}:{port}. Ctrl-C stops it."])
+
+
+async def broker(*, config_file: Path | None, namesrv: str | None, allow_public: bool) -> None:
+    """A broker as its file says, until a signal."""
+    if config_file is None:
+        config, unknown = broker_config({}, namesrv_addr=namesrv, allow_public=allow_public or None)
+    else:
+        config, unknown = load_broker_config(
+            config_file, namesrv_addr=namesrv, allow_public=allow_public or None
+        )
+    if config.namesrv_addr is None:
+        config = replace(config, namesrv_addr=name_servers(None))
+    for name in unknown:
+        _say(f"{config_file}: {name} is not known here and has no effect")
+    server = broker_server(config)
+    await _serve(
+        [server],
+        [
+            f"Broker {config.broker_name} of cluster {config.cluster_name} listens on {server.address}, "
+            f"name server {config.namesrv_addr}, data in {_absolute(config.store_path)}. "
+            "Ctrl-C stops it."
+        ],
+    )
+
+
+def broker_server(config: BrokerConfig) -> BrokerServer:
+    return BrokerServer(config, clock=SystemClock(), filesystem=LocalFileSystem(), randomness=random.Random())
+
+
+async def _serve(
+    services: Sequence[Service],
+    lines: Sequence[str],
+    failure: Failure | None = None,
+) -> None:
+    """Start in order, tell, wait for a signal, stop in reverse order. A failure ends all and is raised."""
+    signal = StopSignal()
+    started: list[Service] = []
+    try:
+        for service in services:
+            await service.start()
+            started.append(service)
+        calm_garbage_collector()
+        for line in lines:
+            print(line, flush=True)
+        await _signal_or_failure(signal, failure)
+    finally:
+        for service in reversed(started):
+            await service.stop()
+
+
+async def _signal_or_failure(signal: StopSignal, failure: Failure | None) -> None:
+    """Wait for a signal, or raise the failure that comes first."""
+    if failure is None:
+        return await signal.wait()
+    asked, failed = asyncio.create_task(signal.wait()), asyncio.create_task(failure())
+    try:
+        await asyncio.wait((asked, failed), return_when=asyncio.FIRST_COMPLETED)
+        if not asked.done():  # A signal to all our processes ends the children too, and is no failure.
+            raise failed.result()
+    finally:
+        asked.cancel()
+        failed.cancel()
+
+
+def calm_garbage_collector() -> None:
+    """What is there at the start stays, so it is never looked through again; and what a read brings is gone
+    after it by itself, so looking for cycles each 700 objects only costs (1 to 2 µs a message).
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_OBJECTS_PER_COLLECTION, 10, 10)
+
+
+def _advertised(host: str) -> str:
+    """What clients are told to connect to."""
+    if host not in _WILDCARDS:
+        return host
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(_ELSEWHERE)
+        except OSError:
+            raise ConfigError(
+                f"cannot tell by which address others reach this machine; name it instead of --host {host}"
+            ) from None
+        return str(probe.getsockname()[0])
+
+
+def _absolute(path: Path | str) -> str:
+    return os.path.abspath(path)
+
+
+def _say(line: str) -> None:
+    print(f"libra: {line}", file=sys.stderr)

@@ -1,0 +1,99 @@
+"""Following a topic: what it holds, then what comes, queue by queue merged by the time of storing.
+
+It reads as Spark's source does, outside any group: nothing is committed, nobody is rebalanced.
+"""
+
+import base64
+import heapq
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from libramq.client.queue_reader import QueueReader
+from libramq.errors import ConfigError
+from libramq.message.message import MessageExt
+from libramq.message.queue import MessageQueue
+from libramq.message.record import decode_records
+from libramq.transport.address import split_name_servers
+
+GROUP: Final = "LIBRA_TAIL"
+#: How often the ends of the queues are looked at while nothing comes.
+POLL_SECONDS: Final = 0.2
+#: How often new queues are looked for, in polls.
+POLLS_PER_ROUTE: Final = 25
+
+
+def tail(namesrv: str, topic: str, *, start: str, count: int | None, as_json: bool) -> None:
+    """Print messages until `count` or an interrupt."""
+    if start not in ("earliest", "latest"):
+        raise ConfigError(f"--from {start}: earliest or latest is allowed")
+    reader = QueueReader(split_name_servers(namesrv), group=GROUP)
+    write = _print_json if as_json else _print_line
+    try:
+        for number, message in enumerate(follow(reader, topic, from_earliest=start == "earliest"), start=1):
+            write(message)
+            if number == count:
+                return
+    finally:
+        reader.close()
+
+
+def follow(
+    reader: QueueReader, topic: str, *, from_earliest: bool, sleep: Callable[[float], None] = time.sleep
+) -> Iterator[MessageExt]:
+    """Every message of the topic, without end."""
+    positions: dict[MessageQueue, int] = {}
+    polls = 0
+    while True:
+        if polls % POLLS_PER_ROUTE == 0:
+            fresh = [queue for queue in reader.queues(topic) if queue not in positions]
+            # Of queues that appear while we follow, everything is new.
+            earliest = from_earliest or polls > 0
+            positions |= reader.min_offsets(fresh) if earliest else reader.max_offsets(fresh)
+        polls += 1
+        ends = reader.max_offsets(positions)
+        behind = [queue for queue, end in ends.items() if positions[queue] < end]
+        runs = [_messages(reader, queue, positions[queue], ends[queue]) for queue in behind]
+        yield from heapq.merge(*runs, key=lambda message: message.store_timestamp_ms)
+        positions |= {queue: ends[queue] for queue in behind}
+        if not behind:
+            sleep(POLL_SECONDS)
+
+
+def _messages(reader: QueueReader, queue: MessageQueue, start: int, end: int) -> Iterator[MessageExt]:
+    def skip(queue: MessageQueue, start: int, end: int) -> None:
+        """Messages that the broker no longer has: what is left is shown."""
+
+    for stretch in reader.read(queue, start, end, lost=skip):
+        for message in decode_records(stretch.body, broker_name=queue.broker_name):
+            if stretch.start <= message.queue_offset < stretch.end:
+                yield message
+
+
+def _print_line(message: MessageExt) -> None:
+    stored = time.strftime("%H:%M:%S", time.localtime(message.store_timestamp_ms / 1000))
+    marks = "".join(
+        f" {mark}" for mark in (message.tags and f"[{message.tags}]", ",".join(message.keys)) if mark
+    )
+    text = message.body.decode("utf-8", "backslashreplace")
+    print(
+        f"{stored} {message.broker_name}:{message.queue_id}@{message.queue_offset}{marks} {text}", flush=True
+    )
+
+
+def _print_json(message: MessageExt) -> None:
+    row: dict[str, Any] = {
+        "topic": message.topic,
+        "broker": message.broker_name,
+        "queueId": message.queue_id,
+        "queueOffset": message.queue_offset,
+        "storeTimestamp": message.store_timestamp_ms,
+        "messageId": message.message_id,
+        "properties": message.properties,
+    }
+    try:
+        row["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        row["bodyBase64"] = base64.b64encode(message.body).decode()
+    print(json.dumps(row, ensure_ascii=False), flush=True)

@@ -1,0 +1,47 @@
+"""The client of RocketMQ: producer, push consumer, admin; asyncio first.
+
+The same for blocking code: `libramq.sync`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from libramq.client.admin import Admin as Admin
+    from libramq.client.core.consumer_settings import ConsumeFrom as ConsumeFrom
+    from libramq.client.core.queue_selector import by_hash as by_hash
+    from libramq.client.core.queue_selector import by_random as by_random
+    from libramq.client.producer import Producer as Producer
+    from libramq.client.push_consumer import PushConsumer as PushConsumer
+    from libramq.client.send_result import SendResult as SendResult
+    from libramq.client.send_result import SendStatus as SendStatus
+
+# Loaded on first use: a Spark worker reads queues and needs no producer.
+_HOME: Final = {
+    "Admin": "libramq.client.admin",
+    "ConsumeFrom": "libramq.client.core.consumer_settings",
+    "Producer": "libramq.client.producer",
+    "PushConsumer": "libramq.client.push_consumer",
+    "SendResult": "libramq.client.send_result",
+    "SendStatus": "libramq.client.send_result",
+    "by_hash": "libramq.client.core.queue_selector",
+    "by_random": "libramq.client.core.queue_selector",
+}
+
+__all__ = [
+    "Admin",
+    "ConsumeFrom",
+    "Producer",
+    "PushConsumer",
+    "SendResult",
+    "SendStatus",
+    "by_hash",
+    "by_random",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'libramq.client' has no attribute {name!r}")
+    return getattr(import_module(home), name)

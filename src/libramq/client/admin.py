@@ -1,0 +1,198 @@
+"""The admin: asks name servers and brokers about topics, clusters and groups, and creates topics.
+
+    async with Admin(namesrv="127.0.0.1:9876") as admin:
+        await admin.create_topic("Orders", queues=16)
+
+Upstream: tools/admin/DefaultMQAdminExt.java.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from typing import Final, Self, TypeVar
+
+from libramq.client.identity import name_server_addresses
+from libramq.client.name_servers import NameServers
+from libramq.clock import Clock, SystemClock
+from libramq.errors import BrokerError, ConfigError, ConsumerNotOnline, RouteNotFound
+from libramq.message.names import retry_topic, validate_group, validate_topic
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.consumers import (
+    ClientConnection,
+    ConsumerConnection,
+    OffsetWrapper,
+    TopicOffset,
+)
+from libramq.remoting.body.route import ClusterInfo, TopicRouteData
+from libramq.remoting.body.topic_config import PERM_READ, PERM_WRITE, TopicConfig
+from libramq.rpc import admin_calls, name_server_calls
+from libramq.rpc.call import Call
+from libramq.transport.remote import Remotes
+
+T = TypeVar("T")
+
+#: DefaultMQAdminExt.timeoutMillis.
+TIMEOUT_MS: Final = 5_000
+#: Ours, as for routes: what one broker may be asked to have of one topic.
+QUEUES_MAX: Final = 65_536
+#: mqadmin updateTopic's default.
+QUEUES: Final = 8
+
+
+class Admin:
+    """Questions and changes; belongs to the event loop it was started on."""
+
+    def __init__(
+        self,
+        *,
+        namesrv: str | Sequence[str] | None = None,
+        timeout_ms: int = TIMEOUT_MS,
+        clock: Clock | None = None,
+        randomness: random.Random | None = None,
+    ) -> None:
+        self._name_server_addresses = name_server_addresses(namesrv)
+        self._timeout_ms = timeout_ms
+        self._clock = clock or SystemClock()
+        self._random = randomness or random.Random()
+        self._remotes: Remotes | None = None
+
+    async def start(self) -> None:
+        """Begin; connections are made when they are needed."""
+        self._remotes = Remotes(self._clock.monotonic_ms)
+        self._name_servers = NameServers(self._remotes, self._name_server_addresses, self._random)
+
+    async def stop(self) -> None:
+        """End all connections."""
+        remotes, self._remotes = self._remotes, None
+        if remotes is not None:
+            await remotes.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def topics(self) -> list[str]:
+        """All topics, sorted."""
+        return sorted(await self._name_servers.call(name_server_calls.all_topics()))
+
+    async def cluster_info(self) -> ClusterInfo:
+        """All clusters and their brokers."""
+        return await self._name_servers.call(name_server_calls.cluster_info())
+
+    async def topic_route(self, topic: str) -> TopicRouteData:
+        """Where a topic is; raises RouteNotFound."""
+        return await self._name_servers.route(topic)
+
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queues: int = QUEUES,
+        cluster: str | None = None,
+        perm: int = PERM_READ | PERM_WRITE,
+        read_queues: int | None = None,
+        write_queues: int | None = None,
+    ) -> list[str]:
+        """Create a topic at every master of a cluster, or change it; returns their addresses.
+
+        cluster: may be left out where there is only one.
+        """
+        validate_topic(topic)
+        config = TopicConfig(
+            topic_name=topic,
+            read_queue_nums=queues if read_queues is None else read_queues,
+            write_queue_nums=queues if write_queues is None else write_queues,
+            perm=perm,
+        )
+        for count in (config.read_queue_nums, config.write_queue_nums):
+            if not 0 < count <= QUEUES_MAX:
+                raise ConfigError(f"{count} queues; 1 to {QUEUES_MAX} are allowed")
+        masters = _masters(await self.cluster_info(), cluster)
+        await asyncio.gather(*(self._ask(address, admin_calls.create_topic(config)) for address in masters))
+        return masters
+
+    async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
+        """Delete a topic at every master of a cluster, and its route."""
+        masters = _masters(await self.cluster_info(), cluster)
+        await asyncio.gather(*(self._ask(address, admin_calls.delete_topic(topic)) for address in masters))
+        await self._name_servers.call(name_server_calls.delete_topic(topic))
+
+    async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
+        """The ends of a topic's queues, at all its brokers."""
+        answers = await self._ask_each(topic, lambda: admin_calls.topic_stats(topic))
+        return {queue: ends for table in answers for queue, ends in table.offset_table.items()}
+
+    async def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, OffsetWrapper]:
+        """How far a group is, queue by queue."""
+        answers = await self._ask_group(group, lambda: admin_calls.consume_stats(group, topic))
+        return {queue: offset for stats in answers for queue, offset in stats.offset_table.items()}
+
+    async def consumer_connection(self, group: str) -> ConsumerConnection:
+        """Who of a group is connected, over all brokers; raises ConsumerNotOnline when nobody is."""
+        answers = await self._ask_group(
+            group, lambda: admin_calls.consumer_connection(group), passing=ConsumerNotOnline
+        )
+        members: dict[str, ClientConnection] = {}
+        for answer in answers:
+            members |= {member.client_id: member for member in answer.connection_set}
+        first = answers[0]
+        return ConsumerConnection(
+            connection_set=[members[client_id] for client_id in sorted(members)],
+            subscription_table=first.subscription_table,
+            consume_type=first.consume_type,
+            message_model=first.message_model,
+            consume_from_where=first.consume_from_where,
+        )
+
+    async def _ask(self, address: str, call: Call[T]) -> T:
+        if self._remotes is None:
+            raise ConfigError("this admin does not run; use `async with` or await start()")
+        reply = await self._remotes.call(address, call.command(), timeout_ms=self._timeout_ms)
+        return call.result(reply, where=f"broker {address}")
+
+    async def _ask_each(self, topic: str, call: Callable[[], Call[T]]) -> list[T]:
+        """Ask one broker of each name that has the topic."""
+        route = await self._name_servers.route(topic)
+        addresses = [broker.any_address for broker in route.broker_datas]
+        return await asyncio.gather(*(self._ask(a, call()) for a in addresses if a is not None))
+
+    async def _ask_group(
+        self, group: str, call: Callable[[], Call[T]], *, passing: type[BrokerError] | None = None
+    ) -> list[T]:
+        """Ask the brokers that know a group; errors of the `passing` type count only when all give them."""
+        validate_group(group)
+        try:
+            route = await self._name_servers.route(retry_topic(group))
+        except RouteNotFound:
+            raise RouteNotFound(
+                f"no broker knows group {group}: it is known once its first consumer has started"
+            ) from None
+        answers, error = [], None
+        for broker in route.broker_datas:
+            if broker.any_address is None:
+                continue
+            try:
+                answers.append(await self._ask(broker.any_address, call()))
+            except BrokerError as failure:
+                if passing is None or not isinstance(failure, passing):
+                    raise
+                error = failure
+        if not answers:
+            raise error or RouteNotFound(f"no broker of group {group} is there now")
+        return answers
+
+
+def _masters(info: ClusterInfo, cluster: str | None) -> list[str]:
+    known = ", ".join(sorted(info.cluster_addr_table)) or "none"
+    if cluster is None:
+        if len(info.cluster_addr_table) != 1:
+            raise ConfigError(f"say which cluster; the name server knows: {known}")
+        cluster = next(iter(info.cluster_addr_table))
+    names = info.cluster_addr_table.get(cluster)
+    if not names:
+        raise ConfigError(f"there is no cluster {cluster}; the name server knows: {known}")
+    brokers = [info.broker_addr_table[name] for name in sorted(names) if name in info.broker_addr_table]
+    return [broker.master_address for broker in brokers if broker.master_address is not None]

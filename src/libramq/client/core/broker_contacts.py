@@ -1,0 +1,62 @@
+"""The broker contacts: which brokers know us, and which are to be tried again.
+
+Upstream: MQClientInstance.sendHeartbeatToAllBroker; the reconnecting is ours.
+"""
+
+from typing import Final
+
+from libramq.client.core.due import Due, ReconnectDue
+from libramq.client.core.route_table import RouteTable
+from libramq.client.core.timers import Timers
+
+#: Ours: a broker whose connection ended may only have restarted.
+RECONNECT_MS: Final = 100
+RECONNECT_AGAIN_MS: Final = 1_000
+
+
+class BrokerContacts:
+    """Whom to send heartbeats to, and when."""
+
+    def __init__(self, routes: RouteTable, timers: Timers[Due]) -> None:
+        self._routes = routes
+        self._timers = timers
+        self._known: frozenset[str] = frozenset()
+        self._to_reconnect: set[str] = set()
+        #: Brokers that answered our last heartbeat, over a connection that still stands.
+        self.alive: set[str] = set()
+
+    def take_new(self) -> frozenset[str]:
+        """The addresses that the routes name since the last time."""
+        addresses = self._routes.addresses()
+        new, self._known = addresses - self._known, addresses
+        self.alive &= addresses
+        return new
+
+    def regular(self) -> frozenset[str]:
+        """Whom the regular heartbeat goes to; brokers that do not answer are tried at a pace of their own."""
+        return self._routes.addresses() - self._to_reconnect
+
+    def answered(self, address: str, now_ms: int, *, ok: bool) -> bool:
+        """A heartbeat was answered or not; says whether the broker had not known us before."""
+        if not ok:
+            self._try_again(address, now_ms + RECONNECT_AGAIN_MS)
+            return False
+        is_new = address not in self.alive
+        self.alive.add(address)
+        return is_new
+
+    def lost(self, address: str, now_ms: int) -> None:
+        """A connection ended: the broker has forgotten us, or is gone."""
+        if address in self.alive:
+            self._try_again(address, now_ms + RECONNECT_MS)
+
+    def reconnect(self, address: str) -> bool:
+        """A pause is over: whether the broker is still to be tried."""
+        self._to_reconnect.discard(address)
+        return address in self._routes.addresses() and address not in self.alive
+
+    def _try_again(self, address: str, due_ms: int) -> None:
+        self.alive.discard(address)
+        if address not in self._to_reconnect:
+            self._to_reconnect.add(address)
+            self._timers.at(due_ms, ReconnectDue(address))

@@ -1,0 +1,28 @@
+"""The catching up: how fast a queue that was taken over may bring what has gathered in it.
+
+A queue whose last owner is gone has a backlog, and its next owner would meet all of it at once. The pace
+holds until the queue has been read to its end once.
+"""
+
+from typing import Final
+
+#: Ours: pulls of a queue that catches up are a tenth of a second's messages, so that the pace is even.
+PULLS_A_SECOND: Final = 10
+
+
+class CatchUp:
+    """The pace of one queue, in messages a second."""
+
+    def __init__(self, rate: int, now_ms: int) -> None:
+        self.rate = rate
+        self._due_ms: float = now_ms
+
+    @property
+    def portion(self) -> int:
+        """How many messages one pull may bring."""
+        return max(1, self.rate // PULLS_A_SECOND)
+
+    def brought(self, count: int, now_ms: int) -> int:
+        """Messages came; how long to wait with the next pull."""
+        self._due_ms = max(self._due_ms, now_ms) + count * 1000 / self.rate
+        return max(0, int(self._due_ms - now_ms))

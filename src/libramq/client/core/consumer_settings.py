@@ -1,0 +1,124 @@
+"""What a push consumer is told at its creation, with RocketMQ's numbers where it has them.
+
+Upstream: client/consumer/DefaultMQPushConsumer.java.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from libramq.balance import TopicRule, averagely
+from libramq.errors import ConfigError
+from libramq.message.names import validate_group
+
+#: Ours: Apache's brokers give 32 a pull (pullBatchSize) whatever is asked for; ours give more.
+PULL_BATCH_SIZE: Final = 256
+#: Integer.MAX_VALUE.
+RECONSUME_TIMES_MAX: Final = (1 << 31) - 1
+#: Java waits 500 ms before it pulls a queue it was given (RebalanceImpl.dispatchPullRequest). Ours waits only
+#: where somebody else may have had it, and long enough for them to finish a handler and commit.
+TAKEOVER_DELAY_MS: Final = 100
+REVOKE_DRAIN_MS: Final = 75
+#: RebalancePushImpl.UNLOCK_DELAY_TIME_MILLS: how long a batch under way in order keeps the queue's lock.
+ORDERLY_DRAIN_MS: Final = 20_000
+#: Ours: Java's client gives its locks back before it commits one way; those commits were seen 3 ms after its
+#: goodbye.
+ORDERLY_TAKEOVER_MS: Final = 50
+#: ConsumeOrderlyContext.suspendCurrentQueueTimeMillis: DefaultMQPushConsumer's default.
+SUSPEND_MS: Final = 1_000
+#: Ours: how long a listener may take over queues that are revoked.
+REVOKE_TIMEOUT_MS: Final = 10_000
+
+
+class ConsumeFrom(Enum):
+    """Where a group begins in a queue that it has no offset for."""
+
+    LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings:
+    """Names follow DefaultMQPushConsumer; -1 means no limit for the two thresholds of a topic.
+
+    persist_ms: how often offsets that moved are committed (upstream: 5 s); what a member that is killed had
+    done since comes again.
+    catch_up_rate: messages a second of each queue that was taken over, until it is read to its end; 0: any.
+    """
+
+    group: str
+    client_id: str
+    consume_from: ConsumeFrom = ConsumeFrom.LAST_OFFSET
+    consume_timestamp_ms: int = 0
+    strategy: TopicRule = averagely
+    batch_size: int = 1
+    pull_batch_size: int = PULL_BATCH_SIZE
+    pull_batch_bytes: int = 256 * 1024
+    pull_interval_ms: int = 0
+    pull_threshold_for_queue: int = 1000
+    pull_threshold_mib_for_queue: int = 100
+    pull_threshold_for_topic: int = -1
+    pull_threshold_mib_for_topic: int = -1
+    span_max: int = 2000
+    max_reconsume_times: int = -1
+    route_refresh_ms: int = 30_000
+    heartbeat_ms: int = 30_000
+    persist_ms: int = 1_000
+    rebalance_ms: int = 20_000
+    takeover_delay_ms: int = TAKEOVER_DELAY_MS
+    revoke_drain_ms: int = REVOKE_DRAIN_MS
+    orderly: bool = False
+    broadcasting: bool = False
+    orderly_drain_ms: int = ORDERLY_DRAIN_MS
+    orderly_takeover_ms: int = ORDERLY_TAKEOVER_MS
+    suspend_ms: int = SUSPEND_MS
+    revoke_is_heard: bool = False
+    revoke_timeout_ms: int = REVOKE_TIMEOUT_MS
+    catch_up_rate: int = 0
+
+    def __post_init__(self) -> None:
+        validate_group(self.group)
+        for name, low, high in _RANGES:
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ConfigError(f"{name} is between {low} and {high}, not {value}")
+
+    @property
+    def retries_max(self) -> int:
+        """After how many redeliveries a message is a dead letter; in order, unless told: never."""
+        if self.max_reconsume_times != -1:
+            return self.max_reconsume_times
+        return RECONSUME_TIMES_MAX if self.orderly else 16
+
+    @property
+    def drain_ms(self) -> int:
+        """How long handlers of a queue that is no longer ours may go on."""
+        return self.orderly_drain_ms if self.orderly else self.revoke_drain_ms
+
+
+#: DefaultMQPushConsumerImpl.checkConfig, ConsumeMessageOrderlyService.submitConsumeRequestLater; the periods
+#: are ours.
+_RANGES: Final = (
+    ("batch_size", 1, 1024),
+    ("pull_batch_size", 1, 1024),
+    ("pull_batch_bytes", 1, 4 * 1024 * 1024),
+    ("pull_interval_ms", 0, 65_535),
+    ("pull_threshold_for_queue", 1, 65_535),
+    ("pull_threshold_mib_for_queue", 1, 1024),
+    ("pull_threshold_for_topic", -1, 6_553_500),
+    ("pull_threshold_mib_for_topic", -1, 102_400),
+    ("span_max", 1, 65_535),
+    ("max_reconsume_times", -1, RECONSUME_TIMES_MAX),
+    ("route_refresh_ms", 100, 3_600_000),
+    ("heartbeat_ms", 100, 60_000),
+    ("persist_ms", 10, 600_000),
+    ("rebalance_ms", 100, 600_000),
+    ("takeover_delay_ms", 0, 60_000),
+    ("revoke_drain_ms", 0, 60_000),
+    ("orderly_drain_ms", 0, 30_000),  # Locks of queues on their way out are not renewed.
+    ("orderly_takeover_ms", 0, 60_000),
+    ("suspend_ms", 10, 30_000),
+    ("revoke_timeout_ms", 0, 600_000),
+    ("catch_up_rate", 0, 10_000_000),
+)

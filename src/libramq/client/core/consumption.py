@@ -1,0 +1,159 @@
+"""The consumption: what follows when a handler has returned.
+
+    success            ─► removed, offset moves on
+    failure            ─► sent back to the broker ─► removed
+      that fails too   ─► a copy sent to the retry topic ─► removed
+        that as well   ─► given to a handler again, after a while
+
+Upstream: ConsumeMessageConcurrentlyService.processConsumeResult, DefaultMQPushConsumerImpl.sendMessageBack.
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Final
+
+from libramq.client.core import effects as fx
+from libramq.client.core.consumer_settings import ConsumerSettings
+from libramq.client.core.delivering import Delivering
+from libramq.client.core.due import Due, RedeliverDue
+from libramq.client.core.offset_store import OffsetStore
+from libramq.client.core.owned_queues import OwnedQueues
+from libramq.client.core.process_queue import Delivery
+from libramq.client.core.pulling import Pulling
+from libramq.client.core.queue_table import QueueTable
+from libramq.client.core.route_table import RouteTable
+from libramq.client.core.timers import Timers
+from libramq.logs import get_logger
+from libramq.message.message import MessageExt
+from libramq.message.names import retry_topic
+from libramq.message.queue import MessageQueue
+
+log = get_logger(__name__)
+
+#: ConsumeMessageConcurrentlyService.submitConsumeRequestLater.
+REDELIVER_MS: Final = 5_000
+
+
+class Outcome(Enum):
+    """How a handler ended. SKIPPED: it never began, its queue was taken away."""
+
+    SUCCESS = "success"
+    LATER = "later"
+    SKIPPED = "skipped"
+
+
+class Consumption:
+    """Turns handlers' outcomes into offsets and redeliveries."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        routes: RouteTable,
+        offsets: OffsetStore,
+        timers: Timers[Due],
+        table: QueueTable,
+        delivering: Delivering,
+        owned_queues: OwnedQueues,
+        pulling: Pulling,
+    ) -> None:
+        self._settings = settings
+        self._retry_topic = retry_topic(settings.group)
+        self._routes = routes
+        self._offsets = offsets
+        self._timers = timers
+        self._table = table
+        self._delivering = delivering
+        self._owned_queues = owned_queues
+        self._pulling = pulling
+
+    def handled(self, results: Iterable[tuple[Delivery, Outcome]], now_ms: int) -> list[fx.Effect]:
+        """Handlers have returned."""
+        found: list[fx.Effect] = []
+        for delivery, outcome in results:
+            owned = delivery.process_queue
+            owned.deliveries.discard(delivery)
+            if not self._table.is_current(owned):
+                continue  # Taken away meanwhile: its new owner delivers them again.
+            if outcome is Outcome.SUCCESS:
+                self._done(delivery, delivery.messages)
+            elif outcome is Outcome.LATER:
+                found += self._failed(delivery, now_ms)
+            else:
+                found += self._delivering.not_begun(delivery)
+            found += self._go_on(delivery, now_ms)
+        return found
+
+    def sent_back(self, delivery: Delivery, message: MessageExt, now_ms: int, *, ok: bool) -> list[fx.Effect]:
+        """The broker took a message back, or did not."""
+        if not ok:
+            return self._send_copy(delivery, message, now_ms)
+        return self._returned(delivery, message, now_ms)
+
+    def copy_sent(self, delivery: Delivery, message: MessageExt, now_ms: int, *, ok: bool) -> list[fx.Effect]:
+        """The retry topic took a copy, or did not."""
+        return self._returned(delivery, message, now_ms) if ok else self._keep(delivery, message, now_ms)
+
+    def redeliver(self, delivery: Delivery) -> list[fx.Effect]:
+        """Messages that could not be sent back have waited."""
+        owned = delivery.process_queue
+        if owned.dropped or not self._table.is_current(owned):
+            return []
+        owned.deliveries.add(delivery)
+        return [fx.Deliver((delivery,))]
+
+    def _failed(self, delivery: Delivery, now_ms: int) -> list[fx.Effect]:
+        if self._settings.broadcasting:
+            # As upstream: nobody would get it again, for the retry topic belongs to the group as a whole.
+            log.warning("messages that a handler failed on are dropped", messages=len(delivery.messages))
+            self._done(delivery, delivery.messages)
+            return []
+        found: list[fx.Effect] = []
+        for message in delivery.messages:
+            delivery.process_queue.sending_back += 1
+            found += self._send_back(delivery, message, now_ms)
+        return found
+
+    def _send_back(self, delivery: Delivery, message: MessageExt, now_ms: int) -> list[fx.Effect]:
+        address = self._routes.master(message.broker_name or delivery.process_queue.queue.broker_name)
+        if address is None:
+            return self._send_copy(delivery, message, now_ms)
+        return [fx.SendBack(delivery, message, address)]
+
+    def _send_copy(self, delivery: Delivery, message: MessageExt, now_ms: int) -> list[fx.Effect]:
+        info = self._routes.publish_info(self._retry_topic)
+        if info is not None and info.queues:
+            queue = info.queues[message.queue_offset % len(info.queues)]
+        else:  # A broker makes the retry topic when its first message comes.
+            queue = MessageQueue(self._retry_topic, delivery.process_queue.queue.broker_name, 0)
+        address = self._routes.master(queue.broker_name)
+        if address is None:
+            return self._keep(delivery, message, now_ms)
+        return [fx.SendCopy(delivery, message, queue, address)]
+
+    def _returned(self, delivery: Delivery, message: MessageExt, now_ms: int) -> list[fx.Effect]:
+        delivery.process_queue.sending_back -= 1
+        self._done(delivery, (message,))
+        return self._go_on(delivery, now_ms)
+
+    def _keep(self, delivery: Delivery, message: MessageExt, now_ms: int) -> list[fx.Effect]:
+        owned = delivery.process_queue
+        log.warning("message could not be sent back; it is handled again", queue=str(owned.queue))
+        owned.sending_back -= 1
+        message.reconsume_times += 1
+        self._timers.at(now_ms + REDELIVER_MS, RedeliverDue(Delivery(owned, (message,))))
+        return self._go_on(delivery, now_ms)
+
+    def _done(self, delivery: Delivery, messages: Iterable[MessageExt]) -> None:
+        owned = delivery.process_queue
+        if self._table.is_current(owned):
+            offset = owned.remove(messages)
+            if offset is not None:
+                self._offsets.advance(owned.queue, offset)
+
+    def _go_on(self, delivery: Delivery, now_ms: int) -> list[fx.Effect]:
+        owned = delivery.process_queue
+        if not self._table.is_current(owned):
+            return []
+        if owned.dropped:
+            return self._owned_queues.drained(owned, now_ms)
+        return self._delivering.next(owned) + self._pulling.resume(owned, now_ms)

@@ -1,0 +1,70 @@
+"""The offset store: how far the group is in our queues, and what of it the brokers know.
+
+Upstream: store/RemoteBrokerOffsetStore.java, ControllableOffset.java.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from libramq.message.queue import MessageQueue
+
+
+@dataclass(slots=True)
+class _Entry:
+    offset: int
+    frozen: bool = False
+    persisted: int | None = None
+
+
+class OffsetStore:
+    """Offsets in memory, those the broker has acknowledged beside them."""
+
+    def __init__(self) -> None:
+        self._entries: dict[MessageQueue, _Entry] = {}
+
+    def read(self, queue: MessageQueue) -> int | None:
+        """The offset of a queue; None while nothing of it was consumed."""
+        entry = self._entries.get(queue)
+        return None if entry is None else entry.offset
+
+    def loaded(self, queue: MessageQueue, offset: int) -> None:
+        """The broker told us the committed offset."""
+        self._entries[queue] = _Entry(offset, persisted=offset)
+
+    def advance(self, queue: MessageQueue, offset: int) -> None:
+        """Move on; never back."""
+        entry = self._entries.get(queue)
+        if entry is None:
+            self._entries[queue] = _Entry(offset)
+        elif not entry.frozen and offset > entry.offset:
+            entry.offset = offset
+
+    def freeze(self, queue: MessageQueue, offset: int) -> None:
+        """Set the offset, back if need be, and ignore what handlers still report."""
+        self._entries[queue] = _Entry(offset, frozen=True)
+
+    def is_frozen(self, queue: MessageQueue) -> bool:
+        """Whether the offset was set by a broker and waits to be committed."""
+        entry = self._entries.get(queue)
+        return entry is not None and entry.frozen
+
+    def to_persist(
+        self, queues: Iterable[MessageQueue], *, all_of_them: bool
+    ) -> list[tuple[MessageQueue, int]]:
+        """The offsets to commit: those that changed since the broker acknowledged them, or all."""
+        found = []
+        for queue in queues:
+            entry = self._entries.get(queue)
+            if entry is not None and (all_of_them or entry.persisted != entry.offset):
+                found.append((queue, entry.offset))
+        return found
+
+    def persisted(self, queue: MessageQueue, offset: int) -> None:
+        """The broker acknowledged an offset."""
+        entry = self._entries.get(queue)
+        if entry is not None:
+            entry.persisted = offset
+
+    def forget(self, queue: MessageQueue) -> None:
+        """The queue is no longer ours."""
+        self._entries.pop(queue, None)

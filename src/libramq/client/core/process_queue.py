@@ -1,0 +1,143 @@
+"""The process queue: the messages of one queue that were pulled and are not done with.
+
+    pulled ─► put ─► Delivery to a handler ─► remove ─► commit offset: the smallest one that is left
+
+Upstream: impl/consumer/ProcessQueue.java.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from enum import Enum
+
+from libramq.client.core.catch_up import CatchUp
+from libramq.message.message import MessageExt
+from libramq.message.queue import MessageQueue
+
+
+class QueueState(Enum):
+    """How far an owned queue is.
+
+    WAITING for its last owner to commit, or LOCKING · LOADING its offset · PULLING · DRAINING running
+    handlers · REVOKING, while the listener has its say · LEAVING, until its offset is committed · GONE
+    """
+
+    WAITING = "waiting"
+    LOCKING = "locking"
+    LOADING = "loading"
+    PULLING = "pulling"
+    DRAINING = "draining"
+    REVOKING = "revoking"
+    LEAVING = "leaving"
+    GONE = "gone"
+
+
+class Delivery:
+    """Messages handed to one call of a handler. The handler's thread calls `begin`; the core all else."""
+
+    __slots__ = ("messages", "process_queue", "started")
+
+    def __init__(self, process_queue: "ProcessQueue", messages: Sequence[MessageExt]) -> None:
+        self.process_queue = process_queue
+        self.messages = messages
+        self.started = False
+
+    def begin(self) -> bool:
+        """Whether the handler may run; no longer when the queue was taken from us or is paused.
+
+        `started` is set before `dropped` is read, and the core does it the other way round: whichever
+        thread comes second sees the other.
+        """
+        self.started = True
+        owned = self.process_queue
+        return not (owned.dropped or owned.paused)
+
+
+class ProcessQueue:
+    """One owned queue."""
+
+    def __init__(self, queue: MessageQueue, generation: int, *, now_ms: int) -> None:
+        self.queue = queue
+        self.generation = generation
+        self.state = QueueState.WAITING
+        self.dropped = False
+        self.paused = False
+        #: Whether the listener has heard of it.
+        self.is_announced = False
+        self.start_offset = 0
+        self.next_offset = 0
+        self.broker_id = 0
+        self.last_pull_ms = now_ms
+        self.pull_due_ms = now_ms
+        self.is_pulling = False
+        self.is_throttled = False
+        self.wanted_again = False
+        self.deliveries: set[Delivery] = set()
+        self.sending_back = 0
+        #: Deliveries kept back by a pause.
+        self.kept: list[Delivery] = []
+        self.catch_up: CatchUp | None = None
+        self.commits_awaited = 0
+        self.last_commits = 0
+        # In order only: what handlers have not seen yet, whether they wait after a failure, and the lock.
+        self.waiting: deque[MessageExt] = deque()
+        self.suspended = False
+        self.is_locked = True
+        self.is_in_doubt = False
+        self.lock_asked = False
+        self.lock_tries = 0
+        self.locked_until_ms = 0
+        self._messages: dict[int, MessageExt] = {}
+        self._bytes = 0
+        self._highest = -1
+        self._is_ascending = True
+
+    @property
+    def count(self) -> int:
+        """How many messages are here."""
+        return len(self._messages)
+
+    @property
+    def size(self) -> int:
+        """The bytes of their bodies."""
+        return self._bytes
+
+    @property
+    def span(self) -> int:
+        """From the first message's offset to the last one's."""
+        return next(reversed(self._messages)) - next(iter(self._messages)) if self._messages else 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a handler runs, or a message is on its way back."""
+        return self.sending_back > 0 or any(delivery.started for delivery in self.deliveries)
+
+    def put(self, messages: Iterable[MessageExt]) -> None:
+        """Take pulled messages in; one that is here already is replaced."""
+        for message in messages:
+            offset = message.queue_offset
+            replaced = self._messages.get(offset)
+            if replaced is not None:
+                self._bytes -= len(replaced.body)
+            elif offset < self._highest:
+                self._is_ascending = False
+            self._messages[offset] = message
+            self._bytes += len(message.body)
+            self._highest = max(self._highest, offset)
+
+    def remove(self, messages: Iterable[MessageExt]) -> int | None:
+        """Be done with messages; returns the offset to commit, None when nothing was here."""
+        if not self._messages:
+            return None
+        for message in messages:
+            removed = self._messages.pop(message.queue_offset, None)
+            if removed is not None:
+                self._bytes -= len(removed.body)
+        return self.commit_offset
+
+    @property
+    def commit_offset(self) -> int | None:
+        """The smallest offset not done with; one past the highest when all are; None before the first."""
+        if self._messages:
+            # A dict keeps the order of arrival, which is ascending unless a broker went back.
+            return next(iter(self._messages)) if self._is_ascending else min(self._messages)
+        return self._highest + 1 if self._highest >= 0 else None

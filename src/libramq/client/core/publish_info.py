@@ -1,0 +1,87 @@
+"""The publish info of a topic: the queues it can be sent to, and those it can be read from.
+
+Upstream: impl/producer/TopicPublishInfo.java, MQClientInstance.topicRouteData2TopicPublishInfo.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from libramq.errors import RemoteProtocolError
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.route import QueueData, TopicRouteData
+from libramq.remoting.body.topic_config import PERM_READ, PERM_WRITE
+
+#: Ours: what one broker may say it has of one topic; upstream's system topic BenchmarkTest has 1024.
+QUEUES_MAX: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPublishInfo:
+    """The queues of a topic in route order. ordered: the name server fixed them (orderTopicConf)."""
+
+    queues: tuple[MessageQueue, ...]
+    ordered: bool = False
+
+
+def publish_info(topic: str, route: TopicRouteData) -> TopicPublishInfo:
+    """The queues to send to: writable, at brokers whose master is there."""
+    if route.order_topic_conf:
+        return TopicPublishInfo(tuple(_ordered_queues(topic, route.order_topic_conf)), ordered=True)
+    masters = {broker.broker_name for broker in route.broker_datas if broker.master_address}
+    return TopicPublishInfo(
+        tuple(
+            MessageQueue(topic, data.broker_name, queue_id)
+            for data in sorted(route.queue_datas, key=_broker_name)
+            if data.perm & PERM_WRITE and data.broker_name in masters
+            for queue_id in range(_bounded(data.write_queue_nums))
+        )
+    )
+
+
+def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, ...]:
+    """The queues to read from: readable ones, those of slaves without a master included."""
+    return tuple(
+        MessageQueue(topic, data.broker_name, queue_id)
+        for data in sorted(route.queue_datas, key=_broker_name)
+        if data.perm & PERM_READ
+        for queue_id in range(_bounded(data.read_queue_nums))
+    )
+
+
+def as_template(route: TopicRouteData, queue_count_max: int) -> TopicRouteData:
+    """The route of the template topic as that of a topic to be created on the first send."""
+    return TopicRouteData(
+        broker_datas=route.broker_datas,
+        queue_datas=[_narrowed(data, queue_count_max) for data in route.queue_datas],
+    )
+
+
+def _narrowed(data: QueueData, queue_count_max: int) -> QueueData:
+    count = min(queue_count_max, data.read_queue_nums)
+    return QueueData(
+        broker_name=data.broker_name,
+        read_queue_nums=count,
+        write_queue_nums=count,
+        perm=data.perm,
+        topic_sys_flag=data.topic_sys_flag,
+    )
+
+
+def _ordered_queues(topic: str, text: str) -> list[MessageQueue]:
+    queues = []
+    for pair in text.split(";"):
+        broker_name, _, count = pair.partition(":")
+        if not broker_name or not count.isdecimal() or len(count) > 5:
+            raise RemoteProtocolError(f"the order of topic {topic} reads {text!r}, not broker:count;…")
+        queues += [MessageQueue(topic, broker_name, queue_id) for queue_id in range(_bounded(int(count)))]
+    return queues
+
+
+def _bounded(count: int) -> int:
+    if count > QUEUES_MAX:
+        raise RemoteProtocolError(f"a route with {count} queues at one broker; {QUEUES_MAX} are allowed")
+    return count
+
+
+def _broker_name(data: QueueData) -> str:
+    return data.broker_name

@@ -1,0 +1,42 @@
+"""Where to pull from: the first offset of a queue that was just given to us.
+
+    consume from     committed offset    none                                   cannot be told
+    LAST_OFFSET      that                retry topic: 0 · else the end          try again later
+    FIRST_OFFSET     that                0                                      try again later
+    TIMESTAMP        that                retry topic: the end · else by time    try again later
+
+Upstream: RebalancePushImpl.computePullFromWhereWithException.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from libramq.client.core.consumer_settings import ConsumeFrom
+
+
+class Ask(Enum):
+    """What the broker must be asked first."""
+
+    MAXIMUM = "maximum"
+    BY_TIME = "by time"
+
+
+@dataclass(frozen=True, slots=True)
+class StartAt:
+    """Pull from here."""
+
+    offset: int
+
+
+def where_to_pull_from(
+    consume_from: ConsumeFrom, *, is_retry_topic: bool, committed: int | None
+) -> StartAt | Ask:
+    """The rule once the broker has told what is committed (None: nothing is)."""
+    if committed is not None:
+        return StartAt(committed)
+    if consume_from is ConsumeFrom.LAST_OFFSET:
+        return StartAt(0) if is_retry_topic else Ask.MAXIMUM
+    if consume_from is ConsumeFrom.FIRST_OFFSET:
+        # Where the queue begins later, the broker moves the first pull.
+        return StartAt(0)
+    return Ask.MAXIMUM if is_retry_topic else Ask.BY_TIME

@@ -1,0 +1,189 @@
+"""The pulling: what each queue of ours asks for next, and what its answers bring.
+
+Upstream: DefaultMQPushConsumerImpl.pullMessage, PullAPIWrapper.java.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from libramq.client.core import effects as fx
+from libramq.client.core.catch_up import CatchUp
+from libramq.client.core.consumer_settings import ConsumerSettings
+from libramq.client.core.delivering import Delivering
+from libramq.client.core.due import Due, PullDue
+from libramq.client.core.offset_store import OffsetStore
+from libramq.client.core.process_queue import ProcessQueue, QueueState
+from libramq.client.core.pull_flow_control import (
+    BROKER_BUSY_MS,
+    PULL_FAILED_MS,
+    THROTTLED_MS,
+    PullLimits,
+    pull_limits,
+)
+from libramq.client.core.queue_table import QueueTable
+from libramq.client.core.route_table import RouteTable
+from libramq.client.core.timers import Timers
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, LibraError
+from libramq.filter.tag import TagFilter
+from libramq.logs import get_logger
+from libramq.message import properties as names
+from libramq.message.message import MessageExt
+from libramq.message.names import retry_topic
+from libramq.message.queue import MessageQueue
+from libramq.rpc.broker_calls import PullReply
+
+log = get_logger(__name__)
+
+#: Ours: our heartbeat and this pull were on their way at the same time.
+NOT_SUBSCRIBED_YET_MS: Final = 100
+_NOT_SUBSCRIBED: Final = (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST)
+
+
+class Pulling:
+    """One pull a queue at a time, as long as it does not hold too much."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        subscriptions: Mapping[str, TagFilter],
+        routes: RouteTable,
+        offsets: OffsetStore,
+        timers: Timers[Due],
+        table: QueueTable,
+        delivering: Delivering,
+    ) -> None:
+        self._settings = settings
+        self._subscriptions = subscriptions
+        self._routes = routes
+        self._offsets = offsets
+        self._timers = timers
+        self._table = table
+        self._delivering = delivering
+        self._limits: dict[str, PullLimits] = {}
+        self._retry_topic = retry_topic(settings.group)
+        #: Brokers that say they do not know our subscription.
+        self.strangers: set[str] = set()
+
+    def start(self, owned: ProcessQueue, offset: int, now_ms: int, *, was_committed: bool) -> list[fx.Effect]:
+        """Begin at an offset; where somebody had read already, no faster than the user wants."""
+        owned.state = QueueState.PULLING
+        owned.start_offset = owned.next_offset = offset
+        rate = self._settings.catch_up_rate
+        if rate and was_committed and owned.queue.topic != self._retry_topic:
+            owned.catch_up = CatchUp(rate, now_ms)
+        return self.pull(owned, now_ms)
+
+    def shares_changed(self) -> None:
+        """How many queues are ours has changed, and with it the limits of each."""
+        self._limits.clear()
+
+    def due(self, queue: MessageQueue, generation: int, now_ms: int) -> list[fx.Effect]:
+        """A delay is over."""
+        owned = self._table.current(queue, generation)
+        return [] if owned is None or now_ms < owned.pull_due_ms else self.pull(owned, now_ms)
+
+    def resume(self, owned: ProcessQueue, now_ms: int) -> list[fx.Effect]:
+        """A handler is done: a queue that held too much may hold little enough now."""
+        return self.pull(owned, now_ms) if owned.is_throttled else []
+
+    def go_on(self, owned: ProcessQueue, now_ms: int) -> list[fx.Effect]:
+        """Handlers may begin again, and pulls go out."""
+        return self._delivering.resume(owned) + self.pull(owned, now_ms)
+
+    def pulled(
+        self,
+        owned: ProcessQueue,
+        outcome: PullReply | LibraError,
+        messages: Sequence[MessageExt],
+        now_ms: int,
+    ) -> list[fx.Effect]:
+        """What a pull brought; an offset that was refused is the caller's to deal with."""
+        owned.is_pulling = False
+        if isinstance(outcome, LibraError):
+            return self._failed(owned, outcome, now_ms)
+        queue = owned.queue
+        owned.broker_id = outcome.suggested_broker_id
+        owned.next_offset = outcome.next_offset
+        wanted = self._accept(queue.topic, messages, outcome) if messages else ()
+        found: list[fx.Effect] = []
+        if wanted:
+            owned.put(wanted)
+            found += self._delivering.arrived(owned, wanted)
+        elif not owned.count:
+            # Everything up to here was consumed or is of no interest to us.
+            self._offsets.advance(queue, owned.next_offset)
+        delay_ms = max(
+            self._settings.pull_interval_ms if wanted else 0, self._pace(owned, len(wanted), outcome, now_ms)
+        )
+        if delay_ms:
+            self._later(owned, now_ms, delay_ms)
+        else:
+            found += self.pull(owned, now_ms)
+        return found
+
+    def pull(self, owned: ProcessQueue, now_ms: int) -> list[fx.Effect]:
+        """Pull now, unless something keeps it."""
+        if owned.is_pulling or owned.paused or owned.dropped or owned.state is not QueueState.PULLING:
+            return []
+        owned.last_pull_ms = now_ms
+        queue = owned.queue
+        owned.is_throttled = self._limits_of(queue.topic).exceeded_by(owned) is not None
+        if owned.is_throttled:
+            self._later(owned, now_ms, THROTTLED_MS)
+            return []
+        address = self._routes.reader(queue.broker_name, owned.broker_id)
+        if address is None:
+            self._later(owned, now_ms, PULL_FAILED_MS)
+            return []
+        owned.is_pulling = True
+        count_max = self._settings.pull_batch_size
+        if owned.catch_up is not None:
+            count_max = min(count_max, owned.catch_up.portion)
+        return [fx.Pull(queue, owned.generation, address, owned.next_offset, count_max)]
+
+    def _pace(self, owned: ProcessQueue, count: int, reply: PullReply, now_ms: int) -> int:
+        if owned.catch_up is None:
+            return 0
+        if reply.next_offset >= reply.max_offset:
+            owned.catch_up = None
+            return 0
+        return owned.catch_up.brought(count, now_ms)
+
+    def _failed(self, owned: ProcessQueue, error: LibraError, now_ms: int) -> list[fx.Effect]:
+        code = error.response_code if isinstance(error, BrokerError) else None
+        if code == ResponseCode.FLOW_CONTROL:
+            self._later(owned, now_ms, BROKER_BUSY_MS)
+        elif code in _NOT_SUBSCRIBED:
+            address = self._routes.reader(owned.queue.broker_name, owned.broker_id)
+            if address is not None:
+                self.strangers.add(address)
+            self._later(owned, now_ms, NOT_SUBSCRIBED_YET_MS)
+        else:
+            log.warning("pull failed", queue=str(owned.queue), reason=str(error))
+            owned.broker_id = 0
+            self._later(owned, now_ms, PULL_FAILED_MS)
+        return []
+
+    def _later(self, owned: ProcessQueue, now_ms: int, delay_ms: int) -> None:
+        owned.pull_due_ms = now_ms + delay_ms
+        self._timers.at(owned.pull_due_ms, PullDue(owned.queue, owned.generation))
+
+    def _accept(self, topic: str, messages: Sequence[MessageExt], reply: PullReply) -> Sequence[MessageExt]:
+        """The messages we subscribed to, under the topic they were sent to."""
+        tag_filter = self._subscriptions[topic]
+        if tag_filter.tags:
+            messages = [message for message in messages if tag_filter.matches(message.tags)]
+        bounds = {names.MIN_OFFSET: str(reply.min_offset), names.MAX_OFFSET: str(reply.max_offset)}
+        for message in messages:
+            message.properties.update(bounds)
+        if topic == self._retry_topic:
+            for message in messages:
+                message.topic = message.properties.get(names.RETRY_TOPIC, topic)
+        return messages
+
+    def _limits_of(self, topic: str) -> PullLimits:
+        limits = self._limits.get(topic)
+        if limits is None:
+            limits = self._limits[topic] = pull_limits(self._settings, len(self._table.of_topic(topic)))
+        return limits

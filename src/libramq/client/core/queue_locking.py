@@ -1,0 +1,160 @@
+"""The queue locking: which queues to lock at which broker, and what its answers say.
+
+    LOCKING ─► granted ─► renewed every 20 s ─► given up: unlocked
+       ▲          └► refused, or found with another after our connection ended: lost
+       └── refused: asked again after 100 ms, later 500 ms
+
+A lock holds 60 s at the broker and is trusted 30 s here, counted from when it was asked for. After the end of
+a connection it is in doubt: no handler begins until the broker has confirmed it.
+Upstream: RebalanceImpl.lock, lockAll; ConsumeMessageOrderlyService.java.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from libramq.client.core import effects as fx
+from libramq.client.core.consumer_settings import ConsumerSettings
+from libramq.client.core.due import Due, LockDue, LocksDue
+from libramq.client.core.process_queue import ProcessQueue, QueueState
+from libramq.client.core.queue_table import QueueTable
+from libramq.client.core.route_table import RouteTable
+from libramq.client.core.timers import Timers
+from libramq.errors import LibraError
+from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
+
+log = get_logger(__name__)
+
+#: ProcessQueue.REBALANCE_LOCK_INTERVAL and REBALANCE_LOCK_MAX_LIVE_TIME.
+LOCK_RENEW_MS: Final = 20_000
+LOCK_TRUSTED_MS: Final = 30_000
+#: Ours, against upstream's next round: the last owner lets go when its batch is done.
+LOCK_RETRY_MS: Final = 100
+LOCK_RETRY_LATER_MS: Final = 500
+LOCK_RETRIES_SOON: Final = 30
+#: Ours: a broker that does not answer is not asked more often.
+LOCK_FAILED_MS: Final = 1_000
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What a broker's answer means for queues."""
+
+    granted: list[ProcessQueue] = field(default_factory=list)
+    confirmed: list[ProcessQueue] = field(default_factory=list)
+    lost: list[ProcessQueue] = field(default_factory=list)
+    unwanted: list[MessageQueue] = field(default_factory=list)
+
+
+class QueueLocking:
+    """What to ask for, and what holds."""
+
+    def __init__(
+        self, settings: ConsumerSettings, routes: RouteTable, timers: Timers[Due], table: QueueTable
+    ) -> None:
+        self.is_needed = settings.orderly and not settings.broadcasting
+        self._routes = routes
+        self._timers = timers
+        self._table = table
+        self._wanted: dict[MessageQueue, int] = {}
+
+    def want(self, owned: ProcessQueue) -> None:
+        """Ask for a queue with the next requests."""
+        self._wanted[owned.queue] = owned.generation
+
+    def due(self, queue: MessageQueue, generation: int) -> None:
+        """A pause before the next try is over."""
+        owned = self._table.current(queue, generation)
+        if owned is not None:
+            self.want(owned)
+
+    def retry(self, owned: ProcessQueue, now_ms: int, delay_ms: int) -> None:
+        """Ask for a queue again after a pause."""
+        self._timers.at(now_ms + delay_ms, LockDue(owned.queue, owned.generation))
+
+    def renew(self, now_ms: int) -> None:
+        """Ask for every queue of ours again."""
+        if self.is_needed:
+            self._timers.at(now_ms + LOCK_RENEW_MS, LocksDue())
+            self._want_all(self._table.all())
+
+    def doubt(self, address: str) -> None:
+        """The connection to a broker ended; it may give our locks away."""
+        for owned in self._at(address):
+            owned.is_locked = False
+            owned.is_in_doubt = owned.state is not QueueState.LOCKING
+
+    def confirm(self, address: str) -> None:
+        """The broker knows us again."""
+        self._want_all(owned.queue for owned in self._at(address))
+
+    def requests(self, now_ms: int) -> list[fx.Effect]:
+        """One request a broker for all queues wanted."""
+        by_address: dict[str, list[tuple[MessageQueue, int]]] = {}
+        for queue, generation in self._wanted.items():
+            owned = self._table.current(queue, generation)
+            if owned is None:
+                continue
+            address = self._routes.master(queue.broker_name)
+            if address is None:
+                self.retry(owned, now_ms, LOCK_FAILED_MS)
+            else:
+                owned.lock_asked = True
+                by_address.setdefault(address, []).append((queue, generation))
+        self._wanted.clear()
+        return [fx.LockQueues(address, tuple(asked), now_ms) for address, asked in by_address.items()]
+
+    def answered(
+        self, request: fx.LockQueues, granted: Collection[MessageQueue] | LibraError, now_ms: int
+    ) -> Verdict:
+        """A broker said which queues we hold."""
+        verdict = Verdict()
+        for queue, generation in request.queues:
+            owned = self._table.current(queue, generation)
+            if owned is None:
+                if (
+                    self._table.get(queue) is None
+                    and not isinstance(granted, LibraError)
+                    and queue in granted
+                ):
+                    verdict.unwanted.append(queue)  # Given up while the request was under way.
+            elif isinstance(granted, LibraError):
+                self._failed(owned, granted, now_ms)
+            elif queue in granted:
+                self._granted(owned, request.asked_ms, verdict)
+            elif owned.state is QueueState.LOCKING:
+                soon = owned.lock_tries < LOCK_RETRIES_SOON
+                owned.lock_tries += 1
+                self.retry(owned, now_ms, LOCK_RETRY_MS if soon else LOCK_RETRY_LATER_MS)
+            else:
+                verdict.lost.append(owned)
+        return verdict
+
+    def _granted(self, owned: ProcessQueue, asked_ms: int, verdict: Verdict) -> None:
+        owned.locked_until_ms = asked_ms + LOCK_TRUSTED_MS
+        if owned.state is QueueState.LOCKING:
+            owned.is_locked = True
+            verdict.granted.append(owned)
+        elif owned.is_in_doubt:
+            verdict.confirmed.append(owned)
+        else:
+            owned.is_locked = True
+
+    def _failed(self, owned: ProcessQueue, error: LibraError, now_ms: int) -> None:
+        log.warning("queue not locked", queue=str(owned.queue), reason=str(error))
+        if owned.is_locked and now_ms >= owned.locked_until_ms - LOCK_FAILED_MS:
+            owned.is_locked, owned.is_in_doubt = False, True
+        self.retry(owned, now_ms, LOCK_FAILED_MS)
+
+    def _want_all(self, queues: Iterable[MessageQueue]) -> None:
+        for queue in queues:
+            owned = self._table.get(queue)
+            if owned is not None and not owned.dropped:
+                self.want(owned)
+
+    def _at(self, address: str) -> list[ProcessQueue]:
+        if not self.is_needed:
+            return []
+        found = (self._table.get(queue) for queue in self._table.all())
+        return [each for each in found if each and self._routes.master(each.queue.broker_name) == address]

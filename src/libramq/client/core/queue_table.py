@@ -1,0 +1,94 @@
+"""The queue table: the queues that are ours or on their way out, and which of them the user has paused."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from libramq.client.core.process_queue import ProcessQueue, QueueState
+from libramq.message.queue import MessageQueue
+
+#: ProcessQueue.PULL_MAX_IDLE_TIME.
+PULL_IDLE_MS_MAX: Final = 120_000
+
+
+class QueueTable:
+    """Process queues by queue."""
+
+    def __init__(self) -> None:
+        self._queues: dict[MessageQueue, ProcessQueue] = {}
+        self._generation = 0
+        self._all_paused = False
+        self._paused: set[MessageQueue] = set()
+        #: Set when a queue could not be taken, or one we gave up could be taken again.
+        self.needs_rebalance = False
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def get(self, queue: MessageQueue) -> ProcessQueue | None:
+        """The process queue of an owned queue."""
+        return self._queues.get(queue)
+
+    def current(self, queue: MessageQueue, generation: int) -> ProcessQueue | None:
+        """The process queue that something was asked for, unless the queue was lost since."""
+        owned = self._queues.get(queue)
+        return owned if owned is not None and owned.generation == generation and not owned.dropped else None
+
+    def is_current(self, process_queue: ProcessQueue) -> bool:
+        """Whether it is still the one in use for its queue."""
+        return self._queues.get(process_queue.queue) is process_queue
+
+    def of_topic(self, topic: str) -> list[MessageQueue]:
+        """Our queues of a topic, those we are giving up left out."""
+        return [queue for queue, owned in self._queues.items() if queue.topic == topic and not owned.dropped]
+
+    def all(self) -> list[MessageQueue]:
+        """Every queue that is ours or being given up."""
+        return list(self._queues)
+
+    def idle(self, now_ms: int) -> list[MessageQueue]:
+        """Queues that were not pulled for so long that something must have gone wrong."""
+        return [
+            queue
+            for queue, owned in self._queues.items()
+            if not owned.dropped
+            and not owned.paused
+            and owned.state is not QueueState.LOCKING
+            and now_ms - owned.last_pull_ms > PULL_IDLE_MS_MAX
+        ]
+
+    def add(self, queue: MessageQueue, now_ms: int) -> ProcessQueue:
+        """A queue that was given to us."""
+        self._generation += 1
+        owned = self._queues[queue] = ProcessQueue(queue, self._generation, now_ms=now_ms)
+        owned.paused = self._all_paused or queue in self._paused
+        return owned
+
+    def remove(self, owned: ProcessQueue) -> None:
+        """A queue that is gone."""
+        owned.dropped = True
+        owned.state = QueueState.GONE
+        del self._queues[owned.queue]
+
+    def pause(self, queues: Iterable[MessageQueue] | None) -> None:
+        """Mark queues as paused, whether they are ours already or come later; None for every queue."""
+        if queues is None:
+            self._all_paused = True
+        else:
+            self._paused.update(queues)
+        for queue, owned in self._queues.items():
+            owned.paused = self._all_paused or queue in self._paused
+
+    def resume(self, queues: Iterable[MessageQueue] | None, now_ms: int) -> list[ProcessQueue]:
+        """Take marks off again; None for all of them. Returns our queues that go on."""
+        if queues is None:
+            self._all_paused = False
+            self._paused.clear()
+        else:
+            self._paused.difference_update(queues)
+        going_on = []
+        for queue, owned in self._queues.items():
+            if owned.paused and not (self._all_paused or queue in self._paused):
+                owned.paused = False
+                owned.last_pull_ms = now_ms
+                going_on.append(owned)
+        return going_on

@@ -1,0 +1,40 @@
+"""The rebalance: which queues of a topic are ours now, and what that changes.
+
+Upstream: impl/consumer/RebalanceImpl.java (rebalanceByTopic, updateProcessQueueTableInRebalance).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from libramq.balance import TopicRule
+from libramq.message.queue import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a rebalance asks for."""
+
+    take: tuple[MessageQueue, ...]
+    give: tuple[MessageQueue, ...]
+
+
+def allocate(
+    strategy: TopicRule, client_id: str, queues: Iterable[MessageQueue], client_ids: Iterable[str]
+) -> tuple[MessageQueue, ...]:
+    """Our queues of a topic. All members sort alike, so that all compute the same.
+
+    What a strategy returns besides (CONFIG gives its whole list for every topic) is left to its own topic.
+    """
+    readable = dict.fromkeys(sorted(queues))
+    share = strategy(client_id, list(readable), sorted(client_ids))
+    return tuple(queue for queue in dict.fromkeys(share) if queue in readable)
+
+
+def change(owned: Iterable[MessageQueue], allocated: Sequence[MessageQueue]) -> Change:
+    """From what we have to what we should have."""
+    owned = set(owned)
+    wanted = set(allocated)
+    return Change(
+        take=tuple(queue for queue in allocated if queue not in owned),
+        give=tuple(sorted(owned - wanted)),
+    )

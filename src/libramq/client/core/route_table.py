@@ -1,0 +1,85 @@
+"""The route table: what the name servers said about topics and brokers, and what changed.
+
+Upstream: impl/factory/MQClientInstance.java (topicRouteTable, brokerAddrTable).
+"""
+
+from libramq.client.core.publish_info import TopicPublishInfo, publish_info, subscribe_queues
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.route import MASTER_ID, TopicRouteData
+
+
+class RouteTable:
+    """Routes by topic, addresses by broker name."""
+
+    def __init__(self) -> None:
+        self._routes: dict[str, TopicRouteData] = {}
+        self._publish: dict[str, TopicPublishInfo] = {}
+        self._subscribe: dict[str, tuple[MessageQueue, ...]] = {}
+        self._addresses: dict[str, dict[int, str]] = {}
+
+    def update(self, topic: str, route: TopicRouteData) -> bool:
+        """Take a topic's route in; says whether it differs from the last one, order aside."""
+        route = _sorted(route)
+        if self._routes.get(topic) == route:
+            return False
+        # Both are computed before anything is kept: a route that cannot be used changes nothing.
+        publish, subscribe = publish_info(topic, route), subscribe_queues(topic, route)
+        self._routes[topic], self._publish[topic], self._subscribe[topic] = route, publish, subscribe
+        self._addresses = {
+            broker.broker_name: dict(broker.broker_addrs)
+            for each in self._routes.values()
+            for broker in each.broker_datas
+        }
+        # The newest word about a broker counts, whichever topic it came with.
+        self._addresses.update({data.broker_name: dict(data.broker_addrs) for data in route.broker_datas})
+        return True
+
+    def topics(self) -> list[str]:
+        """The topics whose routes were found."""
+        return list(self._routes)
+
+    def publish_info(self, topic: str) -> TopicPublishInfo | None:
+        """The queues to send to; None while no route is known."""
+        return self._publish.get(topic)
+
+    def subscribe_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues to read from; none while no route is known."""
+        return self._subscribe.get(topic, ())
+
+    def master(self, broker_name: str) -> str | None:
+        """Where the master of a broker name is."""
+        return self._addresses.get(broker_name, {}).get(MASTER_ID)
+
+    def reader(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
+        """Where to read: the broker asked for, else another of that name."""
+        addresses = self._addresses.get(broker_name)
+        if not addresses:
+            return None
+        found = addresses.get(broker_id)
+        if found is None and broker_id != MASTER_ID:
+            found = addresses.get(broker_id + 1)
+        return found if found is not None else addresses[min(addresses)]
+
+    def readers_of_topic(self, topic: str) -> list[str]:
+        """One address a broker name of the topic, in the order of the names."""
+        route = self._routes.get(topic)
+        if route is None:
+            return []
+        found = (self.reader(data.broker_name) for data in route.broker_datas)
+        return [address for address in found if address is not None]
+
+    def addresses(self) -> frozenset[str]:
+        """Every broker's address, slaves too."""
+        return frozenset(a for addresses in self._addresses.values() for a in addresses.values())
+
+    def masters(self) -> frozenset[str]:
+        """Every master's address."""
+        return frozenset(a[MASTER_ID] for a in self._addresses.values() if MASTER_ID in a)
+
+
+def _sorted(route: TopicRouteData) -> TopicRouteData:
+    return TopicRouteData(
+        queue_datas=sorted(route.queue_datas, key=lambda data: data.broker_name),
+        broker_datas=sorted(route.broker_datas, key=lambda data: data.broker_name),
+        order_topic_conf=route.order_topic_conf,
+    )

@@ -1,0 +1,116 @@
+"""The attempts of one send: which queue next, and what each outcome leads to.
+
+    outcome                                   free choice of queue          queue given by the user
+    stored                                    done                          done
+    stored, not safe yet                      done, or next if asked for    done
+    cannot connect, timeout, connection lost  next                          next, same queue
+    error answer, code worth another broker   next                          done
+    error answer, any other code              done                          done
+
+Upstream: DefaultMQProducerImpl.sendDefaultImpl (free choice), MQClientAPIImpl.onExceptionImpl (given queue).
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from libramq.client.core.fault_strategy import FaultStrategy
+from libramq.client.core.publish_info import TopicPublishInfo
+from libramq.errors import BrokerError, LibraError, RemoteError
+from libramq.message.queue import MessageQueue
+
+#: DefaultMQProducer.retryResponseCodes: topic not there, not available, system error, busy, no permission,
+#: no buyer id, not in current unit, go away.
+RETRY_RESPONSE_CODES: Final = frozenset({17, 14, 1, 2, 16, 204, 205, 1500})
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Send to this queue; the answer must come within the time."""
+
+    queue: MessageQueue
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """No further attempt: this is the error."""
+
+    error: LibraError
+
+
+class SendAttempts:
+    """One send from its first attempt to its end."""
+
+    def __init__(
+        self,
+        strategy: FaultStrategy,
+        info: TopicPublishInfo,
+        *,
+        given: MessageQueue | None,
+        retries: int,
+        timeout_ms: int,
+        now_ms: int,
+        retry_when_not_safe: bool = False,
+    ) -> None:
+        self._strategy = strategy
+        self._info = info
+        self._given = given
+        self._left = 1 + retries
+        self._deadline_ms = now_ms + timeout_ms
+        self._retry_when_not_safe = retry_when_not_safe
+        self._queue: MessageQueue | None = None
+        self._began_ms = now_ms
+
+    def first(self, now_ms: int) -> Attempt:
+        """The first attempt."""
+        attempt = self._next(now_ms)
+        assert isinstance(attempt, Attempt), "a send starts before its time is up"
+        return attempt
+
+    def stored(self, now_ms: int, *, safe: bool) -> Attempt | None:
+        """The broker has it; None when that is the end."""
+        self._remember(now_ms, isolated=False, reachable=True)
+        if safe or not self._retry_when_not_safe or self._given is not None:
+            return None
+        following = self._next(now_ms)
+        return following if isinstance(following, Attempt) else None
+
+    def failed(self, error: LibraError, now_ms: int) -> Attempt | GiveUp:
+        """An attempt failed."""
+        if isinstance(error, BrokerError):
+            self._remember(now_ms, isolated=True, reachable=False)
+            if self._given is not None or error.response_code not in RETRY_RESPONSE_CODES:
+                return GiveUp(error)
+        elif isinstance(error, RemoteError):
+            # Without the detector, nothing but another try can tell whether it is reachable again.
+            self._remember(now_ms, isolated=True, reachable=True)
+        else:
+            return GiveUp(error)
+        following = self._next(now_ms)
+        return following if following is not None else GiveUp(error)
+
+    def _next(self, now_ms: int) -> Attempt | None:
+        left_ms = self._deadline_ms - now_ms
+        if self._left <= 0 or left_ms <= 0:
+            return None
+        self._left -= 1
+        if self._given is not None:
+            queue = self._given
+        else:
+            last_broker = None
+            if self._queue is not None:
+                last_broker = self._queue.broker_name
+                self._strategy.start_anew()
+            queue = self._strategy.select(self._info, last_broker, now_ms)
+        self._queue, self._began_ms = queue, now_ms
+        return Attempt(queue, left_ms)
+
+    def _remember(self, now_ms: int, *, isolated: bool, reachable: bool) -> None:
+        assert self._queue is not None, "an outcome follows an attempt"
+        self._strategy.update(
+            self._queue.broker_name,
+            now_ms - self._began_ms,
+            isolated=isolated,
+            reachable=reachable,
+            now_ms=now_ms,
+        )

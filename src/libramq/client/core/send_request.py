@@ -1,0 +1,146 @@
+"""The send request: messages made ready for a broker, one or a batch.
+
+Upstream: DefaultMQProducerImpl.sendKernelImpl, MessageBatch.java, MessageClientIDSetter.java.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from libramq.errors import InvalidMessage
+from libramq.message import properties as names
+from libramq.message.batch import BatchItem, encode_batch
+from libramq.message.compression import compress_body
+from libramq.message.message import BODY_BYTES_MAX, Message
+from libramq.message.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
+from libramq.message.properties import properties_to_text
+from libramq.message.queue import MessageQueue
+from libramq.message.sys_flag import COMPRESSED, COMPRESSION_ZLIB
+from libramq.remoting.headers import SendMessageHeaderV2
+from libramq.rpc.broker_calls import SendReply, send_message
+from libramq.rpc.call import Call
+
+#: Upstream puts it into every message: wait until it is stored as the broker's configuration says.
+WAIT_VALUE: Final = "true"
+_TIMED: Final = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendSettings:
+    """What every request of a producer has in common."""
+
+    group: str
+    default_topic_queue_nums: int = 4
+    compress_over_bytes: int = 4096
+    body_bytes_max: int = BODY_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """Messages as they travel. ids: one unique id a message."""
+
+    topic: str
+    ids: tuple[str, ...]
+    properties: str
+    body: bytes
+    sys_flag: int = 0
+    flag: int = 0
+    is_batch: bool = False
+    reconsume_times: int | None = None
+    max_reconsume_times: int | None = None
+
+
+def prepare_one(message: Message, next_id: Callable[[], str], *, compress_over_bytes: int) -> Prepared:
+    """One message, its body compressed when it is large and that helps."""
+    properties, unique_id = _properties(message, next_id)
+    body, sys_flag = bytes(message.body), 0
+    if len(body) >= compress_over_bytes:
+        compressed = compress_body(body)
+        if len(compressed) < len(body):
+            body, sys_flag = compressed, COMPRESSED | COMPRESSION_ZLIB
+    return Prepared(
+        topic=message.topic,
+        ids=(unique_id,),
+        properties=properties_to_text(properties),
+        body=body,
+        sys_flag=sys_flag,
+        flag=message.flag,
+    )
+
+
+def encode_item(message: Message, next_id: Callable[[], str]) -> tuple[str, bytes]:
+    """A message's unique id, and its bytes as part of a batch."""
+    properties, unique_id = _properties(message, next_id)
+    item = BatchItem(message.flag, message.body, properties_to_text(properties).encode())
+    return unique_id, encode_batch((item,))
+
+
+def prepare_batch(topic: str, ids: Sequence[str], items: Sequence[bytes]) -> Prepared:
+    """Several messages of one topic in one request; they are stored together or not at all.
+
+    Unlike upstream's, the batch itself has no unique id: Apache's 5.3 brokers append the properties of the
+    batch to those of its messages, and its id would hide theirs.
+    """
+    return Prepared(
+        topic=topic,
+        ids=tuple(ids),
+        properties=properties_to_text({names.WAIT: WAIT_VALUE}),
+        body=b"".join(items),
+        is_batch=True,
+    )
+
+
+def why_not_in_batch(message: Message) -> str | None:
+    """What keeps a message out of a batch; None when nothing does."""
+    if message.delay_level > 0 or any(name in message.properties for name in _TIMED):
+        return "a delayed message cannot be part of a batch"
+    if message.topic.startswith(RETRY_PREFIX):
+        return "a message of a retry topic cannot be part of a batch"
+    if message.properties.get(names.WAIT, WAIT_VALUE) != WAIT_VALUE:
+        return "a message that does not wait to be stored cannot be part of a batch"
+    return None
+
+
+def check_batch(messages: Sequence[Message]) -> None:
+    """Raise InvalidMessage for messages that cannot go together."""
+    if not messages:
+        raise InvalidMessage("a batch holds at least one message")
+    for message in messages:
+        if message.topic != messages[0].topic:
+            raise InvalidMessage(
+                f"a batch goes to one topic; this one has {messages[0].topic} and {message.topic}"
+            )
+        reason = why_not_in_batch(message)
+        if reason is not None:
+            raise InvalidMessage(f"{reason}; send it by itself")
+
+
+def send_call(
+    prepared: Prepared, queue: MessageQueue, settings: SendSettings, *, born_ms: int, oneway: bool = False
+) -> Call[SendReply]:
+    """The request that sends prepared messages to a queue."""
+    header = SendMessageHeaderV2(
+        producer_group=settings.group,
+        topic=prepared.topic,
+        default_topic=AUTO_CREATE_TOPIC,
+        default_topic_queue_nums=settings.default_topic_queue_nums,
+        queue_id=queue.queue_id,
+        sys_flag=prepared.sys_flag,
+        born_timestamp=born_ms,
+        flag=prepared.flag,
+        properties=prepared.properties,
+        reconsume_times=prepared.reconsume_times or 0,
+        unit_mode=False,
+        max_reconsume_times=prepared.max_reconsume_times,
+        batch=prepared.is_batch,
+    )
+    return send_message(header, prepared.body, oneway=oneway)
+
+
+def _properties(message: Message, next_id: Callable[[], str]) -> tuple[dict[str, str], str]:
+    properties = message.all_properties()
+    unique_id = properties.get(names.UNIQ_KEY)
+    if unique_id is None:
+        properties[names.UNIQ_KEY] = unique_id = next_id()
+    properties.setdefault(names.WAIT, WAIT_VALUE)
+    return properties, unique_id

@@ -1,0 +1,34 @@
+"""Timers without a clock: what is to happen at which time."""
+
+import heapq
+import itertools
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Timers(Generic[T]):
+    """Items by due time; those due at the same time come in the order they were set."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, T]] = []
+        self._order = itertools.count()
+
+    def at(self, due_ms: int, item: T) -> None:
+        """Have an item come up at a time."""
+        heapq.heappush(self._heap, (due_ms, next(self._order), item))
+
+    def take_due(self, now_ms: int) -> T | None:
+        """Remove and return the next item that is due; None when none is."""
+        if self._heap and self._heap[0][0] <= now_ms:
+            return heapq.heappop(self._heap)[2]
+        return None
+
+    @property
+    def next_ms(self) -> int | None:
+        """When the next item is due."""
+        return self._heap[0][0] if self._heap else None
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._heap.clear()

@@ -1,0 +1,32 @@
+"""Idempotence: handlers that a repeated message does not run twice.
+
+    handle = idempotent(handle, store=SqliteStore("handled.db"))
+    consumer.subscribe("Orders", "*", handle)
+
+A group gives every message at least once: what was under way when a member died comes again.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from libramq.client.idempotence.idempotent import idempotent
+from libramq.client.idempotence.memory_store import MemoryStore
+from libramq.client.idempotence.store import Claim, Store
+
+if TYPE_CHECKING:
+    from libramq.client.idempotence.redis_store import RedisStore as RedisStore
+    from libramq.client.idempotence.sqlite_store import SqliteStore as SqliteStore
+
+_HOME: Final = {
+    "RedisStore": "libramq.client.idempotence.redis_store",
+    "SqliteStore": "libramq.client.idempotence.sqlite_store",
+}
+
+__all__ = ["Claim", "MemoryStore", "RedisStore", "SqliteStore", "Store", "idempotent"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'libramq.client.idempotence' has no attribute {name!r}")
+    return getattr(import_module(home), name)

@@ -1,0 +1,82 @@
+"""The store in Redis: for processes on any machine. It needs `redis`: pip install 'libramq[redis]'."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from libramq.client.idempotence.store import KEEP_MS, LEASE_MS, Claim
+from libramq.errors import ConfigError
+
+if TYPE_CHECKING:
+    import redis
+
+_DONE: Final = b"done"
+# Only what the owner itself has claimed: its lease may have run out, and another may be at it.
+_RELEASE: Final = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end"
+
+
+class RedisStore:
+    """Keys in Redis, which forgets them by itself.
+
+    client: a URL as redis://host:6379/0, or a client of the package. prefix: of the keys in Redis.
+    lease_ms, keep_ms: as for SqliteStore. What Redis loses, when it fails over or evicts, is handled again.
+    """
+
+    is_blocking = True
+
+    def __init__(
+        self,
+        client: "str | redis.Redis",
+        *,
+        prefix: str = "libramq:handled:",
+        lease_ms: int = LEASE_MS,
+        keep_ms: int = KEEP_MS,
+    ) -> None:
+        self._client: Any = _connected(client) if isinstance(client, str) else client
+        self._prefix = prefix
+        self._lease_ms = lease_ms
+        self._keep_ms = keep_ms
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def claim(self, keys: Sequence[str], owner: str) -> list[Claim]:
+        """Claim keys for an owner."""
+        with self._client.pipeline(transaction=False) as pipeline:
+            for key in keys:
+                pipeline.set(self._prefix + key, owner, nx=True, px=self._lease_ms)
+                pipeline.get(self._prefix + key)
+            answers = pipeline.execute()
+        return [
+            Claim.NEW if was_set else Claim.DONE if _is_done(value) else Claim.BUSY
+            for was_set, value in zip(answers[::2], answers[1::2], strict=True)
+        ]
+
+    def done(self, keys: Sequence[str], owner: str) -> None:
+        """The handler has succeeded."""
+        with self._client.pipeline(transaction=False) as pipeline:
+            for key in keys:
+                pipeline.set(self._prefix + key, _DONE, px=self._keep_ms)
+            pipeline.execute()
+
+    def release(self, keys: Sequence[str], owner: str) -> None:
+        """The handler has failed."""
+        with self._client.pipeline(transaction=False) as pipeline:
+            for key in keys:
+                pipeline.eval(_RELEASE, 1, self._prefix + key, owner)
+            pipeline.execute()
+
+
+def _is_done(value: bytes | str | None) -> bool:
+    return value in (_DONE, _DONE.decode())  # Text where the user's client decodes answers.
+
+
+def _connected(url: str) -> Any:
+    try:
+        import redis
+    except ImportError:
+        raise ConfigError("RedisStore needs the package redis: pip install 'libramq[redis]'") from None
+    try:
+        return redis.Redis.from_url(url)
+    except ValueError as error:
+        raise ConfigError(f"{url!r} is no address of a Redis server: {error}") from None

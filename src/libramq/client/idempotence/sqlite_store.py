@@ -1,0 +1,118 @@
+"""The store in SQLite: for the processes of one machine, and over their restarts."""
+
+import sqlite3
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from libramq.client.idempotence.store import KEEP_MS, LEASE_MS, Claim
+from libramq.clock import Clock, SystemClock
+from libramq.errors import ConfigError
+
+#: Ours: how long to wait for another process that writes.
+BUSY_SECONDS: Final = 10.0
+#: Ours: after so many claims, so many keys that are kept no longer are removed.
+PRUNE_EVERY: Final = 1_000
+PRUNE_KEYS: Final = 2_000
+
+# A key without an owner is done.
+_TABLE: Final = """
+    CREATE TABLE IF NOT EXISTS handled (key TEXT PRIMARY KEY, owner TEXT, until_ms INTEGER NOT NULL);
+    CREATE INDEX IF NOT EXISTS handled_until ON handled (until_ms);
+"""
+_CLAIM: Final = """
+    INSERT INTO handled VALUES (?1, ?2, ?3) ON CONFLICT (key) DO UPDATE
+    SET owner = ?2, until_ms = ?3 WHERE until_ms <= ?4
+"""
+_DONE: Final = """
+    INSERT INTO handled VALUES (?1, NULL, ?2) ON CONFLICT (key) DO UPDATE SET owner = NULL, until_ms = ?2
+"""
+_PRUNE: Final = """
+    DELETE FROM handled WHERE key IN (SELECT key FROM handled WHERE until_ms <= ? LIMIT ?)
+"""
+
+
+class SqliteStore:
+    """Keys in a file, which processes share. Close it when its consumers have stopped.
+
+    lease_ms: how long a claim holds up others when its process has died; longer than a handler takes.
+    keep_ms: how long what was handled is remembered; as long as the brokers keep messages.
+    """
+
+    is_blocking = True
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        lease_ms: int = LEASE_MS,
+        keep_ms: int = KEEP_MS,
+        clock: Clock | None = None,
+    ) -> None:
+        self._lease_ms = lease_ms
+        self._keep_ms = keep_ms
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._claims = 0
+        try:
+            # Transactions are begun by hand: BEGIN IMMEDIATE, so that two processes cannot both read first.
+            self._database = sqlite3.connect(
+                path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = NORMAL")
+            self._database.executescript(_TABLE)
+        except sqlite3.Error as error:
+            raise ConfigError(f"{path} cannot be used as a store of handled messages: {error}") from error
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._database.close()
+
+    def claim(self, keys: Sequence[str], owner: str) -> list[Claim]:
+        """Claim keys for an owner."""
+        now_ms = self._clock.wall_ms()
+        with self._lock, self._transaction():
+            self._claims += len(keys)
+            if self._claims >= PRUNE_EVERY:
+                self._claims = 0
+                self._database.execute(_PRUNE, (now_ms, PRUNE_KEYS))
+            return [self._claim(key, owner, now_ms) for key in keys]
+
+    def done(self, keys: Sequence[str], owner: str) -> None:
+        """The handler has succeeded."""
+        until_ms = self._clock.wall_ms() + self._keep_ms
+        self._write(_DONE, ((key, until_ms) for key in keys))
+
+    def release(self, keys: Sequence[str], owner: str) -> None:
+        """The handler has failed."""
+        self._write("DELETE FROM handled WHERE key = ? AND owner = ?", ((key, owner) for key in keys))
+
+    def _claim(self, key: str, owner: str, now_ms: int) -> Claim:
+        row = (key, owner, now_ms + self._lease_ms, now_ms)
+        if self._database.execute(_CLAIM, row).rowcount == 1:
+            return Claim.NEW
+        with closing(self._database.execute("SELECT owner FROM handled WHERE key = ?", (key,))) as cursor:
+            (holder,) = cursor.fetchone()
+        return Claim.DONE if holder is None else Claim.BUSY
+
+    def _write(self, statement: str, rows: Iterable[tuple[str | int, ...]]) -> None:
+        with self._lock, self._transaction():
+            self._database.executemany(statement, rows)
+
+    def _transaction(self) -> "_Transaction":
+        return _Transaction(self._database)
+
+
+class _Transaction:
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+
+    def __enter__(self) -> None:
+        self._database.execute("BEGIN IMMEDIATE")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._database.execute("COMMIT" if kind is None else "ROLLBACK")

@@ -1,0 +1,64 @@
+"""Who a client is: its address as its servers see it, and an id that no other client has.
+
+Upstream: ClientConfig.buildMQClientId, UtilAll.getPid, MQClientManager.java.
+"""
+
+import itertools
+import os
+import re
+import socket
+from collections.abc import Sequence
+from typing import Final
+
+from libramq.clock import Clock
+from libramq.errors import ConfigError
+from libramq.transport.address import split_address, split_name_servers
+
+#: NameServerAddressUtils and ClientConfig: the environment's say when no name server is given.
+NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
+
+#: Ours: it becomes the name of a directory.
+_INSTANCE_NAME: Final = re.compile(r"[A-Za-z0-9_.#-]{1,64}")
+
+_instances = itertools.count()
+
+
+def name_server_addresses(namesrv: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The name servers a user gave, or the environment's."""
+    if namesrv is None:
+        namesrv = os.environ.get(NAMESRV_VARIABLE)
+        if not namesrv:
+            raise ConfigError(
+                f"no name server given: pass namesrv='host:9876' or set {NAMESRV_VARIABLE}=host:9876"
+            )
+    text = namesrv if isinstance(namesrv, str) else ";".join(namesrv)
+    for prefix in ("http://", "https://"):
+        text = text.removeprefix(prefix)
+    return split_name_servers(text)
+
+
+def local_address(towards: str) -> str:
+    """The address of this machine from which another one is reached; nothing is sent."""
+    host, port = split_address(towards)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+        family, kind, protocol, _, address = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(address)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
+
+
+def named_client_id(ip: str, instance_name: str) -> str:
+    """The id of a client that its user has named; the same after a restart."""
+    if not _INSTANCE_NAME.fullmatch(instance_name):
+        raise ConfigError(
+            f"{instance_name!r} cannot be the name of an instance: 1 to 64 of A-Z a-z 0-9 _ . # -"
+        )
+    return f"{ip}@{instance_name}"
+
+
+def new_client_id(ip: str, clock: Clock) -> str:
+    """An id for one client of this process: address, process and moment."""
+    return f"{ip}@{os.getpid()}#{clock.monotonic_ms()}{next(_instances):03}"

@@ -1,0 +1,82 @@
+"""The local offset store: how far a broadcasting consumer is, in a file of this machine.
+
+    <directory>/<client id>/<group>/offsets.json, the text before beside it as offsets.json.bak
+
+Path and text are Apache's, so that either client goes on where the other stopped.
+Upstream: store/LocalFileOffsetStore.java, OffsetSerializeWrapper.java.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from libramq.errors import ConfigError, RemoteProtocolError
+from libramq.filesystem import BACKUP_SUFFIX, FileSystem, safe_child
+from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
+from libramq.remoting import fastjson
+
+log = get_logger(__name__)
+
+#: LocalFileOffsetStore.LOCAL_OFFSET_STORE_DIR, below the home directory.
+DIRECTORY: Final = ".rocketmq_offsets"
+FILE: Final = "offsets.json"
+#: Ours: a million queues.
+FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+
+
+class LocalOffsetStore:
+    """Offsets of one client in one group."""
+
+    def __init__(self, directory: Path, client_id: str, group: str, filesystem: FileSystem) -> None:
+        self.path = safe_child(safe_child(directory, client_id), group) / FILE
+        self._filesystem = filesystem
+        self._offsets: dict[MessageQueue, int] = {}
+
+    def load(self) -> None:
+        """Read the file, or the one before it; raises ConfigError when none that is there can be read."""
+        errors = []
+        for path in (self.path, self.path.with_name(FILE + BACKUP_SUFFIX)):
+            try:
+                text = self._read(path)
+                if text:
+                    self._offsets = _offsets(text)
+                    return
+            except (OSError, RemoteProtocolError, ValueError) as error:
+                log.warning("local offsets cannot be read", path=str(path), reason=str(error))
+                errors.append(error)
+        if errors:
+            raise ConfigError(
+                f"the local offsets in {self.path} cannot be read ({errors[0]}); repair or remove the file"
+            )
+
+    def read(self, queue: MessageQueue) -> int | None:
+        """How far the queue was read; None when that is not known."""
+        return self._offsets.get(queue)
+
+    def write(self, offsets: Iterable[tuple[MessageQueue, int]]) -> None:
+        """Take offsets in and write all of them; where the disk refuses, with the next."""
+        self._offsets.update(offsets)
+        text = fastjson.dumps({"offsetTable": self._offsets}, indent=True).decode()
+        try:
+            self._filesystem.replace_text(self.path, text)
+        except OSError as error:
+            log.error("local offsets cannot be written", path=str(self.path), reason=str(error))
+
+    def _read(self, path: Path) -> str | None:
+        if not self._filesystem.exists(path):
+            return None
+        if self._filesystem.size(path) > FILE_BYTES_MAX:
+            raise ValueError(f"it is larger than {FILE_BYTES_MAX} bytes")
+        return self._filesystem.read_text(path)
+
+
+def _offsets(text: str) -> dict[MessageQueue, int]:
+    value: Any = fastjson.loads(text)
+    table = value.get("offsetTable") if isinstance(value, dict) else None
+    if not isinstance(table, dict):
+        raise ValueError("it has no offsetTable")
+    for queue, offset in table.items():
+        if not isinstance(queue, MessageQueue) or not isinstance(offset, int) or offset < 0:
+            raise ValueError(f"{queue!r}: {offset!r} is not the offset of a queue")
+    return table

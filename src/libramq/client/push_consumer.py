@@ -1,0 +1,251 @@
+"""The push consumer: has handlers called with the messages of topics, shared with the rest of its group.
+
+    consumer = PushConsumer(group="billing", namesrv="127.0.0.1:9876")
+    consumer.subscribe("Orders", "paid || refunded", handler)
+    async with consumer:
+        ...
+
+Its network side runs on a thread of its own, so that a handler that blocks cannot starve its heartbeats.
+Upstream: client/consumer/DefaultMQPushConsumer.java.
+"""
+
+import asyncio
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+from libramq.balance import TopicRule, strategy_named
+from libramq.client.consumer_network import ConsumerNetwork
+from libramq.client.core import effects as fx
+from libramq.client.core.consumer_settings import ConsumeFrom, ConsumerSettings
+from libramq.client.core.process_queue import Delivery
+from libramq.client.handlers import Handler, Handlers
+from libramq.client.identity import (
+    local_address,
+    name_server_addresses,
+    named_client_id,
+    new_client_id,
+)
+from libramq.client.local_offset_store import DIRECTORY, LocalOffsetStore
+from libramq.client.network_thread import NetworkThread
+from libramq.client.queue_listener import Change, QueueHook, QueueListener
+from libramq.clock import Clock, SystemClock
+from libramq.errors import ConfigError, LocalProtocolError
+from libramq.filesystem import FileSystem, LocalFileSystem
+from libramq.filter.tag import TagFilter, parse_tag_filter
+from libramq.logs import get_logger
+from libramq.message.names import validate_group, validate_topic
+from libramq.message.queue import MessageQueue
+
+log = get_logger(__name__)
+
+#: DefaultMQPushConsumer.consumeThreadMin and its bounds.
+THREADS: Final = 20
+THREADS_MAX: Final = 1000
+#: DefaultMQPushConsumer.consumeTimestamp: half an hour ago.
+CONSUME_TIMESTAMP_AGO_MS: Final = 30 * 60 * 1000
+#: Ours: how long running handlers may take when the consumer stops.
+STOP_TIMEOUT_MS: Final = 10_000
+
+#: ClientConfig.instanceName: who broadcasts keeps it, so that the file is found again.
+BROADCASTING_INSTANCE: Final = "DEFAULT"
+
+
+class PushConsumer:
+    """A member of a consumer group.
+
+    consume_from: where a group begins that is new to a queue; consume_timestamp_ms for TIMESTAMP.
+    strategy: the name of a load balancing strategy or what strategy_named made, the same in all members.
+    threads: how many handlers run at once. batch_size: how many messages one call of a handler gets.
+    orderly: each queue is locked for one member, and its messages are handled one batch after the other; a
+    batch whose handler fails is handled again after suspend_ms, and the queue waits for it.
+    broadcasting: every member gets every message, keeps its own offsets in a file below local_offsets, and
+    messages whose handler fails are dropped. instance_name: the name the file goes by, besides the address.
+    on_assigned, on_revoked, on_lost: called with queues on the loop that the consumer was started on, one
+    after the other; plain or coroutine functions. A revoked queue is given away when on_revoked has ended,
+    at the latest after revoke_timeout_ms. What a lost one had under way, somebody else may have got already.
+    options: further fields of ConsumerSettings.
+    """
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        namesrv: str | Sequence[str] | None = None,
+        consume_from: ConsumeFrom = ConsumeFrom.LAST_OFFSET,
+        consume_timestamp_ms: int | None = None,
+        strategy: str | TopicRule = "AVG",
+        threads: int = THREADS,
+        batch_size: int = 1,
+        orderly: bool = False,
+        broadcasting: bool = False,
+        instance_name: str | None = None,
+        local_offsets: str | Path | None = None,
+        on_assigned: QueueHook | None = None,
+        on_revoked: QueueHook | None = None,
+        on_lost: QueueHook | None = None,
+        clock: Clock | None = None,
+        randomness: random.Random | None = None,
+        filesystem: FileSystem | None = None,
+        **options: Any,
+    ) -> None:
+        if not 1 <= threads <= THREADS_MAX:
+            raise ConfigError(f"threads is between 1 and {THREADS_MAX}, not {threads}")
+        self.group = validate_group(group)
+        self._name_server_addresses = name_server_addresses(namesrv)
+        self._clock = clock or SystemClock()
+        self._random = randomness or random.Random()
+        self._threads = threads
+        self._hooks: dict[type[Change], QueueHook | None] = {
+            fx.Assigned: on_assigned,
+            fx.Revoked: on_revoked,
+            fx.Lost: on_lost,
+        }
+        if consume_timestamp_ms is None:
+            consume_timestamp_ms = self._clock.wall_ms() - CONSUME_TIMESTAMP_AGO_MS
+        address = local_address(self._name_server_addresses[0])
+        if broadcasting and instance_name is None:
+            instance_name = BROADCASTING_INSTANCE
+        self.client_id = (
+            new_client_id(address, self._clock)
+            if instance_name is None
+            else named_client_id(address, instance_name)
+        )
+        self._local_offsets: LocalOffsetStore | None = None
+        if broadcasting:
+            directory = Path.home() / DIRECTORY if local_offsets is None else Path(local_offsets)
+            self._local_offsets = LocalOffsetStore(
+                directory, self.client_id, group, filesystem or LocalFileSystem()
+            )
+        try:
+            self._settings = ConsumerSettings(
+                group=group,
+                client_id=self.client_id,
+                consume_from=consume_from,
+                consume_timestamp_ms=consume_timestamp_ms,
+                strategy=strategy_named(strategy) if isinstance(strategy, str) else strategy,
+                batch_size=batch_size,
+                orderly=orderly,
+                broadcasting=broadcasting,
+                revoke_is_heard=on_revoked is not None,
+                **options,
+            )
+        except TypeError as error:
+            raise ConfigError(f"PushConsumer has no such option: {error}") from None
+        self._filters: dict[str, TagFilter] = {}
+        self._handlers: dict[str, Handler] = {}
+        self._network: ConsumerNetwork | None = None
+
+    def subscribe(self, topic: str, expression: str, handler: Handler) -> None:
+        """Have a handler called with a topic's messages: "*" for all, or "tagA || tagB".
+
+        A plain function runs on a thread, a coroutine function on the loop the consumer is started on. It
+        returns None or True when it is done with the messages; after False or an exception they are
+        delivered again later, to any member of the group.
+        """
+        if self._network is not None:
+            raise LocalProtocolError("subscribe before the consumer is started")
+        validate_topic(topic)
+        if not callable(handler):
+            raise ConfigError(f"the handler of topic {topic} is {handler!r}, not a function")
+        self._filters[topic] = parse_tag_filter(expression)
+        self._handlers[topic] = handler
+
+    async def start(self) -> None:
+        """Join the group; raises NameServerUnavailable."""
+        if self._network is not None:
+            raise LocalProtocolError("this consumer runs already")
+        if not self._handlers:
+            raise ConfigError("subscribe to a topic before starting the consumer")
+        self._loop = asyncio.get_running_loop()
+        network = ConsumerNetwork(
+            self._settings,
+            self._filters,
+            name_server_addresses=self._name_server_addresses,
+            clock=self._clock,
+            randomness=self._random,
+            deliver=self._deliver,
+            listener=self._tell,
+            stored_offsets=self._local_offsets,
+        )
+        self._listener = QueueListener(self._hooks, loop=self._loop, heard=network.revoke_heard)
+        self._running_handlers = Handlers(
+            self._handlers, concurrency=self._threads, loop=self._loop, report=network.report
+        )
+        self._thread = NetworkThread(f"libramq-{self.group}")
+        try:
+            await asyncio.wrap_future(self._thread.run(network.start()))
+        except BaseException:
+            await asyncio.to_thread(self._thread.stop)
+            raise
+        self._network = network
+
+    async def stop(self, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:
+        """Leave the group: running handlers end, what is done is committed, brokers are told.
+
+        Handlers that run longer than the timeout are not waited for; their messages come again elsewhere.
+        """
+        network, self._network = self._network, None
+        if network is None:
+            return
+        try:
+            await asyncio.wrap_future(self._thread.run(network.stop(timeout_ms)))
+        finally:
+            await asyncio.to_thread(self._running_handlers.close)
+            await asyncio.to_thread(self._thread.stop)
+            await self._listener.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def assignment(self) -> list[MessageQueue]:
+        """The queues that are ours now."""
+        network = self._network
+        if network is None:
+            return []
+
+        async def owned() -> list[MessageQueue]:
+            return network.core.owned()
+
+        return await asyncio.wrap_future(self._thread.run(owned()))
+
+    async def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Begin no more handlers, of given queues or of any; they stay ours, and brokers hear from us.
+
+        It holds until `resume`, also for queues that become ours later.
+        """
+        network, queues = self._running(), _listed(queues)
+
+        async def pause() -> None:
+            network.pause(queues)
+
+        await asyncio.wrap_future(self._thread.run(pause()))
+
+    async def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Go on with given queues, or with all of them."""
+        network, queues = self._running(), _listed(queues)
+
+        async def resume() -> None:
+            network.resume(queues)
+
+        await asyncio.wrap_future(self._thread.run(resume()))
+
+    def _running(self) -> ConsumerNetwork:
+        if self._network is None:
+            raise LocalProtocolError("this consumer does not run; use `async with` or await start()")
+        return self._network
+
+    def _tell(self, change: Change) -> None:
+        self._listener.tell(change)
+
+    def _deliver(self, deliveries: Sequence[Delivery]) -> None:
+        self._running_handlers.deliver(deliveries)
+
+
+def _listed(queues: Iterable[MessageQueue] | None) -> tuple[MessageQueue, ...] | None:
+    return None if queues is None else tuple(queues)

@@ -1,0 +1,81 @@
+"""The queue listener: the user's hooks about queues, called one after the other on the user's loop.
+
+    network thread ─► tell ─► hook, plain or coroutine function ─► heard ─► network thread
+
+Upstream: consumer/MessageQueueListener.java; the three hooks are those of Kafka's ConsumerRebalanceListener.
+"""
+
+import asyncio
+import inspect
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from libramq.client.core import effects as fx
+from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
+
+log = get_logger(__name__)
+
+#: Called with queues; a plain function or a coroutine function.
+QueueHook = Callable[[tuple[MessageQueue, ...]], Any]
+Change = fx.Assigned | fx.Revoked | fx.Lost
+
+
+class QueueListener:
+    """Hooks by what they are told of. heard: called with revoked queues when their hook has ended."""
+
+    def __init__(
+        self,
+        hooks: Mapping[type[Change], QueueHook | None],
+        *,
+        loop: asyncio.AbstractEventLoop,
+        heard: Callable[[tuple[MessageQueue, ...]], None],
+    ) -> None:
+        self._hooks = {change: hook for change, hook in hooks.items() if hook is not None}
+        self._loop = loop
+        self._heard = heard
+        self._waiting: deque[Change] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def tell(self, change: Change) -> None:
+        """Called on the network thread."""
+        if type(change) not in self._hooks:
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._accept, change)
+        except RuntimeError:
+            log.warning("the loop of the consumer is closed; a listener was not called")
+            self._finished(change)
+
+    async def close(self) -> None:
+        """End a hook that still runs."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _accept(self, change: Change) -> None:
+        self._waiting.append(change)
+        if self._task is None:
+            self._task = self._loop.create_task(self._work())
+
+    async def _work(self) -> None:
+        try:
+            while self._waiting:
+                await self._call(self._waiting.popleft())
+        finally:
+            self._task = None
+
+    async def _call(self, change: Change) -> None:
+        try:
+            returned = self._hooks[type(change)](change.queues)
+            if inspect.isawaitable(returned):
+                await returned
+        except Exception:
+            log.exception("a listener failed")
+        finally:
+            self._finished(change)
+
+    def _finished(self, change: Change) -> None:
+        if isinstance(change, fx.Revoked):
+            self._heard(change.queues)

@@ -1,0 +1,269 @@
+"""The send pipeline: messages handed over without waiting, collected, sent in batches, several in flight.
+
+    send_nowait ─► encoded item ─► accumulator ─► at most IN_FLIGHT_BYTES_MAX in flight ─► callbacks
+
+What cannot be sent yet stays in the accumulator, so that batches grow when the broker is slow. A message
+costs about 5 µs here. Upstream: ProduceAccumulator.java, DefaultMQProducerImpl (back pressure).
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from libramq.client.core.accumulator import Accumulator, Batch, Waiting
+from libramq.client.core.publish_info import TopicPublishInfo
+from libramq.client.core.queue_selector import QueueSelector
+from libramq.client.core.send_request import (
+    Prepared,
+    encode_item,
+    prepare_batch,
+    prepare_one,
+    why_not_in_batch,
+)
+from libramq.client.routes import Routes, not_writable
+from libramq.client.send_result import SendResult
+from libramq.client.sender import Sender
+from libramq.errors import LibraError
+from libramq.logs import get_logger
+from libramq.message.message import Message
+from libramq.message.queue import MessageQueue
+
+log = get_logger(__name__)
+
+#: ProduceAccumulator.totalHoldSize.
+BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024
+#: Ours: what a broker stores well within sendMsgTimeout.
+IN_FLIGHT_BYTES_MAX: Final = 8 * 1024 * 1024
+
+#: Called with the result of a message, or with what went wrong.
+Callback = Callable[[SendResult | LibraError], None]
+_Unrouted = tuple[Message, Callback | None, MessageQueue | None, QueueSelector | None]
+
+
+class SendPipeline:
+    """Collects, sends, and tells."""
+
+    def __init__(
+        self,
+        sender: Sender,
+        routes: Routes,
+        next_id: Callable[[], str],
+        *,
+        timeout_ms: int,
+        linger_ms: float,
+        compress_over_bytes: int,
+        buffer_bytes_max: int = BUFFER_BYTES_MAX,
+    ) -> None:
+        self._sender = sender
+        self._routes = routes
+        self._next_id = next_id
+        self._timeout_ms = timeout_ms
+        self._linger_ms = linger_ms
+        self._compress_over_bytes = compress_over_bytes
+        self._buffer_bytes_max = buffer_bytes_max
+        self._accumulator: Accumulator[Callback | None] = Accumulator()
+        self._unrouted: dict[str, list[_Unrouted]] = {}
+        self._routing: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.Handle | None = None
+        self._buffered_bytes = 0
+        self._in_flight_bytes = 0
+        self._sent_since_pause = False
+        self._waiting_for_room: list[asyncio.Future[None]] = []
+        self._waiting_for_all: list[asyncio.Future[None]] = []
+        self._unheard_error: LibraError | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How much waits or is in flight."""
+        return self._buffered_bytes
+
+    @property
+    def has_room(self) -> bool:
+        """Whether less waits than may wait."""
+        return self._buffered_bytes < self._buffer_bytes_max
+
+    def send(
+        self,
+        message: Message,
+        callback: Callback | None,
+        queue: MessageQueue | None,
+        selector: QueueSelector | None,
+    ) -> None:
+        """Take a message, room or no room."""
+        info = self._routes.table.publish_info(message.topic)
+        if info is None or not info.queues or message.topic in self._unrouted:
+            self._hold(message, callback, queue, selector)
+        else:
+            self._place(message, callback, queue, selector, info)
+
+    def fail(self, callback: Callback | None, error: Exception) -> None:
+        """Say that a message could not be taken."""
+        if not isinstance(error, LibraError):
+            error = LibraError(f"the queue selector failed: {error!r}")
+        self._tell(callback, error)
+
+    async def flush(self) -> None:
+        """Wait until everything handed over has been answered; raises the error nobody was told of."""
+        self._linger_over()
+        if self._buffered_bytes:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting_for_all.append(future)
+            await future
+        error, self._unheard_error = self._unheard_error, None
+        if error is not None:
+            raise error
+
+    async def wait_for_room(self) -> None:
+        """Wait until at most half of the buffer is taken; let answers in after each batch."""
+        if self._sent_since_pause:
+            self._sent_since_pause = False
+            await asyncio.sleep(0)
+        if self._buffered_bytes > self._buffer_bytes_max // 2:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting_for_room.append(future)
+            await future
+
+    async def close(self) -> None:
+        """Stop; what still waits is not sent."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._routing:
+            task.cancel()
+        await asyncio.gather(*self._routing, return_exceptions=True)
+
+    def _place(
+        self,
+        message: Message,
+        callback: Callback | None,
+        queue: MessageQueue | None,
+        selector: QueueSelector | None,
+        info: TopicPublishInfo,
+    ) -> None:
+        if selector is not None:
+            queue = selector(info.queues, message)
+        if why_not_in_batch(message) is not None:
+            prepared = prepare_one(message, self._next_id, compress_over_bytes=self._compress_over_bytes)
+            self._buffered_bytes += len(prepared.body)
+            self._start(prepared, info, queue, [callback], len(prepared.body))
+            return
+        unique_id, item = encode_item(message, self._next_id)
+        self._buffered_bytes += len(item)
+        is_full = self._accumulator.add(message.topic, queue, Waiting(unique_id, item, callback))
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._linger_ms / 1000, self._linger_over)
+        if is_full:
+            self._dispatch()
+
+    def _hold(
+        self,
+        message: Message,
+        callback: Callback | None,
+        queue: MessageQueue | None,
+        selector: QueueSelector | None,
+    ) -> None:
+        """Keep a message until its topic has a route."""
+        topic = message.topic
+        self._buffered_bytes += len(message.body)
+        held = self._unrouted.setdefault(topic, [])
+        held.append((message, callback, queue, selector))
+        if len(held) == 1:
+            task = asyncio.get_running_loop().create_task(self._route(topic))
+            self._routing.add(task)
+            task.add_done_callback(self._routing.discard)
+
+    async def _route(self, topic: str) -> None:
+        info, failure = None, None
+        try:
+            info = await self._routes.publish_info(topic)
+        except LibraError as error:
+            failure = error
+        for message, callback, queue, selector in self._unrouted.pop(topic):
+            try:
+                if info is not None:
+                    self._place(message, callback, queue, selector, info)
+                elif failure is not None:
+                    self._tell(callback, failure)
+            except Exception as error:  # A selector of the user's may raise anything.
+                self.fail(callback, error)
+            self._finished(len(message.body))
+        if self._waiting_for_all:
+            self._linger_over()
+
+    def _linger_over(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        """Send full batches, and the others too unless they still wait for company."""
+        only_full = self._timer is not None
+        while self._in_flight_bytes < IN_FLIGHT_BYTES_MAX:
+            batch = self._accumulator.take(only_full=only_full)
+            if batch is None:
+                return
+            self._send_batch(batch)
+
+    def _send_batch(self, batch: Batch[Callback | None]) -> None:
+        info = self._routes.table.publish_info(batch.topic)
+        assert info is not None, "messages are placed when their topic has a route"
+        waiting = batch.messages
+        if not info.queues and batch.queue is None:
+            for each in waiting:  # They were placed before the topic lost its permission.
+                self._tell(each.token, not_writable(batch.topic))
+            self._finished(batch.size)
+            return
+        prepared = prepare_batch(
+            batch.topic, [each.unique_id for each in waiting], [each.item for each in waiting]
+        )
+        self._start(prepared, info, batch.queue, [each.token for each in waiting], batch.size)
+
+    def _start(
+        self,
+        prepared: Prepared,
+        info: TopicPublishInfo,
+        queue: MessageQueue | None,
+        callbacks: list[Callback | None],
+        size: int,
+    ) -> None:
+        self._in_flight_bytes += size
+        self._sent_since_pause = True
+
+        def sent(outcome: list[SendResult] | LibraError) -> None:
+            self._in_flight_bytes -= size
+            if isinstance(outcome, LibraError):
+                for callback in callbacks:
+                    self._tell(callback, outcome)
+            else:
+                for callback, result in zip(callbacks, outcome, strict=True):
+                    if callback is not None:
+                        self._tell(callback, result)
+            self._finished(size)
+            self._dispatch()
+
+        self._sender.send(prepared, info, queue, sent, timeout_ms=self._timeout_ms)
+
+    def _tell(self, callback: Callback | None, outcome: SendResult | LibraError) -> None:
+        if callback is None:
+            if isinstance(outcome, LibraError):
+                self._unheard_error = self._unheard_error or outcome
+            return
+        try:
+            callback(outcome)
+        except Exception:
+            log.exception("a send callback failed")
+
+    def _finished(self, size: int) -> None:
+        self._buffered_bytes -= size
+        if not self._buffered_bytes:
+            _wake(self._waiting_for_all)
+        if self._buffered_bytes <= self._buffer_bytes_max // 2:
+            _wake(self._waiting_for_room)
+
+
+def _wake(waiting: list[asyncio.Future[None]]) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)
+    waiting.clear()

@@ -1,0 +1,55 @@
+"""The result of a send: what the broker did with a message, and where it is.
+
+Upstream: client/producer/SendResult.java, SendStatus.java.
+"""
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+from libramq.codes import ResponseCode
+from libramq.message.queue import MessageQueue
+from libramq.rpc.broker_calls import SendReply
+
+
+class SendStatus(Enum):
+    """How safe a stored message is."""
+
+    SEND_OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+
+
+_STATUS: Final = {
+    int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
+    int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
+    int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
+    int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
+}
+
+
+class SendResult(NamedTuple):
+    """message_id is the unique id its producer gave; offset_message_id says where it is stored."""
+
+    status: SendStatus
+    message_id: str
+    offset_message_id: str
+    queue: MessageQueue
+    queue_offset: int
+    transaction_id: str = ""
+
+
+def send_results(ids: Sequence[str], queue: MessageQueue, reply: SendReply) -> list[SendResult]:
+    """One result for each message of a request: a batch lies in its queue one after the other."""
+    status = _STATUS[reply.code]
+    stored_in = MessageQueue(queue.topic, queue.broker_name, reply.queue_id)
+    offset_ids = reply.offset_message_id.split(",")
+    if len(offset_ids) != len(ids):
+        offset_ids = [""] * len(ids)
+    return [
+        SendResult(
+            status, unique_id, offset_id, stored_in, reply.queue_offset + position, reply.transaction_id
+        )
+        for position, (unique_id, offset_id) in enumerate(zip(ids, offset_ids, strict=True))
+    ]

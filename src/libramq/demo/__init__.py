@@ -1,0 +1,1 @@
+"""The demonstration: real flights through name server, broker, a consumer group and Spark."""

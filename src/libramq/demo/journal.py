@@ -1,0 +1,127 @@
+"""The journal: what a member of the group has consumed, on disk before the message is acknowledged.
+
+A member that is killed leaves its journal behind; what another member then gets again stands in both.
+Together the journals tell which flights were consumed, how often, and how late they were.
+
+    queue (1) | offset (4) | arrival delay in minutes (2) | carrier (2) | origin (3) | destination (3)
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+DELAY_UNKNOWN: Final = -(1 << 15)  # Cancelled, diverted, or not recorded.
+ENTRY = Struct("<BIh2s3s3s")
+ENTRIES = np.dtype(
+    [
+        ("queue", "u1"),
+        ("offset", "<u4"),
+        ("delay", "<i2"),
+        ("carrier", "S2"),
+        ("origin", "S3"),
+        ("dest", "S3"),
+    ]
+)
+SUFFIX: Final = ".journal"
+
+
+class _Flight(msgspec.Struct):
+    """What a member reads of a body."""
+
+    carrier: str
+    origin: str
+    dest: str
+    arr_delay: int | None
+
+
+_decode = msgspec.json.Decoder(_Flight).decode
+
+
+def entry(queue_id: int, queue_offset: int, body: bytes) -> bytes:
+    """One consumed flight."""
+    flight = _decode(body)
+    delay = DELAY_UNKNOWN if flight.arr_delay is None else flight.arr_delay
+    return ENTRY.pack(
+        queue_id, queue_offset, delay, flight.carrier.encode(), flight.origin.encode(), flight.dest.encode()
+    )
+
+
+class Journal:
+    """One member's, open for appending."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def append(self, entries: Iterable[bytes]) -> None:
+        """Hand entries to the operating system, which survives the process."""
+        data = b"".join(entries)
+        if os.write(self._file, data) != len(data):
+            raise OSError("the disk is full: a journal entry was cut off")
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class Late(NamedTuple):
+    """How late the flights of a carrier or to an airport were."""
+
+    name: str
+    flight_count: int
+    mean_delay: float
+    late_share: float
+
+
+class Consumed(NamedTuple):
+    """What all members together consumed."""
+
+    total: int
+    distinct: int
+    by_member: dict[str, int]
+    by_carrier: list[Late]
+    by_destination: list[Late]
+
+    @property
+    def duplicate_count(self) -> int:
+        return self.total - self.distinct
+
+
+LATE_MINUTES: Final = 15  # What the US Department of Transportation counts as late.
+
+
+def consumed(directory: Path) -> Consumed:
+    """Read all journals; a flight that stands in several is counted once."""
+    parts = {path.stem: _read(path) for path in sorted(directory.glob(f"*{SUFFIX}"))}
+    together = np.concatenate([*parts.values(), np.empty(0, dtype=ENTRIES)])
+    places = together["queue"].astype(np.int64) << 32 | together["offset"]
+    _, first = np.unique(places, return_index=True)
+    flights = together[first]
+    return Consumed(
+        total=len(together),
+        distinct=len(flights),
+        by_member={name: len(part) for name, part in parts.items()},
+        by_carrier=_late_by(flights, "carrier"),
+        by_destination=_late_by(flights, "dest"),
+    )
+
+
+def _read(path: Path) -> npt.NDArray[Any]:
+    data = path.read_bytes()
+    return np.frombuffer(data, dtype=ENTRIES, count=len(data) // ENTRIES.itemsize)
+
+
+def _late_by(flights: npt.NDArray[Any], column: str) -> list[Late]:
+    arrived = flights[flights["delay"] != DELAY_UNKNOWN]
+    names, which = np.unique(arrived[column], return_inverse=True)
+    counts = np.bincount(which, minlength=len(names))
+    sums = np.bincount(which, weights=arrived["delay"], minlength=len(names))
+    late = np.bincount(which, weights=arrived["delay"] >= LATE_MINUTES, minlength=len(names))
+    rows = zip(
+        names.tolist(), counts.tolist(), (sums / counts).tolist(), (late / counts).tolist(), strict=True
+    )
+    return sorted((Late(name.decode(), *rest) for name, *rest in rows), key=lambda row: -row.flight_count)

@@ -1,0 +1,260 @@
+"""The main job, end to end, on real input: `scripts/demo`.
+
+    flights ──► libra up ──► members of a group: who is late?     they join, leave and are killed
+                        └──► Spark: two Parquet tables            exactly once
+    at the end: does every count agree?
+
+Exit code 0 when it does, 1 when it does not or something broke, 2 when it cannot begin.
+"""
+
+import argparse
+import asyncio
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+
+from libramq.client import Producer
+from libramq.demo import display, flights, pipeline, topics
+from libramq.demo.children import Child
+from libramq.demo.group import Group, Rebalances, stored_count
+from libramq.demo.journal import Consumed
+from libramq.demo.reconciliation import Account, reconcile
+from libramq.demo.servers import BROKER_PORT, NAMESRV_PORT, Servers, choose_ports
+from libramq.errors import ConfigError, LibraError
+from libramq.message import Message
+
+SECONDS_MAX: Final = 225
+"""The whole is to take less than four minutes; what is not done by then will not be."""
+TICK_SECONDS: Final = 0.2
+INTERRUPTED: Final = 130  # What a shell says of a program ended by Ctrl-C.
+
+
+class Demonstration:
+    """One run, below one directory."""
+
+    def __init__(self, console: Console, directory: Path, *, flight_count: int, keep: bool) -> None:
+        self._console = console
+        self._flight_count = flight_count
+        self._directory = directory
+        self._keep = keep
+        self._ports = choose_ports()
+        for name in ("logs", "group", "tables"):
+            (directory / name).mkdir(parents=True, exist_ok=True)
+        self._servers = Servers(self._child("servers"), directory / "data", *self._ports)
+        self._sender = self._child("sender")
+        self._pipeline = self._child("pipeline")
+        self._group: Group | None = None
+        self._sent = 0
+        self._is_sent = False
+        self._read = {"flights": 0, "delays": 0}
+        self._tables: dict[str, Any] | None = None
+
+    def _child(self, name: str) -> Child:
+        return Child(name, self._directory / "logs" / f"{name}.log", self._heard)
+
+    def _heard(self, child: Child, found: dict[str, Any]) -> None:
+        match child.name, found["kind"]:
+            case "sender", "progress":
+                self._sent = found["sent"]
+            case "sender", "result":
+                self._is_sent = True
+            case "pipeline", "progress":
+                self._read = {"flights": found["flights"], "delays": found["delays"]}
+            case "pipeline", "result":
+                self._tables = found
+
+    async def run(self) -> bool:
+        """Do it all; says whether every count agrees."""
+        say = self._console.print
+        namesrv_port, broker_port = self._ports
+        if self._ports != (NAMESRV_PORT, BROKER_PORT):
+            say(f"ports {NAMESRV_PORT}/{BROKER_PORT} are taken; using {namesrv_port}/{broker_port}")
+        succeeded = False
+        try:
+            await self._servers.start()
+            say(
+                f"name server {self._servers.namesrv} and broker {broker_port} are up, "
+                f"everything lies in {self._directory}"
+            )
+            consumed, tables = await self._work()
+            succeeded = self._conclude(consumed, tables)
+        finally:
+            if self._keep and self._servers.child.is_running:
+                self._say_kept()
+            else:
+                await self._servers.child.stop()
+        return succeeded
+
+    async def _work(self) -> tuple[Consumed, dict[str, Any]]:
+        namesrv = self._servers.namesrv
+        with display.Bars(self._console, self._flight_count) as bars:
+            group = self._group = Group(namesrv, self._directory / "group", bars.say)
+            rebalances = Rebalances(namesrv)
+            try:
+                await self._pipeline.start(
+                    "libramq.demo.pipeline",
+                    ["--namesrv", namesrv, "--directory", str(self._directory / "tables")],
+                )
+                await self._sender.start(
+                    "libramq.demo.send", ["--namesrv", namesrv, "--flights", str(self._flight_count)]
+                )
+                async with asyncio.timeout(SECONDS_MAX):
+                    return await self._watch(group, rebalances, bars)
+            except TimeoutError:
+                raise LibraError(
+                    f"not done after {SECONDS_MAX} s: {self._sent} sent, {group.entry_count} consumed, "
+                    f"{self._read} read by Spark; the logs are in {self._directory / 'logs'}"
+                ) from None
+            finally:
+                await group.stop()
+                await asyncio.gather(self._sender.stop(), self._pipeline.stop())
+                rebalances.close()
+
+    async def _watch(
+        self, group: Group, rebalances: Rebalances, bars: display.Bars
+    ) -> tuple[Consumed, dict[str, Any]]:
+        """Until all is sent, consumed and in the tables, and the group is at rest."""
+        loop = asyncio.get_running_loop()
+        consumed: Consumed | None = None
+        clock_sent = finish_told = False
+        duplicates = 0
+        while True:
+            for child in (self._servers.child, self._sender, self._pipeline):
+                child.check()
+            group.check()
+            for event in await asyncio.to_thread(rebalances.read):
+                group.observe(event)
+                line = display.rebalance_line(event, group.names)
+                if line is not None:
+                    bars.say(line)
+                if event.kind == "settled":
+                    before, duplicates = duplicates, (await asyncio.to_thread(group.consumed)).duplicate_count
+                    bars.say(f"  {duplicates - before} flights consumed twice since the last one")
+            entries = group.entry_count
+            await group.follow(entries / self._flight_count, loop.time())
+            bars.show("sent to topic Flights", self._sent)
+            bars.show("consumed by the group", entries)
+            bars.show("read by Spark into table flights", self._read["flights"])
+            bars.show("counted by Spark in table delays", self._read["delays"])
+            if self._is_sent and not clock_sent and self._read["delays"] >= self._sent:
+                # Only now: a flight that came after it would be late.
+                await self._tell_the_time()
+                clock_sent = True
+            if (
+                clock_sent
+                and not finish_told
+                and min(self._read["flights"], self._read["delays"] - 1) >= self._sent
+            ):
+                await self._pipeline.tell("finish")
+                finish_told = True
+            if consumed is None and self._is_sent and entries >= self._sent:
+                found = await asyncio.to_thread(group.consumed)
+                consumed = found if found.distinct >= self._sent else None
+            if consumed is not None and self._tables is not None and group.is_at_rest:
+                return await asyncio.to_thread(group.consumed), self._tables
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _tell_the_time(self) -> None:
+        async with Producer(group="clock", namesrv=self._servers.namesrv) as producer:
+            body = b'{"time_hour":"%s"}' % pipeline.CLOCK_TIME.encode()
+            await producer.send(Message(topics.CLOCK, body))
+
+    def _conclude(self, consumed: Consumed, tables: dict[str, Any]) -> bool:
+        console, directory = self._console, self._directory
+        display.show_head(console, "table flights", tables["flights_head"])
+        display.show_head(console, "table delays, the last day", tables["delays_head"])
+        display.show_late(console, consumed)
+        checks = reconcile(
+            Account(
+                keys=[
+                    flights.key_of(row) for row in flights.read_rows(flights.archive())[: self._flight_count]
+                ],
+                stored_count=stored_count(self._servers.namesrv),
+                consumed=consumed,
+                table_keys=Path(tables["keys"]).read_text().splitlines(),
+                table=tables,
+            )
+        )
+        display.show_checks(console, checks)
+        for what, where in (
+            ("messages and offsets, in RocketMQ's format", directory / "data"),
+            ("table flights, Parquet", directory / "tables" / "flights"),
+            ("table delays, Parquet", directory / "tables" / "delays"),
+            ("journals of the group's members", directory / "group"),
+            ("logs", directory / "logs"),
+        ):
+            console.print(f"{what}: {where}")
+        return all(check.holds for check in checks)
+
+    def _say_kept(self) -> None:
+        namesrv, pid = self._servers.namesrv, self._servers.child.pid
+        self._console.print(
+            f"name server {namesrv} and broker stay up; `kill {pid}` ends them. For example:\n"
+            f"  libra admin topicRoute -n {namesrv} -t {topics.FLIGHTS}\n"
+            f"  libra admin consumerProgress -n {namesrv} -g {topics.GROUP}\n"
+            f"  libra tail -n {namesrv} -t {topics.EVENTS} --from earliest"
+        )
+
+
+def _directory(given: Path | None) -> Path:
+    if given is None:
+        return Path(tempfile.mkdtemp(prefix="libramq-demo-"))
+    try:
+        given.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(given.iterdir())
+    except OSError as error:
+        raise ConfigError(f"{given} cannot be used: {error.strerror}; give another --data") from None
+    if not is_empty:
+        raise ConfigError(f"{given} is not empty; give --data a new directory")
+    return given.resolve()
+
+
+async def _run(console: Console, directory: Path, *, flight_count: int, keep: bool) -> bool:
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    return await Demonstration(console, directory, flight_count=flight_count, keep=keep).run()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__.partition("\n")[0])
+    parser.add_argument("--data", type=Path, help="a new directory for everything (default: a temporary one)")
+    parser.add_argument("--keep", action="store_true", help="leave name server and broker running at the end")
+    parser.add_argument(
+        "--flights",
+        type=int,
+        default=flights.FLIGHT_COUNT,
+        help="how many (default: all 336,776)",
+        metavar="N",
+    )
+    options = parser.parse_args(arguments)
+    if not 1 <= options.flights <= flights.FLIGHT_COUNT:
+        parser.error(f"--flights {options.flights}: give a number from 1 to {flights.FLIGHT_COUNT}")
+    console = display.make_console()
+    try:
+        flights.archive()
+        directory = _directory(options.data)
+    except ConfigError as error:
+        console.print(f"[bold red]error:[/] {error}")
+        return 2
+    try:
+        if asyncio.run(_run(console, directory, flight_count=options.flights, keep=options.keep)):
+            console.print("[bold green]every flight is accounted for[/]")
+            return 0
+        console.print("[bold red]the counts do not agree[/]")
+    except LibraError as error:
+        console.print(f"[bold red]error:[/] {error}", markup=True)
+    except asyncio.CancelledError:
+        console.print("interrupted")
+        return INTERRUPTED
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

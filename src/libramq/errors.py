@@ -1,0 +1,205 @@
+"""The exceptions LibraMQ raises, as one tree.
+
+    LibraError
+    ├── ConfigError                 an option, property, path or name the user gave cannot be used
+    │   └── InvalidName             a topic or group name outside RocketMQ's rules
+    ├── InvalidMessage              a message that no broker would take (empty, too large, reserved property)
+    ├── BufferFull                  as many messages wait to be sent as may wait
+    ├── StoreError                  the store directory cannot be used as it is
+    │   ├── StoreLocked             another process has it open
+    │   └── StoreCorrupt            bytes in it are not what the format allows
+    ├── ProtocolError
+    │   ├── LocalProtocolError      our side broke the protocol: a bug of ours
+    │   └── RemoteProtocolError     the other side did
+    └── RemoteError                 a request to another process did not succeed
+        ├── ConnectFailed           nothing accepts connections at the address
+        ├── ConnectionLost          the connection ended before the answer came
+        ├── RequestTimeout          no answer within the time allowed
+        ├── NameServerUnavailable   none of the name servers answered
+        ├── RouteNotFound           the name server knows no broker for the topic
+        └── BrokerError             the answer is an error: `.response_code`, `.remark`
+            └── one class a response code: TopicNotExist, NoPermission, SystemBusy …
+
+Every message names the thing that failed and says what to do about it. Foreign exceptions (OSError,
+asyncio's, msgspec's) stop at the shell that met them and come out as one of these.
+"""
+
+from typing import ClassVar
+
+from libramq.codes import ResponseCode
+
+
+class LibraError(Exception):
+    """Everything LibraMQ raises on purpose."""
+
+
+class ConfigError(LibraError):
+    """An option, property, path or name that cannot be used; the text says what is allowed."""
+
+
+class InvalidName(ConfigError, ValueError):
+    """A topic or group name outside the rules of TopicValidator.java."""
+
+
+class InvalidMessage(LibraError, ValueError):
+    """A message that no broker would take."""
+
+
+class BufferFull(LibraError):
+    """As many messages wait to be sent as may wait; go on when some have left."""
+
+
+class StoreError(LibraError):
+    """The store directory cannot be used as it is."""
+
+
+class StoreLocked(StoreError):
+    """Another process has the store directory open."""
+
+
+class StoreCorrupt(StoreError):
+    """Bytes in the store that its format does not allow."""
+
+
+class ProtocolError(LibraError):
+    """The remoting protocol was broken."""
+
+
+class LocalProtocolError(ProtocolError):
+    """Our side broke the protocol: a bug of ours."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The other side broke the protocol."""
+
+
+class RemoteError(LibraError):
+    """A request to another process did not succeed."""
+
+
+class ConnectFailed(RemoteError):
+    """Nothing accepts connections at the address."""
+
+
+class ConnectionLost(RemoteError):
+    """The connection ended before the answer came; whether the request took effect is not known."""
+
+
+class RequestTimeout(RemoteError):
+    """No answer within the time allowed; whether the request took effect is not known."""
+
+
+class NameServerUnavailable(RemoteError):
+    """None of the name servers answered."""
+
+
+class RouteNotFound(RemoteError):
+    """The name server knows no broker for the topic."""
+
+
+class BrokerError(RemoteError):
+    """An answer that is an error.
+
+    response_code: the number the broker or name server gave (codes.ResponseCode where it is known).
+    remark: its own words. remedy: what usually helps.
+    """
+
+    remedy: ClassVar[str] = ""
+
+    def __init__(self, response_code: int, remark: str | None = None, *, where: str = "") -> None:
+        self.response_code = response_code
+        self.remark = remark or ""
+        try:
+            name = ResponseCode(response_code).name
+        except ValueError:
+            name = "unknown code"
+        text = f"{where + ' answered ' if where else ''}{response_code} {name}"
+        text += f": {self.remark.strip()}" if self.remark else ""
+        super().__init__(f"{text}. {self.remedy}" if self.remedy else text)
+
+
+class SystemBusy(BrokerError):
+    """2: flow control; the broker did not take the request."""
+
+    remedy = "Send again after a pause, or to another broker."
+
+
+class RequestCodeNotSupported(BrokerError):
+    """3: the peer does not know this request."""
+
+    remedy = "Ask a broker or name server whose version has it."
+
+
+class MessageIllegal(BrokerError):
+    """13: the broker refuses the message itself (size, properties, topic)."""
+
+    remedy = "Mend the message; sending it again cannot help."
+
+
+class ServiceNotAvailable(BrokerError):
+    """14: the broker cannot write now (shutting down, disk full, a slave)."""
+
+    remedy = "Look at the broker's log and disk; other brokers may serve meanwhile."
+
+
+class NoPermission(BrokerError):
+    """16: not allowed, or the topic or broker lacks the permission."""
+
+    remedy = "Check the credentials and the permission of the topic and group."
+
+
+class TopicNotExist(BrokerError):
+    """17: the topic is not known."""
+
+    remedy = "Create it (libra admin updateTopic -n NAMESRV -c CLUSTER -t TOPIC) or check its name."
+
+
+class PullOffsetMoved(BrokerError):
+    """21: the offset asked for lies outside the queue."""
+
+
+class QueryNotFound(BrokerError):
+    """22: there is no such entry."""
+
+
+class SubscriptionParseFailed(BrokerError):
+    """23: the filter expression cannot be parsed."""
+
+    remedy = "Use '*' or 'tagA || tagB'."
+
+
+class SubscriptionGroupNotExist(BrokerError):
+    """26: the consumer group is not known."""
+
+    remedy = "Create it, or let the broker create groups (autoCreateSubscriptionGroup=true)."
+
+
+class InvalidParameter(BrokerError):
+    """29: a field of the request has a value that is not allowed."""
+
+
+class ConsumerNotOnline(BrokerError):
+    """206: no member of the group is connected."""
+
+    remedy = "Start a consumer of the group first."
+
+
+_BY_CODE: dict[int, type[BrokerError]] = {
+    ResponseCode.SYSTEM_BUSY: SystemBusy,
+    ResponseCode.REQUEST_CODE_NOT_SUPPORTED: RequestCodeNotSupported,
+    ResponseCode.MESSAGE_ILLEGAL: MessageIllegal,
+    ResponseCode.SERVICE_NOT_AVAILABLE: ServiceNotAvailable,
+    ResponseCode.NO_PERMISSION: NoPermission,
+    ResponseCode.TOPIC_NOT_EXIST: TopicNotExist,
+    ResponseCode.PULL_OFFSET_MOVED: PullOffsetMoved,
+    ResponseCode.QUERY_NOT_FOUND: QueryNotFound,
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: SubscriptionParseFailed,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: SubscriptionGroupNotExist,
+    ResponseCode.INVALID_PARAMETER: InvalidParameter,
+    ResponseCode.CONSUMER_NOT_ONLINE: ConsumerNotOnline,
+}
+
+
+def broker_error(response_code: int, remark: str | None, *, where: str = "") -> BrokerError:
+    """The exception for an answer that is an error."""
+    return _BY_CODE.get(response_code, BrokerError)(response_code, remark, where=where)

@@ -1,0 +1,277 @@
+"""The file system: the only door to files.
+
+Everything that touches a disk takes a `FileSystem`, so that a simulator can put another one there and
+fail any call of it. Files are integers from `open` until `close`; reads and writes name their offset, so
+there is no position to disturb.
+
+Foreign errors (OSError) pass through: the caller knows which file and what for.
+"""
+
+import errno
+import fcntl
+import os
+import struct
+from pathlib import Path
+from typing import Protocol
+
+from libramq.errors import InvalidName
+
+NAME_BYTES_MAX = 255  # NAME_MAX of every file system in use; also the longest retry topic.
+BACKUP_SUFFIX = ".bak"  # ConfigManager.java keeps the last good text beside the new one.
+
+
+class FileSystem(Protocol):
+    """What the store, the offsets and the configuration need of a disk."""
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
+        """A descriptor for reading, or for both; `create` makes an empty file where none is."""
+        ...
+
+    def close(self, file: int) -> None:
+        """Give the descriptor back."""
+        ...
+
+    def pread(self, file: int, size: int, offset: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+        ...
+
+    def pread_nowait(self, file: int, size: int, offset: int) -> bytes | None:
+        """The same, or None where the disk would have to be asked (RWF_NOWAIT)."""
+        ...
+
+    def pwrite(self, file: int, data: bytes, offset: int) -> None:
+        """Write all of `data`."""
+        ...
+
+    def fsync(self, file: int) -> None:
+        """Return once what was written is on the disk."""
+        ...
+
+    def truncate(self, file: int, size: int) -> None:
+        """Set the size; what is added is a hole of zeroes."""
+        ...
+
+    def file_size(self, file: int) -> int:
+        """Bytes in an open file."""
+        ...
+
+    def size(self, path: Path) -> int:
+        """Bytes in a file."""
+        ...
+
+    def modified_ms(self, path: Path) -> int:
+        """When the file was last written, by the machine's wall clock."""
+        ...
+
+    def exists(self, path: Path) -> bool:
+        """Whether a file or directory is there."""
+        ...
+
+    def is_directory(self, path: Path) -> bool:
+        """Whether it is a directory."""
+        ...
+
+    def listdir(self, path: Path) -> list[str]:
+        """Names in a directory, sorted; none where there is no directory."""
+        ...
+
+    def makedirs(self, path: Path) -> None:
+        """Make the directory and those above it."""
+        ...
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file; nothing happens where none is."""
+        ...
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory and all in it; nothing happens where none is."""
+        ...
+
+    def sync_directory(self, path: Path) -> None:
+        """Return once the names in the directory are on the disk."""
+        ...
+
+    def lock(self, path: Path) -> int | None:
+        """Lock the file for this process alone until the descriptor is closed; None where another has it."""
+        ...
+
+    def read_text(self, path: Path) -> str | None:
+        """The whole of a small UTF-8 file; None where none is."""
+        ...
+
+    def replace_text(self, path: Path, text: str, *, backup: bool = True) -> None:
+        """Put a small text in the place of the old one, all or nothing; the old one stays as `.bak`."""
+        ...
+
+
+class LocalFileSystem:
+    """The machine's own files."""
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
+        """A descriptor for reading, or for both."""
+        flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
+        return os.open(path, flags, 0o644)
+
+    def close(self, file: int) -> None:
+        """Give the descriptor back."""
+        os.close(file)
+
+    def pread(self, file: int, size: int, offset: int) -> bytes:
+        """Up to `size` bytes; fewer only at the end of the file."""
+        data = os.pread(file, size, offset)
+        while len(data) < size:  # A signal or the kernel's limit of 2 GiB may cut a read short.
+            more = os.pread(file, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def pread_nowait(self, file: int, size: int, offset: int) -> bytes | None:
+        """What the page cache holds, or None when it does not hold all of it."""
+        flag = getattr(os, "RWF_NOWAIT", None)
+        if flag is None:
+            return self.pread(file, size, offset)
+        buffer = bytearray(size)
+        try:
+            count = os.preadv(file, [buffer], offset, flag)
+        except BlockingIOError:
+            return None
+        except OSError as failed:
+            if failed.errno in (errno.EOPNOTSUPP, errno.EINVAL):
+                return self.pread(file, size, offset)
+            raise
+        if count == size:
+            return bytes(buffer)
+        end = os.fstat(file).st_size
+        return bytes(buffer[:count]) if offset + count >= end else None
+
+    def pwrite(self, file: int, data: bytes, offset: int) -> None:
+        """Write all of `data`."""
+        written = os.pwrite(file, data, offset)
+        while written < len(data):
+            written += os.pwrite(file, data[written:], offset + written)
+
+    def fsync(self, file: int) -> None:
+        """Return once what was written is on the disk; times of the file may follow later."""
+        if hasattr(os, "fdatasync"):
+            os.fdatasync(file)
+        else:
+            os.fsync(file)
+
+    def truncate(self, file: int, size: int) -> None:
+        """Set the size."""
+        os.ftruncate(file, size)
+
+    def file_size(self, file: int) -> int:
+        """Bytes in an open file."""
+        return os.fstat(file).st_size
+
+    def size(self, path: Path) -> int:
+        """Bytes in a file."""
+        return os.stat(path).st_size
+
+    def modified_ms(self, path: Path) -> int:
+        """When the file was last written."""
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def exists(self, path: Path) -> bool:
+        """Whether a file or directory is there."""
+        return os.path.lexists(path)
+
+    def is_directory(self, path: Path) -> bool:
+        """Whether it is a directory."""
+        return os.path.isdir(path)
+
+    def listdir(self, path: Path) -> list[str]:
+        """Names in a directory, sorted."""
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def makedirs(self, path: Path) -> None:
+        """Make the directory and those above it."""
+        os.makedirs(path, exist_ok=True)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file."""
+        path.unlink(missing_ok=True)
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory and all in it, following no link."""
+        if not os.path.isdir(path) or os.path.islink(path):
+            path.unlink(missing_ok=True)
+            return
+        for name in os.listdir(path):
+            self.remove_tree(path / name)
+        os.rmdir(path)
+
+    def sync_directory(self, path: Path) -> None:
+        """Return once the names in the directory are on the disk."""
+        directory = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+    def lock(self, path: Path) -> int | None:
+        """Lock the first byte, as java.nio's FileChannel.tryLock(0, 1, false) does.
+
+        Where there are locks of an open file (Linux), they hold against Java's record locks and also against
+        a second opener in this process, and closing another descriptor does not drop them.
+        """
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if hasattr(fcntl, "F_OFD_SETLK"):
+                first_byte = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)  # struct flock
+                fcntl.fcntl(file, fcntl.F_OFD_SETLK, first_byte)
+            else:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as failed:
+            os.close(file)
+            if failed.errno in (errno.EACCES, errno.EAGAIN):
+                return None
+            raise
+        return file
+
+    def read_text(self, path: Path) -> str | None:
+        """The whole of a small UTF-8 file."""
+        try:
+            return path.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return None
+
+    def replace_text(self, path: Path, text: str, *, backup: bool = True) -> None:
+        """Write beside, flush, keep the old one, rename."""
+        self.makedirs(path.parent)
+        fresh = path.with_name(path.name + ".tmp")
+        file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            self.pwrite(file, text.encode(), 0)
+            os.fsync(file)
+        finally:
+            os.close(file)
+        if backup and os.path.lexists(path):
+            kept = path.with_name(path.name + BACKUP_SUFFIX)
+            kept.unlink(missing_ok=True)
+            os.link(path, kept)  # A link, so that there is no moment without the main file.
+        os.replace(fresh, path)
+        self.sync_directory(path.parent)
+
+
+def safe_child(parent: Path, name: str) -> Path:
+    """The path of `name` in `parent`; names that could lie anywhere else are refused.
+
+    The one function that turns a name from outside into a path.
+    """
+    if not name or name in (".", ".."):
+        raise InvalidName(f"{name!r} cannot be the name of a file")
+    if "/" in name or "\\" in name or "\0" in name or (os.sep != "/" and os.sep in name):
+        raise InvalidName(f"{name!r} cannot be the name of a file: it has a separator or NUL in it")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise InvalidName(f"{name!r} cannot be the name of a file: it is not proper Unicode") from None
+    if size > NAME_BYTES_MAX:
+        raise InvalidName(f"a name of {size} bytes cannot be the name of a file: at most {NAME_BYTES_MAX}")
+    return parent / name

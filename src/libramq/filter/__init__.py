@@ -1,0 +1,1 @@
+"""Which messages of a topic a consumer wants."""

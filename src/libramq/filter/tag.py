@@ -1,0 +1,49 @@
+"""The tag filter: "tagA || tagB", or "*" for everything.
+
+The broker compares hashes, which may collide; the consumer compares the text.
+Upstream: common/filter/FilterAPI.java.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from libramq.errors import ConfigError
+from libramq.message.tags import java_hash
+
+ALL: Final = "*"
+#: ExpressionType.TAG.
+TAG: Final = "TAG"
+#: Ours: FilterAPI has no limit; a subscription travels in every heartbeat.
+TAGS_MAX: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TagFilter:
+    """A parsed expression. An empty set with another text than "*" matches nothing."""
+
+    expression: str
+    tags: frozenset[str]
+
+    @property
+    def codes(self) -> frozenset[int] | None:
+        """The hashes the broker compares; None for everything."""
+        return None if self.expression == ALL else frozenset(java_hash(tag) for tag in self.tags)
+
+    def matches(self, tag: str | None) -> bool:
+        """Whether a message with this tag is wanted: the exact comparison."""
+        return self.expression == ALL or tag in self.tags
+
+
+EVERYTHING: Final = TagFilter(ALL, frozenset())
+
+
+def parse_tag_filter(expression: str | None) -> TagFilter:
+    """Parse an expression; raises ConfigError when it consists of separators only."""
+    if not expression or expression == ALL:
+        return EVERYTHING
+    tags = frozenset(tag.strip() for tag in expression.split("||") if tag.strip())
+    if not tags and "||" in expression:
+        raise ConfigError(f"tag expression {expression!r} names no tag; write '*' or 'tagA || tagB'")
+    if len(tags) > TAGS_MAX:
+        raise ConfigError(f"tag expression names {len(tags)} tags; at most {TAGS_MAX} are allowed")
+    return TagFilter(expression, tags)

@@ -1,0 +1,1 @@
+"""Consumer groups: who is a member, who locks which queue, and what happens when that changes."""

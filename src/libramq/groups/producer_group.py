@@ -1,0 +1,65 @@
+"""The producer group: which producers are connected.
+
+Upstream: broker/client/ProducerManager.java.
+"""
+
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
+
+from libramq.groups.consumer_group import MEMBER_SILENCE_MS_MAX, Member
+
+P = TypeVar("P", bound=Hashable)
+
+#: Ours: groups of one connection; a process has a producer or a few.
+GROUPS_PER_CONNECTION_MAX: Final = 1_000
+#: Ours: ten for each connection that the server takes.
+MEMBERSHIPS_MAX: Final = 200_000
+
+
+class ProducerGroups(Generic[P]):
+    """All producer groups with connected members."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[P, Member[P]]] = {}
+        self._names: dict[P, dict[str, None]] = {}
+        self._count = 0
+
+    def beat(self, group: str, member: Member[P]) -> bool:
+        """Take in a heartbeat; False when that would be one too many."""
+        names = self._names.get(member.peer, {})
+        if group not in names:
+            if len(names) >= GROUPS_PER_CONNECTION_MAX or self._count >= MEMBERSHIPS_MAX:
+                return False
+            self._names.setdefault(member.peer, {})[group] = None
+            self._count += 1
+        self._groups.setdefault(group, {})[member.peer] = member
+        return True
+
+    def members(self, group: str) -> list[Member[P]]:
+        """Who is connected."""
+        return list(self._groups.get(group, {}).values())
+
+    def remove(self, group: str, peer: P) -> None:
+        """A member leaves."""
+        members = self._groups.get(group)
+        if members is None or members.pop(peer, None) is None:
+            return
+        self._count -= 1
+        if not members:
+            del self._groups[group]
+        names = self._names[peer]
+        del names[group]
+        if not names:
+            del self._names[peer]
+
+    def remove_peer(self, peer: P) -> None:
+        """A connection ended."""
+        for group in list(self._names.get(peer, ())):
+            self.remove(group, peer)
+
+    def remove_silent(self, now_ms: int) -> None:
+        """Forget those that sent no heartbeat for too long."""
+        oldest = now_ms - MEMBER_SILENCE_MS_MAX
+        for group, members in list(self._groups.items()):
+            for peer in [peer for peer, member in members.items() if member.heartbeat_at_ms < oldest]:
+                self.remove(group, peer)

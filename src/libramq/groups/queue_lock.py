@@ -1,0 +1,92 @@
+"""Queue locks: an orderly consumer owns a queue alone while it renews its lock.
+
+Upstream keeps the locks of a consumer that vanished for their whole lifetime, and its queues stand still.
+Here they last a short grace, in which the consumer may come back by another connection. What it had under
+way it may then still finish while the next owner begins: after a crash, order across owners is not promised.
+
+Upstream: broker/client/rebalance/RebalanceLockManager.java.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from libramq.message.queue import MessageQueue
+
+#: rocketmq.broker.rebalance.lockMaxLiveTime.
+LOCK_LIFETIME_MS: Final = 60_000
+#: Ours: as long as a connection that ended may take to come back; orderlyLockGraceMillis.
+LOCK_GRACE_MS: Final = 150
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLock:
+    """Who holds a queue, and since when it was last renewed."""
+
+    client_id: str
+    renewed_at_ms: int
+
+
+class QueueLocks:
+    """All locks, by group and queue."""
+
+    def __init__(self, *, grace_ms: int = LOCK_GRACE_MS) -> None:
+        self._grace_ms = grace_ms
+        self._locks: dict[str, dict[MessageQueue, QueueLock]] = {}
+        self._vanished: dict[str, dict[str, int]] = {}
+
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue], *, now_ms: int
+    ) -> list[MessageQueue]:
+        """Lock what is free, expired or already the client's; return what it holds now."""
+        self._forget_vanished(group, now_ms)
+        locks = self._locks.get(group, {})
+        held = []
+        for queue in queues:
+            lock = locks.get(queue)
+            if lock is None or lock.client_id == client_id or self._is_expired(lock, now_ms):
+                locks[queue] = QueueLock(client_id, now_ms)
+                held.append(queue)
+        if locks:
+            self._locks[group] = locks
+        return held
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Give up queues; those that others hold stay as they are."""
+        locks = self._locks.get(group, {})
+        for queue in queues:
+            lock = locks.get(queue)
+            if lock is not None and lock.client_id == client_id:
+                del locks[queue]
+        if not locks:
+            self._locks.pop(group, None)
+
+    def vanished(self, group: str, client_id: str, *, now_ms: int) -> int:
+        """A client is connected no more: its locks last for the grace returned (0: it held none)."""
+        if not any(lock.client_id == client_id for lock in self._locks.get(group, {}).values()):
+            return 0
+        self._vanished.setdefault(group, {})[client_id] = now_ms
+        return self._grace_ms
+
+    def returned(self, group: str, client_id: str) -> None:
+        """A client is connected: what it locked is its own again."""
+        clients = self._vanished.get(group, {})
+        clients.pop(client_id, None)
+        if not clients:
+            self._vanished.pop(group, None)
+
+    def holds_any(self, group: str, *, now_ms: int) -> bool:
+        """Whether the group holds any lock that has not expired (isLockAllExpired upstream)."""
+        self._forget_vanished(group, now_ms)
+        locks = self._locks.get(group, {})
+        return any(not self._is_expired(lock, now_ms) for lock in locks.values())
+
+    def _forget_vanished(self, group: str, now_ms: int) -> None:
+        """Free the locks of clients whose grace is over."""
+        for client_id, vanished_at_ms in list(self._vanished.get(group, {}).items()):
+            if now_ms - vanished_at_ms >= self._grace_ms:
+                self.returned(group, client_id)
+                self.unlock(group, client_id, list(self._locks.get(group, {})))
+
+    def _is_expired(self, lock: QueueLock, now_ms: int) -> bool:
+        return now_ms - lock.renewed_at_ms > LOCK_LIFETIME_MS

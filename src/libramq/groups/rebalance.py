@@ -1,0 +1,204 @@
+"""The rebalance as a broker sees it: from a change in a group's membership until its queues lie still again.
+
+Stock clients allocate queues themselves, so the truth is who pulls what: the last member to pull a queue owns
+it. A rebalance has settled when every queue has an owner that is a member, no member stands idle that need
+not, and nothing has moved for a while.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from libramq.groups.rebalance_event import (
+    VERSION,
+    QueueMove,
+    Reason,
+    RebalanceEvent,
+    bounded_loads,
+    bounded_members,
+    split_moves,
+)
+from libramq.message.queue import MessageQueue
+
+#: Ours: the Java client starts pulling a new queue 500 ms after it got it; twice that is quiet.
+QUIET_MS: Final = 1_000
+#: Ours: one of the Java client's 20 s rounds and some. Members that have no queue here by then have theirs at
+#: other brokers, or nobody gives them any.
+IDLE_MS_MAX: Final = 25_000
+#: Ours: three of the Java client's 20 s rounds; what has not settled by then is reported as it is.
+SETTLE_MS_MAX: Final = 60_000
+
+
+@dataclass(slots=True)
+class Owner:
+    """Who pulls a queue: its last read, whether that still waits, and up to where it was given messages."""
+
+    client_id: str
+    read_at_ms: int
+    next_offset: int
+    is_waiting: bool = True
+
+
+@dataclass(slots=True)
+class Unsettled:
+    """A rebalance under way."""
+
+    started_at_ms: int
+    changed_at_ms: int
+    owners_before: dict[MessageQueue, str]
+    moves: dict[MessageQueue, QueueMove] = field(default_factory=dict)
+
+
+class GroupRebalance:
+    """One group's owners and rebalances."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._epoch = 0
+        self._sequence = 0
+        self._members: list[str] = []
+        self._owners: dict[MessageQueue, Owner] = {}
+        self._unsettled: Unsettled | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no rebalance is under way."""
+        return self._unsettled is None
+
+    @property
+    def is_forgettable(self) -> bool:
+        """Whether nothing is left to observe."""
+        return self._unsettled is None and not self._members
+
+    def changed(
+        self, reason: Reason, who: str | None, members: Iterable[str], *, now_ms: int
+    ) -> RebalanceEvent:
+        """The group changed: a rebalance begins, or the one under way goes on with new members."""
+        self._members = sorted(set(members))
+        self._epoch += 1
+        if self._unsettled is None:
+            owners = {queue: owner.client_id for queue, owner in self._owners.items()}
+            self._unsettled = Unsettled(now_ms, now_ms, owners)
+        self._unsettled.changed_at_ms = now_ms
+        return self._event(
+            now_ms,
+            kind="started",
+            reason=reason,
+            who=who,
+            members=bounded_members(self._members),
+            member_count=len(self._members),
+        )
+
+    def pulled(self, queue: MessageQueue, client_id: str, offset: int, *, now_ms: int) -> None:
+        """A member asks for a queue's messages from `offset` on."""
+        owner = self._owners.get(queue)
+        if owner is not None and owner.client_id == client_id:
+            owner.read_at_ms = now_ms
+            owner.is_waiting = True
+            return
+        if self._unsettled is not None:
+            self._unsettled.changed_at_ms = now_ms
+            self._unsettled.moves[queue] = self._move(queue, owner, client_id, offset, now_ms)
+        self._owners[queue] = Owner(client_id, now_ms, offset)
+
+    def answered(self, queue: MessageQueue, client_id: str, next_offset: int | None, *, now_ms: int) -> None:
+        """A member's pull was answered: with the messages before `next_offset`, or with none."""
+        owner = self._owners.get(queue)
+        if owner is not None and owner.client_id == client_id:
+            owner.read_at_ms = now_ms
+            owner.is_waiting = False
+            if next_offset is not None:
+                owner.next_offset = max(owner.next_offset, next_offset)
+
+    def settle(self, queues: Iterable[MessageQueue], *, now_ms: int) -> list[RebalanceEvent]:
+        """Look whether the rebalance has settled, given the queues the group should own; its last events."""
+        unsettled = self._unsettled
+        if unsettled is None or now_ms - unsettled.changed_at_ms < QUIET_MS:
+            return []
+        wanted = list(queues)
+        owners = {queue: self._owners[queue].client_id for queue in wanted if queue in self._owners}
+        loads = Counter(dict.fromkeys(self._members, 0))
+        loads.update(owner for owner in owners.values() if owner in loads)
+        unowned = len(wanted) - loads.total()
+        idle_needlessly = len(wanted) >= len(self._members) and 0 in loads.values()
+        waited_ms = now_ms - unsettled.started_at_ms
+        if self._members and (
+            (unowned and waited_ms < SETTLE_MS_MAX) or (idle_needlessly and waited_ms < IDLE_MS_MAX)
+        ):
+            return []
+        self._owners = {queue: self._owners[queue] for queue in owners}
+        return self._settled(unsettled, loads, unowned, now_ms)
+
+    def _settled(
+        self, unsettled: Unsettled, loads: Counter[str], unowned: int, now_ms: int
+    ) -> list[RebalanceEvent]:
+        self._unsettled = None
+        if not self._members:
+            self._owners.clear()
+        moves = [move for move in unsettled.moves.values() if move.from_ != move.to]
+        events = [self._event(now_ms, kind="moved", moves=part) for part in split_moves(moves)]
+        before = {queue: owner for queue, owner in unsettled.owners_before.items() if queue in self._owners}
+        last_move_ms = max((move.resumed_ms for move in moves), default=unsettled.changed_at_ms)
+        settled = self._event(
+            now_ms,
+            kind="settled",
+            members=bounded_members(self._members),
+            member_count=len(self._members),
+            moved=len(moves),
+            minimum=minimum_moves(before, loads),
+            time_to_stable_ms=max(0, last_move_ms - unsettled.started_at_ms),
+            worst_pause_ms=max((move.pause_ms for move in moves), default=0),
+            redelivered_upper_bound=sum(move.redelivered for move in unsettled.moves.values()),
+            unowned=unowned,
+            loads=bounded_loads(loads),
+        )
+        return [*events, settled]
+
+    def _move(
+        self, queue: MessageQueue, owner: Owner | None, client_id: str, offset: int, now_ms: int
+    ) -> QueueMove:
+        assert self._unsettled is not None
+        earlier = self._unsettled.moves.get(queue)
+        redelivered = max(0, owner.next_offset - offset) if owner is not None else 0
+        return QueueMove(
+            topic=queue.topic,
+            broker=queue.broker_name,
+            queue=queue.queue_id,
+            from_=earlier.from_ if earlier is not None else (owner.client_id if owner else None),
+            to=client_id,
+            stopped_ms=earlier.stopped_ms if earlier is not None else self._stopped_ms(owner),
+            resumed_ms=now_ms,
+            redelivered=redelivered + (earlier.redelivered if earlier is not None else 0),
+        )
+
+    def _stopped_ms(self, owner: Owner | None) -> int | None:
+        """When the old owner ceased to read: one whose pull was held read on until the rebalance began."""
+        assert self._unsettled is not None
+        if owner is None:
+            return None
+        return max(owner.read_at_ms, self._unsettled.started_at_ms) if owner.is_waiting else owner.read_at_ms
+
+    def _event(self, now_ms: int, *, kind: str, **fields: object) -> RebalanceEvent:
+        self._sequence += 1
+        return RebalanceEvent(
+            v=VERSION,
+            group=self._group,
+            epoch=self._epoch,
+            seq=self._sequence,
+            at_ms=now_ms,
+            kind=kind,
+            **fields,  # type: ignore[arg-type]
+        )
+
+
+def minimum_moves(owners_before: Mapping[MessageQueue, str], loads: Mapping[str, int]) -> int:
+    """The fewest queues that must change hands so that members have such loads, whoever has which.
+
+    A broker sees its own queues only: where a group's queues lie at several brokers, even loads over all are
+    uneven ones here, and the loads that the members came to are the only fair measure.
+    """
+    before = Counter(owners_before.values())
+    kept = sorted((before[member] for member in loads), reverse=True)
+    wanted = sorted(loads.values(), reverse=True)
+    return sum(wanted) - sum(map(min, kept, wanted))

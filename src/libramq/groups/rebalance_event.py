@@ -1,0 +1,127 @@
+"""Rebalance events, version 1: what is written to LIBRA_REBALANCE_EVENTS, keyed by group.
+
+started    why a rebalance began, and who caused it
+moved      which queues changed hands, and for how long each stood still
+settled    the sum: moves against the minimum, time to stable, worst pause, redelivered messages, loads
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Final, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+VERSION: Final = 1
+#: The design's bound on one event; more moves go into further events.
+EVENT_BYTES_MAX: Final = 256 * 1024
+#: Of which the list of members and their loads may each take so much; member_count is always whole.
+LIST_BYTES_MAX: Final = 64 * 1024
+#: Ours: a started event of a larger group names the first so many; it is written at every change.
+MEMBERS_NAMED_MAX: Final = 200
+#: What else an event has: names and numbers.
+REST_BYTES_MAX: Final = 4 * 1024
+
+
+class Reason(StrEnum):
+    """Why a rebalance began."""
+
+    MEMBER_JOINED = "member_joined"
+    MEMBER_LEFT = "member_left"
+    CONNECTION_CLOSED = "connection_closed"
+    SESSION_EXPIRED = "session_expired"
+    SUBSCRIPTION_CHANGED = "subscription_changed"
+    QUEUE_COUNT_CHANGED = "queue_count_changed"
+
+
+class QueueMove(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
+    """One queue that changed hands. Times are wall-clock milliseconds.
+
+    stopped_ms: the old owner's last read; null when nobody had the queue. resumed_ms: the new owner's first.
+    """
+
+    topic: str
+    broker: str
+    queue: int
+    from_: str | None
+    to: str
+    stopped_ms: int | None
+    resumed_ms: int
+    redelivered: int
+
+    @property
+    def pause_ms(self) -> int:
+        """How long nobody read the queue."""
+        return 0 if self.stopped_ms is None else max(0, self.resumed_ms - self.stopped_ms)
+
+
+class RebalanceEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One event; fields that do not belong to its kind are left out."""
+
+    v: int
+    group: str
+    epoch: int
+    seq: int
+    at_ms: int
+    kind: str
+    reason: str | None = None
+    who: str | None = None
+    members: list[str] | None = None
+    member_count: int | None = None
+    moves: list[QueueMove] | None = None
+    moved: int | None = None
+    minimum: int | None = None
+    time_to_stable_ms: int | None = None
+    worst_pause_ms: int | None = None
+    redelivered_upper_bound: int | None = None
+    unowned: int | None = None
+    loads: dict[str, int] | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(RebalanceEvent).decode
+
+
+def bounded_members(members: Sequence[str]) -> list[str]:
+    """As many members as an event may name."""
+    return list(_within(members[:MEMBERS_NAMED_MAX], LIST_BYTES_MAX, lambda member: len(_encode(member)) + 1))
+
+
+def bounded_loads(loads: Mapping[str, int]) -> dict[str, int]:
+    """As many loads as an event may name, the largest first where not all fit."""
+    ordered = sorted(loads.items(), key=lambda load: -load[1])
+    return dict(_within(ordered, LIST_BYTES_MAX, lambda load: len(_encode(load[0])) + 22))
+
+
+def split_moves(moves: Sequence[QueueMove]) -> Iterator[list[QueueMove]]:
+    """The moves in parts that each fit in one event."""
+    part: list[QueueMove] = []
+    part_bytes = 0
+    for move in moves:
+        size = len(_encode(move)) + 1
+        if part and part_bytes + size > EVENT_BYTES_MAX - REST_BYTES_MAX:
+            yield part
+            part, part_bytes = [], 0
+        part.append(move)
+        part_bytes += size
+    if part:
+        yield part
+
+
+def _within(items: Iterable[T], bytes_max: int, size: Callable[[T], int]) -> Iterator[T]:
+    for item in items:
+        bytes_max -= size(item)
+        if bytes_max < 0:
+            return
+        yield item
+
+
+def encode_event(event: RebalanceEvent) -> bytes:
+    """The event as JSON; members of version 1 are always there."""
+    return _encode(event)
+
+
+def decode_event(data: bytes) -> RebalanceEvent:
+    """Read an event; raises msgspec.DecodeError for anything else."""
+    return _decode(data)

@@ -1,0 +1,69 @@
+"""The batch: several messages of one topic in the body of one send request.
+
+    size (4) | magic 0 (4) | crc 0 (4) | flag (4) | body length (4) | body
+    properties length (2) | properties
+
+Items follow each other. Magic and checksum are not used: the broker writes its own.
+
+Upstream: common/message/MessageDecoder.encodeMessages, decodeMessages.
+"""
+
+import struct
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from libramq.errors import InvalidMessage, RemoteProtocolError
+from libramq.message.properties import PROPERTIES_BYTES_MAX
+
+_ITEM = struct.Struct(">iIIii")
+ITEM_BYTES_MIN: Final = 22
+
+
+class BatchItem(NamedTuple):
+    """One message of a batch; its properties are text already encoded."""
+
+    flag: int
+    body: bytes
+    properties: bytes
+
+
+def encode_batch(items: Iterable[BatchItem]) -> bytes:
+    """The body of a batch send."""
+    parts: list[bytes] = []
+    for flag, body, properties in items:
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            raise InvalidMessage(f"{len(properties)} bytes of properties; at most {PROPERTIES_BYTES_MAX} fit")
+        size = ITEM_BYTES_MIN + len(body) + len(properties)
+        parts += (_ITEM.pack(size, 0, 0, flag, len(body)), body, len(properties).to_bytes(2), properties)
+    return b"".join(parts)
+
+
+def decode_batch(data: bytes) -> list[BatchItem]:
+    """The messages of a batch send; RemoteProtocolError where it is not made of whole items."""
+    items: list[BatchItem] = []
+    start = 0
+    while start < len(data):
+        decoded = decode_item(data, start)
+        if decoded is None:
+            raise RemoteProtocolError(f"the last item of a batch of {len(data)} bytes is cut off at {start}")
+        items.append(decoded[0])
+        start = decoded[1]
+    return items
+
+
+def decode_item(data: bytes, start: int) -> tuple[BatchItem, int] | None:
+    """Read one item; None until it is whole."""
+    if len(data) - start < _ITEM.size:
+        return None
+    size, _, _, flag, body_length = _ITEM.unpack_from(data, start)
+    if size < ITEM_BYTES_MIN or not 0 <= body_length <= size - ITEM_BYTES_MIN:
+        raise RemoteProtocolError(f"an item of {size} bytes with a body of {body_length}")
+    end = start + size
+    if len(data) < end:
+        return None
+    body_end = start + _ITEM.size + body_length
+    properties_start = body_end + 2
+    if properties_start + int.from_bytes(data[body_end:properties_start]) != end:
+        raise RemoteProtocolError("the parts of a batch item do not add up to its size")
+    body = bytes(data[start + _ITEM.size : body_end])
+    return BatchItem(flag, body, bytes(data[properties_start:end])), end

@@ -1,0 +1,76 @@
+"""The compressed body: which way the system flag says, and back.
+
+zlib comes with Python. LZ4 (frame format) and ZSTD are imported when the first such body appears, so that
+they can be missing. What a body may grow to is bounded before it is allocated.
+
+Upstream: common/compression/*.java.
+"""
+
+import importlib
+import zlib
+from typing import Any, Final
+
+from libramq.errors import ConfigError, RemoteProtocolError
+from libramq.message import sys_flag as flags
+
+# A body is at most 4 MiB as stored (maxMessageSize); upstream does not bound what it unpacks to: 16 times.
+DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
+ZLIB_LEVEL: Final = 5  # DefaultMQProducerImpl.java, zipCompressLevel
+
+
+def compress_body(body: bytes, compression: int = flags.COMPRESSION_ZLIB, level: int = ZLIB_LEVEL) -> bytes:
+    """The body made smaller; the caller sets COMPRESSED and `compression` in the system flag."""
+    if compression in (flags.COMPRESSION_ZLIB, flags.COMPRESSION_UNNAMED):
+        return zlib.compress(body, level)
+    if compression == flags.COMPRESSION_LZ4:
+        return bytes(_module("lz4.frame").compress(body))
+    if compression == flags.COMPRESSION_ZSTD:
+        return bytes(_module("zstandard").ZstdCompressor(level=level).compress(body))
+    raise ConfigError(f"there is no compression {compression:#x}; use LZ4 0x100, ZSTD 0x200 or ZLIB 0x300")
+
+
+def decompress_body(body: bytes, sys_flag: int, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+    """The body as the producer gave it; RemoteProtocolError where it cannot be had."""
+    if not sys_flag & flags.COMPRESSED:
+        return body
+    compression = sys_flag & flags.COMPRESSION_MASK
+    try:
+        if compression in (flags.COMPRESSION_ZLIB, flags.COMPRESSION_UNNAMED):
+            plain = _unzip(body, bytes_max)
+        elif compression == flags.COMPRESSION_LZ4:
+            plain = _unlz4(body, bytes_max)
+        elif compression == flags.COMPRESSION_ZSTD:
+            stream = _module("zstandard").ZstdDecompressor().stream_reader(body)
+            plain = stream.read(bytes_max + 1)
+        else:
+            raise RemoteProtocolError(f"a body compressed in an unknown way, {compression:#x}")
+    except (ConfigError, RemoteProtocolError):
+        raise
+    except Exception as failed:  # zlib.error, RuntimeError of lz4, ZstdError: none has a common parent.
+        raise RemoteProtocolError(f"a compressed body cannot be read: {failed}") from failed
+    if len(plain) > bytes_max:
+        raise RemoteProtocolError(f"a body of {len(body)} bytes unpacks to more than {bytes_max}")
+    return plain
+
+
+def _unzip(body: bytes, bytes_max: int) -> bytes:
+    stream = zlib.decompressobj()
+    plain = stream.decompress(body, bytes_max + 1)
+    if not stream.eof and len(plain) <= bytes_max:
+        raise RemoteProtocolError("a compressed body ends early")
+    return plain
+
+
+def _unlz4(body: bytes, bytes_max: int) -> bytes:
+    stream = _module("lz4.frame").LZ4FrameDecompressor()
+    plain: bytes = stream.decompress(body, max_length=bytes_max + 1)
+    if not stream.eof and len(plain) <= bytes_max:
+        raise RemoteProtocolError("a compressed body ends early")
+    return plain
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise ConfigError(f"a body needs {name}: pip install 'libramq[compression]'") from None

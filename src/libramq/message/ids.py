@@ -1,0 +1,119 @@
+"""The two ids of a message: where it is stored, and what its producer called it.
+
+    offset id   host address (4 or 16) | port (4) | physical offset (8)                 = 32 or 56 hex digits
+    unique id   ip (4 or 16) | pid (2) | instance (4) | ms since the month began (4) | counter (2)
+
+Both are upper-case hexadecimal. The broker answers a send with the offset id; consumers show the unique id
+(property UNIQ_KEY) where there is one.
+
+Upstream: common/message/MessageDecoder.createMessageId, MessageClientIDSetter.
+"""
+
+import ipaddress
+import random
+import struct
+import time
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from libramq.clock import Clock
+from libramq.errors import RemoteProtocolError
+
+HOST_V4_BYTES: Final = 8  # Four of address, four of port.
+HOST_V6_BYTES: Final = 20
+OFFSET_ID_V4_LENGTH: Final = 32
+OFFSET_ID_V6_LENGTH: Final = 56
+_COUNTS_PER_MS = 0x1_0000
+
+
+class OffsetId(NamedTuple):
+    """What an offset id says."""
+
+    host: tuple[str, int]
+    physical_offset: int
+
+
+def encode_host(host: tuple[str, int]) -> bytes:
+    """Address and port as a record stores them: 8 or 20 bytes."""
+    address, port = host
+    return _pack_address(address) + struct.pack(">i", port)
+
+
+def decode_host(data: bytes) -> tuple[str, int]:
+    """Address and port out of 8 or 20 bytes."""
+    address = data[:-4]
+    port = int.from_bytes(data[-4:], signed=True)
+    if len(address) == 4:
+        return f"{address[0]}.{address[1]}.{address[2]}.{address[3]}", port
+    return str(ipaddress.IPv6Address(address)), port
+
+
+def encode_offset_id(host: bytes, physical_offset: int) -> str:
+    """The offset id of a record; `host` is the store host in its 8 or 20 bytes."""
+    return f"{_host_text(host)}{physical_offset:016X}"
+
+
+@lru_cache(maxsize=64)
+def _host_text(host: bytes) -> str:
+    """A store host as offset ids have it; a broker has one."""
+    return host.hex().upper()
+
+
+def decode_offset_id(text: str) -> OffsetId:
+    """What an offset id says; RemoteProtocolError where it is none."""
+    if len(text) not in (OFFSET_ID_V4_LENGTH, OFFSET_ID_V6_LENGTH):
+        raise RemoteProtocolError(f"an offset id has 32 or 56 characters, not {len(text)}")
+    try:
+        data = bytes.fromhex(text)
+    except ValueError:
+        raise RemoteProtocolError(f"{text!r} is not an offset id: not hexadecimal") from None
+    if len(data) * 2 != len(text):  # fromhex passes over white space.
+        raise RemoteProtocolError(f"{text!r} is not an offset id: not hexadecimal")
+    return OffsetId(decode_host(data[:-8]), int.from_bytes(data[-8:], signed=True))
+
+
+class UniqueIdGenerator:
+    """Gives out unique ids; one for a process, or one for a simulated one.
+
+    A call costs about half a microsecond. Ids stay different when the clock stands still or goes back: the
+    time in them is then ahead of the clock.
+    """
+
+    def __init__(self, ip: str, pid: int, clock: Clock, randomness: random.Random) -> None:
+        instance = randomness.getrandbits(32)
+        self._prefix = (_pack_address(ip) + struct.pack(">HI", pid & 0xFFFF, instance)).hex().upper()
+        self._wall_ms = clock.wall_ms
+        self._counter = randomness.getrandbits(16)
+        self._month_start_ms = 0
+        self._month_end_ms = 0
+        self._time_ms = -1
+        self._left = 0
+
+    def __call__(self) -> str:
+        """The next unique id."""
+        now_ms = self._wall_ms()
+        if now_ms >= self._month_end_ms:
+            self._month_start_ms, self._month_end_ms = _month_around(now_ms)
+            self._time_ms = -1
+        since_ms = now_ms - self._month_start_ms
+        if since_ms > self._time_ms:
+            self._time_ms = since_ms
+            self._left = _COUNTS_PER_MS
+        elif not self._left:
+            self._time_ms += 1
+            self._left = _COUNTS_PER_MS
+        self._left -= 1
+        self._counter = counter = (self._counter + 1) & 0xFFFF
+        return f"{self._prefix}{self._time_ms:08X}{counter:04X}"
+
+
+def _month_around(now_ms: int) -> tuple[int, int]:
+    """When the month of a time began and ends, in local time; tools that read ids back do the same."""
+    today = time.localtime(now_ms // 1000)
+    start = time.mktime((today.tm_year, today.tm_mon, 1, 0, 0, 0, 0, 0, -1))
+    end = time.mktime((today.tm_year, today.tm_mon + 1, 1, 0, 0, 0, 0, 0, -1))
+    return int(start) * 1000, int(end) * 1000
+
+
+def _pack_address(address: str) -> bytes:
+    return ipaddress.ip_address(address.partition("%")[0]).packed

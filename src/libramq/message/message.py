@@ -1,0 +1,147 @@
+"""The message: what a producer hands over, and what is stored and received.
+
+`Message` is a value of the producer's. `MessageExt` is the same thing with everything a broker knows about
+it; the record in the commit log and in a pull reply is its byte form.
+
+Upstream: common/message/Message.java, MessageExt.java; client/Validators.java for the bounds.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from libramq.errors import InvalidMessage
+from libramq.message import properties as names
+from libramq.message.ids import encode_host, encode_offset_id
+from libramq.message.names import NOT_ALLOWED_SEND_TOPICS, validate_topic
+
+BODY_BYTES_MAX: Final = 4 * 1024 * 1024  # maxMessageSize
+DELAY_LEVEL_MAX: Final = 18  # messageDelayLevel has 18 of them; the broker takes a higher one as 18.
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a producer sends.
+
+    keys: one text or several; each is found again by a query for it. properties: the user's own; names that
+    mean something to RocketMQ are refused, except WAIT and the TIMER_DELAY_SEC, TIMER_DELAY_MS and
+    TIMER_DELIVER_MS requests. delay_level: 0 for none, 1 (one second) to 18 (two hours).
+    """
+
+    topic: str
+    body: bytes
+    tags: str | None = None
+    keys: str | Sequence[str] = ()
+    properties: dict[str, str] = field(default_factory=dict)
+    flag: int = 0
+    delay_level: int = 0
+
+    def all_properties(self) -> dict[str, str]:
+        """The properties to send: the user's, and those that tags, keys and delay level are stored as."""
+        together = dict(self.properties)
+        if self.keys:
+            together[names.KEYS] = self.keys if isinstance(self.keys, str) else " ".join(self.keys)
+        if self.tags:
+            together[names.TAGS] = self.tags
+        if self.delay_level:
+            together[names.DELAY] = str(self.delay_level)
+        return together
+
+
+def validate(message: Message, body_bytes_max: int = BODY_BYTES_MAX) -> None:
+    """Raise InvalidName or InvalidMessage for a message that no broker would take."""
+    validate_topic(message.topic)
+    if message.topic in NOT_ALLOWED_SEND_TOPICS:
+        raise InvalidMessage(f"sending to topic {message.topic} is not allowed: it is the broker's own")
+    if not isinstance(message.body, bytes | bytearray | memoryview):
+        raise InvalidMessage(f"the body must be bytes, not {type(message.body).__name__}")
+    if not 0 < len(message.body) <= body_bytes_max:
+        raise InvalidMessage(f"a body has between 1 and {body_bytes_max} bytes, not {len(message.body)}")
+    if not -(1 << 31) <= message.flag < 1 << 31:
+        raise InvalidMessage(f"the flag {message.flag} does not fit in 32 bits")
+    if not 0 <= message.delay_level <= DELAY_LEVEL_MAX:
+        raise InvalidMessage(f"the delay level is between 0 and {DELAY_LEVEL_MAX}, not {message.delay_level}")
+    for name in message.properties:
+        if name in names.RESERVED and name not in names.SETTABLE:
+            raise InvalidMessage(f"the property {name} is reserved; choose another name")
+    size = 0
+    for what, text in _texts(message):
+        if not isinstance(text, str):
+            raise InvalidMessage(f"{what} must be a text, not {type(text).__name__}")
+        if not text:
+            raise InvalidMessage(f"{what} is empty")
+        if "\x01" in text or "\x02" in text:
+            raise InvalidMessage(f"{what} has the character 1 or 2 in it, which separate properties")
+        try:
+            size += len(text.encode()) + 1
+        except UnicodeEncodeError:
+            raise InvalidMessage(f"{what} is not proper Unicode") from None
+    if size > names.PROPERTIES_BYTES_MAX:
+        raise InvalidMessage(f"{size} bytes of properties; at most {names.PROPERTIES_BYTES_MAX} are stored")
+
+
+def _texts(message: Message) -> Iterator[tuple[str, str]]:
+    for name, value in message.properties.items():
+        yield "the name of a property", name
+        yield f"the property {name!r}", value
+    if message.tags is not None:
+        yield "the tag", message.tags
+    if isinstance(message.keys, str):
+        if message.keys:
+            yield "the key", message.keys
+    else:
+        for key in message.keys:
+            yield "a key", key
+
+
+@dataclass(slots=True, kw_only=True)
+class MessageExt:
+    """What is stored and received.
+
+    Not frozen: a frozen one costs three times as much to make, and a pull brings 32. Do not change it.
+    body is as the producer gave it (decompressed); body_crc and store_size are those of the record.
+    """
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    flag: int
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: tuple[str, int]
+    store_timestamp_ms: int
+    store_host: tuple[str, int]
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body: bytes
+    properties: dict[str, str]
+    store_size: int
+    body_crc: int
+    broker_name: str = ""
+
+    @property
+    def tags(self) -> str | None:
+        """The tag, where there is one."""
+        return self.properties.get(names.TAGS)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys it can be found by."""
+        return tuple(self.properties.get(names.KEYS, "").split())
+
+    @property
+    def delay_level(self) -> int:
+        """The delay level it was sent with; 0 for none."""
+        level = self.properties.get(names.DELAY, "0")
+        return int(level) if level.isascii() and level.isdigit() and len(level) < 10 else 0
+
+    @property
+    def offset_id(self) -> str:
+        """Where it is stored, as an id."""
+        return encode_offset_id(encode_host(self.store_host), self.physical_offset)
+
+    @property
+    def message_id(self) -> str:
+        """What its producer called it, or where it is stored (MessageClientExt.java)."""
+        return self.properties.get(names.UNIQ_KEY) or self.offset_id

@@ -1,0 +1,105 @@
+"""The names of topics and groups: which are allowed, and which mean something.
+
+Characters `[%|a-zA-Z0-9_-]`; a topic has at most 127 of them (255 for the retry and dead-letter topic of a
+group), a group 120, so that a retry topic can be made of it.
+
+Upstream: common/topic/TopicValidator.java, client/Validators.java, common/MixAll.java.
+"""
+
+import re
+from typing import Final
+
+from libramq.errors import InvalidName
+
+TOPIC_LENGTH_MAX: Final = 127
+GROUP_LENGTH_MAX: Final = 120
+RETRY_OR_DLQ_TOPIC_LENGTH_MAX: Final = 255
+
+RETRY_PREFIX: Final = "%RETRY%"
+DLQ_PREFIX: Final = "%DLQ%"
+REPLY_TOPIC_POSTFIX: Final = "REPLY_TOPIC"
+SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+
+AUTO_CREATE_TOPIC: Final = "TBW102"
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
+TRANS_HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+TRANS_OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TRANS_CHECK_MAX_TIME_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+SELF_TEST_TOPIC: Final = "SELF_TEST_TOPIC"
+OFFSET_MOVED_EVENT_TOPIC: Final = "OFFSET_MOVED_EVENT"
+CHECKPOINT_TOPIC: Final = "CHECKPOINT_TOPIC"
+REBALANCE_EVENTS_TOPIC: Final = "LIBRA_REBALANCE_EVENTS"  # Ours: the design's rebalance events.
+
+SYSTEM_TOPICS: Final = frozenset({
+    AUTO_CREATE_TOPIC, SCHEDULE_TOPIC, BENCHMARK_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC,
+    TRANS_CHECK_MAX_TIME_TOPIC, TRACE_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_EVENT_TOPIC, CHECKPOINT_TOPIC,
+    REBALANCE_EVENTS_TOPIC,
+})  # fmt: skip
+NOT_ALLOWED_SEND_TOPICS: Final = frozenset({
+    SCHEDULE_TOPIC, TRANS_HALF_TOPIC, TRANS_OP_HALF_TOPIC, TRANS_CHECK_MAX_TIME_TOPIC, SELF_TEST_TOPIC,
+    OFFSET_MOVED_EVENT_TOPIC, REBALANCE_EVENTS_TOPIC,
+})  # fmt: skip
+SYSTEM_GROUPS: Final = frozenset({
+    "DEFAULT_PRODUCER", "DEFAULT_CONSUMER", "TOOLS_CONSUMER", "TOOLS_PRODUCER", "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP", "SELF_TEST_P_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER", "CID_ONSAPI_PULL", "CID_RMQ_SYS_TRANS",
+})  # fmt: skip
+
+_ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+
+
+def validate_topic(topic: str) -> str:
+    """The topic itself, where it is a proper name; InvalidName otherwise."""
+    return _validate("topic", topic, _topic_length_max(topic))
+
+
+def validate_group(group: str) -> str:
+    """The group itself, where it is a proper name; InvalidName otherwise."""
+    return _validate("group", group, GROUP_LENGTH_MAX)
+
+
+def is_valid_topic(topic: str) -> bool:
+    """Whether a topic may have this name."""
+    return len(topic) <= _topic_length_max(topic) and _ALLOWED.match(topic) is not None
+
+
+def is_valid_group(group: str) -> bool:
+    """Whether a group may have this name."""
+    return len(group) <= GROUP_LENGTH_MAX and _ALLOWED.match(group) is not None
+
+
+def is_system_topic(topic: str) -> bool:
+    """Whether the topic is the broker's own."""
+    return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def is_system_group(group: str) -> bool:
+    """Whether the group is the broker's or the tools' own."""
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def retry_topic(group: str) -> str:
+    """Where a group's failed messages wait for another attempt."""
+    return RETRY_PREFIX + group
+
+
+def dlq_topic(group: str) -> str:
+    """Where a group's dead letters lie."""
+    return DLQ_PREFIX + group
+
+
+def _topic_length_max(topic: str) -> int:
+    return RETRY_OR_DLQ_TOPIC_LENGTH_MAX if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_LENGTH_MAX
+
+
+def _validate(noun: str, name: str, length_max: int) -> str:
+    if not name or name.isspace():
+        raise InvalidName(f"the {noun} is blank")
+    if len(name) > length_max:
+        raise InvalidName(f"the {noun} {name[:40]!r}… has {len(name)} characters, over {length_max}")
+    if not _ALLOWED.match(name):
+        raise InvalidName(f"the {noun} {name!r} has characters other than letters, digits and % | _ -")
+    return name

@@ -1,0 +1,18 @@
+"""The message queue: one of the numbered queues of a topic at one broker group.
+
+Upstream: common/message/MessageQueue.java. Its order there is topic, broker name, queue id; so is ours,
+and a NamedTuple compares in that order.
+"""
+
+from typing import NamedTuple
+
+
+class MessageQueue(NamedTuple):
+    """Where a message lies or goes."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}@{self.broker_name}:{self.queue_id}"

@@ -1,0 +1,265 @@
+"""The record: a message as it lies in the commit log and travels in a pull reply.
+
+     0  size (4)                 28  physical offset (8)      64  store host (8 or 20)
+     4  magic (4)                36  system flag (4)          72  reconsume times (4)
+     8  body crc (4)             40  born timestamp (8)       76  prepared transaction offset (8)
+    12  queue id (4)             48  born host (8 or 20)      84  body length (4) | body
+    16  flag (4)                 56  store timestamp (8)          topic length (1 or 2) | topic
+    20  queue offset (8)                                          properties length (2) | properties
+
+Offsets are those with IPv4 hosts. The second magic has a topic length of two bytes. The end of a file that
+no record fits in is a blank: its size and a magic of its own.
+
+Upstream: common/message/MessageDecoder.java, store/MessageExtEncoder.java.
+"""
+
+import struct
+import zlib
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from libramq.errors import InvalidMessage, LibraError, RemoteProtocolError, StoreCorrupt
+from libramq.message import sys_flag as flags
+from libramq.message.compression import decompress_body
+from libramq.message.ids import HOST_V4_BYTES, HOST_V6_BYTES, decode_host, encode_host
+from libramq.message.message import MessageExt
+from libramq.message.properties import PROPERTIES_BYTES_MAX, decode_properties, encode_properties
+
+MAGIC_V1: Final = 0xDAA320A7
+MAGIC_V2: Final = 0xDAA320AB
+BLANK_MAGIC: Final = 0xCBD43194
+BLANK_BYTES: Final = 8
+RECORD_BYTES_MIN: Final = 92  # 91 fixed and a topic of one character.
+RECORD_BYTES_MAX: Final = 16 * 1024 * 1024  # NettyDecoder.FRAME_MAX_LENGTH: it must fit in a reply.
+TOPIC_V1_BYTES_MAX: Final = 127  # The length byte is signed on the Java side.
+TOPIC_BYTES_MAX: Final = 32767
+
+HOST_BITS: Final = flags.BORN_HOST_V6 | flags.STORE_HOST_V6
+
+
+def _head(born: int, store: int) -> struct.Struct:
+    return struct.Struct(f">IIIiiqqiq{born}sq{store}siqi")
+
+
+# The fields up to the body, by the two host bits of the system flag.
+HEADS: Final = {
+    0: _head(HOST_V4_BYTES, HOST_V4_BYTES),
+    flags.BORN_HOST_V6: _head(HOST_V6_BYTES, HOST_V4_BYTES),
+    flags.STORE_HOST_V6: _head(HOST_V4_BYTES, HOST_V6_BYTES),
+    HOST_BITS: _head(HOST_V6_BYTES, HOST_V6_BYTES),
+}
+_SYS_FLAG_AT = 36
+_host = lru_cache(maxsize=4096)(decode_host)  # Producers are few, messages many.
+
+
+class RecordHead(NamedTuple):
+    """What dispatch, recovery and search need of a record, read without touching its body."""
+
+    size: int
+    magic: int
+    body_crc: int
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    sys_flag: int
+    store_timestamp_ms: int
+    body_start: int
+    body_end: int
+    topic: str
+    properties: bytes
+
+
+@lru_cache(maxsize=65536)  # Topics are capped well below; one entry is about 200 bytes.
+def topic_prefix(topic: str) -> tuple[int, bytes]:
+    """The magic for a topic, and the topic with its length before it."""
+    name = topic.encode()
+    if len(name) <= TOPIC_V1_BYTES_MAX:
+        return MAGIC_V1, len(name).to_bytes(1) + name
+    if len(name) > TOPIC_BYTES_MAX:
+        raise InvalidMessage(f"a topic of {len(name)} bytes")
+    return MAGIC_V2, len(name).to_bytes(2) + name
+
+
+def record_size(topic: str, body_size: int, properties_size: int, sys_flag: int) -> int:
+    """Bytes of the record of such a message."""
+    return HEADS[sys_flag & HOST_BITS].size + body_size + len(topic_prefix(topic)[1]) + 2 + properties_size
+
+
+def encode_record(
+    *,
+    topic: str,
+    queue_id: int,
+    queue_offset: int,
+    physical_offset: int,
+    body: bytes,
+    properties: bytes,
+    flag: int = 0,
+    sys_flag: int = 0,
+    born_timestamp_ms: int = 0,
+    born_host: bytes = bytes(HOST_V4_BYTES),
+    store_timestamp_ms: int = 0,
+    store_host: bytes = bytes(HOST_V4_BYTES),
+    reconsume_times: int = 0,
+    prepared_transaction_offset: int = 0,
+) -> bytes:
+    """The record of a message; the store itself packs batches of them (store.commit_log)."""
+    if len(properties) > PROPERTIES_BYTES_MAX:
+        raise InvalidMessage(f"{len(properties)} bytes of properties; at most {PROPERTIES_BYTES_MAX} fit")
+    sys_flag = sys_flag & ~HOST_BITS | host_bits(born_host, store_host)
+    head = HEADS[sys_flag & HOST_BITS]
+    magic, topic_bytes = topic_prefix(topic)
+    size = head.size + len(body) + len(topic_bytes) + 2 + len(properties)
+    return b"".join((
+        head.pack(
+            size, magic, zlib.crc32(body) & 0x7FFF_FFFF, queue_id, flag, queue_offset, physical_offset,
+            sys_flag, born_timestamp_ms, born_host, store_timestamp_ms, store_host, reconsume_times,
+            prepared_transaction_offset, len(body),
+        ),
+        body, topic_bytes, len(properties).to_bytes(2), properties,
+    ))  # fmt: skip
+
+
+def encode_message(message: MessageExt) -> bytes:
+    """The record of a received message; its body is stored as it is, so the compression bits are cleared."""
+    return encode_record(
+        topic=message.topic,
+        queue_id=message.queue_id,
+        queue_offset=message.queue_offset,
+        physical_offset=message.physical_offset,
+        body=message.body,
+        properties=encode_properties(message.properties),
+        flag=message.flag,
+        sys_flag=message.sys_flag & ~(flags.COMPRESSED | flags.COMPRESSION_MASK),
+        born_timestamp_ms=message.born_timestamp_ms,
+        born_host=encode_host(message.born_host),
+        store_timestamp_ms=message.store_timestamp_ms,
+        store_host=encode_host(message.store_host),
+        reconsume_times=message.reconsume_times,
+        prepared_transaction_offset=message.prepared_transaction_offset,
+    )
+
+
+def decode_record(
+    data: bytes, start: int = 0, *, decompress: bool = True, check_crc: bool = False, broker_name: str = ""
+) -> tuple[MessageExt, int] | None:
+    """Read one record; None until it is whole, RemoteProtocolError where it never can be."""
+    bounds = _bounds(data, start, RemoteProtocolError)
+    if bounds is None:
+        return None
+    end, head, magic = bounds
+    (
+        size, _, body_crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born_timestamp_ms,
+        born_host, store_timestamp_ms, store_host, reconsume_times, prepared_transaction_offset, body_length,
+    ) = head.unpack_from(data, start)  # fmt: skip
+    body_start = start + head.size
+    body_end, topic, properties_start = _tail(data, body_start, body_length, end, magic, RemoteProtocolError)
+    body = bytes(data[body_start:body_end])
+    if check_crc and zlib.crc32(body) & 0x7FFF_FFFF != body_crc:
+        raise RemoteProtocolError(f"the body of the record at {physical_offset} does not have its checksum")
+    if decompress and sys_flag & flags.COMPRESSED:
+        body = decompress_body(body, sys_flag)
+    message = MessageExt(
+        topic=topic,
+        queue_id=queue_id,
+        queue_offset=queue_offset,
+        physical_offset=physical_offset,
+        flag=flag,
+        sys_flag=sys_flag,
+        born_timestamp_ms=born_timestamp_ms,
+        born_host=_host(born_host),
+        store_timestamp_ms=store_timestamp_ms,
+        store_host=_host(store_host),
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared_transaction_offset,
+        body=body,
+        properties=decode_properties(bytes(data[properties_start:end])),
+        store_size=size,
+        body_crc=body_crc,
+        broker_name=broker_name,
+    )
+    return message, end
+
+
+def decode_records(data: bytes, *, decompress: bool = True, broker_name: str = "") -> list[MessageExt]:
+    """All the records of a pull reply."""
+    messages = []
+    start = 0
+    while start < len(data):
+        decoded = decode_record(data, start, decompress=decompress, broker_name=broker_name)
+        if decoded is None:
+            raise RemoteProtocolError(f"the last record of {len(data)} bytes is cut off at {start}")
+        messages.append(decoded[0])
+        start = decoded[1]
+    return messages
+
+
+def peek_record(data: bytes, start: int = 0) -> RecordHead | None:
+    """The fields of a stored record; None until it is whole, StoreCorrupt where it is none (or a blank)."""
+    bounds = _bounds(data, start, StoreCorrupt)
+    if bounds is None:
+        return None
+    end, head, magic = bounds
+    fields = head.unpack_from(data, start)
+    body_start = start + head.size
+    body_end, topic, properties_start = _tail(data, body_start, fields[14], end, magic, StoreCorrupt)
+    return RecordHead(
+        fields[0], magic, fields[2], fields[3], fields[5], fields[6], fields[7], fields[10],
+        body_start, body_end, topic, bytes(data[properties_start:end]),
+    )  # fmt: skip
+
+
+def has_good_crc(data: bytes, head: RecordHead) -> bool:
+    """Whether the body of a peeked record is what was written."""
+    return zlib.crc32(memoryview(data)[head.body_start : head.body_end]) & 0x7FFF_FFFF == head.body_crc
+
+
+def encode_blank(size: int) -> bytes:
+    """The mark at the end of a file that says: the next record is in the next file."""
+    return struct.pack(">II", size, BLANK_MAGIC)
+
+
+def host_bits(born_host: bytes, store_host: bytes) -> int:
+    """The bits of the system flag that say how long the hosts are."""
+    born = flags.BORN_HOST_V6 if len(born_host) == HOST_V6_BYTES else 0
+    return born | (flags.STORE_HOST_V6 if len(store_host) == HOST_V6_BYTES else 0)
+
+
+def _bounds(data: bytes, start: int, error: type[LibraError]) -> tuple[int, struct.Struct, int] | None:
+    """Where the record ends, how it begins, and its magic; None until it is whole."""
+    if len(data) - start < 8:
+        return None
+    size = int.from_bytes(data[start : start + 4])
+    magic = int.from_bytes(data[start + 4 : start + 8])
+    if magic != MAGIC_V1 and magic != MAGIC_V2:
+        raise error(f"no record begins at {start}: magic {magic:#010x}")
+    if not RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX:
+        raise error(f"a record of {size} bytes at {start}")
+    end = start + size
+    if len(data) < end:
+        return None
+    head = HEADS[data[start + _SYS_FLAG_AT + 3] & HOST_BITS]
+    if head.size > size:
+        raise error(f"a record of {size} bytes at {start} is too short for its hosts")
+    return end, head, magic
+
+
+def _tail(
+    data: bytes, body_start: int, body_length: int, end: int, magic: int, error: type[LibraError]
+) -> tuple[int, str, int]:
+    """Where the body ends, the topic, and where the properties begin; they must end where the record does."""
+    body_end = body_start + body_length
+    topic_start = body_end + (1 if magic == MAGIC_V1 else 2)
+    if body_length < 0 or topic_start > end:
+        raise error(f"a body of {body_length} bytes runs past its record")
+    topic_end = topic_start + int.from_bytes(data[body_end:topic_start])
+    properties_start = topic_end + 2
+    if properties_start > end:
+        raise error("a topic runs past its record")
+    if properties_start + int.from_bytes(data[topic_end:properties_start]) != end:
+        raise error("the parts of a record do not add up to its size")
+    return body_end, _topic(bytes(data[topic_start:topic_end])), properties_start
+
+
+@lru_cache(maxsize=65536)
+def _topic(name: bytes) -> str:
+    return name.decode("utf-8", "replace")

@@ -1,0 +1,31 @@
+"""The tag code: the hash of a tag by which queues are filtered without reading messages.
+
+Java's String.hashCode, h = 31 * h + c over UTF-16 code units, wrapped to signed 32 bits. As a tag code it
+is sign-extended to the 64 bits of a consume queue unit; no tag is 0. Collisions are for the client to sort
+out.
+
+Upstream: store/MessageExtBrokerInner.java, tagsString2tagsCode.
+"""
+
+from functools import lru_cache
+
+_CODES_KEPT = 4096  # Tags are few and come with every message; each kept one is about 200 bytes.
+
+
+def java_hash(text: str) -> int:
+    """Java's String.hashCode: a signed 32-bit number."""
+    value = 0
+    if text.isascii():
+        for unit in text.encode():
+            value = (31 * value + unit) & 0xFFFF_FFFF
+    else:
+        units = text.encode("utf-16-be", "surrogatepass")
+        for position in range(0, len(units), 2):
+            value = (31 * value + (units[position] << 8 | units[position + 1])) & 0xFFFF_FFFF
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+@lru_cache(maxsize=_CODES_KEPT)
+def tag_code(tags: str | None) -> int:
+    """What a consume queue unit holds for a message with these tags."""
+    return java_hash(tags) if tags else 0

@@ -1,0 +1,6 @@
+"""The name server: which brokers live, and which queues of which topics they hold."""
+
+from libramq.nameserver.name_server import NAME_SERVER_PORT, NameServer
+from libramq.nameserver.route_info import RouteInfo
+
+__all__ = ["NAME_SERVER_PORT", "NameServer", "RouteInfo"]

@@ -1,0 +1,141 @@
+"""The name server's processors: each turns one request into an answer from the route table.
+
+Upstream: processor/DefaultRequestProcessor.java, ClientRequestProcessor.java.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from libramq.codes import RequestCode, ResponseCode
+from libramq.logs import get_logger
+from libramq.nameserver.registration import decode_registration
+from libramq.nameserver.route_info import BrokerAddress, RouteInfo
+from libramq.remoting import fastjson
+from libramq.remoting import headers as h
+from libramq.remoting.body.codec import decode_body, encode_body
+from libramq.remoting.body.route import KVTable, TopicList
+from libramq.remoting.body.topic_config import DataVersion
+from libramq.rpc.endpoint import Processor, Request
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+
+log = get_logger(__name__)
+
+#: MQVersion.V4_9_4: who is this new reads standard JSON.
+VERSION_WITH_STANDARD_JSON: Final = 401
+#: DefaultRequestProcessor reads the zone from the ext fields (MixAll.ZONE_NAME).
+ZONE_NAME: Final = "__ZONE_NAME"
+#: FAQUrl.suggestTodo(APPLY_TOPIC_URL): tools compare remarks, so it is Apache's to the letter.
+FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+
+#: What a broker gets back at registration: upstream the order configuration, of which we keep none.
+_NO_ORDER_CONFIG: Final = encode_body(KVTable())
+
+
+class NameServerProcessor:
+    """Answers requests from a route table."""
+
+    def __init__(self, route_info: RouteInfo) -> None:
+        self._route_info = route_info
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Request code → who answers it."""
+        return {
+            RequestCode.REGISTER_BROKER: self.register_broker,
+            RequestCode.UNREGISTER_BROKER: self.unregister_broker,
+            RequestCode.QUERY_DATA_VERSION: self.query_data_version,
+            RequestCode.BROKER_HEARTBEAT: self.broker_heartbeat,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.topic_route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster_info,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.all_topics,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self.delete_topic,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_by_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
+        }
+
+    def register_broker(self, request: Request) -> Outcome:
+        """103: a broker tells that it is there, and its topics."""
+        command = request.command
+        header = h.decode_header(command, h.RegisterBrokerHeader)
+        table = decode_registration(
+            command.body, compressed=header.compressed, version=command.version, crc=header.body_crc32
+        )
+        registered = self._route_info.register(
+            header,
+            table,
+            owner=request.peer,
+            zone=command.ext.get(ZONE_NAME),
+            now_ms=request.monotonic_ms,
+        )
+        if registered.is_new:
+            log.info(
+                "broker registered",
+                cluster=header.cluster_name,
+                broker=header.broker_name,
+                id=header.broker_id,
+                address=header.broker_addr,
+                topics=len(table.topic_config_table),
+            )
+        answer = {"masterAddr": registered.master_address, "haServerAddr": registered.ha_address}
+        return Reply(ext={name: value for name, value in answer.items() if value}, body=_NO_ORDER_CONFIG)
+
+    def unregister_broker(self, request: Request) -> Outcome:
+        """104: a broker leaves."""
+        header = h.decode_header(request.command, h.UnregisterBrokerHeader)
+        key = BrokerAddress(header.cluster_name, header.broker_addr)
+        if self._route_info.unregister(key, owner=request.peer):
+            log.info("broker unregistered", broker=header.broker_name, address=header.broker_addr)
+        return SUCCESS
+
+    def query_data_version(self, request: Request) -> Outcome:
+        """322: whether a broker's topic table is another than the one it registered."""
+        header = h.decode_header(request.command, h.UnregisterBrokerHeader)
+        theirs = decode_body(request.command.body, DataVersion)
+        key = BrokerAddress(header.cluster_name, header.broker_addr)
+        self._route_info.heard(key, request.monotonic_ms)
+        ours = self._route_info.data_version(key)
+        changed = "false" if ours == theirs else "true"
+        return Reply(ext={"changed": changed}, body=encode_body(ours) if ours is not None else b"")
+
+    def broker_heartbeat(self, request: Request) -> Outcome:
+        """904: a sign of life."""
+        header = h.decode_header(request.command, h.BrokerHeartbeatHeader)
+        self._route_info.heard(BrokerAddress(header.cluster_name, header.broker_addr), request.monotonic_ms)
+        return SUCCESS
+
+    def topic_route(self, request: Request) -> Outcome:
+        """105: where a topic's queues are."""
+        header = h.decode_header(request.command, h.RouteHeader)
+        route = self._route_info.route(header.topic)
+        if route is None:
+            remark = f"No topic route info in name server for the topic: {header.topic}{FAQ}"
+            return Reply(ResponseCode.TOPIC_NOT_EXIST, remark)
+        standard = header.accept_standard_json_only or request.command.version >= VERSION_WITH_STANDARD_JSON
+        return Reply(body=fastjson.dumps_standard(route) if standard else encode_body(route))
+
+    def cluster_info(self, _: Request) -> Outcome:
+        """106: all clusters and brokers; in the loose dialect whoever asks."""
+        return Reply(body=encode_body(self._route_info.clusters()))
+
+    def all_topics(self, _: Request) -> Outcome:
+        """206: the names of all topics."""
+        return Reply(body=encode_body(TopicList(topic_list=self._route_info.topics())))
+
+    def delete_topic(self, request: Request) -> Outcome:
+        """216: forget a topic's route."""
+        header = h.decode_header(request.command, h.DeleteTopicInNamesrvHeader)
+        self._route_info.delete_topic(header.topic, header.cluster_name)
+        return SUCCESS
+
+    def topics_by_cluster(self, request: Request) -> Outcome:
+        """224: the names of the topics of one cluster."""
+        header = h.decode_header(request.command, h.ClusterHeader)
+        return Reply(
+            body=encode_body(TopicList(topic_list=self._route_info.topics_of_cluster(header.cluster)))
+        )
+
+    def system_topics(self, _: Request) -> Outcome:
+        """304: cluster and broker names, which are topics too, and a broker to ask for more."""
+        info = self._route_info.clusters()
+        names = [name for cluster, brokers in info.cluster_addr_table.items() for name in (cluster, *brokers)]
+        address = next((broker.any_address for broker in info.broker_addr_table.values()), None)
+        return Reply(body=encode_body(TopicList(topic_list=names, broker_addr=address)))

@@ -1,0 +1,139 @@
+"""A registration: the bytes by which a broker tells its topics, as JSON or as one zlib stream.
+
+    compressed = zlib( length (4), DataVersion JSON | topic count (4), { length (4), topic text } …
+                       | length (4), filter server JSON | mapping count (4), { length (4), JSON } … )
+    topic text = name readQueues writeQueues perm filterType attributesJSON
+
+Upstream: body/RegisterBrokerBody.java, TopicConfig.encode, DefaultRequestProcessor.checksum.
+"""
+
+import zlib
+from typing import Any, Final
+
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, RemoteProtocolError
+from libramq.remoting import fastjson
+from libramq.remoting.body.codec import decode_body, from_value
+from libramq.remoting.body.topic_config import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+)
+
+#: Ours: what a compressed body may grow to, four times what an uncompressed one may have.
+INFLATED_BYTES_MAX: Final = 60 * 1024 * 1024
+#: MQVersion.V3_0_11: older brokers send the bare topic table.
+VERSION_WITH_BODY: Final = 37
+#: MQVersion.V5_0_0: static topics' mappings follow in the compressed form.
+VERSION_WITH_MAPPINGS: Final = 413
+#: The first byte of a zlib stream of the usual window; no JSON begins with it.
+_ZLIB_MARK: Final = b"\x78"
+
+
+def decode_registration(
+    data: bytes, *, compressed: bool, version: int, crc: int = 0
+) -> TopicConfigSerializeWrapper:
+    """Read a broker's topic table.
+
+    crc: CRC-32 of the bytes without its sign bit; 0 when the broker gave none.
+    Apache's broker says `compressed=false` even of a body it did compress, so the bytes are asked too.
+    """
+    if crc and crc != zlib.crc32(data) & 0x7FFF_FFFF:
+        raise BrokerError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+    if not data:
+        return TopicConfigSerializeWrapper()
+    if version < VERSION_WITH_BODY:
+        return decode_body(data, TopicConfigSerializeWrapper)
+    if compressed or data.startswith(_ZLIB_MARK):
+        return _decode_inflated(_inflate(data), with_mappings=version >= VERSION_WITH_MAPPINGS)
+    return decode_body(data, RegisterBrokerBody).topic_config_serialize_wrapper
+
+
+def encode_compressed(wrapper: TopicConfigSerializeWrapper) -> bytes:
+    """Write the compressed form, as a broker of 5.0 or later does."""
+    texts = [fastjson.dumps(wrapper.data_version)]
+    parts = [_sized(texts[0]), len(wrapper.topic_config_table).to_bytes(4)]
+    parts.extend(_sized(_topic_text(config)) for config in wrapper.topic_config_table.values())
+    parts.append(_sized(b"[]"))
+    parts.append(len(wrapper.topic_queue_mapping_info_map).to_bytes(4))
+    parts.extend(_sized(fastjson.dumps(info)) for info in wrapper.topic_queue_mapping_info_map.values())
+    return zlib.compress(b"".join(parts), level=9)
+
+
+def _inflate(data: bytes) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        inflated = inflater.decompress(data, INFLATED_BYTES_MAX)
+    except zlib.error as error:
+        raise RemoteProtocolError(f"compressed registration: {error}") from None
+    if not inflater.eof:
+        raise RemoteProtocolError(
+            f"compressed registration is cut short or grows beyond {INFLATED_BYTES_MAX} bytes"
+        )
+    return inflated
+
+
+def _decode_inflated(data: bytes, *, with_mappings: bool) -> TopicConfigSerializeWrapper:
+    data_version, position = _take(data, 0)
+    topic_count, position = _count(data, position)
+    topics: dict[str, TopicConfig] = {}
+    for _ in range(topic_count):
+        text, position = _take(data, position)
+        config = _decode_topic(text)
+        topics[config.topic_name] = config
+    _filter_servers, position = _take(data, position)
+    mappings: dict[str, Any] = {}
+    if with_mappings:
+        mapping_count, position = _count(data, position)
+        for _ in range(mapping_count):
+            text, position = _take(data, position)
+            info = fastjson.loads(text)
+            if not isinstance(info, dict) or not isinstance(info.get("topic"), str):
+                raise RemoteProtocolError("compressed registration: a queue mapping without its topic")
+            mappings[info["topic"]] = info
+    return TopicConfigSerializeWrapper(
+        data_version=decode_body(data_version, DataVersion),
+        topic_config_table=topics,
+        topic_queue_mapping_info_map=mappings,
+    )
+
+
+def _decode_topic(text: bytes) -> TopicConfig:
+    parts = text.decode(errors="replace").split(" ", 5)
+    if len(parts) < 5:
+        raise RemoteProtocolError(f"compressed registration: topic of {len(parts)} parts, 5 are needed")
+    members = dict(
+        zip(("topicName", "readQueueNums", "writeQueueNums", "perm", "topicFilterType"), parts, strict=False)
+    )
+    return from_value(members, TopicConfig)
+
+
+def _topic_text(config: TopicConfig) -> bytes:
+    attributes = fastjson.dumps(config.attributes).decode()
+    return (
+        f"{config.topic_name} {config.read_queue_nums} {config.write_queue_nums} {config.perm} "
+        f"{config.topic_filter_type} {attributes}"
+    ).encode()
+
+
+def _sized(text: bytes) -> bytes:
+    return len(text).to_bytes(4) + text
+
+
+def _count(data: bytes, position: int) -> tuple[int, int]:
+    """Read a number of things, each of which takes four bytes at least."""
+    count = int.from_bytes(data[position : position + 4], signed=True)
+    position += 4
+    if not 0 <= count <= (len(data) - position) // 4:
+        raise RemoteProtocolError(f"compressed registration: {count} entries in {len(data)} bytes")
+    return count, position
+
+
+def _take(data: bytes, position: int) -> tuple[bytes, int]:
+    """Read a length and as many bytes."""
+    size = int.from_bytes(data[position : position + 4], signed=True)
+    start = position + 4
+    if not 0 <= size <= len(data) - start:
+        raise RemoteProtocolError(f"compressed registration: {size} bytes at {position} of {len(data)}")
+    return data[start : start + size], start + size

@@ -1,0 +1,158 @@
+"""The consumer offset: how far each group has read each queue.
+
+    "topic@group" → {queue id: offset}
+
+Committed offsets are the next message to read. None is negative, and none lies beyond the durable end of
+its queue, which the caller gives: a broker that lost its newest messages must not skip those that come
+after. A pending reset outranks what consumers commit, until their next pull has been told of it.
+
+Changes are returned as records for the journal; nothing here writes.
+
+Upstream: broker/offset/ConsumerOffsetManager.java.
+"""
+
+from collections.abc import Callable, Mapping
+
+from libramq.offsets.journal import OffsetRecord, RecordKind
+
+SEPARATOR = "@"
+
+
+class ConsumerOffset:
+    """The table of committed offsets."""
+
+    def __init__(self) -> None:
+        self._offsets: dict[str, dict[int, int]] = {}
+        self._resets: dict[str, dict[int, int]] = {}
+
+    def commit(
+        self, group: str, topic: str, queue_id: int, offset: int, durable_end: int
+    ) -> OffsetRecord | None:
+        """The group has read the queue up to an offset; None where nothing changes or a reset is pending."""
+        key = topic + SEPARATOR + group
+        resets = self._resets.get(key)
+        if resets is not None and queue_id in resets:
+            return None
+        offset = max(0, min(offset, durable_end))
+        offsets = self._offsets.get(key)
+        if offsets is None:
+            offsets = self._offsets[key] = {}
+        if offsets.get(queue_id) == offset:
+            return None
+        offsets[queue_id] = offset
+        return OffsetRecord(RecordKind.COMMIT, key, queue_id, offset)
+
+    def query(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The offset to read next, or None where the group has committed none."""
+        key = topic + SEPARATOR + group
+        resets = self._resets.get(key)
+        if resets is not None and queue_id in resets:
+            return resets[queue_id]
+        offsets = self._offsets.get(key)
+        return offsets.get(queue_id) if offsets is not None else None
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int, durable_end: int) -> OffsetRecord:
+        """Set an offset over what consumers say; their next pull is to be answered with it."""
+        key = topic + SEPARATOR + group
+        offset = max(0, min(offset, durable_end))
+        self._resets.setdefault(key, {})[queue_id] = offset
+        self._offsets.setdefault(key, {})[queue_id] = offset
+        return OffsetRecord(RecordKind.RESET, key, queue_id, offset)
+
+    def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Whether a reset waits for the next pull."""
+        return queue_id in self._resets.get(topic + SEPARATOR + group, ())
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> tuple[int, OffsetRecord] | None:
+        """The pending reset, which a pull is now told of."""
+        key = topic + SEPARATOR + group
+        resets = self._resets.get(key)
+        if resets is None or queue_id not in resets:
+            return None
+        offset = resets.pop(queue_id)
+        if not resets:
+            del self._resets[key]
+        return offset, OffsetRecord(RecordKind.RESET_TAKEN, key, queue_id, offset)
+
+    def offsets(self, group: str, topic: str) -> dict[int, int]:
+        """The committed offsets of a group in a topic, by queue id."""
+        return dict(self._offsets.get(topic + SEPARATOR + group, ()))
+
+    def clone(
+        self, source_group: str, group: str, topic: str, durable_end: Callable[[str, int], int]
+    ) -> list[OffsetRecord]:
+        """Give a group what another one has committed."""
+        changes = []
+        for queue_id, offset in self.offsets(source_group, topic).items():
+            change = self.commit(group, topic, queue_id, offset, durable_end(topic, queue_id))
+            if change is not None:
+                changes.append(change)
+        return changes
+
+    def topics_of_group(self, group: str) -> set[str]:
+        """The topics that a group has read."""
+        return {topic for topic, reader in map(_parts, self._offsets) if reader == group}
+
+    def groups_of_topic(self, topic: str) -> set[str]:
+        """The groups that have read a topic."""
+        return {reader for name, reader in map(_parts, self._offsets) if name == topic}
+
+    def remove_group(self, group: str) -> list[OffsetRecord]:
+        """Forget a group."""
+        return self._remove([key for key in self._offsets if _parts(key)[1] == group])
+
+    def remove_topic(self, topic: str) -> list[OffsetRecord]:
+        """Forget what was read of a topic."""
+        return self._remove([key for key in self._offsets if _parts(key)[0] == topic])
+
+    def clamp(self, durable_end: Callable[[str, int], int | None]) -> list[OffsetRecord]:
+        """Bring every offset within its queue, after the store was opened; None means that nobody knows."""
+        changes = []
+        for key, offsets in self._offsets.items():
+            topic = _parts(key)[0]
+            for queue_id, offset in offsets.items():
+                end = durable_end(topic, queue_id)
+                if end is not None and offset > end:
+                    offsets[queue_id] = end
+                    changes.append(OffsetRecord(RecordKind.COMMIT, key, queue_id, end))
+        return changes
+
+    def apply(self, record: OffsetRecord) -> None:
+        """Make a change that a journal remembers."""
+        match record.kind:
+            case RecordKind.COMMIT:
+                self._offsets.setdefault(record.key, {})[record.queue_id] = record.offset
+            case RecordKind.RESET:
+                self._offsets.setdefault(record.key, {})[record.queue_id] = record.offset
+                self._resets.setdefault(record.key, {})[record.queue_id] = record.offset
+            case RecordKind.RESET_TAKEN:
+                resets = self._resets.get(record.key, {})
+                resets.pop(record.queue_id, None)
+                if not resets:
+                    self._resets.pop(record.key, None)
+            case RecordKind.REMOVE:
+                self._offsets.pop(record.key, None)
+                self._resets.pop(record.key, None)
+
+    def tables(self) -> dict[str, dict[str, dict[int, int]]]:
+        """The tables under their names in consumerOffset.json."""
+        return {
+            "offsetTable": {key: dict(offsets) for key, offsets in self._offsets.items()},
+            "resetOffsetTable": {key: dict(offsets) for key, offsets in self._resets.items()},
+        }
+
+    def load(self, offsets: Mapping[str, Mapping[int, int]], resets: Mapping[str, Mapping[int, int]]) -> None:
+        """Start from tables that were read."""
+        self._offsets = {key: dict(queues) for key, queues in offsets.items()}
+        self._resets = {key: dict(queues) for key, queues in resets.items() if queues}
+
+    def _remove(self, keys: list[str]) -> list[OffsetRecord]:
+        for key in keys:
+            self._offsets.pop(key, None)
+            self._resets.pop(key, None)
+        return [OffsetRecord(RecordKind.REMOVE, key) for key in keys]
+
+
+def _parts(key: str) -> tuple[str, str]:
+    topic, _, group = key.partition(SEPARATOR)
+    return topic, group

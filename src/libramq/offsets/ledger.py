@@ -1,0 +1,160 @@
+"""The offset ledger: the committed offsets with the files that remember them.
+
+    consumerOffset.journal.N   every change since the last fold, written before it is acknowledged
+    consumerOffset.json        Apache's file, written every 5 s, the old one kept as .bak
+
+A fold begins a new journal, writes the whole table, and removes the journals before. Whatever the moment of
+a crash, the file and the journals that are there give the same table again.
+
+Upstream: broker/offset/ConsumerOffsetManager.java, common/ConfigManager.java.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from libramq.errors import RemoteProtocolError, StoreCorrupt
+from libramq.filesystem import BACKUP_SUFFIX, FileSystem
+from libramq.offsets.consumer_offset import ConsumerOffset
+from libramq.offsets.journal import OffsetJournal, OffsetRecord
+from libramq.remoting import fastjson
+
+FILE_NAME: Final = "consumerOffset.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PersistPlan:
+    """What a fold writes; may be written in a thread."""
+
+    path: Path
+    text: str
+    journals_through: int
+
+
+def run_persist(filesystem: FileSystem, plan: PersistPlan) -> None:
+    """Write the table; may be called in a thread."""
+    filesystem.replace_text(plan.path, plan.text)
+
+
+class OffsetLedger:
+    """Committed offsets that survive the process."""
+
+    def __init__(self, filesystem: FileSystem, config_directory: Path) -> None:
+        self.offsets = ConsumerOffset()
+        self._filesystem = filesystem
+        self._path = config_directory / FILE_NAME
+        self._journal = OffsetJournal(filesystem, config_directory)
+        self._version: dict[str, int] = {"counter": 0, "stateVersion": 0, "timestamp": 0}
+        self._has_changes = False
+
+    def open(self, now_ms: int) -> None:
+        """Read the table and what happened after it; fold both. StoreCorrupt where the file is no table."""
+        found = self._read()
+        if found is not None:
+            offsets, resets, self._version = found
+            self.offsets.load(offsets, resets)
+        for record in self._journal.replay():
+            self.offsets.apply(record)
+            self._has_changes = True
+        self.persist(now_ms)
+
+    def append(self, records: Iterable[OffsetRecord]) -> None:
+        """Journal changes, all by one write; after it they may be acknowledged."""
+        self._journal.append(records)
+        self._has_changes = True
+
+    def plan_persist(self, now_ms: int) -> PersistPlan | None:
+        """The fold that is due, if anything changed; `run_persist` it, then `complete_persist`."""
+        if not self._has_changes:
+            return None
+        self._has_changes = False
+        counter = self._version["counter"] + 1
+        self._version = {**self._version, "counter": counter, "timestamp": now_ms}
+        through = self._journal.begin_file()
+        document = {"dataVersion": self._version, **self.offsets.tables()}
+        text = fastjson.dumps(document, indent=True).decode()
+        return PersistPlan(path=self._path, text=text, journals_through=through)
+
+    def complete_persist(self, plan: PersistPlan) -> None:
+        """The table is written: the journals before it are not needed any more."""
+        self._journal.remove_through(plan.journals_through)
+
+    def fail_persist(self) -> None:
+        """The table was not written; the journals stay, and the next fold is due."""
+        self._has_changes = True
+
+    def persist(self, now_ms: int) -> None:
+        """Fold now, waiting for the disk."""
+        plan = self.plan_persist(now_ms)
+        if plan is not None:
+            try:
+                run_persist(self._filesystem, plan)
+            except OSError:
+                self.fail_persist()
+                raise
+            self.complete_persist(plan)
+
+    def close(self, now_ms: int) -> None:
+        """Fold and close."""
+        try:
+            self.persist(now_ms)
+        finally:
+            self._journal.close()
+
+    def data_version(self) -> dict[str, int]:
+        """The version of the table, for GET_ALL_CONSUMER_OFFSET and slaves."""
+        return dict(self._version)
+
+    def to_json(self) -> bytes:
+        """The table as GET_ALL_CONSUMER_OFFSET answers it."""
+        return fastjson.dumps({"dataVersion": self._version, **self.offsets.tables()})
+
+    def _read(self) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]], dict[str, int]] | None:
+        failed: RemoteProtocolError | None = None
+        for path in (self._path, self._path.with_name(self._path.name + BACKUP_SUFFIX)):
+            text = self._filesystem.read_text(path)
+            if text is None or not text.strip():
+                continue
+            try:
+                document = fastjson.loads(text)
+                if not isinstance(document, dict):
+                    raise RemoteProtocolError(f"{path} holds no table")
+                return (
+                    _table(document.get("offsetTable")),
+                    _table(document.get("resetOffsetTable")),
+                    {**self._version, **_integers(document.get("dataVersion"))},
+                )
+            except RemoteProtocolError as error:
+                failed = error
+        if failed is not None:
+            # Starting without offsets would send every group back to the beginning.
+            raise StoreCorrupt(f"{self._path} cannot be read ({failed}), and neither can its {BACKUP_SUFFIX}")
+        return None
+
+
+def _table(value: Any) -> dict[str, dict[int, int]]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise RemoteProtocolError("an offset table is no object")
+    table: dict[str, dict[int, int]] = {}
+    for key, offsets in value.items():
+        if not isinstance(key, str) or not isinstance(offsets, dict):
+            raise RemoteProtocolError(f"the offsets of {key!r} are no object")
+        table[key] = {}
+        for queue_id, offset in offsets.items():
+            # Standard JSON has quoted them.
+            if isinstance(queue_id, str) and queue_id.isascii() and queue_id.isdecimal():
+                queue_id = int(queue_id)
+            if not isinstance(queue_id, int) or not isinstance(offset, int):
+                raise RemoteProtocolError(f"an offset of {key!r} is no number")
+            if 0 <= queue_id < 1 << 31 and 0 <= offset < 1 << 63:
+                table[key][queue_id] = offset
+    return table
+
+
+def _integers(value: Any) -> dict[str, int]:
+    if not isinstance(value, dict):
+        return {}
+    return {name: number for name, number in value.items() if type(name) is str and type(number) is int}

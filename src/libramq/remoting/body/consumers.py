@@ -1,0 +1,114 @@
+"""Bodies about consumers: who is there, which queues they lock, how far they are.
+
+Upstream: body/GetConsumerListByGroupResponseBody.java, LockBatchRequestBody.java, ConsumerConnection.java,
+admin/ConsumeStats.java, admin/TopicStatsTable.java.
+"""
+
+import msgspec
+
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.codec import Body
+from libramq.remoting.body.heartbeat import SubscriptionData
+
+
+class ConsumerList(Body, frozen=True, kw_only=True):
+    """The client ids of a group's members."""
+
+    consumer_id_list: list[str] = []
+
+
+class QueueRef(Body, frozen=True, kw_only=True):
+    """A message queue as a JSON object."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    @property
+    def queue(self) -> MessageQueue:
+        """As the queue it names."""
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+    @classmethod
+    def of(cls, queue: MessageQueue) -> "QueueRef":
+        """The object for a queue."""
+        return cls(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
+
+
+class LockBatchBody(Body, frozen=True, kw_only=True):
+    """LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: queues a client wants to own alone, or gives up."""
+
+    consumer_group: str
+    client_id: str
+    mq_set: list[QueueRef] = []
+    only_this_broker: bool = False
+
+
+class LockBatchReply(Body, frozen=True, kw_only=True):
+    """The queues that the client holds now."""
+
+    lock_ok_mq_set: list[QueueRef] = msgspec.field(name="lockOKMQSet", default_factory=list)
+
+
+class ClientConnection(Body, frozen=True, kw_only=True):
+    """One connected client (Connection.java)."""
+
+    client_id: str
+    client_addr: str
+    language: str
+    version: int
+
+
+class ConsumerConnection(Body, frozen=True, kw_only=True):
+    """A group's connected members and what they subscribe to."""
+
+    connection_set: list[ClientConnection] = []
+    subscription_table: dict[str, SubscriptionData] = {}
+    consume_type: str | None = None
+    message_model: str | None = None
+    consume_from_where: str | None = None
+
+
+class ProducerConnection(Body, frozen=True, kw_only=True):
+    """A producer group's connected members."""
+
+    connection_set: list[ClientConnection] = []
+
+
+class OffsetWrapper(Body, frozen=True, kw_only=True):
+    """How far a group is in one queue."""
+
+    broker_offset: int
+    consumer_offset: int
+    pull_offset: int = 0
+    last_timestamp: int = 0
+
+
+class ConsumeStats(Body, frozen=True, kw_only=True):
+    """How far a group is, queue by queue."""
+
+    offset_table: dict[MessageQueue, OffsetWrapper] = {}
+    consume_tps: float = 0.0
+
+
+class TopicOffset(Body, frozen=True, kw_only=True):
+    """The ends of one queue."""
+
+    min_offset: int
+    max_offset: int
+    last_update_timestamp: int = 0
+
+
+class TopicStatsTable(Body, frozen=True, kw_only=True):
+    """The ends of a topic's queues."""
+
+    offset_table: dict[MessageQueue, TopicOffset] = {}
+    topic_put_tps: float = 0.0
+
+
+class CheckClientBody(Body, frozen=True, kw_only=True):
+    """CHECK_CLIENT_CONFIG: whether a broker can serve a subscription."""
+
+    client_id: str | None = None
+    group: str | None = None
+    subscription_data: SubscriptionData | None = None

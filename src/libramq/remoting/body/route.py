@@ -1,0 +1,77 @@
+"""Where a topic's queues are: the answer of a name server.
+
+Upstream: remoting/protocol/route/TopicRouteData.java, QueueData.java, BrokerData.java, body/ClusterInfo.java.
+"""
+
+from typing import Any, Final
+
+from libramq.remoting.body.codec import Body
+
+#: MixAll.MASTER_ID.
+MASTER_ID: Final = 0
+
+
+class QueueData(Body, frozen=True, kw_only=True):
+    """How many queues a topic has at one broker name."""
+
+    broker_name: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_sys_flag: int = 0
+
+
+class BrokerData(Body, frozen=True, kw_only=True):
+    """The addresses of one broker name: id 0 is the master."""
+
+    cluster: str = ""
+    broker_name: str
+    broker_addrs: dict[int, str] = {}
+    enable_acting_master: bool = False
+    zone_name: str | None = None
+
+    @property
+    def master_address(self) -> str | None:
+        """The master's "host:port", if it is there."""
+        return self.broker_addrs.get(MASTER_ID)
+
+    @property
+    def any_address(self) -> str | None:
+        """The master's address, else that of the slave with the lowest id."""
+        return self.broker_addrs[min(self.broker_addrs)] if self.broker_addrs else None
+
+
+class TopicRouteData(Body, frozen=True, kw_only=True):
+    """Everything a client needs to reach a topic."""
+
+    queue_datas: list[QueueData] = []
+    broker_datas: list[BrokerData] = []
+    filter_server_table: dict[str, list[str]] = {}
+    order_topic_conf: str | None = None
+    topic_queue_mapping_by_broker: dict[str, Any] | None = None
+
+
+class ClusterInfo(Body, frozen=True, kw_only=True):
+    """All brokers a name server knows."""
+
+    broker_addr_table: dict[str, BrokerData] = {}
+    cluster_addr_table: dict[str, list[str]] = {}
+
+
+class TopicList(Body, frozen=True, kw_only=True):
+    """Names of topics."""
+
+    topic_list: list[str] = []
+    broker_addr: str | None = None
+
+
+class GroupList(Body, frozen=True, kw_only=True):
+    """Names of consumer groups."""
+
+    group_list: list[str] = []
+
+
+class KVTable(Body, frozen=True, kw_only=True):
+    """Names and values."""
+
+    table: dict[str, str] = {}

@@ -1,0 +1,90 @@
+"""Topic and consumer-group configuration, as config files and registration carry it.
+
+Upstream: common/TopicConfig.java, remoting/protocol/DataVersion.java, SubscriptionGroupConfig.java.
+"""
+
+from typing import Any, Final
+
+from libramq.remoting.body.codec import Body
+
+PERM_READ: Final = 4
+PERM_WRITE: Final = 2
+PERM_INHERIT: Final = 1
+
+
+class DataVersion(Body, frozen=True, kw_only=True):
+    """Which version of a table this is: a newer one has a greater counter or timestamp."""
+
+    state_version: int = 0
+    timestamp: int = 0
+    counter: int = 0
+
+    def next(self, now_ms: int) -> "DataVersion":
+        """The version after a change at `now_ms`."""
+        return DataVersion(state_version=self.state_version, timestamp=now_ms, counter=self.counter + 1)
+
+
+class TopicConfig(Body, frozen=True, kw_only=True):
+    """One topic at one broker."""
+
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = PERM_READ | PERM_WRITE
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = {}
+
+    @property
+    def readable(self) -> bool:
+        """Whether consumers may pull."""
+        return self.perm & PERM_READ != 0
+
+    @property
+    def writable(self) -> bool:
+        """Whether producers may send."""
+        return self.perm & PERM_WRITE != 0
+
+
+class SubscriptionGroupConfig(Body, frozen=True, kw_only=True):
+    """One consumer group at one broker."""
+
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: int = 0
+    consume_timeout_minute: int = 15
+    attributes: dict[str, str] = {}
+
+
+class TopicConfigSerializeWrapper(Body, frozen=True, kw_only=True):
+    """A broker's whole topic table."""
+
+    data_version: DataVersion = DataVersion()
+    topic_config_table: dict[str, TopicConfig] = {}
+    mapping_data_version: DataVersion = DataVersion()
+    topic_queue_mapping_info_map: dict[str, Any] = {}
+    topic_queue_mapping_detail_map: dict[str, Any] = {}
+
+
+class RegisterBrokerBody(Body, frozen=True, kw_only=True):
+    """What a broker tells a name server about itself (RegisterBrokerBody.java)."""
+
+    topic_config_serialize_wrapper: TopicConfigSerializeWrapper
+    filter_server_list: list[str] = []
+
+
+class SubscriptionGroupWrapper(Body, frozen=True, kw_only=True):
+    """A broker's whole group table."""
+
+    data_version: DataVersion = DataVersion()
+    subscription_group_table: dict[str, SubscriptionGroupConfig] = {}
+    forbidden_table: dict[str, dict[str, int]] = {}

@@ -1,0 +1,71 @@
+"""A remoting command: one request or reply, as it travels in a frame.
+
+Upstream: remoting/protocol/RemotingCommand.java, LanguageCode.java, MQVersion.java.
+"""
+
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+FLAG_RESPONSE: Final = 0b01
+FLAG_ONEWAY: Final = 0b10
+
+#: What we say we are: MQVersion.V5_3_3, the release whose behaviour is the oracle.
+VERSION: Final = 479
+LANGUAGE: Final = "PYTHON"
+
+
+class Serialization(IntEnum):
+    """How a header is written (SerializeType.java)."""
+
+    JSON = 0
+    ROCKETMQ = 1
+
+
+class Command(msgspec.Struct, kw_only=True, gc=False):
+    """One request or reply.
+
+    opaque pairs a reply with its request. ext holds the typed header, flattened to text. serialization is
+    the header form it came in or goes out in; a reply uses that of its request.
+    """
+
+    code: int
+    opaque: int = 0
+    flag: int = 0
+    remark: str | None = None
+    ext: dict[str, str] = {}
+    body: bytes = b""
+    language: str = LANGUAGE
+    version: int = VERSION
+    serialization: int = Serialization.JSON
+
+    @property
+    def is_response(self) -> bool:
+        """Whether this answers a request."""
+        return self.flag & FLAG_RESPONSE != 0
+
+    @property
+    def is_oneway(self) -> bool:
+        """Whether the sender expects no answer at all."""
+        return self.flag & FLAG_ONEWAY != 0
+
+
+def reply_to(
+    request: Command,
+    code: int,
+    *,
+    remark: str | None = None,
+    ext: dict[str, str] | None = None,
+    body: bytes = b"",
+) -> Command:
+    """Build the answer to a request, in the request's own serialisation."""
+    return Command(
+        code=code,
+        opaque=request.opaque,
+        flag=FLAG_RESPONSE,
+        remark=remark,
+        ext=ext if ext is not None else {},
+        body=body,
+        serialization=request.serialization,
+    )

@@ -1,0 +1,98 @@
+"""One side of a remoting connection, without a socket: bytes in, commands out; replies paired with requests.
+
+Both sides may ask: each numbers its own requests, and a reply carries its request's number.
+Upstream: remoting/netty/NettyRemotingAbstract.java (responseTable).
+"""
+
+from collections.abc import Iterator
+from typing import Final, Generic, TypeVar
+
+from libramq.errors import LocalProtocolError
+from libramq.remoting.command import FLAG_ONEWAY, Command
+from libramq.remoting.frame import decode_frame, frame_end
+
+T = TypeVar("T")
+
+#: NettyClientConfig.clientAsyncSemaphoreValue.
+PENDING_REQUESTS_MAX: Final = 65_535
+
+
+class FrameReader:
+    """Cuts what a socket delivers into commands; raises RemoteProtocolError at the first bad byte."""
+
+    __slots__ = ("_needed_bytes", "_partial")
+
+    def __init__(self) -> None:
+        self._partial = bytearray()
+        self._needed_bytes = 4
+
+    def receive(self, data: bytes) -> list[Command]:
+        """Take the bytes that arrived; return the commands that are whole now."""
+        if self._partial:
+            self._partial += data
+            if len(self._partial) < self._needed_bytes:
+                return []
+            data = bytes(self._partial)
+            self._partial.clear()
+        commands = []
+        position = 0
+        while (decoded := decode_frame(data, position)) is not None:
+            command, position = decoded
+            commands.append(command)
+        if position < len(data):
+            end = frame_end(data, position)
+            self._partial += data[position:]
+            self._needed_bytes = 4 if end is None else end - position
+        return commands
+
+    @property
+    def partial_bytes(self) -> int:
+        """How many bytes of an unfinished frame are held."""
+        return len(self._partial)
+
+
+class PendingRequests(Generic[T]):
+    """Requests that wait for their replies, each with a deadline and whatever the shell needs to wake."""
+
+    __slots__ = ("_next_opaque", "_waiting")
+
+    def __init__(self) -> None:
+        self._next_opaque = 0
+        self._waiting: dict[int, tuple[int, T]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def number(self, request: Command) -> None:
+        """Give a request the next number, unless it is one-way and none is needed to pair it."""
+        self._next_opaque = self._next_opaque + 1 & 0x7FFF_FFFF
+        request.opaque = self._next_opaque
+
+    def add(self, request: Command, waiter: T, *, deadline_ms: int) -> None:
+        """Number a request and remember who waits for it until the deadline."""
+        if request.flag & FLAG_ONEWAY:
+            raise LocalProtocolError("nobody can wait for the answer to a one-way request")
+        if len(self._waiting) >= PENDING_REQUESTS_MAX:
+            raise LocalProtocolError(f"{PENDING_REQUESTS_MAX} requests wait on one connection already")
+        self.number(request)
+        self._waiting[request.opaque] = (deadline_ms, waiter)
+
+    def take(self, reply: Command) -> T | None:
+        """Who waits for this reply; None when nobody does (any more)."""
+        found = self._waiting.pop(reply.opaque, None)
+        return None if found is None else found[1]
+
+    def discard(self, opaque: int) -> None:
+        """Forget a request whose waiter gave up."""
+        self._waiting.pop(opaque, None)
+
+    def expire(self, now_ms: int) -> list[T]:
+        """Remove and return the waiters whose deadline has passed."""
+        late = [opaque for opaque, (deadline_ms, _) in self._waiting.items() if deadline_ms <= now_ms]
+        return [self._waiting.pop(opaque)[1] for opaque in late]
+
+    def drain(self) -> Iterator[T]:
+        """Remove and yield every waiter: the connection is gone."""
+        waiting, self._waiting = self._waiting, {}
+        for _, waiter in waiting.values():
+            yield waiter

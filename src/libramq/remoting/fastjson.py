@@ -1,0 +1,261 @@
+"""The JSON dialect of RocketMQ's bodies and config files: what fastjson 1.2 writes with its default features.
+
+Integer keys of maps stand without quotes ({0:"10.0.0.1:10911"}), maps keyed by MessageQueue have whole
+objects as keys ({{"brokerName":"b","queueId":0,"topic":"t"}:5}), null members are left out, members are
+sorted by name, repeated references may be written {"$ref":"…"}.
+
+Standard JSON is a part of the dialect and takes the fast way. Upstream: RemotingSerializable.java.
+"""
+
+import json
+import re
+from typing import Any, Final
+
+import msgspec
+
+from libramq.errors import RemoteProtocolError
+from libramq.message.queue import MessageQueue
+
+#: Ours: nothing of RocketMQ's nests deeper than a dozen levels.
+DEPTH_MAX: Final = 64
+#: Ours: what references may blow a text up to, so that a few of them cannot name each other without end.
+REFERENCED_VALUES_MAX: Final = 100_000
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
+_WORD = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
+_WORDS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None}
+_QUEUE_MEMBERS: Final = {"brokerName", "queueId", "topic"}
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "0": "\0"}
+
+
+def loads(data: bytes | str) -> Any:
+    """Read a value. Integer keys become int; keys that are message queues become MessageQueue.
+
+    Raises RemoteProtocolError for what is not JSON in either dialect.
+    """
+    try:
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass  # The reader of the dialect says what is wrong.
+    try:
+        text = data.decode() if isinstance(data, bytes) else data
+        return _Reader(text).read_document()
+    except (UnicodeDecodeError, IndexError) as error:
+        raise RemoteProtocolError(f"JSON body: {error}") from None
+
+
+def dumps(value: Any, *, indent: bool = False) -> bytes:
+    """Write a value in the loose dialect; with `indent` as the config files have it."""
+    parts: list[str] = []
+    _write(value, parts, 0 if indent else -1)
+    return "".join(parts).encode()
+
+
+def dumps_standard(value: Any) -> bytes:
+    """Write a value as standard JSON: quoted and sorted keys, ASCII only (ClientRequestProcessor.java)."""
+    plain = _without_nulls(msgspec.to_builtins(value, str_keys=True))
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(member) for key, member in value.items() if member is not None}
+    if isinstance(value, list):
+        return [_without_nulls(element) for element in value]
+    return value
+
+
+def _write(value: Any, parts: list[str], depth: int) -> None:
+    if isinstance(value, dict):
+        items = [(key, member) for key, member in value.items() if member is not None]
+        if all(isinstance(key, str) for key, _ in items):
+            items.sort()
+        _write_items(items, parts, depth)
+    elif isinstance(value, msgspec.Struct):
+        names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
+        _write({name: getattr(value, field) for name, field in names}, parts, depth)
+    elif isinstance(value, MessageQueue):
+        _write(_queue_members(value), parts, depth)
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts.append("[")
+        for index, element in enumerate(value):
+            if index:
+                parts.append(",")
+            _write(element, parts, depth)
+        parts.append("]")
+    else:
+        parts.append(json.dumps(value, ensure_ascii=False))
+
+
+def _write_items(items: list[tuple[Any, Any]], parts: list[str], depth: int) -> None:
+    inner = depth + 1 if depth >= 0 else -1
+    parts.append("{")
+    for index, (key, member) in enumerate(items):
+        if index:
+            parts.append(",")
+        if depth >= 0:
+            parts.append("\n" + "\t" * inner)
+        if isinstance(key, MessageQueue):
+            _write(_queue_members(key), parts, -1)
+        else:
+            parts.append(json.dumps(key, ensure_ascii=False))
+        parts.append(":")
+        _write(member, parts, inner)
+    if depth >= 0 and items:
+        parts.append("\n" + "\t" * depth)
+    parts.append("}")
+
+
+def _queue_members(queue: MessageQueue) -> dict[str, Any]:
+    return {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}
+
+
+class _Reader:
+    """A reader of the dialect: numbers and objects as keys, single quotes, references."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._position = 0
+        self._root: Any = None
+        self._referenced_values = 0
+
+    def read_document(self) -> Any:
+        value = self._value(0)
+        self._skip()
+        if self._position != len(self._text):
+            raise self._error("text after the end")
+        if '"$ref"' not in self._text:
+            return value
+        self._root = value
+        return self._resolve(value, 0, referenced=False)
+
+    def _error(self, what: str) -> RemoteProtocolError:
+        return RemoteProtocolError(f"JSON body: {what} at character {self._position}")
+
+    def _skip(self) -> str:
+        """Pass over white space; the next character, or '' at the end."""
+        match = _SPACE.match(self._text, self._position)
+        assert match is not None
+        self._position = match.end()
+        return self._text[self._position : self._position + 1]
+
+    def _value(self, depth: int) -> Any:
+        if depth > DEPTH_MAX:
+            raise self._error(f"nested deeper than {DEPTH_MAX}")
+        first = self._skip()
+        if first == "{":
+            return self._object(depth)
+        if first == "[":
+            return self._array(depth)
+        if first in ("'", '"') and first:
+            return self._string(first)
+        if (match := _NUMBER.match(self._text, self._position)) is not None:
+            return self._number(match)
+        match = _WORD.match(self._text, self._position)
+        if match is None or match.group() not in _WORDS:
+            raise self._error("no value")
+        self._position = match.end()
+        return _WORDS[match.group()]
+
+    def _number(self, match: re.Match[str]) -> int | float:
+        self._position = match.end()
+        try:
+            return float(match.group()) if match.group(1) or match.group(2) else int(match.group())
+        except ValueError:  # int() refuses more digits than sys.int_info allows.
+            raise self._error("a number too long") from None
+
+    def _key(self, depth: int) -> Any:
+        match = _WORD.match(self._text, self._position)
+        if match is not None:
+            self._position = match.end()
+            return match.group()
+        key = self._value(depth)
+        if isinstance(key, dict):
+            if key.keys() == _QUEUE_MEMBERS and isinstance(key["queueId"], int):
+                return MessageQueue(str(key["topic"]), str(key["brokerName"]), key["queueId"])
+            return json.dumps(key, sort_keys=True)
+        if isinstance(key, list):
+            raise self._error("an array as a key")
+        return key
+
+    def _object(self, depth: int) -> dict[Any, Any]:
+        self._position += 1
+        members: dict[Any, Any] = {}
+        if self._skip() == "}":
+            self._position += 1
+            return members
+        while True:
+            self._skip()
+            key = self._key(depth + 1)
+            self._expect(":")
+            members[key] = self._value(depth + 1)
+            if self._expect(",}") == "}":
+                return members
+
+    def _array(self, depth: int) -> list[Any]:
+        self._position += 1
+        elements: list[Any] = []
+        if self._skip() == "]":
+            self._position += 1
+            return elements
+        while True:
+            elements.append(self._value(depth + 1))
+            if self._expect(",]") == "]":
+                return elements
+
+    def _expect(self, characters: str) -> str:
+        found = self._skip()
+        if not found or found not in characters:
+            raise self._error(f"expected one of {characters!r}")
+        self._position += 1
+        return found
+
+    def _string(self, quote: str) -> str:
+        self._position += 1
+        parts: list[str] = []
+        while (character := self._text[self._position]) != quote:
+            self._position += 1
+            parts.append(self._escape() if character == "\\" else character)
+        self._position += 1
+        # Java writes characters outside the basic plane as two escapes.
+        return "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+    def _escape(self) -> str:
+        character = self._text[self._position]
+        self._position += 1
+        digits = {"u": 4, "x": 2}.get(character)
+        if digits is None:
+            return _ESCAPES.get(character, character)
+        code = self._text[self._position : self._position + digits]
+        self._position += digits
+        try:
+            return chr(int(code, 16))
+        except ValueError:
+            raise self._error(f"\\{character}{code} is no character") from None
+
+    def _resolve(self, value: Any, depth: int, *, referenced: bool) -> Any:
+        """Replace {"$ref":"$.a.b[0]"} by what it points to."""
+        if depth > DEPTH_MAX:
+            raise self._error("references in a circle")
+        self._referenced_values += referenced
+        if self._referenced_values > REFERENCED_VALUES_MAX:
+            raise self._error(f"references to over {REFERENCED_VALUES_MAX} values")
+        if isinstance(value, dict):
+            if value.keys() == {"$ref"} and isinstance(value["$ref"], str):
+                return self._resolve(self._follow(value["$ref"]), depth + 1, referenced=True)
+            return {
+                key: self._resolve(member, depth + 1, referenced=referenced) for key, member in value.items()
+            }
+        if isinstance(value, list):
+            return [self._resolve(element, depth + 1, referenced=referenced) for element in value]
+        return value
+
+    def _follow(self, path: str) -> Any:
+        value = self._root
+        for name, index in re.findall(r"\.([A-Za-z0-9_$-]+)|\[(\d+)\]", path):
+            try:
+                value = value[name] if name else value[int(index)]
+            except (KeyError, TypeError):
+                raise self._error(f"reference {path} leads nowhere") from None
+        return value

@@ -1,0 +1,262 @@
+"""Typed headers of requests: what stands in a command's ext fields.
+
+Field names on the wire are camelCase and all values are text; `decode_header` turns them into typed values.
+Upstream: remoting/protocol/header/*.java.
+"""
+
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from libramq.errors import RemoteProtocolError
+from libramq.remoting.command import Command
+
+#: Java's int and long: a number beyond them is refused where it enters.
+Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class Header(msgspec.Struct, rename="camel", kw_only=True, omit_defaults=False, gc=False):
+    """The base of typed headers."""
+
+
+H = TypeVar("H", bound=Header)
+
+
+def decode_header(command: Command, kind: type[H]) -> H:
+    """Read a request's header; RemoteProtocolError names the field that is missing or wrong."""
+    try:
+        return msgspec.convert(command.ext, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise RemoteProtocolError(f"{kind.__name__}: {error}") from None
+
+
+def encode_header(header: Header) -> dict[str, str]:
+    """Flatten a header into ext fields; null fields are left out."""
+    ext = {}
+    for name, field in zip(header.__struct_encode_fields__, header.__struct_fields__, strict=True):
+        value = getattr(header, field)
+        if value is not None:
+            ext[name] = ("true" if value else "false") if isinstance(value, bool) else str(value)
+    return ext
+
+
+class TopicHeader(Header):
+    """A request about one topic."""
+
+    topic: str
+
+
+class GroupHeader(Header):
+    """A request about one consumer group."""
+
+    consumer_group: str
+
+
+class NoHeader(Header):
+    """A request that says everything by its code or body."""
+
+
+class SendMessageHeader(Header):
+    """SEND_MESSAGE, long names (SendMessageRequestHeader.java)."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_nums: Int
+    queue_id: Int
+    sys_flag: Int
+    born_timestamp: Long
+    flag: Int
+    properties: str | None = None
+    reconsume_times: Int | None = None
+    unit_mode: bool | None = None
+    batch: bool | None = None
+    max_reconsume_times: Int | None = None
+
+
+class SendMessageHeaderV2(SendMessageHeader):
+    """SEND_MESSAGE_V2 and SEND_BATCH_MESSAGE: the same under one-letter names."""
+
+    producer_group: str = msgspec.field(name="a")
+    topic: str = msgspec.field(name="b")
+    default_topic: str = msgspec.field(name="c")
+    default_topic_queue_nums: Int = msgspec.field(name="d")
+    queue_id: Int = msgspec.field(name="e")
+    sys_flag: Int = msgspec.field(name="f")
+    born_timestamp: Long = msgspec.field(name="g")
+    flag: Int = msgspec.field(name="h")
+    properties: str | None = msgspec.field(name="i", default=None)
+    reconsume_times: Int | None = msgspec.field(name="j", default=None)
+    unit_mode: bool | None = msgspec.field(name="k", default=None)
+    max_reconsume_times: Int | None = msgspec.field(name="l", default=None)
+    batch: bool | None = msgspec.field(name="m", default=None)
+
+
+class SendBackHeader(Header):
+    """CONSUMER_SEND_MSG_BACK: deliver this message again later."""
+
+    offset: Long
+    group: str
+    delay_level: Int
+    origin_msg_id: str | None = None
+    origin_topic: str | None = None
+    max_reconsume_times: Int | None = None
+
+
+class PullMessageHeader(Header):
+    """PULL_MESSAGE and LITE_PULL_MESSAGE (PullMessageRequestHeader.java)."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    queue_offset: Long
+    max_msg_nums: Int
+    sys_flag: Int
+    commit_offset: Long = 0
+    suspend_timeout_millis: Long = 0
+    sub_version: Long = 0
+    subscription: str | None = None
+    expression_type: str | None = None
+    max_msg_bytes: Int | None = None
+
+
+class QueryConsumerOffsetHeader(Header):
+    """QUERY_CONSUMER_OFFSET."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    set_zero_if_not_found: bool | None = None
+
+
+class UpdateConsumerOffsetHeader(Header):
+    """UPDATE_CONSUMER_OFFSET."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    commit_offset: Long
+
+
+class QueueHeader(Header):
+    """GET_MAX_OFFSET, GET_MIN_OFFSET, GET_EARLIEST_MSG_STORETIME."""
+
+    topic: str
+    queue_id: Int
+
+
+class SearchOffsetHeader(Header):
+    """SEARCH_OFFSET_BY_TIMESTAMP."""
+
+    topic: str
+    queue_id: Int
+    timestamp: Long
+    boundary_type: str | None = None
+
+
+class ViewMessageHeader(Header):
+    """VIEW_MESSAGE_BY_ID."""
+
+    offset: Long
+    topic: str | None = None
+
+
+class UnregisterClientHeader(Header):
+    """UNREGISTER_CLIENT."""
+
+    client_id: str = msgspec.field(name="clientID")
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+
+class CreateTopicHeader(Header):
+    """UPDATE_AND_CREATE_TOPIC."""
+
+    topic: str
+    read_queue_nums: Int
+    write_queue_nums: Int
+    perm: Int
+    default_topic: str | None = None
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: Int | None = None
+    order: bool | None = None
+    attributes: str | None = None
+
+
+class DeleteGroupHeader(Header):
+    """DELETE_SUBSCRIPTIONGROUP."""
+
+    group_name: str
+    clean_offset: bool = False
+
+
+class GroupByNameHeader(Header):
+    """GET_SUBSCRIPTIONGROUP_CONFIG, QUERY_TOPICS_BY_CONSUMER."""
+
+    group: str
+
+
+class ConsumeStatsHeader(Header):
+    """GET_CONSUME_STATS."""
+
+    consumer_group: str
+    topic: str | None = None
+    topic_list: str | None = None
+
+
+class ProducerConnectionHeader(Header):
+    """GET_PRODUCER_CONNECTION_LIST."""
+
+    producer_group: str
+
+
+class RegisterBrokerHeader(Header):
+    """REGISTER_BROKER."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Long
+    ha_server_addr: str = ""
+    heartbeat_timeout_millis: Long | None = None
+    enable_acting_master: bool | None = None
+    compressed: bool = False
+    body_crc32: Int = 0
+
+
+class UnregisterBrokerHeader(Header):
+    """UNREGISTER_BROKER, QUERY_DATA_VERSION."""
+
+    broker_name: str
+    broker_addr: str
+    cluster_name: str
+    broker_id: Long
+
+
+class BrokerHeartbeatHeader(Header):
+    """BROKER_HEARTBEAT."""
+
+    cluster_name: str
+    broker_addr: str
+    broker_name: str
+
+
+class RouteHeader(Header):
+    """GET_ROUTEINFO_BY_TOPIC."""
+
+    topic: str
+    accept_standard_json_only: bool | None = None
+
+
+class DeleteTopicInNamesrvHeader(Header):
+    """DELETE_TOPIC_IN_NAMESRV: in one cluster, or everywhere."""
+
+    topic: str
+    cluster_name: str | None = None
+
+
+class ClusterHeader(Header):
+    """GET_TOPICS_BY_CLUSTER."""
+
+    cluster: str

@@ -1,0 +1,1 @@
+"""Typed calls and the endpoint that serves them."""

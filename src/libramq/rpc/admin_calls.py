@@ -1,0 +1,85 @@
+"""What an administrator asks a broker.
+
+Upstream: MQClientAPIImpl.java, DefaultMQAdminExtImpl.java.
+"""
+
+from libramq.codes import RequestCode
+from libramq.remoting import headers as h
+from libramq.remoting.body.codec import decode_body
+from libramq.remoting.body.consumers import ConsumerConnection, ConsumeStats, TopicStatsTable
+from libramq.remoting.body.route import GroupList, KVTable, TopicList
+from libramq.remoting.body.topic_config import TopicConfig
+from libramq.rpc.call import Call, header_call, nothing
+
+
+def create_topic(config: TopicConfig) -> Call[None]:
+    """Create a topic at a broker, or change its queues and permission."""
+    header = h.CreateTopicHeader(
+        topic=config.topic_name,
+        default_topic="TBW102",
+        read_queue_nums=config.read_queue_nums,
+        write_queue_nums=config.write_queue_nums,
+        perm=config.perm,
+        topic_filter_type=config.topic_filter_type,
+        topic_sys_flag=config.topic_sys_flag,
+        order=config.order,
+        attributes="",
+    )
+    return header_call(RequestCode.UPDATE_AND_CREATE_TOPIC, header, nothing)
+
+
+def delete_topic(topic: str) -> Call[None]:
+    """Delete a topic and its messages' queues at a broker."""
+    return header_call(RequestCode.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic=topic), nothing)
+
+
+def topic_stats(topic: str) -> Call[TopicStatsTable]:
+    """The ends of a topic's queues at a broker."""
+    return header_call(
+        RequestCode.GET_TOPIC_STATS_INFO,
+        h.TopicHeader(topic=topic),
+        lambda reply: decode_body(reply.body, TopicStatsTable),
+    )
+
+
+def consume_stats(group: str, topic: str | None = None) -> Call[ConsumeStats]:
+    """How far a group is at a broker."""
+    return header_call(
+        RequestCode.GET_CONSUME_STATS,
+        h.ConsumeStatsHeader(consumer_group=group, topic=topic),
+        lambda reply: decode_body(reply.body, ConsumeStats),
+    )
+
+
+def consumer_connection(group: str) -> Call[ConsumerConnection]:
+    """Who of a group is connected to a broker; ConsumerNotOnline when nobody is."""
+    return header_call(
+        RequestCode.GET_CONSUMER_CONNECTION_LIST,
+        h.GroupHeader(consumer_group=group),
+        lambda reply: decode_body(reply.body, ConsumerConnection),
+    )
+
+
+def runtime_info() -> Call[dict[str, str]]:
+    """A broker's state as names and values."""
+    return header_call(
+        RequestCode.GET_BROKER_RUNTIME_INFO, None, lambda reply: decode_body(reply.body, KVTable).table
+    )
+
+
+def topic_consumers(topic: str) -> Call[list[str]]:
+    """The groups that consume a topic."""
+    return header_call(
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+        h.TopicHeader(topic=topic),
+        lambda reply: decode_body(reply.body, GroupList).group_list,
+    )
+
+
+def group_topics(group: str) -> Call[list[str]]:
+    """The topics a group has committed offsets in."""
+    return header_call(
+        RequestCode.QUERY_TOPICS_BY_CONSUMER,
+        h.GroupByNameHeader(group=group),
+        lambda reply: decode_body(reply.body, TopicList).topic_list,
+    )

@@ -1,0 +1,198 @@
+"""What clients ask a broker.
+
+Upstream: MQClientAPIImpl.java.
+"""
+
+from typing import NamedTuple
+
+from libramq.codes import RequestCode, ResponseCode
+from libramq.message.queue import MessageQueue
+from libramq.remoting import headers as h
+from libramq.remoting.body.codec import decode_body, encode_body
+from libramq.remoting.body.consumers import ConsumerList, LockBatchBody, LockBatchReply, QueueRef
+from libramq.remoting.body.heartbeat import HeartbeatData
+from libramq.remoting.command import Command
+from libramq.rpc.call import Call, header_call, nothing
+
+#: PullSysFlag.java.
+PULL_COMMIT_OFFSET = 1
+PULL_SUSPEND = 2
+PULL_SUBSCRIPTION = 4
+PULL_LITE = 16
+
+
+class SendReply(NamedTuple):
+    """What became of a message: 0 stored; 10, 11, 12 stored, but not yet safe on disk or at a slave."""
+
+    code: int
+    queue_id: int
+    queue_offset: int
+    offset_message_id: str
+    transaction_id: str
+
+
+class PullReply(NamedTuple):
+    """What a pull brought: 0 found, 19 nothing new, 20 nothing matched, 21 the offset is illegal."""
+
+    code: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    suggested_broker_id: int
+    body: bytes
+
+
+_STORED = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    }
+)
+_PULLED = frozenset(
+    {
+        ResponseCode.SUCCESS,
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+
+
+def _send_reply(reply: Command) -> SendReply:
+    ext = reply.ext
+    return SendReply(
+        reply.code,
+        int(ext["queueId"]),
+        int(ext["queueOffset"]),
+        ext.get("msgId", ""),
+        ext.get("transactionId", ""),
+    )
+
+
+def send_message(header: h.SendMessageHeaderV2, body: bytes, *, oneway: bool = False) -> Call[SendReply]:
+    """Send one message, or a batch when the header says so."""
+    code = RequestCode.SEND_BATCH_MESSAGE if header.batch else RequestCode.SEND_MESSAGE_V2
+    return Call(code, _send_reply, h.encode_header(header), body, oneway, _STORED)
+
+
+def _pull_reply(reply: Command) -> PullReply:
+    ext = reply.ext
+    return PullReply(
+        reply.code,
+        int(ext["nextBeginOffset"]),
+        int(ext["minOffset"]),
+        int(ext["maxOffset"]),
+        int(ext.get("suggestWhichBrokerId", "0")),
+        reply.body,
+    )
+
+
+def pull_message(header: h.PullMessageHeader) -> Call[PullReply]:
+    """Ask for the messages of a queue from an offset on."""
+    return Call(RequestCode.PULL_MESSAGE, _pull_reply, h.encode_header(header), accepts=_PULLED)
+
+
+def send_back(header: h.SendBackHeader) -> Call[None]:
+    """Have a message delivered again later, through the group's retry topic."""
+    return header_call(RequestCode.CONSUMER_SEND_MSG_BACK, header, nothing)
+
+
+def heartbeat(data: HeartbeatData) -> Call[int]:
+    """Tell a broker who we are; answers the broker's version."""
+    return header_call(RequestCode.HEART_BEAT, None, lambda reply: reply.version, body=encode_body(data))
+
+
+def unregister_client(
+    client_id: str, *, producer_group: str | None, consumer_group: str | None
+) -> Call[None]:
+    """Tell a broker that a producer or consumer of ours leaves."""
+    header = h.UnregisterClientHeader(
+        client_id=client_id, producer_group=producer_group, consumer_group=consumer_group
+    )
+    return header_call(RequestCode.UNREGISTER_CLIENT, header, nothing)
+
+
+def consumer_list(group: str) -> Call[list[str]]:
+    """The client ids of a group's members."""
+    return header_call(
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+        h.GroupHeader(consumer_group=group),
+        lambda reply: decode_body(reply.body, ConsumerList).consumer_id_list,
+    )
+
+
+def query_consumer_offset(
+    group: str, queue: MessageQueue, *, zero_if_not_found: bool = False
+) -> Call[int | None]:
+    """The committed offset of a group in a queue; None when there is none."""
+    header = h.QueryConsumerOffsetHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        set_zero_if_not_found=zero_if_not_found,
+    )
+    return Call(
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        lambda reply: int(reply.ext["offset"]) if reply.code == ResponseCode.SUCCESS else None,
+        h.encode_header(header),
+        accepts=frozenset({ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND}),
+    )
+
+
+def update_consumer_offset(
+    group: str, queue: MessageQueue, offset: int, *, oneway: bool = False
+) -> Call[None]:
+    """Commit a group's offset in a queue."""
+    header = h.UpdateConsumerOffsetHeader(
+        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+    )
+    return Call(RequestCode.UPDATE_CONSUMER_OFFSET, nothing, h.encode_header(header), oneway=oneway)
+
+
+def _offset(reply: Command) -> int:
+    return int(reply.ext["offset"])
+
+
+def max_offset(queue: MessageQueue) -> Call[int]:
+    """The offset the next message of the queue will get."""
+    header = h.QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
+    return header_call(RequestCode.GET_MAX_OFFSET, header, _offset)
+
+
+def min_offset(queue: MessageQueue) -> Call[int]:
+    """The offset of the oldest message of the queue."""
+    header = h.QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
+    return header_call(RequestCode.GET_MIN_OFFSET, header, _offset)
+
+
+def search_offset(queue: MessageQueue, timestamp_ms: int, *, boundary: str = "lower") -> Call[int]:
+    """The first message stored at or after a time ("lower"), or the last at or before it ("upper")."""
+    header = h.SearchOffsetHeader(
+        topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, boundary_type=boundary
+    )
+    return header_call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, _offset)
+
+
+def lock_batch(group: str, client_id: str, queues: list[MessageQueue]) -> Call[list[MessageQueue]]:
+    """Ask to own queues alone; answers those that are ours now."""
+    return header_call(
+        RequestCode.LOCK_BATCH_MQ,
+        None,
+        lambda reply: [ref.queue for ref in decode_body(reply.body, LockBatchReply).lock_ok_mq_set],
+        body=_lock_body(group, client_id, queues),
+    )
+
+
+def unlock_batch(group: str, client_id: str, queues: list[MessageQueue]) -> Call[None]:
+    """Give up queues that we locked."""
+    return header_call(RequestCode.UNLOCK_BATCH_MQ, None, nothing, body=_lock_body(group, client_id, queues))
+
+
+def _lock_body(group: str, client_id: str, queues: list[MessageQueue]) -> bytes:
+    return encode_body(
+        LockBatchBody(
+            consumer_group=group, client_id=client_id, mq_set=[QueueRef.of(queue) for queue in queues]
+        )
+    )

@@ -1,0 +1,48 @@
+"""A call: one request, and how its answer is read. Shells of every kind (asyncio, blocking) make it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import broker_error
+from libramq.remoting.command import FLAG_ONEWAY, Command
+from libramq.remoting.headers import Header, encode_header
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T_co]):
+    """A request and the parser of its answer.
+
+    accepts: the response codes the parser understands; every other one is raised as BrokerError.
+    """
+
+    code: RequestCode
+    parse: Callable[[Command], T_co]
+    ext: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    oneway: bool = False
+    accepts: frozenset[int] = frozenset({ResponseCode.SUCCESS})
+
+    def command(self) -> Command:
+        """The request as a command, without its number."""
+        return Command(code=self.code, ext=self.ext, body=self.body, flag=FLAG_ONEWAY if self.oneway else 0)
+
+    def result(self, reply: Command, *, where: str) -> T_co:
+        """Read the answer; raises BrokerError when it is an error, naming `where` it came from."""
+        if reply.code not in self.accepts:
+            raise broker_error(reply.code, reply.remark, where=where)
+        return self.parse(reply)
+
+
+def header_call(
+    code: RequestCode, header: Header | None, parse: Callable[[Command], T_co], *, body: bytes = b""
+) -> Call[T_co]:
+    """A call with a typed header."""
+    return Call(code, parse, encode_header(header) if header is not None else {}, body)
+
+
+def nothing(_: Command) -> None:
+    """The parser for answers that say only that it was done."""

@@ -1,0 +1,71 @@
+"""What brokers and clients ask a name server.
+
+Upstream: BrokerOuterAPI.java, MQClientAPIImpl.java.
+"""
+
+import zlib
+
+from libramq.codes import RequestCode
+from libramq.remoting.body.codec import decode_body, encode_body
+from libramq.remoting.body.route import ClusterInfo, TopicList, TopicRouteData
+from libramq.remoting.body.topic_config import RegisterBrokerBody
+from libramq.remoting.headers import (
+    ClusterHeader,
+    RegisterBrokerHeader,
+    RouteHeader,
+    TopicHeader,
+    UnregisterBrokerHeader,
+)
+from libramq.rpc.call import Call, header_call, nothing
+
+
+def topic_route(topic: str) -> Call[TopicRouteData]:
+    """Where the topic's queues are; TopicNotExist when no broker has it."""
+    header = RouteHeader(topic=topic, accept_standard_json_only=True)
+    return header_call(
+        RequestCode.GET_ROUTEINFO_BY_TOPIC, header, lambda reply: decode_body(reply.body, TopicRouteData)
+    )
+
+
+def cluster_info() -> Call[ClusterInfo]:
+    """All clusters and brokers."""
+    return header_call(
+        RequestCode.GET_BROKER_CLUSTER_INFO, None, lambda reply: decode_body(reply.body, ClusterInfo)
+    )
+
+
+def all_topics() -> Call[list[str]]:
+    """The names of all topics."""
+    return header_call(
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        None,
+        lambda reply: decode_body(reply.body, TopicList).topic_list,
+    )
+
+
+def topics_by_cluster(cluster: str) -> Call[list[str]]:
+    """The names of the topics that brokers of the cluster have."""
+    return header_call(
+        RequestCode.GET_TOPICS_BY_CLUSTER,
+        ClusterHeader(cluster=cluster),
+        lambda reply: decode_body(reply.body, TopicList).topic_list,
+    )
+
+
+def delete_topic(topic: str) -> Call[None]:
+    """Forget a topic's route."""
+    return header_call(RequestCode.DELETE_TOPIC_IN_NAMESRV, TopicHeader(topic=topic), nothing)
+
+
+def register_broker(header: RegisterBrokerHeader, body: RegisterBrokerBody) -> Call[str | None]:
+    """Tell the name server that a broker is there, with its topics; a slave learns its master."""
+    data = encode_body(body)
+    header.body_crc32 = zlib.crc32(data) & 0x7FFF_FFFF
+    return header_call(
+        RequestCode.REGISTER_BROKER, header, lambda reply: reply.ext.get("masterAddr"), body=data
+    )
+
+
+def unregister_broker(header: UnregisterBrokerHeader) -> Call[None]:
+    """Tell the name server that a broker leaves."""
+    return header_call(RequestCode.UNREGISTER_BROKER, header, nothing)

@@ -1,0 +1,77 @@
+"""Outcomes: what a processor decided. It returns one of these values; the endpoint and its shell perform it.
+
+    Reply               answer now
+    ReplyWhenDurable    answer when the log is safe on disk up to an offset
+    WaitForDisk         decide again when a thread has read what is not in memory
+    Hold                answer later; a wait table has the request
+    Close               end the connection
+
+Each can carry notifications for other connections.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from libramq.codes import ResponseCode
+from libramq.remoting.command import FLAG_ONEWAY, Command
+from libramq.store.segments import FileRange
+from libramq.transport.server import Peer
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """A one-way request to send to another connection."""
+
+    peer: Peer
+    code: int
+    ext: dict[str, str] = field(default_factory=dict)
+
+    def command(self) -> Command:
+        """The request as a command."""
+        return Command(code=self.code, flag=FLAG_ONEWAY, ext=self.ext)
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """Answer now. A Struct, because one is made for every request: a frozen dataclass takes 1 µs longer."""
+
+    code: int = ResponseCode.SUCCESS
+    remark: str | None = None
+    ext: dict[str, str] | None = None
+    body: bytes = b""
+    notify: tuple[Notify, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyWhenDurable:
+    """Answer when the commit log is durable up to `physical_offset`."""
+
+    physical_offset: int
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForDisk:
+    """Decide again when these stretches of files are in memory."""
+
+    ranges: tuple[FileRange, ...]
+    again: Callable[[], "Outcome"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Do not answer yet: the processor has put the request into a wait table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """End the connection."""
+
+    reason: str
+
+
+Outcome = Reply | ReplyWhenDurable | WaitForDisk | Hold | Close
+
+HOLD = Hold()
+SUCCESS = Reply()

@@ -1,0 +1,50 @@
+"""The columns of `format("rocketmq")`, as Spark types them; Arrow's side is libramq.spark.columns."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from libramq.errors import ConfigError
+from libramq.spark.options import SourceOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "topic": "string",
+        "broker": "string",
+        "queueId": "int",
+        "offset": "bigint",
+        "timestamp": "timestamp",  # When the broker stored the message.
+        "bornTimestamp": "timestamp",  # When its producer made it.
+        "key": "string",  # The property KEYS: words separated by spaces.
+        "tag": "string",  # The property TAGS.
+        "msgId": "string",  # The producer's unique id (UNIQ_KEY), else the offset id.
+        "body": "binary",
+        "reconsumeTimes": "int",
+        "properties": "map<string,string>",
+    }
+)
+
+
+def ddl(options: SourceOptions) -> str:
+    """The schema of a table with these options. What is not wanted is not decoded."""
+    left_out = set()
+    if not options.include_body:
+        left_out.add("body")
+    if not options.include_properties:
+        left_out.add("properties")
+    return ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items() if name not in left_out)
+
+
+def columns_of(schema: "StructType") -> tuple[str, ...]:
+    """The columns a reader is to yield: ours, or the choice among them that a user gave by `.schema(…)`."""
+    names = []
+    for field in schema.fields:
+        kind = field.dataType.simpleString()
+        if COLUMNS.get(field.name) != kind:
+            there_are = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+            raise ConfigError(f"format rocketmq has no column {field.name} {kind}; there are {there_are}")
+        names.append(field.name)
+    return tuple(names)

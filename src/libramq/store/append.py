@@ -1,0 +1,109 @@
+"""The append: what is handed to the store, and what becomes of it.
+
+Upstream: store/MessageExtBrokerInner.java, PutMessageResult.java, PutMessageStatus.java.
+"""
+
+from enum import Enum, auto
+from typing import Final
+
+from libramq.message.ids import encode_offset_id
+
+
+class AppendStatus(Enum):
+    """What became of a message; the names are upstream's."""
+
+    PUT_OK = auto()
+    FLUSH_DISK_TIMEOUT = auto()
+    FLUSH_SLAVE_TIMEOUT = auto()
+    SLAVE_NOT_AVAILABLE = auto()
+    SERVICE_NOT_AVAILABLE = auto()
+    MESSAGE_ILLEGAL = auto()
+    PROPERTIES_SIZE_EXCEEDED = auto()
+    UNKNOWN_ERROR = auto()
+
+
+class StoreMessage:
+    """A message to be stored.
+
+    born_host: address and port in their 8 or 20 bytes (message.ids.encode_host). body: as stored, so
+    compressed where the system flag says so. properties_text: encoded already (message.properties).
+    tag_code: message.tags.tag_code of the tags, or what the topic's dispatcher reads from it. Plain and
+    slotted, because one is made for every message that comes in.
+    """
+
+    __slots__ = (
+        "body", "born_host", "born_timestamp_ms", "flag", "prepared_transaction_offset", "properties_text",
+        "queue_id", "reconsume_times", "sys_flag", "tag_code", "topic",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        body: bytes,
+        properties_text: bytes = b"",
+        tag_code: int = 0,
+        flag: int = 0,
+        sys_flag: int = 0,
+        born_timestamp_ms: int = 0,
+        born_host: bytes = bytes(8),
+        reconsume_times: int = 0,
+        prepared_transaction_offset: int = 0,
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.body = body
+        self.properties_text = properties_text
+        self.tag_code = tag_code
+        self.flag = flag
+        self.sys_flag = sys_flag
+        self.born_timestamp_ms = born_timestamp_ms
+        self.born_host = born_host
+        self.reconsume_times = reconsume_times
+        self.prepared_transaction_offset = prepared_transaction_offset
+
+
+class AppendResult:
+    """Where a message went. `end` ≤ store.flushed_offset means that it is on the disk."""
+
+    __slots__ = ("physical_offset", "queue_offset", "size", "status", "store_host", "store_timestamp_ms")
+
+    def __init__(
+        self,
+        status: AppendStatus,
+        physical_offset: int = -1,
+        size: int = 0,
+        queue_offset: int = -1,
+        store_timestamp_ms: int = 0,
+        store_host: bytes = bytes(8),
+    ) -> None:
+        self.status = status
+        self.physical_offset = physical_offset
+        self.size = size
+        self.queue_offset = queue_offset
+        self.store_timestamp_ms = store_timestamp_ms
+        self.store_host = store_host
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether it was written."""
+        return self.status is AppendStatus.PUT_OK
+
+    @property
+    def end(self) -> int:
+        """The physical offset after it."""
+        return self.physical_offset + self.size
+
+    @property
+    def offset_id(self) -> str:
+        """Its offset message id."""
+        return encode_offset_id(self.store_host, self.physical_offset)
+
+    def __repr__(self) -> str:
+        return f"AppendResult({self.status.name}, {self.physical_offset}+{self.size}, #{self.queue_offset})"
+
+
+MESSAGE_ILLEGAL: Final = AppendResult(AppendStatus.MESSAGE_ILLEGAL)
+PROPERTIES_SIZE_EXCEEDED: Final = AppendResult(AppendStatus.PROPERTIES_SIZE_EXCEEDED)
+SERVICE_NOT_AVAILABLE: Final = AppendResult(AppendStatus.SERVICE_NOT_AVAILABLE)
+UNKNOWN_ERROR: Final = AppendResult(AppendStatus.UNKNOWN_ERROR)

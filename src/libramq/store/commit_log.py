@@ -1,0 +1,122 @@
+"""The commit log: every record of the broker, one after the other.
+
+Records do not cross files. Where the next ones do not fit, a blank fills the rest of the file; at least its
+eight bytes are always left. The newest stretch is also in memory (tail).
+
+    `end`      where the next record goes: everything before it is written
+    `flushed`  everything before it is on the disk
+
+Upstream: store/CommitLog.java.
+"""
+
+from libramq.filesystem import FileSystem
+from libramq.message import sys_flag as flags
+from libramq.message.record import BLANK_BYTES, RECORD_BYTES_MAX, RECORD_BYTES_MIN, encode_blank
+from libramq.store.config import StoreConfig
+from libramq.store.open_files import OpenFiles
+from libramq.store.segments import FileRange, Segments
+from libramq.store.tail import Tail
+
+_SYS_FLAG_AT = 36
+_STORE_TIMESTAMP_AT = 56  # With an IPv4 born host; twelve later with IPv6.
+_PEEK_BYTES = _STORE_TIMESTAMP_AT + 12 + 8
+
+
+class CommitLog:
+    """The records, by physical offset."""
+
+    def __init__(self, filesystem: FileSystem, files: OpenFiles, config: StoreConfig) -> None:
+        size = config.mapped_file_size_commit_log
+        self.segments = Segments(filesystem, files, config.commit_log_directory, size)
+        self.tail = Tail(config.tail_bytes)
+        self.end = 0
+        self.flushed = 0
+
+    @property
+    def min_offset(self) -> int:
+        """The first byte there is."""
+        return self.segments.min_offset
+
+    def room(self) -> int:
+        """How many bytes of records fit before the next file must begin."""
+        return max(0, self.segments.end - self.end - BLANK_BYTES)
+
+    def roll(self) -> None:
+        """Begin the next file; the rest of this one becomes a blank."""
+        segments = self.segments
+        remaining = segments.end - self.end
+        if not segments.starts:
+            segments.create(segments.start_of(self.end))
+            return
+        if remaining:
+            blank = encode_blank(remaining)
+            segments.write(self.end, blank)
+            segments.create(segments.end)
+            self.tail.append(self.end, blank + bytes(remaining - BLANK_BYTES))
+            self.end += remaining
+        else:
+            segments.create(segments.end)
+
+    def write(self, data: bytes) -> None:
+        """Add records that fit in this file, all or (where the disk fails) none."""
+        try:
+            self.segments.write(self.end, data)
+        except OSError:
+            # What was written of them must not be found behind shorter records later.
+            self.segments.zero_after(self.end)
+            raise
+        self.tail.append(self.end, data)
+        self.end += len(data)
+
+    def recovered(self, end: int) -> None:
+        """Everything up to `end` is good; nothing behind it is kept."""
+        self.segments.zero_after(end)
+        self.tail.restart(end)
+        self.end = end
+
+    def read(self, offset: int, size: int) -> bytes | None:
+        """Bytes of one file, or None where they are not there (any more)."""
+        data = self.tail.read(offset, size)
+        if data is None:
+            if not self._holds(offset, size):
+                return None
+            data = self.segments.read(offset, size)
+        return data if len(data) == size else None
+
+    def read_nowait(self, offset: int, size: int) -> bytes | FileRange | None:
+        """The same; where the disk would have to be asked, the range a thread must warm first."""
+        data = self.tail.read(offset, size)
+        if data is None:
+            if not self._holds(offset, size):
+                return None
+            data = self.segments.read_nowait(offset, size)
+            if data is None:
+                return self.segments.file_range(offset, size)
+        return data if len(data) == size else None
+
+    def record(self, offset: int) -> bytes | None:
+        """The bytes of what may be a record at an offset that someone gave; at most a record's size."""
+        if not self._holds(offset, BLANK_BYTES):
+            return None
+        size = int.from_bytes(self.segments.read(offset, 4))
+        if not RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX:
+            return None
+        return self.read(offset, size)
+
+    def store_timestamp_ms(self, offset: int) -> int:
+        """The store time of the record at an offset; 0 where it cannot be read, as upstream."""
+        size = min(_PEEK_BYTES, self.end - offset)
+        head = self.read(offset, size) if size >= _PEEK_BYTES else None
+        if head is None:
+            return 0
+        at = _STORE_TIMESTAMP_AT + (12 if head[_SYS_FLAG_AT + 3] & flags.BORN_HOST_V6 else 0)
+        return int.from_bytes(head[at : at + 8], signed=True)
+
+    def _holds(self, offset: int, size: int) -> bool:
+        segments = self.segments
+        return (
+            size > 0
+            and segments.min_offset <= offset
+            and offset + size <= self.end
+            and offset % segments.file_size + size <= segments.file_size
+        )

@@ -1,0 +1,67 @@
+"""The store's configuration, with RocketMQ's option names, meanings and defaults.
+
+Upstream: store/config/MessageStoreConfig.java. What is ours alone is marked.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from libramq.errors import ConfigError
+from libramq.message.message import BODY_BYTES_MAX
+from libramq.message.record import RECORD_BYTES_MIN
+
+PAGE_BYTES = 4096  # UtilAll / OS_PAGE_SIZE upstream
+UNIT_BYTES = 20  # ConsumeQueue.CQ_STORE_UNIT_SIZE
+
+
+class FlushDiskType(StrEnum):
+    """Whether a message is on the disk before it is acknowledged and readable."""
+
+    ASYNC_FLUSH = "ASYNC_FLUSH"
+    SYNC_FLUSH = "SYNC_FLUSH"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """How a store is laid out, flushed and read."""
+
+    root: Path
+    store_host: tuple[str, int] = ("127.0.0.1", 10911)
+    mapped_file_size_commit_log: int = 1 << 30
+    mapped_file_size_consume_queue: int = 300_000 * UNIT_BYTES
+    flush_disk_type: FlushDiskType = FlushDiskType.ASYNC_FLUSH
+    max_message_size: int = BODY_BYTES_MAX
+    flush_interval_commit_log_ms: int = 500
+    flush_commit_log_least_pages: int = 4
+    flush_commit_log_thorough_interval_ms: int = 10_000
+    flush_interval_consume_queue_ms: int = 1_000
+    flush_consume_queue_least_pages: int = 2
+    flush_consume_queue_thorough_interval_ms: int = 60_000
+    max_transfer_bytes_on_message_in_memory: int = 256 * 1024
+    max_transfer_count_on_message_in_memory: int = 32
+    max_transfer_bytes_on_message_in_disk: int = 64 * 1024
+    max_transfer_count_on_message_in_disk: int = 8
+    max_filter_message_size: int = 16_000
+    in_memory_bytes: int = 2 << 30  # Upstream: accessMessageInMemoryMaxRatio, 40 % of the machine's memory.
+    tail_bytes: int = 16 << 20  # Ours: how much of the newest is kept in memory for reading.
+    open_files_max: int = 256  # Ours: a quarter of the usual limit of 1024 descriptors a process.
+
+    def __post_init__(self) -> None:
+        if self.mapped_file_size_commit_log < 2 * RECORD_BYTES_MIN:
+            raise ConfigError(f"mappedFileSizeCommitLog {self.mapped_file_size_commit_log} holds no message")
+        queue = self.mapped_file_size_consume_queue
+        if queue < UNIT_BYTES or queue % UNIT_BYTES:
+            raise ConfigError(f"mappedFileSizeConsumeQueue {queue} is not a multiple of {UNIT_BYTES}")
+        if self.open_files_max < 4 or self.tail_bytes < PAGE_BYTES:
+            raise ConfigError("a store needs at least 4 open files and a tail of 4096 bytes")
+
+    @property
+    def commit_log_directory(self) -> Path:
+        """Where the commit log's files lie."""
+        return self.root / "commitlog"
+
+    @property
+    def consume_queue_directory(self) -> Path:
+        """Where the consume queues' files lie, by topic and queue id."""
+        return self.root / "consumequeue"

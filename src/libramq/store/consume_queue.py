@@ -1,0 +1,246 @@
+"""The consume queue: where in the commit log the messages of one queue lie.
+
+    physical offset (8) | record size (4) | tag code (8)          = 20 bytes, one unit a message
+
+Unit n is message n. New units wait in memory until `write_out`; what has not been written when the process
+dies is found again in the commit log. A queue that does not begin with number 0 has blank units before.
+
+    `max_offset`   the next number          `visible_max`  the end of what readers may see
+    `min_offset`   the first message that is still in the commit log
+
+Upstream: store/ConsumeQueue.java, CQ_STORE_UNIT_SIZE.
+"""
+
+import struct
+from pathlib import Path
+from typing import Final
+
+from libramq.message.record import RECORD_BYTES_MIN
+from libramq.store.config import UNIT_BYTES
+from libramq.store.segments import FileRange, Segments
+
+UNIT: Final = struct.Struct(">qiq")
+BLANK_SIZE: Final = 0x7FFF_FFFF
+BLANK_UNIT: Final = UNIT.pack(0, BLANK_SIZE, 0)
+PENDING_BYTES_MAX: Final = 64 * 1024  # Three thousand units: then they are written without being asked.
+_LOAD_FILES = 3  # ConsumeQueue.recover looks at the last three.
+_LOAD_BYTES = 3_200 * UNIT_BYTES
+
+
+class ConsumeQueue:
+    """The units of one queue, by queue offset."""
+
+    __slots__ = (
+        "_pending", "_written", "last_physical_end", "max_offset", "min_offset", "queue_id", "segments",
+        "synced", "topic", "visible_max",
+    )  # fmt: skip
+
+    def __init__(self, topic: str, queue_id: int, segments: Segments) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.segments = segments
+        self.max_offset = 0
+        self.visible_max = 0
+        self.min_offset = 0
+        self.last_physical_end = 0
+        self.synced = 0
+        self._pending = bytearray()
+        self._written = 0
+
+    @property
+    def first_offset(self) -> int:
+        """The number of the first unit, blank or not."""
+        return self.segments.min_offset // UNIT_BYTES if self.segments.starts else self._written
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """How much is written and not yet flushed."""
+        return (self._written - self.synced) * UNIT_BYTES
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much is not yet written."""
+        return len(self._pending)
+
+    @property
+    def written(self) -> int:
+        """The number after the last unit in the files."""
+        return self._written
+
+    def append(self, units: bytes, max_offset: int, physical_end: int) -> None:
+        """Add units; `max_offset` is the number after them."""
+        self._pending += units
+        self.max_offset = max_offset
+        self.last_physical_end = physical_end
+
+    def rebuild(self, queue_offset: int, unit: bytes, physical_offset: int, physical_end: int) -> bool:
+        """Put the unit of a record that recovery found; a gap before it is filled with blanks.
+
+        Returns False for a number that cannot be: no checksum covers it. Then nothing is changed.
+        """
+        missing_max = (physical_offset - self.last_physical_end) // RECORD_BYTES_MIN
+        if not 0 <= queue_offset <= self.max_offset + missing_max:
+            return False
+        if queue_offset < self.max_offset:
+            if queue_offset:
+                return False
+            self.truncate(0)  # The topic was deleted and made anew: the later record is right.
+        elif not self.max_offset and queue_offset:
+            position = self.segments.start_of(queue_offset * UNIT_BYTES)
+            if self.segments.starts:
+                self.segments.remove_all()
+            self._written = self.synced = self.max_offset = position // UNIT_BYTES
+        while self.max_offset < queue_offset:
+            count = min(queue_offset - self.max_offset, PENDING_BYTES_MAX // UNIT_BYTES)
+            self.append(BLANK_UNIT * count, self.max_offset + count, self.last_physical_end)
+            self.write_out()
+        self.append(unit, queue_offset + 1, physical_end)
+        if len(self._pending) >= PENDING_BYTES_MAX:
+            self.write_out()
+        return True
+
+    def write_out(self) -> None:
+        """Write what waits into the files; where that fails it goes on waiting."""
+        pending = bytes(self._pending)
+        position = self._written * UNIT_BYTES
+        while pending:
+            self.segments.ensure(position)
+            room = self.segments.start_of(position) + self.segments.file_size - position
+            part = pending[:room]
+            self.segments.write(position, part)
+            position += len(part)
+            pending = pending[len(part) :]
+        self._written = self.max_offset
+        self._pending.clear()
+
+    def units(self, offset: int, count: int) -> bytes:
+        """Up to `count` units from `offset` on, of one file or of what waits; waits for the disk."""
+        found = self._of_memory(offset, count)
+        if found is not None:
+            return found
+        position, size = self._in_file(offset, count)
+        return self._with_pending(self.segments.read(position, size), offset, count)
+
+    def units_nowait(self, offset: int, count: int) -> bytes | FileRange:
+        """The same, or the range that a thread must warm first."""
+        found = self._of_memory(offset, count)
+        if found is not None:
+            return found
+        position, size = self._in_file(offset, count)
+        data = self.segments.read_nowait(position, size)
+        if data is None:
+            return self.segments.file_range(position, size)
+        return self._with_pending(data, offset, count)
+
+    def unit(self, offset: int) -> tuple[int, int, int] | None:
+        """One unit: physical offset, size, tag code; None where there is none."""
+        if not self.first_offset <= offset < self.max_offset:
+            return None
+        physical_offset, size, code = UNIT.unpack(self.units(offset, 1))
+        return physical_offset, size, code
+
+    def load(self, *, clean: bool) -> None:
+        """Find the units in the files: everything up to the first that is none."""
+        self.segments.load()
+        if not self.segments.starts:
+            return
+        end = self._end_after_clean_stop() if clean else self._end_after_kill()
+        self._written = self.max_offset = self.visible_max = end
+        self.synced = end if clean else min(end, self.first_offset)
+        if not clean:
+            self.segments.zero_after(end * UNIT_BYTES)
+        self._read_last()
+
+    def truncate(self, max_offset: int) -> None:
+        """Keep the units before a number."""
+        if max_offset >= self.max_offset:
+            return
+        if max_offset >= self._written:
+            del self._pending[(max_offset - self._written) * UNIT_BYTES :]
+        else:
+            self._pending.clear()
+            self.segments.zero_after(max_offset * UNIT_BYTES)
+            self._written = max_offset
+            self.synced = min(self.synced, max_offset)
+        self.max_offset = max_offset
+        self.visible_max = min(self.visible_max, max_offset)
+        self._read_last()
+
+    def truncate_physical(self, physical_end: int) -> None:
+        """Keep the units of records before a physical offset."""
+        if self.last_physical_end > physical_end:
+            self.truncate(self._first_at_or_after(physical_end))
+
+    def correct_min_offset(self, physical_min: int) -> None:
+        """Find the first message that is still in the commit log."""
+        self.min_offset = self._first_at_or_after(max(physical_min, 0), blank_is_older=True)
+
+    def remove_files_before(self, physical_min: int) -> None:
+        """Remove the files whose messages are all gone; the last file stays."""
+        self.correct_min_offset(physical_min)
+        self.segments.remove_before(self.min_offset * UNIT_BYTES)
+
+    def unsynced_paths(self) -> list[Path]:
+        """The files with units that are written and not yet flushed."""
+        return self.segments.paths_between(self.synced * UNIT_BYTES, self._written * UNIT_BYTES)
+
+    def _of_memory(self, offset: int, count: int) -> bytes | None:
+        assert offset >= 0
+        start = (offset - self._written) * UNIT_BYTES
+        return bytes(self._pending[start : start + count * UNIT_BYTES]) if start >= 0 else None
+
+    def _in_file(self, offset: int, count: int) -> tuple[int, int]:
+        position = offset * UNIT_BYTES
+        file_end = self.segments.start_of(position) + self.segments.file_size
+        return position, min(min(offset + count, self._written) * UNIT_BYTES, file_end) - position
+
+    def _with_pending(self, data: bytes, offset: int, count: int) -> bytes:
+        more = count - len(data) // UNIT_BYTES
+        if more and offset + len(data) // UNIT_BYTES == self._written and self._pending:
+            return data + self._pending[: more * UNIT_BYTES]
+        return data
+
+    def _end_after_clean_stop(self) -> int:
+        """Nothing has holes after a clean stop, so the end can be searched for."""
+        low = self.segments.starts[-1] // UNIT_BYTES
+        high = self.segments.end // UNIT_BYTES
+        while low < high:
+            middle = (low + high) // 2
+            if _is_unit(UNIT.unpack(self.segments.read(middle * UNIT_BYTES, UNIT_BYTES))):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _end_after_kill(self) -> int:
+        """After a power cut pages may be missing anywhere in the last files."""
+        position = self.segments.starts[-_LOAD_FILES:][0]
+        while position < self.segments.end:
+            file_end = self.segments.start_of(position) + self.segments.file_size
+            data = self.segments.read(position, min(_LOAD_BYTES, file_end - position))
+            for unit in UNIT.iter_unpack(data):
+                if not _is_unit(unit):
+                    return position // UNIT_BYTES
+                position += UNIT_BYTES
+        return position // UNIT_BYTES
+
+    def _read_last(self) -> None:
+        last = self.unit(self.max_offset - 1)
+        self.last_physical_end = last[0] + last[1] if last and last[1] != BLANK_SIZE else 0
+
+    def _first_at_or_after(self, physical_offset: int, *, blank_is_older: bool = False) -> int:
+        """The first number whose record lies at or after an offset."""
+        low, high = self.first_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            found = self.unit(middle)
+            assert found is not None
+            if found[0] >= physical_offset and not (blank_is_older and found[1] == BLANK_SIZE):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+
+def _is_unit(unit: tuple[int, ...]) -> bool:
+    return unit[0] >= 0 and unit[1] > 0

@@ -1,0 +1,96 @@
+"""The consume queue table: every queue of the store, by topic and queue id.
+
+    consumequeue/<topic>/<queue id>/<20 digits>
+
+Upstream: store/queue/ConsumeQueueStore.java.
+"""
+
+from collections.abc import Iterator
+
+from libramq.errors import InvalidName
+from libramq.filesystem import FileSystem, safe_child
+from libramq.store.config import StoreConfig
+from libramq.store.consume_queue import ConsumeQueue
+from libramq.store.open_files import OpenFiles
+from libramq.store.segments import Segments
+
+QueueKey = tuple[str, int]
+
+
+class ConsumeQueueTable:
+    """The queues, and which of them have something to write or to flush."""
+
+    def __init__(self, filesystem: FileSystem, files: OpenFiles, config: StoreConfig) -> None:
+        self._filesystem = filesystem
+        self._files = files
+        self._directory = config.consume_queue_directory
+        self._file_size = config.mapped_file_size_consume_queue
+        self._queues: dict[QueueKey, ConsumeQueue] = {}
+        # Dicts and not sets: the order of writes is the same in every run of a simulation.
+        self.pending: dict[ConsumeQueue, None] = {}
+        self.unsynced: dict[ConsumeQueue, None] = {}
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(self._queues.values())
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """The queue, where there is one."""
+        return self._queues.get((topic, queue_id))
+
+    def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made where there is none; InvalidName where no directory can have the topic's name."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            if queue_id < 0:
+                raise InvalidName(f"queue {queue_id} of topic {topic}: a queue id is not negative")
+            directory = safe_child(safe_child(self._directory, topic), str(queue_id))
+            segments = Segments(self._filesystem, self._files, directory, self._file_size)
+            queue = self._queues[topic, queue_id] = ConsumeQueue(topic, queue_id, segments)
+        return queue
+
+    def of_topic(self, topic: str) -> list[ConsumeQueue]:
+        """The queues of a topic."""
+        return [queue for (name, _), queue in self._queues.items() if name == topic]
+
+    def topics(self) -> set[str]:
+        """The topics that have a queue."""
+        return {topic for topic, _ in self._queues}
+
+    def load(self, *, clean: bool) -> None:
+        """Find the queues on the disk."""
+        for topic in self._filesystem.listdir(self._directory):
+            for name in self._queue_names(topic):
+                if name.isascii() and name.isdecimal() and str(int(name)) == name:
+                    self.get_or_create(topic, int(name)).load(clean=clean)
+
+    def _queue_names(self, topic: str) -> list[str]:
+        directory = safe_child(self._directory, topic)
+        return self._filesystem.listdir(directory) if self._filesystem.is_directory(directory) else []
+
+    def write_out(self) -> None:
+        """Write what waits in every queue; raises OSError where the disk refuses, and goes on later."""
+        for queue in list(self.pending):
+            self.write_out_queue(queue)
+
+    def write_out_queue(self, queue: ConsumeQueue) -> None:
+        """Write what waits in one queue."""
+        queue.write_out()
+        self.pending.pop(queue, None)
+        self.unsynced[queue] = None
+
+    def delete_topic(self, topic: str) -> None:
+        """Remove the queues of a topic and their files."""
+        for queue in self.of_topic(topic):
+            self.pending.pop(queue, None)
+            self.unsynced.pop(queue, None)
+            queue.segments.remove_all()
+            del self._queues[topic, queue.queue_id]
+        self._filesystem.remove_tree(safe_child(self._directory, topic))
+
+    def delete_all(self) -> None:
+        """Remove every queue: there is no commit log they could point into."""
+        for topic in self.topics():
+            self.delete_topic(topic)

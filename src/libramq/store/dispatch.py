@@ -1,0 +1,36 @@
+"""The dispatch of a stored record: which unit it has, when only the record is left.
+
+Used when queues are rebuilt from the commit log. The tag code is the hash of the tag; for delayed messages
+it is the time of their delivery.
+
+Upstream: store/CommitLog.checkMessageAndReturnSize.
+"""
+
+from typing import Final
+
+from libramq.message.names import SCHEDULE_TOPIC
+from libramq.message.properties import DELAY, TAGS, find_property
+from libramq.message.record import RecordHead
+from libramq.message.tags import tag_code
+
+# messageDelayLevel, in seconds: 1s 5s 10s 30s 1m … 2h
+DELAY_LEVEL_SECONDS: Final = (
+    1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200,
+)  # fmt: skip
+_DELAY = DELAY.encode()
+_TAGS = TAGS.encode()
+
+
+def delay_ms(level: int) -> int:
+    """How long a message of this level waits; a higher one than there is counts as the highest."""
+    return DELAY_LEVEL_SECONDS[min(level, len(DELAY_LEVEL_SECONDS)) - 1] * 1000
+
+
+def unit_tag_code(head: RecordHead) -> int:
+    """What the consume queue unit of a record holds as tag code."""
+    if head.topic == SCHEDULE_TOPIC:
+        level = find_property(head.properties, _DELAY)
+        if level and level.isdigit() and len(level) < 10 and int(level) > 0:
+            return head.store_timestamp_ms + delay_ms(int(level))
+    tags = find_property(head.properties, _TAGS)
+    return tag_code(tags.decode("utf-8", "replace")) if tags else 0

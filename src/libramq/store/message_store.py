@@ -1,0 +1,390 @@
+"""The message store: commit log and consume queues as one thing.
+
+    append_batch → records in the log, units in the queues      (one write)
+    plan_flush → run_flush in a thread → complete_flush         (durable)
+    read ← bounded by `visible_offset`
+
+`visible_offset` is the only thing that bounds reads and wakes held ones: the end of what is written under
+ASYNC_FLUSH, of what is on the disk under SYNC_FLUSH. Queues whose readable end moved are collected and
+given out by `drain_touched`.
+
+Everything here runs on one thread, the event loop's; nothing waits but `open` and `close`.
+
+Upstream: store/DefaultMessageStore.java.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from libramq.clock import Clock
+from libramq.errors import StoreCorrupt, StoreError, StoreLocked
+from libramq.filesystem import FileSystem
+from libramq.message.ids import encode_host
+from libramq.message.message import MessageExt
+from libramq.message.record import decode_record, has_good_crc, peek_record
+from libramq.store.append import (
+    MESSAGE_ILLEGAL,
+    SERVICE_NOT_AVAILABLE,
+    AppendResult,
+    StoreMessage,
+)
+from libramq.store.commit_log import CommitLog
+from libramq.store.config import FlushDiskType, StoreConfig
+from libramq.store.consume_queue import PENDING_BYTES_MAX, ConsumeQueue
+from libramq.store.consume_queue_table import ConsumeQueueTable
+from libramq.store.flush import Flusher, FlushPlan, run_flush
+from libramq.store.open_files import OpenFiles
+from libramq.store.packing import PackedBatch, pack_batch
+from libramq.store.read import NO_QUEUE, ReadResult, read_queue
+from libramq.store.recovery import RecoveryReport, recover
+from libramq.store.statistics import StoreStatistics
+from libramq.store.timestamp_search import Boundary, search_timestamp
+
+REFUSAL_MS: Final = 1_000  # Ours: how long appends are refused after the disk took no more.
+
+
+class MessageStore:
+    """A store directory, open for one process."""
+
+    def __init__(
+        self, config: StoreConfig, filesystem: FileSystem, clock: Clock, *, process_id: int = 0
+    ) -> None:
+        self.config = config
+        self.visible_offset = 0
+        self.recovery: RecoveryReport | None = None
+        self.failure: str | None = None  # Why appends are refused.
+        self._filesystem = filesystem
+        self._clock = clock
+        self._process_id = process_id
+        self._store_host = encode_host(config.store_host)
+        self._is_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._files = OpenFiles(filesystem, config.open_files_max)
+        self._log = CommitLog(filesystem, self._files, config)
+        self._queues = ConsumeQueueTable(filesystem, self._files, config)
+        self._flusher = Flusher(config, filesystem, self._log, self._queues)
+        self._lock: int | None = None
+        self._is_open = False
+        self._flush_failed = False
+        self._refused_at_ms = 0
+        self._touched: dict[tuple[str, int], int] = {}
+        self._unflushed: deque[tuple[int, list[tuple[ConsumeQueue, int]]]] = deque()
+        self._last_store_timestamp_ms = 0
+        self._put_count = self._put_bytes = self._get_count = self._get_bytes = 0
+
+    # Opening and closing.
+
+    def open(self) -> RecoveryReport:
+        """Lock the directory and bring what it holds in order; waits for the disk."""
+        config, filesystem = self.config, self._filesystem
+        filesystem.makedirs(config.root)
+        self._lock = filesystem.lock(config.root / "lock")
+        if self._lock is None:
+            raise StoreLocked(f"{config.root} is in use by another process; stop it or use another directory")
+        try:
+            abort = config.root / "abort"
+            clean = not filesystem.exists(abort)
+            filesystem.replace_text(abort, str(self._process_id), backup=False)
+            checkpoint = self._flusher.load_checkpoint()
+            self._log.segments.load()
+            self._queues.load(clean=clean)
+            self.recovery = recover(self._log, self._queues, checkpoint, clean=clean)
+            self._last_store_timestamp_ms = self.recovery.last_store_timestamp_ms
+            if not self._last_store_timestamp_ms:
+                self._last_store_timestamp_ms = checkpoint.commit_log_timestamp_ms
+            # What survived a kill is in the page cache perhaps, and not yet on the disk.
+            self._log.flushed = self._log.end if clean else max(self.recovery.start, self._log.min_offset)
+            self._flush_everything()
+        except BaseException:
+            self._release()
+            raise
+        self._is_open = True
+        self.visible_offset = self._log.end
+        return self.recovery
+
+    def close(self) -> None:
+        """Flush everything and leave the directory as after a clean stop; waits for the disk."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
+            if not self._flush_failed:
+                self._flush_everything()
+                self._flusher.save_checkpoint()
+                self._filesystem.unlink(self.config.root / "abort")
+        finally:
+            self._release()
+
+    def set_store_host(self, host: tuple[str, int]) -> None:
+        """The address that records name as their store, where it is known only after listening."""
+        self._store_host = encode_host(host)
+
+    # Appending.
+
+    def append_batch(self, messages: Sequence[StoreMessage]) -> list[AppendResult]:
+        """Store messages, all in one file and by one write; one result for each."""
+        if not self._is_open or (self.failure is not None and not self._may_try_again()):
+            return [SERVICE_NOT_AVAILABLE] * len(messages)
+        now_ms = self._clock.wall_ms()
+        log = self._log
+        batch = self._pack(messages, now_ms)
+        if not batch.data:
+            return batch.results
+        size = len(batch.data)
+        try:
+            if size > log.room():
+                if size > self.config.mapped_file_size_commit_log - 8:  # No file holds it.
+                    return self._append_halves(messages)
+                log.roll()
+                batch = self._pack(messages, now_ms)
+            log.write(batch.data)
+        except OSError as failed:
+            self._refuse(f"the commit log cannot be written: {failed}")
+            return [SERVICE_NOT_AVAILABLE] * len(messages)
+        self._last_store_timestamp_ms = now_ms
+        self._put_count += len(batch.results)
+        self._put_bytes += size
+        self._dispatch(batch)
+        return batch.results
+
+    def drain_touched(self) -> dict[tuple[str, int], int]:
+        """The queues whose readable end moved since the last call, with that end: wake their held pulls."""
+        touched = self._touched
+        self._touched = {}
+        return touched
+
+    # Flushing.
+
+    @property
+    def flushed_offset(self) -> int:
+        """Everything before it is on the disk; a result is durable when its `end` is not beyond."""
+        return self._log.flushed
+
+    def plan_flush(self, now_ms: int, *, thorough: bool = False) -> FlushPlan | None:
+        """What should be flushed at this (monotonic) time, or nothing; also writes out pending units."""
+        if not self._is_open or self._flush_failed:
+            return None
+        plan = self._flusher.plan(now_ms, self._last_store_timestamp_ms, thorough=thorough)
+        if self._flusher.write_failure is not None:
+            self._refuse(f"a consume queue cannot be written: {self._flusher.write_failure}")
+        return plan
+
+    def complete_flush(self, plan: FlushPlan) -> None:
+        """A plan was carried out: what it named is durable, and readable under SYNC_FLUSH."""
+        self._flusher.complete(plan)
+        if self._is_sync:
+            self._show(self._log.flushed)
+
+    def fail_flush(self, error: OSError) -> None:
+        """A plan failed. The kernel may have dropped the pages, so nothing is taken for durable again."""
+        self._flush_failed = True
+        self.failure = f"a file of the store could not be flushed: {error}; restart the broker"
+
+    # Reading.
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        max_bytes: int | None = None,
+        tag_codes: frozenset[int] | None = None,
+        *,
+        may_wait: bool = True,
+    ) -> ReadResult:
+        """Messages from an offset on; with may_wait=False WOULD_WAIT names what to `warm` first."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return NO_QUEUE
+        result = read_queue(
+            self._log, queue, self.config, offset, max_count, max_bytes, tag_codes, may_wait=may_wait
+        )
+        self._get_count += result.count
+        self._get_bytes += result.size
+        return result
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The end of what readers of a queue may see; 0 where there is no such queue."""
+        queue = self._queues.get(topic, queue_id)
+        return queue.visible_max if queue else 0
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first message of a queue; 0 where there is no such queue."""
+        queue = self._queues.get(topic, queue_id)
+        return queue.min_offset if queue else 0
+
+    def offset_by_timestamp(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
+    ) -> int:
+        """The message of a queue that was stored at a time, or next to it."""
+        queue = self._queues.get(topic, queue_id)
+        return search_timestamp(self._log, queue, timestamp_ms, boundary) if queue else 0
+
+    def store_timestamp_ms(self, topic: str, queue_id: int, offset: int) -> int:
+        """When a message was stored; -1 where there is none."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.visible_max:
+            return -1
+        unit = queue.unit(offset)
+        return self._log.store_timestamp_ms(unit[0]) if unit else -1
+
+    def earliest_store_time(self, topic: str, queue_id: int) -> int:
+        """When the first message of a queue was stored; -1 where there is none."""
+        return self.store_timestamp_ms(topic, queue_id, self.min_offset(topic, queue_id))
+
+    def is_young(self, topic: str, queue_id: int) -> bool:
+        """Whether a queue is empty or still has its first message in memory (checkInMemByConsumeOffset)."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or not queue.visible_max:
+            return True
+        unit = queue.unit(0) if queue.min_offset == 0 else None
+        return unit is not None and unit[0] >= self._log.end - self.config.in_memory_bytes
+
+    def record_at(self, physical_offset: int) -> bytes | None:
+        """The record at an offset that a client named: only if its queue says that it is there."""
+        data = self._log.record(physical_offset)
+        if data is None or physical_offset + len(data) > self.visible_offset:
+            return None
+        try:
+            head = peek_record(data)
+        except StoreCorrupt:
+            return None
+        if head is None or head.physical_offset != physical_offset or not has_good_crc(data, head):
+            return None
+        queue = self._queues.get(head.topic, head.queue_id)
+        unit = queue.unit(head.queue_offset) if queue else None
+        if unit is None or unit[:2] != (physical_offset, head.size):
+            return None
+        return data
+
+    def message_at(self, physical_offset: int) -> MessageExt | None:
+        """The same as a message; its body is as stored, so still compressed where the system flag says so."""
+        data = self.record_at(physical_offset)
+        decoded = decode_record(data, decompress=False) if data is not None else None
+        return decoded[0] if decoded else None
+
+    # Looking after it.
+
+    def topics(self) -> set[str]:
+        """The topics that have messages or had some."""
+        return self._queues.topics()
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """The queues of a topic that have messages or had some."""
+        return sorted(queue.queue_id for queue in self._queues.of_topic(topic))
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget the queues of a topic; its records go when their file goes."""
+        self._queues.delete_topic(topic)
+        self._touched = {key: end for key, end in self._touched.items() if key[0] != topic}
+
+    def delete_files(self, *, older_than_ms: int, count_max: int = 10) -> int:
+        """Remove commit log files last written before a (wall) time, oldest first, and what points there.
+
+        count_max: CleanCommitLogService takes at most ten a round. Never removes the last one.
+        """
+        segments = self._log.segments
+        keep = segments.min_offset
+        for start in segments.starts[:-1][:count_max]:
+            if start + segments.file_size > self._log.flushed or segments.modified_ms(start) >= older_than_ms:
+                break
+            keep = start + segments.file_size
+        removed = segments.remove_before(keep)
+        if removed:
+            for queue in self._queues:
+                queue.remove_files_before(segments.min_offset)
+        return removed
+
+    def statistics(self) -> StoreStatistics:
+        """A snapshot of what the store holds and did."""
+        return StoreStatistics(
+            min_physical_offset=self._log.min_offset,
+            max_physical_offset=self._log.end,
+            flushed_offset=self._log.flushed,
+            visible_offset=self.visible_offset,
+            queue_count=len(self._queues),
+            open_file_count=len(self._files),
+            put_message_count=self._put_count,
+            put_bytes=self._put_bytes,
+            get_message_count=self._get_count,
+            get_bytes=self._get_bytes,
+            failure=self.failure,
+        )
+
+    def _refuse(self, reason: str) -> None:
+        self.failure = reason
+        self._refused_at_ms = self._clock.monotonic_ms()
+
+    def _may_try_again(self) -> bool:
+        """A full disk may have room again after a while; a failed flush is never mended."""
+        if self._flush_failed or self._clock.monotonic_ms() - self._refused_at_ms < REFUSAL_MS:
+            return False
+        self.failure = None
+        return True
+
+    def _pack(self, messages: Sequence[StoreMessage], now_ms: int) -> PackedBatch:
+        return pack_batch(
+            messages,
+            self._queues,
+            physical_offset=self._log.end,
+            store_timestamp_ms=now_ms,
+            store_host=self._store_host,
+            body_bytes_max=self.config.max_message_size,
+        )
+
+    def _append_halves(self, messages: Sequence[StoreMessage]) -> list[AppendResult]:
+        if len(messages) == 1:
+            return [MESSAGE_ILLEGAL]
+        half = len(messages) // 2
+        return self.append_batch(messages[:half]) + self.append_batch(messages[half:])
+
+    def _dispatch(self, batch: PackedBatch) -> None:
+        queues = self._queues
+        shown: list[tuple[ConsumeQueue, int]] = []
+        for plan in batch.plans.values():
+            if plan.units:
+                queue = plan.queue
+                queue.append(b"".join(plan.units), plan.max_offset, plan.physical_end)
+                queues.pending[queue] = None
+                shown.append((queue, plan.max_offset))
+                if queue.pending_bytes >= PENDING_BYTES_MAX:
+                    self._write_out_queue(queue)
+        if self._is_sync:
+            self._unflushed.append((self._log.end, shown))
+        else:
+            self.visible_offset = self._log.end
+            for queue, max_offset in shown:
+                queue.visible_max = max_offset
+                self._touched[queue.topic, queue.queue_id] = max_offset
+
+    def _show(self, visible_offset: int) -> None:
+        self.visible_offset = visible_offset
+        unflushed = self._unflushed
+        while unflushed and unflushed[0][0] <= visible_offset:
+            for queue, max_offset in unflushed.popleft()[1]:
+                queue.visible_max = min(max_offset, queue.max_offset)
+                self._touched[queue.topic, queue.queue_id] = queue.visible_max
+
+    def _write_out_queue(self, queue: ConsumeQueue) -> None:
+        try:
+            self._queues.write_out_queue(queue)
+        except OSError as failed:
+            self._refuse(f"a consume queue cannot be written: {failed}")
+
+    def _flush_everything(self) -> None:
+        try:
+            plan = self._flusher.plan(0, self._last_store_timestamp_ms, thorough=True)
+            if self._flusher.write_failure is not None:
+                raise self._flusher.write_failure
+            if plan is not None:
+                run_flush(self._filesystem, plan)
+                self._flusher.complete(plan)
+        except OSError as failed:
+            raise StoreError(f"{self.config.root} cannot be flushed: {failed}") from failed
+
+    def _release(self) -> None:
+        self._files.close()
+        if self._lock is not None:
+            self._filesystem.close(self._lock)
+            self._lock = None

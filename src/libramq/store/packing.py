@@ -1,0 +1,111 @@
+"""The packed batch: messages turned into records and units, before anything is written.
+
+Nothing is changed here but numbers in a plan of each queue, so a batch that does not fit, or that the disk
+refuses, is simply packed again or forgotten. This is the broker's hottest loop: about three microseconds a
+message, which is why it packs the record's head itself and makes no object but the result.
+
+Upstream: store/MessageExtEncoder.java, CommitLog.DefaultAppendMessageCallback.
+"""
+
+import struct
+import zlib
+from collections.abc import Sequence
+
+from libramq.errors import InvalidMessage, InvalidName
+from libramq.message.ids import HOST_V6_BYTES
+from libramq.message.properties import PROPERTIES_BYTES_MAX
+from libramq.message.record import HEADS, HOST_BITS, topic_prefix
+from libramq.message.sys_flag import BORN_HOST_V6, STORE_HOST_V6, is_queued
+from libramq.store.append import (
+    MESSAGE_ILLEGAL,
+    PROPERTIES_SIZE_EXCEEDED,
+    AppendResult,
+    AppendStatus,
+    StoreMessage,
+)
+from libramq.store.consume_queue import UNIT, ConsumeQueue
+from libramq.store.consume_queue_table import ConsumeQueueTable
+
+
+class QueuePlan:
+    """What a batch will add to one queue."""
+
+    __slots__ = ("max_offset", "physical_end", "queue", "units")
+
+    def __init__(self, queue: ConsumeQueue) -> None:
+        self.queue = queue
+        self.max_offset = queue.max_offset
+        self.physical_end = queue.last_physical_end
+        self.units: list[bytes] = []
+
+
+class PackedBatch:
+    """Records that are ready to be written at one physical offset."""
+
+    __slots__ = ("data", "plans", "results")
+
+    def __init__(
+        self, data: bytes, plans: dict[tuple[str, int], QueuePlan], results: list[AppendResult]
+    ) -> None:
+        self.data = data
+        self.plans = plans
+        self.results = results
+
+
+def pack_batch(
+    messages: Sequence[StoreMessage],
+    queues: ConsumeQueueTable,
+    *,
+    physical_offset: int,
+    store_timestamp_ms: int,
+    store_host: bytes,
+    body_bytes_max: int,
+) -> PackedBatch:
+    """The records of messages as they will lie from `physical_offset` on."""
+    store_bit = STORE_HOST_V6 if len(store_host) == HOST_V6_BYTES else 0
+    plans: dict[tuple[str, int], QueuePlan] = {}
+    parts: list[bytes] = []
+    results: list[AppendResult] = []
+    ok = AppendStatus.PUT_OK
+    crc32 = zlib.crc32
+    pack_unit = UNIT.pack
+    for message in messages:
+        body = message.body
+        properties = message.properties_text
+        if len(body) > body_bytes_max:
+            results.append(MESSAGE_ILLEGAL)
+            continue
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            results.append(PROPERTIES_SIZE_EXCEEDED)
+            continue
+        topic = message.topic
+        key = (topic, message.queue_id)
+        sys_flag = message.sys_flag & ~HOST_BITS | store_bit
+        if len(message.born_host) == HOST_V6_BYTES:
+            sys_flag |= BORN_HOST_V6
+        try:
+            plan = plans.get(key)
+            if plan is None:
+                plan = plans[key] = QueuePlan(queues.get_or_create(topic, message.queue_id))
+            queued = is_queued(sys_flag)
+            queue_offset = plan.max_offset if queued else 0
+            magic, topic_bytes = topic_prefix(topic)
+            head = HEADS[sys_flag & HOST_BITS]
+            size = head.size + len(body) + len(topic_bytes) + 2 + len(properties)
+            packed = head.pack(
+                size, magic, crc32(body) & 0x7FFF_FFFF, message.queue_id, message.flag, queue_offset,
+                physical_offset, sys_flag, message.born_timestamp_ms, message.born_host, store_timestamp_ms,
+                store_host, message.reconsume_times, message.prepared_transaction_offset, len(body),
+            )  # fmt: skip
+            unit = pack_unit(physical_offset, size, message.tag_code)
+        except (struct.error, UnicodeError, InvalidMessage, InvalidName):  # A number or name out of range.
+            results.append(MESSAGE_ILLEGAL)
+            continue
+        parts += (packed, body, topic_bytes, len(properties).to_bytes(2), properties)
+        results.append(AppendResult(ok, physical_offset, size, queue_offset, store_timestamp_ms, store_host))
+        physical_offset += size
+        if queued:
+            plan.units.append(unit)
+            plan.max_offset += 1
+            plan.physical_end = physical_offset
+    return PackedBatch(b"".join(parts), plans, results)

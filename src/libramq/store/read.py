@@ -1,0 +1,176 @@
+"""The read: messages of one queue from an offset on, as the bytes a pull is answered with.
+
+Tag codes are compared on the units, so messages that do not match are never touched. Records that lie next
+to each other come out as one piece. Where the disk would have to be asked, `read_queue` says which ranges
+(WOULD_WAIT); a thread warms them and the read is made again.
+
+Upstream: store/DefaultMessageStore.getMessage, isTheBatchFull.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from libramq.filesystem import FileSystem
+from libramq.store.commit_log import CommitLog
+from libramq.store.config import UNIT_BYTES, StoreConfig
+from libramq.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
+from libramq.store.segments import FileRange
+
+
+class ReadStatus(Enum):
+    """What a read came to; the names are upstream's and go out as the remark."""
+
+    FOUND = auto()
+    NO_MATCHED_MESSAGE = auto()
+    MESSAGE_WAS_REMOVING = auto()
+    OFFSET_FOUND_NULL = auto()
+    OFFSET_OVERFLOW_BADLY = auto()
+    OFFSET_OVERFLOW_ONE = auto()
+    OFFSET_TOO_SMALL = auto()
+    NO_MATCHED_LOGIC_QUEUE = auto()
+    NO_MESSAGE_IN_QUEUE = auto()
+    WOULD_WAIT = auto()  # Ours: warm `cold` in a thread, then read again.
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult:
+    """What a read came to. data: records back to back, in pieces."""
+
+    status: ReadStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    data: tuple[bytes, ...] = ()
+    count: int = 0
+    size: int = 0
+    cold: tuple[FileRange, ...] = ()
+
+
+NO_QUEUE = ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+
+
+def read_queue(
+    log: CommitLog,
+    queue: ConsumeQueue,
+    config: StoreConfig,
+    offset: int,
+    max_count: int,
+    max_bytes: int | None,
+    tag_codes: frozenset[int] | None,
+    *,
+    may_wait: bool,
+) -> ReadResult:
+    """Read from `offset` on; at least one message goes, whatever its size."""
+    min_offset, max_offset = queue.min_offset, queue.visible_max
+    outside = _outside(offset, min_offset, max_offset)
+    if outside is not None:
+        return outside
+    if tag_codes is None:
+        scan = min(max_count, config.max_transfer_count_on_message_in_memory)
+    else:
+        scan = max(config.max_filter_message_size, max_count * UNIT_BYTES) // UNIT_BYTES
+    scan = min(max(scan, 1), max_offset - offset)
+    units = queue.units(offset, scan) if may_wait else queue.units_nowait(offset, scan)
+    if isinstance(units, FileRange):
+        return ReadResult(ReadStatus.WOULD_WAIT, offset, min_offset, max_offset, cold=(units,))
+    if not units:
+        return ReadResult(ReadStatus.OFFSET_FOUND_NULL, _next_file(queue, offset), min_offset, max_offset)
+
+    log_min = log.min_offset
+    memory_start = log.end - config.in_memory_bytes
+    bytes_max = max_bytes if max_bytes is not None and max_bytes > 0 else 1 << 62
+    status = ReadStatus.NO_MATCHED_MESSAGE
+    next_offset = offset
+    runs: list[tuple[int, int]] = []
+    run_start = run_end = -1
+    count = total = 0
+    for physical_offset, size, code in UNIT.iter_unpack(units):
+        if count:
+            if physical_offset >= memory_start:
+                count_cap = config.max_transfer_count_on_message_in_memory
+                bytes_cap = config.max_transfer_bytes_on_message_in_memory
+            else:
+                count_cap = config.max_transfer_count_on_message_in_disk
+                bytes_cap = config.max_transfer_bytes_on_message_in_disk
+            if count >= min(count_cap, max_count) or total + size > min(bytes_cap, bytes_max):
+                break
+        next_offset += 1
+        if size == BLANK_SIZE and not physical_offset:
+            continue
+        # Only the low 32 bits count: the unit of a delayed message holds its delivery time instead.
+        if tag_codes is not None and ((code + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000 not in tag_codes:
+            continue
+        if physical_offset < log_min:
+            status = ReadStatus.MESSAGE_WAS_REMOVING
+            continue
+        if physical_offset == run_end:
+            run_end += size
+        else:
+            if run_end >= 0:
+                runs.append((run_start, run_end))
+            run_start, run_end = physical_offset, physical_offset + size
+        count += 1
+        total += size
+    if not count:
+        return ReadResult(status, next_offset, min_offset, max_offset)
+    runs.append((run_start, run_end))
+    return _fetch(log, runs, offset, next_offset, min_offset, max_offset, count, total, may_wait=may_wait)
+
+
+def warm(filesystem: FileSystem, ranges: tuple[FileRange, ...]) -> None:
+    """Bring ranges into the page cache; may be called in a thread."""
+    for path, offset, size in ranges:
+        try:
+            file = filesystem.open(path)
+        except FileNotFoundError:
+            continue
+        try:
+            filesystem.pread(file, size, offset)
+        finally:
+            filesystem.close(file)
+
+
+def _outside(offset: int, min_offset: int, max_offset: int) -> ReadResult | None:
+    if not max_offset:
+        return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, min_offset, max_offset)
+    if offset < min_offset:
+        return ReadResult(ReadStatus.OFFSET_TOO_SMALL, min_offset, min_offset, max_offset)
+    if offset == max_offset:
+        return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, min_offset, max_offset)
+    if offset > max_offset:
+        return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, max_offset, min_offset, max_offset)
+    return None
+
+
+def _next_file(queue: ConsumeQueue, offset: int) -> int:
+    segments = queue.segments
+    return (segments.start_of(offset * UNIT_BYTES) + segments.file_size) // UNIT_BYTES
+
+
+def _fetch(
+    log: CommitLog,
+    runs: list[tuple[int, int]],
+    offset: int,
+    next_offset: int,
+    min_offset: int,
+    max_offset: int,
+    count: int,
+    total: int,
+    *,
+    may_wait: bool,
+) -> ReadResult:
+    data: list[bytes] = []
+    cold: list[FileRange] = []
+    for start, end in runs:
+        piece = log.read(start, end - start) if may_wait else log.read_nowait(start, end - start)
+        if isinstance(piece, FileRange):
+            cold.append(piece)
+        elif piece is None:  # The unit points where no record can be: the queue's file was tampered with.
+            return ReadResult(ReadStatus.MESSAGE_WAS_REMOVING, next_offset, min_offset, max_offset)
+        else:
+            data.append(piece)
+    if cold:
+        return ReadResult(ReadStatus.WOULD_WAIT, offset, min_offset, max_offset, cold=tuple(cold))
+    return ReadResult(
+        ReadStatus.FOUND, next_offset, min_offset, max_offset, data=tuple(data), count=count, size=total
+    )

@@ -1,0 +1,173 @@
+"""The segments: one long run of bytes in files of equal size.
+
+    00000000000000000000   00000000000000001000   00000000000000002000        (file size 1000)
+
+A file is named by the offset of its first byte and has its full size from the beginning, as a hole. The
+files are contiguous; old ones go from the front. The commit log is one run, each consume queue another.
+
+Upstream: store/MappedFileQueue.java. There is no mapping here: see ARCHITECTURE.md.
+"""
+
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from libramq.errors import StoreCorrupt
+from libramq.filesystem import FileSystem, safe_child
+from libramq.store.open_files import OpenFiles
+
+NAME_DIGITS: Final = 20
+
+
+class FileRange(NamedTuple):
+    """A stretch of one file that a thread may read, to have it in the page cache."""
+
+    path: Path
+    offset: int
+    size: int
+
+
+class Segments:
+    """Files of one size that make one run of bytes."""
+
+    def __init__(self, filesystem: FileSystem, files: OpenFiles, directory: Path, file_size: int) -> None:
+        self.directory = directory
+        self.file_size = file_size
+        self.starts: list[int] = []
+        self._filesystem = filesystem
+        self._files = files
+        self._paths: dict[int, Path] = {}
+        self._has_new_names = False
+
+    @property
+    def min_offset(self) -> int:
+        """The first byte there is."""
+        return self.starts[0] if self.starts else 0
+
+    @property
+    def end(self) -> int:
+        """Where the last file ends."""
+        return self.starts[-1] + self.file_size if self.starts else 0
+
+    def load(self) -> None:
+        """Find the files; StoreCorrupt where they cannot be one run."""
+        starts: list[int] = []
+        found = self._filesystem.listdir(self.directory)
+        names = [name for name in found if len(name) == NAME_DIGITS and name.isascii() and name.isdecimal()]
+        for name in names:
+            start = int(name)
+            path = safe_child(self.directory, name)
+            size = self._filesystem.size(path)
+            if size == 0 and name == names[-1]:  # The process ended between creating and sizing it.
+                self._filesystem.unlink(path)
+                continue
+            if size != self.file_size:
+                raise StoreCorrupt(
+                    f"{path} has {size} bytes instead of {self.file_size}; was its configured size changed?"
+                )
+            if start % self.file_size or (starts and start != starts[-1] + self.file_size):
+                raise StoreCorrupt(f"{path} does not follow the file before it; one is missing")
+            starts.append(start)
+        self.starts = starts
+
+    def path(self, start: int) -> Path:
+        """The file that begins at an offset."""
+        path = self._paths.get(start)
+        if path is None:
+            path = self._paths[start] = safe_child(self.directory, f"{start:020d}")
+        return path
+
+    def paths_between(self, start: int, end: int) -> list[Path]:
+        """The files with any byte from `start` up to `end`."""
+        return [self.path(s) for s in self.starts if s < end and start < s + self.file_size]
+
+    def take_new_directories(self) -> list[Path]:
+        """The directories in which names appeared since the last call; they need an fsync of their own."""
+        if not self._has_new_names:
+            return []
+        self._has_new_names = False
+        return [self.directory, self.directory.parent, self.directory.parent.parent]
+
+    def start_of(self, offset: int) -> int:
+        """Where the file with this byte begins."""
+        return offset - offset % self.file_size
+
+    def has(self, offset: int) -> bool:
+        """Whether a file holds this byte."""
+        return self.min_offset <= offset < self.end
+
+    def create(self, start: int) -> None:
+        """Add the file that begins at `start`, which follows the last one."""
+        assert not self.starts or start == self.end, (start, self.starts)
+        if not self.starts:
+            self._filesystem.makedirs(self.directory)
+        path = self.path(start)
+        file = self._filesystem.open(path, write=True, create=True)
+        try:
+            self._filesystem.truncate(file, self.file_size)
+        finally:
+            self._filesystem.close(file)
+        self._has_new_names = True
+        self.starts.append(start)
+
+    def ensure(self, offset: int) -> None:
+        """Add files until one holds this byte."""
+        if not self.starts:
+            self.create(self.start_of(offset))
+        while offset >= self.end:
+            self.create(self.end)
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write within one file."""
+        start = self.start_of(offset)
+        assert offset + len(data) <= start + self.file_size
+        self._filesystem.pwrite(self._files.get(self.path(start)), data, offset - start)
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Read within one file, waiting for the disk if need be."""
+        start = self.start_of(offset)
+        return self._filesystem.pread(self._files.get(self.path(start)), size, offset - start)
+
+    def read_nowait(self, offset: int, size: int) -> bytes | None:
+        """Read within one file what is in memory; None where the disk would have to be asked."""
+        start = self.start_of(offset)
+        return self._filesystem.pread_nowait(self._files.get(self.path(start)), size, offset - start)
+
+    def file_range(self, offset: int, size: int) -> FileRange:
+        """The same stretch for a thread."""
+        start = self.start_of(offset)
+        return FileRange(self.path(start), offset - start, size)
+
+    def zero_after(self, end: int) -> None:
+        """Make everything from `end` on a hole again, and remove the files behind it."""
+        while self.starts and self.starts[-1] > end:
+            self._remove(self.starts.pop())
+        if self.starts and end < self.end:
+            path = self.path(self.starts[-1])
+            file = self._files.get(path)
+            self._filesystem.truncate(file, max(end, self.starts[-1]) - self.starts[-1])
+            self._filesystem.truncate(file, self.file_size)
+
+    def remove_before(self, offset: int) -> int:
+        """Remove the files that lie wholly before `offset`, never the last; how many there were."""
+        count = 0
+        while len(self.starts) > 1 and self.starts[0] + self.file_size <= offset:
+            self._remove(self.starts.pop(0))
+            count += 1
+        return count
+
+    def remove_all(self) -> None:
+        """Remove every file and the directory."""
+        while self.starts:
+            self._files.forget(self.path(self.starts.pop()))
+        self._paths.clear()
+        self._filesystem.remove_tree(self.directory)
+
+    def modified_ms(self, start: int) -> int:
+        """When the file that begins at `start` was last written."""
+        return self._filesystem.modified_ms(self.path(start))
+
+    def _remove(self, start: int) -> None:
+        path = self.path(start)
+        self._files.forget(path)
+        self._paths.pop(start, None)
+        self._filesystem.unlink(path)

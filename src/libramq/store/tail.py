@@ -1,0 +1,58 @@
+"""The tail: the newest bytes of the commit log, in memory.
+
+A ring: the byte at physical offset p lies at p modulo the capacity. Consumers that keep up read from here
+without a system call. It holds one unbroken stretch that ends where the log ends.
+"""
+
+
+class Tail:
+    """The last `capacity` bytes of a growing run."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._ring = bytearray(capacity)
+        self._start = 0
+        self._end = 0
+
+    @property
+    def start(self) -> int:
+        """The oldest byte that is held."""
+        return self._start
+
+    @property
+    def end(self) -> int:
+        """The byte after the newest one."""
+        return self._end
+
+    def restart(self, offset: int) -> None:
+        """Hold nothing; what comes next begins at `offset`."""
+        self._start = self._end = offset
+
+    def append(self, offset: int, data: bytes) -> None:
+        """Add what was written at `offset`; where that is not the end, what is held is dropped first."""
+        if offset != self._end:
+            self.restart(offset)
+        self._end = end = offset + len(data)
+        capacity = self._capacity
+        if len(data) > capacity:
+            data = data[-capacity:]
+            offset = end - capacity
+        at = offset % capacity
+        room = capacity - at
+        if len(data) <= room:
+            self._ring[at : at + len(data)] = data
+        else:
+            self._ring[at:] = data[:room]
+            self._ring[: len(data) - room] = data[room:]
+        self._start = max(self._start, end - capacity)
+
+    def read(self, offset: int, size: int) -> bytes | None:
+        """A stretch of it, or None where not all of that is held."""
+        end = offset + size
+        if offset < self._start or end > self._end:
+            return None
+        at = offset % self._capacity
+        room = self._capacity - at
+        if size <= room:
+            return bytes(memoryview(self._ring)[at : at + size])
+        return bytes(self._ring[at:]) + bytes(self._ring[: size - room])

@@ -1,0 +1,21 @@
+"""An address: "host:port" as text, split and checked."""
+
+from libramq.errors import ConfigError
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Split "host:port", "[::1]:port"; raises ConfigError for anything else."""
+    host, colon, port = address.strip().rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigError(f"{address!r} is not an address; write host:port, for example 127.0.0.1:9876")
+    return host.strip("[]"), int(port)
+
+
+def split_name_servers(text: str) -> tuple[str, ...]:
+    """Split RocketMQ's list of name servers, "a:9876;b:9876", checking each."""
+    addresses = tuple(part.strip() for part in text.replace(",", ";").split(";") if part.strip())
+    if not addresses:
+        raise ConfigError("no name server given; write host:port, several separated by ';'")
+    for address in addresses:
+        split_address(address)
+    return addresses

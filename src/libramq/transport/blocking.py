@@ -1,0 +1,83 @@
+"""The blocking shell of outgoing connections, for synchronous code such as Spark's readers.
+
+Not safe for several threads; each makes its own. Requests can be pipelined: `start` writes, `finish` waits.
+"""
+
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from libramq.errors import ConnectFailed, ConnectionLost, ProtocolError, RequestTimeout
+from libramq.remoting.command import Command
+from libramq.remoting.connection import FrameReader, PendingRequests
+from libramq.remoting.frame import encode_frame
+from libramq.transport.address import split_address
+from libramq.transport.remote import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
+
+#: A read takes what a socket buffer may hold, so that a large reply comes in few pieces.
+READ_BYTES: Final = 1024 * 1024
+
+
+class BlockingRemote:
+    """One connection to one address."""
+
+    def __init__(self, address: str, monotonic_ms: Callable[[], int]) -> None:
+        self.address = address
+        self._monotonic_ms = monotonic_ms
+        self._reader = FrameReader()
+        self._pending: PendingRequests[int] = PendingRequests()
+        self._replies: dict[int, Command] = {}
+        host, port = split_address(address)
+        try:
+            self._socket = socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_MS / 1000)
+        except OSError as error:
+            raise ConnectFailed(f"cannot connect to {address}: {error.strerror or error}") from None
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def start(self, request: Command, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> int:
+        """Write a request; returns the number to `finish` it with."""
+        self._pending.add(request, request.opaque, deadline_ms=self._monotonic_ms() + timeout_ms)
+        try:
+            self._socket.settimeout(timeout_ms / 1000)
+            self._socket.sendall(encode_frame(request))
+        except OSError as error:
+            raise ConnectionLost(f"the connection to {self.address} ended: {error}") from None
+        return request.opaque
+
+    def finish(self, opaque: int, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Command:
+        """Wait for the reply to a request started before."""
+        deadline_ms = self._monotonic_ms() + timeout_ms
+        while (reply := self._replies.pop(opaque, None)) is None:
+            left_ms = deadline_ms - self._monotonic_ms()
+            if left_ms <= 0:
+                self._pending.discard(opaque)
+                raise RequestTimeout(f"{self.address} did not answer within {timeout_ms} ms")
+            self._read(left_ms)
+        return reply
+
+    def call(self, request: Command, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Command:
+        """Make a request and wait for its reply."""
+        return self.finish(self.start(request, timeout_ms=timeout_ms), timeout_ms=timeout_ms)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
+    def _read(self, timeout_ms: int) -> None:
+        try:
+            self._socket.settimeout(timeout_ms / 1000)
+            data = self._socket.recv(READ_BYTES)
+        except TimeoutError:
+            return
+        except OSError as error:
+            raise ConnectionLost(f"the connection to {self.address} ended: {error}") from None
+        if not data:
+            raise ConnectionLost(f"{self.address} closed the connection")
+        try:
+            commands = self._reader.receive(data)
+        except ProtocolError:
+            self.close()
+            raise
+        for command in commands:
+            if command.is_response and self._pending.take(command) is not None:
+                self._replies[command.opaque] = command

@@ -1,0 +1,279 @@
+"""A listening socket: frames in, one callback per read with every command it brought, bytes out.
+
+A connection is closed at the first bad byte, with the reason logged, and nobody else notices. Writes are
+joined: what handlers write while one read is worked off leaves in one write. Who does not read the answers is
+not read from either: requests that were read already wait until what was written has left.
+Upstream: remoting/netty/NettyRemotingServer.java.
+"""
+
+import asyncio
+import errno
+from collections.abc import Callable
+from typing import Any, Final, Protocol, cast
+
+from libramq.errors import ConfigError, LibraError, ProtocolError
+from libramq.logs import get_logger
+from libramq.remoting.command import Command
+from libramq.remoting.connection import FrameReader
+
+log = get_logger(__name__)
+
+#: Ours; NettyServerConfig has no limit and runs into the operating system's.
+CONNECTIONS_MAX: Final = 20_000
+#: NettyServerConfig.writeBufferHighWaterMark is off upstream; ours is from where on a peer must read first.
+WRITE_BUFFER_BYTES_HIGH: Final = 8 * 1024 * 1024
+#: Ours: what is written unasked (held pulls that wake) to a peer that does not read.
+WRITE_BUFFER_BYTES_MAX: Final = 256 * 1024 * 1024
+#: Ours: requests worked off before their answers are written; with pulls of 256 KiB, 64 MiB of answers.
+COMMANDS_PER_TURN: Final = 256
+#: Ours: how long a closing connection may take to deliver what was written before.
+CLOSING_MS_MAX: Final = 1_000
+#: NettyServerConfig.serverChannelMaxIdleTimeSeconds.
+IDLE_MS_MAX: Final = 120_000
+#: NettyServerConfig.serverSocketBacklog.
+BACKLOG: Final = 1024
+
+
+class Peer(Protocol):
+    """The other end of a connection, as handlers see it."""
+
+    @property
+    def address(self) -> str:
+        """The peer's "host:port"."""
+        ...
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what is written can still arrive."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; never waits, never raises for a peer that is gone."""
+        ...
+
+    def close(self, reason: str) -> None:
+        """End the connection; the reason is logged."""
+        ...
+
+    def __hash__(self) -> int:
+        """Connections are told apart by identity."""
+        ...
+
+
+class Handler(Protocol):
+    """What a server does with its connections. All calls come from the event loop and must not wait."""
+
+    def connected(self, peer: Peer) -> None:
+        """A connection was accepted."""
+        ...
+
+    def received(self, peer: Peer, commands: list[Command]) -> None:
+        """One read brought these commands."""
+        ...
+
+    def closed(self, peer: Peer) -> None:
+        """The connection ended."""
+        ...
+
+
+class ServerConnection(asyncio.Protocol):
+    """One accepted connection."""
+
+    def __init__(self, server: "Server") -> None:
+        self._server = server
+        self._reader = FrameReader()
+        self._transport: asyncio.Transport | None = None
+        self._corked: list[bytes] | None = None
+        self._unread: list[Command] = []
+        self._is_congested = False
+        self.address = ""
+        self.last_read_ms = server.monotonic_ms()
+        self.closing_since_ms: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what is written can still arrive."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio accepted a connection."""
+        transport = cast(asyncio.Transport, transport)  # uvloop's is none, but behaves as one.
+        peer_name = transport.get_extra_info("peername")
+        self.address = f"{peer_name[0]}:{peer_name[1]}" if peer_name else ""
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
+        if not self._server.admit(self):
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio read bytes."""
+        self.last_read_ms = self._server.monotonic_ms()
+        try:
+            commands = self._reader.receive(data)
+        except ProtocolError as error:
+            self.close(str(error))
+            return
+        if self._unread:
+            self._unread += commands
+        elif len(commands) <= COMMANDS_PER_TURN:
+            if commands:
+                self._work(commands)
+        else:
+            self._unread = commands
+            self._work_off()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio saw the end."""
+        self._transport = None
+        self._unread = []
+        self._server.discard(self)
+
+    def pause_writing(self) -> None:
+        """The peer does not read what it asked for: ask it nothing more until it does."""
+        self._is_congested = True
+        if self.is_open:
+            assert self._transport is not None
+            self._transport.pause_reading()
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        self._is_congested = False
+        self.last_read_ms = self._server.monotonic_ms()
+        self._work_off()
+        if self.is_open and not self._is_congested:
+            assert self._transport is not None
+            self._transport.resume_reading()
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, joined with what else the current read produces."""
+        if self._corked is not None:
+            self._corked.append(data)
+        elif self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+            if self._is_congested and self._transport.get_write_buffer_size() > WRITE_BUFFER_BYTES_MAX:
+                self.abort(f"{WRITE_BUFFER_BYTES_MAX} bytes wait to be read by the peer")
+
+    def close(self, reason: str) -> None:
+        """End the connection when what was written has left; at the latest after CLOSING_MS_MAX."""
+        if self._transport is not None and not self._transport.is_closing():
+            log.info("connection closed", peer=self.address, reason=reason)
+            self.closing_since_ms = self._server.monotonic_ms()
+            self._transport.close()
+
+    def abort(self, reason: str) -> None:
+        """End the connection now, whatever has not left yet."""
+        if self._transport is not None:
+            log.info("connection aborted", peer=self.address, reason=reason)
+            self._transport.abort()
+
+    def _work_off(self) -> None:
+        """Work off what was read, as long as the peer reads the answers."""
+        while self._unread and not self._is_congested and self.is_open:
+            commands = self._unread[:COMMANDS_PER_TURN]
+            del self._unread[:COMMANDS_PER_TURN]
+            self._work(commands)
+
+    def _work(self, commands: list[Command]) -> None:
+        self._corked = []
+        try:
+            self._server.handler.received(self, commands)
+        except Exception:
+            log.exception("handler failed; connection closed", peer=self.address)
+            self.close("handler failed")
+        corked, self._corked = self._corked, None
+        if corked and self.is_open:
+            assert self._transport is not None
+            self._transport.write(corked[0] if len(corked) == 1 else b"".join(corked))
+
+
+class Server:
+    """A listening socket and its connections."""
+
+    def __init__(self, handler: Handler, monotonic_ms: Callable[[], int]) -> None:
+        self.handler = handler
+        self.monotonic_ms = monotonic_ms
+        self._connections: set[ServerConnection] = set()
+        self._server: asyncio.Server | None = None
+        self._idle_check: asyncio.TimerHandle | None = None
+        self._deserted = asyncio.Event()
+
+    @property
+    def connection_count(self) -> int:
+        """How many connections are open."""
+        return len(self._connections)
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept connections; returns the port (asked for 0: the one the system chose).
+
+        Raises ConfigError when the address is taken or not ours.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                lambda: ServerConnection(self), host, port, backlog=BACKLOG, reuse_address=True
+            )
+        except OSError as error:
+            raise _listen_error(host, port, error) from None
+        self._idle_check = loop.call_later(IDLE_MS_MAX / 4000, self._close_idle)
+        bound: Any = self._server.sockets[0].getsockname()
+        return int(bound[1])
+
+    def admit(self, connection: ServerConnection) -> bool:
+        """Take a new connection in, unless there are too many."""
+        if len(self._connections) >= CONNECTIONS_MAX:
+            log.warning("connection refused", peer=connection.address, connections=len(self._connections))
+            return False
+        self._connections.add(connection)
+        self.handler.connected(connection)
+        return True
+
+    def discard(self, connection: ServerConnection) -> None:
+        """A connection ended."""
+        if connection in self._connections:
+            self._connections.discard(connection)
+            if not self._connections:
+                self._deserted.set()
+            self.handler.closed(connection)
+
+    async def close(self) -> None:
+        """Stop listening and end every connection."""
+        if self._idle_check is not None:
+            self._idle_check.cancel()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.close("server stops")
+        try:
+            async with asyncio.timeout(CLOSING_MS_MAX / 1000):
+                await self._wait_deserted()
+        except TimeoutError:
+            for connection in list(self._connections):
+                connection.abort("the server stops and the peer does not read")
+            await self._wait_deserted()
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    async def _wait_deserted(self) -> None:
+        if self._connections:
+            self._deserted.clear()
+            await self._deserted.wait()
+
+    def _close_idle(self) -> None:
+        now_ms = self.monotonic_ms()
+        for connection in list(self._connections):
+            closing_since_ms = connection.closing_since_ms
+            if closing_since_ms is not None and now_ms - closing_since_ms >= CLOSING_MS_MAX:
+                connection.abort("the peer does not read what was written before the end")
+            elif now_ms - connection.last_read_ms > IDLE_MS_MAX:
+                connection.close(f"nothing read for {IDLE_MS_MAX} ms")
+        self._idle_check = asyncio.get_running_loop().call_later(IDLE_MS_MAX / 4000, self._close_idle)
+
+
+def _listen_error(host: str, port: int, error: OSError) -> LibraError:
+    if error.errno == errno.EADDRINUSE:
+        return ConfigError(f"port {port} on {host} is taken; stop what listens there or choose another port")
+    if error.errno in (errno.EADDRNOTAVAIL, errno.EACCES):
+        return ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another address or port"
+        )
+    return ConfigError(f"cannot listen on {host}:{port}: {error}")

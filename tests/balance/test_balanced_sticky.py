@@ -1,0 +1,192 @@
+"""balanced_sticky against every possibility, against the textbook, and where both would take too long."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+
+from libramq.balance import Group, Member, balanced_sticky
+from libramq.errors import ConfigError
+from libramq.message.queue import MessageQueue
+from tests.balance.examples import check_partition, group, groups, holding, loads, moves, queues
+from tests.balance.reference import by_augmenting_paths, by_brute_force, is_optimal
+
+
+@settings(deadline=None, max_examples=150)
+@given(groups(queues_max=8, members_max=8))
+def test_nothing_is_better_up_to_eight_by_eight(of):
+    """Loads first, then moves, over whatever members held and whatever they subscribe to."""
+    assignment = balanced_sticky(of)
+    check_partition(of, assignment)
+    assert (loads(assignment), moves(of, assignment)) == by_brute_force(of)
+
+
+@settings(deadline=None, max_examples=60)
+@given(groups(queues_max=50, members_max=14, topics_max=8))
+def test_nothing_is_better_in_larger_groups(of):
+    """Different subscriptions, as far as the textbook's way is not too slow."""
+    assignment = balanced_sticky(of)
+    check_partition(of, assignment)
+    assert (loads(assignment), moves(of, assignment)) == by_augmenting_paths(of)
+
+
+@settings(deadline=None, max_examples=60)
+@given(groups(queues_max=300, members_max=40, topics_max=8, alike=True))
+def test_equal_subscriptions_meet_the_lower_bound(of):
+    """Loads within one; who holds too many gives up just those, as far as more places are not left."""
+    assignment = balanced_sticky(of)
+    check_partition(of, assignment)
+    after = loads(assignment)
+    assert after[0] - after[-1] <= 1
+    least, places = divmod(sum(after), len(after))
+    wanted = of.members[0].topics
+    held = [sum(queue.topic in wanted for queue in member.owned) for member in of.members]
+    above = sum(count > least for count in held)
+    assert moves(of, assignment) == sum(max(0, count - least) for count in held) - min(above, places)
+
+
+def large(seed, *, sets, members, topics, size):
+    """A group with some sets of topics, balanced."""
+    rng = random.Random(seed)
+    names = [f"t{number:02}" for number in range(topics)]
+    choices = [frozenset(rng.sample(names, rng.randint(1, topics))) for _ in range(sets)]
+    of = group(
+        {name: rng.randint(1, 2 * size) for name in names},
+        {f"m{number:03}": rng.choice(choices) for number in range(members)},
+    )
+    before = balanced_sticky(of)
+    return rng, choices, of, holding(of, before)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_chain_of_displacements_betters_a_large_group(seed):
+    """2,000 queues, 100 members, 8 different subscriptions; members join, leave and subscribe anew."""
+    rng, choices, of, members = large(seed, sets=8, members=100, topics=30, size=60)
+    kept = rng.sample(members, 95)
+    changed = [
+        Member(client_id=m.client_id, topics=rng.choice(choices), owned=m.owned, epoch=1) for m in kept[:3]
+    ]
+    joined = [Member(client_id=f"new{number}", topics=rng.choice(choices)) for number in range(4)]
+    everything = [queue for some in of.queues.values() for queue in some]
+    after = Group.of([*kept[3:], *changed, *joined], everything)
+    assignment = balanced_sticky(after)
+    check_partition(after, assignment)
+    assert is_optimal(after, assignment)
+
+
+def test_the_proof_of_optimality_sees_a_needless_move_and_a_load_too_many():
+    """Two assignments that are not the best, and the best."""
+    of = group({"t": 4, "u": 1}, {"a": "t", "b": "tu"}, {"a": queues("t", 3), "b": queues("t", 4)[3:]})
+    t, u = queues("t", 4), queues("u", 1)
+    assert is_optimal(of, {"a": t[:3], "b": [t[3], *u]})
+    assert not is_optimal(of, {"a": [*t[:2], t[3]], "b": [t[2], *u]})
+    assert not is_optimal(of, {"a": t[:1], "b": [*t[1:], *u]})
+
+
+@settings(deadline=None, max_examples=60)
+@given(groups(queues_max=40, members_max=12, topics_max=6))
+def test_what_is_balanced_stays(of):
+    """The second answer is the first, queue by queue."""
+    first = balanced_sticky(of)
+    second = balanced_sticky(Group.of(holding(of, first), [q for some in of.queues.values() for q in some]))
+    assert {name: set(share) for name, share in second.items()} == {
+        name: set(share) for name, share in first.items()
+    }
+
+
+def test_a_member_joins():
+    """Five queues over two, then three: one queue moves."""
+    of = group({"t": 5}, {"a": "t", "b": "t", "c": "t"}, {"a": queues("t", 3), "b": queues("t", 5)[3:]})
+    assignment = balanced_sticky(of)
+    assert loads(assignment) == [2, 2, 1]
+    assert moves(of, assignment) == 1
+
+
+def test_remainders_of_topics_add_up():
+    """AVG gives the first member one of each topic; over all topics loads differ by at most one."""
+    topics = {f"t{number}": 1 for number in range(9)}
+    of = group(topics, {"a": topics, "b": topics, "c": topics})
+    assert loads(balanced_sticky(of)) == [3, 3, 3]
+
+
+def test_from_scratch_every_member_gets_of_every_topic():
+    """Neighbours part, so that a busy topic is spread."""
+    of = group({"t": 4, "u": 4}, {name: ["t", "u"] for name in "abcd"})
+    for share in balanced_sticky(of).values():
+        assert {queue.topic for queue in share} == {"t", "u"}
+
+
+def test_retry_queues_are_no_load_and_stay():
+    """a holds all retry queues and keeps them; what nobody holds goes to who has fewest of them."""
+    of = group({"t": 2, "%RETRY%g": 3}, {name: ["t", "%RETRY%g"] for name in "ab"},
+               {"a": queues("%RETRY%g", 2)})  # fmt: skip
+    assignment = balanced_sticky(of)
+    check_partition(of, assignment)
+    assert [len([q for q in assignment[name] if q.topic == "t"]) for name in "ab"] == [1, 1]
+    assert set(queues("%RETRY%g", 2)) <= set(assignment["a"])
+    assert queues("%RETRY%g", 3)[2] in assignment["b"]
+
+
+def test_capacities_share_in_proportion():
+    """Twice the capacity, twice the queues, each rounded down or up."""
+    of = group({"t": 12}, {"a": "t", "b": "t", "c": "t"}, capacities={"a": 2, "b": 1, "c": 1})
+    assert {n: len(s) for n, s in balanced_sticky(of).items()} == {"a": 4, "b": 4, "c": 4}
+    weighted = balanced_sticky(of, by_capacity=True)
+    assert {n: len(s) for n, s in weighted.items()} == {"a": 6, "b": 3, "c": 3}
+
+
+@settings(deadline=None, max_examples=60)
+@given(groups(queues_max=60, members_max=10, alike=True))
+def test_capacities_are_kept_to_within_one(of):
+    """Each has its part of the whole, rounded; nothing moves the second time."""
+    members = [
+        Member(client_id=m.client_id, topics=m.topics, owned=m.owned, capacity=1 + n % 4)
+        for n, m in enumerate(of.members)
+    ]
+    of = Group(members=members, queues=of.queues)
+    assignment = balanced_sticky(of, by_capacity=True)
+    check_partition(of, assignment)
+    whole, capacity = sum(loads(assignment)), sum(member.capacity for member in members)
+    for member in members:
+        assert abs(len(assignment[member.client_id]) - whole * member.capacity / capacity) < 1
+    again = balanced_sticky(Group(members=holding(of, assignment), queues=of.queues), by_capacity=True)
+    assert {n: set(s) for n, s in again.items()} == {n: set(s) for n, s in assignment.items()}
+
+
+@settings(deadline=None, max_examples=60)
+@given(groups(queues_max=40, members_max=8))
+def test_capacities_under_different_subscriptions(of):
+    """Everything has its owner, and what is equal in all members changes nothing."""
+    members = [
+        Member(client_id=m.client_id, topics=m.topics, owned=m.owned, capacity=1 + n % 3)
+        for n, m in enumerate(of.members)
+    ]
+    check_partition(of, balanced_sticky(Group(members=members, queues=of.queues), by_capacity=True))
+    same = [Member(client_id=m.client_id, topics=m.topics, owned=m.owned, capacity=7) for m in of.members]
+    assert balanced_sticky(Group(members=same, queues=of.queues), by_capacity=True) == balanced_sticky(of)
+
+
+def test_of_two_who_claim_a_queue_the_later_is_right():
+    """a is a zombie of epoch 1. Of two of the same epoch neither is believed."""
+    both = {"a": queues("t", 1), "b": queues("t", 1)}
+    of = group({"t": 2}, {"a": "t", "b": "t"}, both, epochs={"a": 1, "b": 2})
+    assert queues("t", 1)[0] in balanced_sticky(of)["b"]
+    check_partition(of, balanced_sticky(of))
+    of = group({"t": 2}, {"a": "t", "b": "t"}, both, epochs={"a": 2, "b": 2})
+    check_partition(of, balanced_sticky(of))
+
+
+def test_more_members_than_queues_and_nothing_at_all():
+    """Idle members get nothing; no members, no queues and unknown topics are no fault."""
+    of = group({"t": 1}, {"a": "t", "b": "t"})
+    assert loads(balanced_sticky(of)) == [1, 0]
+    assert balanced_sticky(group({"t": 3}, {})) == {}
+    assert balanced_sticky(group({}, {"a": "t"})) == {"a": []}
+    gone = group({"t": 1}, {"a": "t"}, {"a": [MessageQueue("u", "b", 0), MessageQueue("t", "b", 9)]})
+    assert balanced_sticky(gone) == {"a": queues("t", 1)}
+
+
+def test_a_capacity_is_at_least_one():
+    """Nothing is divided by zero."""
+    with pytest.raises(ConfigError, match="capacity"):
+        Member(client_id="a", topics=frozenset("t"), capacity=0)

@@ -1,0 +1,261 @@
+"""A broker without sockets: a real store, a clock turned by hand, peers that keep what they are sent."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from libramq.auth.authorizer import AllowAll
+from libramq.broker.broker import Broker
+from libramq.broker.config import BrokerConfig
+from libramq.codes import RequestCode
+from libramq.message import MessageExt, decode_records
+from libramq.message.properties import properties_to_text
+from libramq.remoting import headers as h
+from libramq.remoting.body.codec import encode_body
+from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from libramq.remoting.command import FLAG_ONEWAY, Command
+from libramq.rpc.broker_calls import PULL_SUBSCRIPTION, PULL_SUSPEND
+from libramq.rpc.endpoint import Endpoint
+from libramq.store.flush import run_flush
+from libramq.store.read import warm
+from tests.fakes import FakePeer, ManualClock
+from tests.store.stores import Disk
+
+
+class Conversation:
+    """A broker as its shell runs it, one step at a time."""
+
+    def __init__(self, root: Path, *, clock: ManualClock | None = None, **options: object) -> None:
+        defaults: dict[str, object] = {
+            "store_path": str(root),
+            "commit_log_file_bytes": 1 << 20,
+            "consume_queue_file_bytes": 2_000,
+            "default_topic_queue_nums": 4,
+        }
+        self.clock = clock or ManualClock()
+        self.disk = Disk()
+        self.config = BrokerConfig(**(defaults | options))  # type: ignore[arg-type]
+        self.broker = Broker(
+            self.config, clock=self.clock, filesystem=self.disk, randomness=random.Random(7), process_id=1
+        )
+        self.waiting: list[tuple[int, object]] = []
+        self.cold: list[tuple[object, object]] = []
+        self.endpoint = Endpoint(
+            clock=self.clock,
+            authorizer=AllowAll(),
+            processors=self.broker.processors(),
+            batch_processors=self.broker.batch_processors(),
+            when_durable=lambda offset, answer: self.waiting.append((offset, answer)),
+            when_read=lambda ranges, then: self.cold.append((ranges, then)),
+            closed=self.broker.closed,
+            after_read=self.after_read,
+        )
+        self.opaque = 0
+
+    # What the shell does.
+
+    def after_read(self) -> None:
+        self.broker.offsets.write_or_keep()
+        self.perform(self.broker.wake())
+
+    def perform(self, woken: Sequence[object]) -> None:
+        for one in woken:
+            self.endpoint.perform(one.pull.request, one.outcome)  # type: ignore[attr-defined]
+
+    def advance(self, milliseconds: int) -> None:
+        """Time passes: held pulls expire, due messages are delivered, silent members leave."""
+        self.clock.advance(milliseconds)
+        self.perform(self.broker.expire_pulls(self.clock.monotonic_ms()))
+        if self.broker.schedule.deliver(self.clock.wall_ms()):
+            self.perform(self.broker.wake())
+        self.endpoint.notify(self.broker.tick())
+        self.perform(self.broker.wake())
+
+    def flush(self) -> None:
+        """The disk confirms everything, and who waited for that is answered."""
+        plan = self.broker.store.plan_flush(self.clock.monotonic_ms(), thorough=True)
+        if plan is not None:
+            run_flush(self.disk, plan)
+            self.broker.store.complete_flush(plan)
+        flushed = self.broker.store.flushed_offset
+        ready = [answer for offset, answer in self.waiting if offset <= flushed]
+        self.waiting = [entry for entry in self.waiting if entry[0] > flushed]
+        for answer in ready:
+            answer(True)  # type: ignore[operator]
+        self.perform(self.broker.wake())
+
+    def read_cold(self) -> None:
+        """The thread has read what was not in memory."""
+        cold, self.cold = self.cold, []
+        for ranges, then in cold:
+            warm(self.disk, ranges)  # type: ignore[arg-type]
+            then()  # type: ignore[operator]
+
+    def close(self) -> None:
+        self.broker.close()
+
+    def kill(self) -> None:
+        """The process is gone; what it wrote is with the kernel."""
+        self.broker.store._release()
+
+    # What clients do.
+
+    def give(self, peer: FakePeer, *commands: Command) -> None:
+        """One read brings these commands."""
+        self.endpoint.received(peer, list(commands))  # type: ignore[arg-type]
+
+    def command(
+        self, code: int, header: h.Header | dict[str, str] | None = None, body: object = b"", *, flag: int = 0
+    ) -> Command:
+        self.opaque += 1
+        ext = header if isinstance(header, dict) else h.encode_header(header) if header is not None else {}
+        data = body if isinstance(body, bytes) else encode_body(body)
+        return Command(code=code, ext=ext, body=data, opaque=self.opaque, flag=flag)
+
+    def ask(
+        self, peer: FakePeer, code: int, header: h.Header | dict[str, str] | None = None, body: object = b""
+    ) -> Command:
+        """Make a request and return its answer; what else the peer was sent stays in its replies."""
+        command = self.command(code, header, body)
+        self.give(peer, command)
+        return answer(peer, command)
+
+    def tell(self, peer: FakePeer, code: int, header: h.Header | None = None, body: object = b"") -> None:
+        """Make a one-way request."""
+        self.give(peer, self.command(code, header, body, flag=FLAG_ONEWAY))
+
+    def send(self, peer: FakePeer, topic: str = "T", body: bytes = b"hello", **fields: object) -> Command:
+        return self.ask(peer, RequestCode.SEND_MESSAGE_V2, send_header(topic, **fields), body)
+
+    def pull_command(self, group: str = "G", topic: str = "T", **fields: object) -> Command:
+        defaults: dict[str, object] = {
+            "queue_id": 0,
+            "queue_offset": 0,
+            "max_msg_nums": 32,
+            "sys_flag": PULL_SUSPEND | PULL_SUBSCRIPTION,
+            "suspend_timeout_millis": 0,
+            "subscription": "*",
+        }
+        header = h.PullMessageHeader(consumer_group=group, topic=topic, **(defaults | fields))  # type: ignore[arg-type]
+        return self.command(RequestCode.PULL_MESSAGE, header)
+
+    def pull(self, peer: FakePeer, group: str = "G", topic: str = "T", **fields: object) -> Command | None:
+        """Pull; None while the broker holds the answer back."""
+        command = self.pull_command(group, topic, **fields)
+        self.give(peer, command)
+        return find_answer(peer, command)
+
+    def beat(self, peer: FakePeer, client_id: str, group: str = "G", **fields: object) -> Command:
+        """A consumer's heartbeat."""
+        return self.ask(peer, RequestCode.HEART_BEAT, None, heartbeat(client_id, group, **fields))
+
+    def beat_producer(self, peer: FakePeer, client_id: str, group: str = "P") -> Command:
+        data = HeartbeatData(client_id=client_id, producer_data_set=[ProducerData(group_name=group)])
+        return self.ask(peer, RequestCode.HEART_BEAT, None, data)
+
+    def create_topic(self, topic: str, queues: int = 4, perm: int = 6) -> Command:
+        header = h.CreateTopicHeader(topic=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
+        return self.ask(FakePeer(), RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+
+    def messages(self, topic: str, queue_id: int = 0) -> list[MessageExt]:
+        """What a queue has, as a reader with all rights sees it."""
+        store = self.broker.store
+        found: list[MessageExt] = []
+        offset = store.min_offset(topic, queue_id)
+        while offset < store.max_offset(topic, queue_id):
+            result = store.read(topic, queue_id, offset, 32)
+            found += decode_records(b"".join(result.data))
+            offset = result.next_offset
+        return found
+
+
+def send_header(topic: str = "T", **fields: object) -> h.SendMessageHeaderV2:
+    properties = fields.pop("properties", {})
+    defaults: dict[str, object] = {
+        "producer_group": "P",
+        "default_topic": "TBW102",
+        "default_topic_queue_nums": 4,
+        "queue_id": 0,
+        "sys_flag": 0,
+        "born_timestamp": 12_345,
+        "flag": 0,
+        "properties": properties if isinstance(properties, str) else properties_to_text(properties),  # type: ignore[arg-type]
+    }
+    return h.SendMessageHeaderV2(topic=topic, **(defaults | fields))  # type: ignore[arg-type]
+
+
+def subscription(
+    topic: str = "T", expression: str = "*", version: int = 1, **fields: object
+) -> SubscriptionData:
+    from libramq.filter.tag import parse_tag_filter
+
+    parsed = parse_tag_filter(expression)
+    data = SubscriptionData(
+        topic=topic,
+        sub_string=expression,
+        tags_set=sorted(parsed.tags),
+        code_set=sorted(parsed.codes or ()),
+        sub_version=version,
+    )
+    return (
+        data
+        if not fields
+        else SubscriptionData(**({f: getattr(data, f) for f in data.__struct_fields__} | fields))
+    )
+
+
+def heartbeat(
+    client_id: str,
+    group: str = "G",
+    *,
+    subscriptions: Sequence[SubscriptionData] | None = None,
+    fingerprint: int = 0,
+    without_sub: bool = False,
+    message_model: str = "CLUSTERING",
+) -> HeartbeatData:
+    data = ConsumerData(
+        group_name=group,
+        message_model=message_model,
+        subscription_data_set=list(subscriptions) if subscriptions is not None else [subscription()],
+    )
+    return HeartbeatData(
+        client_id=client_id,
+        consumer_data_set=[data],
+        heartbeat_fingerprint=fingerprint,
+        without_sub=without_sub,
+    )
+
+
+def find_answer(peer: FakePeer, command: Command) -> Command | None:
+    """The answer to a command, taken out of what the peer was sent."""
+    for position, reply in enumerate(peer.replies):
+        if reply.is_response and reply.opaque == command.opaque:
+            return peer.replies.pop(position)
+    return None
+
+
+def answer(peer: FakePeer, command: Command) -> Command:
+    found = find_answer(peer, command)
+    assert found is not None, f"no answer to {command.code}; the peer was sent {peer.replies}"
+    return found
+
+
+def notifications(peer: FakePeer) -> list[str]:
+    """The groups whose change the peer was told of, taken out of what it was sent."""
+    told = [reply for reply in peer.replies if reply.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED]
+    peer.replies[:] = [reply for reply in peer.replies if reply not in told]
+    assert all(reply.is_oneway and not reply.is_response for reply in told)
+    return [reply.ext["consumerGroup"] for reply in told]
+
+
+__all__ = [
+    "Conversation",
+    "answer",
+    "find_answer",
+    "heartbeat",
+    "notifications",
+    "replace",
+    "send_header",
+    "subscription",
+]

@@ -1,0 +1,324 @@
+"""What administrators ask: topics, groups, statistics, the broker's state."""
+
+import pytest
+
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
+from libramq.message.queue import MessageQueue
+from libramq.remoting import fastjson
+from libramq.remoting import headers as h
+from libramq.remoting.body.codec import decode_body
+from libramq.remoting.body.consumers import (
+    ConsumerConnection,
+    ConsumeStats,
+    ProducerConnection,
+    TopicStatsTable,
+)
+from libramq.remoting.body.route import GroupList, KVTable, TopicList
+from libramq.remoting.body.topic_config import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+)
+from tests.broker.brokers import Conversation, subscription
+from tests.fakes import FakePeer
+
+#: CLUSTER_LIST of mqadmin parses these without a null check (remoting protocol, admin commands).
+PARSED_BY_MQADMIN = [
+    "brokerVersionDesc",
+    "brokerActive",
+    "putTps",
+    "getTransferredTps",
+    "sendThreadPoolQueueSize",
+    "pullThreadPoolQueueSize",
+    "ackThreadPoolQueueSize",
+    "sendThreadPoolQueueHeadWaitTimeMills",
+    "pullThreadPoolQueueHeadWaitTimeMills",
+    "ackThreadPoolQueueHeadWaitTimeMills",
+    "pageCacheLockTimeMills",
+    "earliestMessageTimeStamp",
+    "commitLogDiskRatio",
+    "timerReadBehind",
+    "timerOffsetBehind",
+    "timerCongestNum",
+    "timerEnqueueTps",
+    "timerDequeueTps",
+    "msgPutTotalYesterdayMorning",
+    "msgPutTotalTodayMorning",
+    "msgPutTotalTodayNow",
+    "msgGetTotalYesterdayMorning",
+    "msgGetTotalTodayMorning",
+    "msgGetTotalTodayNow",
+]
+
+
+def topic_header(topic: str, **fields: object) -> h.CreateTopicHeader:
+    defaults: dict[str, object] = {"read_queue_nums": 2, "write_queue_nums": 2, "perm": 6}
+    return h.CreateTopicHeader(topic=topic, **(defaults | fields))  # type: ignore[arg-type]
+
+
+# Topics.
+
+
+def test_a_topic_is_made_and_changed_and_deleted(talk, peer):
+    assert talk.ask(peer, R.UPDATE_AND_CREATE_TOPIC, topic_header("T", order=True)).code == C.SUCCESS
+    reply = talk.ask(peer, R.GET_TOPIC_CONFIG, h.TopicHeader(topic="T"))
+    config = decode_body(reply.body, TopicConfig)
+    assert (config.read_queue_nums, config.perm, config.order) == (2, 6, True)
+    assert talk.ask(peer, R.UPDATE_AND_CREATE_TOPIC, topic_header("T", perm=4)).code == C.SUCCESS
+    assert talk.broker.topics.get("T").perm == 4
+    assert talk.ask(peer, R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T")).code == C.SUCCESS
+    assert talk.ask(peer, R.GET_TOPIC_CONFIG, h.TopicHeader(topic="T")).code == C.TOPIC_NOT_EXIST
+
+
+@pytest.mark.parametrize(
+    "topic", ["../x", "a b", "", "x" * 128, "TBW102", "SCHEDULE_TOPIC_XXXX", "rmq_sys_x"]
+)
+def test_a_topic_of_an_impossible_name_is_not_made(talk, peer, topic):
+    before = {config.topic_name: config for config in talk.broker.topics}
+    assert talk.ask(peer, R.UPDATE_AND_CREATE_TOPIC, topic_header(topic)).code == C.INVALID_PARAMETER
+    assert {config.topic_name: config for config in talk.broker.topics} == before
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"read_queue_nums": 0}, {"write_queue_nums": -1}, {"read_queue_nums": 5_000}, {"perm": 8}, {"perm": -1}],
+)
+def test_impossible_numbers_are_refused(talk, peer, fields):
+    assert talk.ask(peer, R.UPDATE_AND_CREATE_TOPIC, topic_header("T", **fields)).code == C.INVALID_PARAMETER
+    assert "T" not in talk.broker.topics
+
+
+@pytest.mark.parametrize("topic", ["", " ", "TBW102", "LIBRA_REBALANCE_EVENTS"])
+def test_the_brokers_own_topics_are_not_deleted(talk, peer, topic):
+    assert talk.ask(peer, R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic=topic)).code == C.INVALID_PARAMETER
+
+
+def test_a_deleted_topic_takes_its_messages_and_offsets_along(talk, peer):
+    talk.send(peer)
+    talk.broker.offsets.commit("G", "T", 0, 1)
+    talk.ask(peer, R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
+    assert talk.broker.offsets.query("G", "T", 0) is None
+    assert talk.broker.store.max_offset("T", 0) == 0
+    talk.send(peer, body=b"new")
+    assert [m.body for m in talk.messages("T")] == [b"new"]
+
+
+def test_all_topics_and_the_brokers_own(talk, peer):
+    talk.create_topic("T")
+    reply = talk.ask(peer, R.GET_ALL_TOPIC_CONFIG)
+    wrapper = decode_body(reply.body, TopicConfigSerializeWrapper)
+    assert {"T", "TBW102", "BenchmarkTest", "broker-a", "DefaultCluster"} <= wrapper.topic_config_table.keys()
+    assert reply.ext["totalTopicNum"] == str(len(wrapper.topic_config_table))
+    assert wrapper.data_version == talk.broker.topics.data_version
+    reply = talk.ask(peer, R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+    own = decode_body(reply.body, TopicList).topic_list
+    assert "TBW102" in own
+    assert "T" not in own
+
+
+def test_what_was_made_survives_a_kill_and_a_stop(tmp_path, peer):
+    """A topic made by itself, one made by hand, one deleted again, a group: all are there."""
+    talk = Conversation(tmp_path)
+    talk.send(peer, "Auto")
+    talk.create_topic("Made", queues=3)
+    talk.create_topic("Gone")
+    talk.ask(peer, R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="Gone"))
+    talk.beat(peer, "alice", "Auto-Group")
+    config = SubscriptionGroupConfig(group_name="G", retry_max_times=3)
+    talk.ask(peer, R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
+    for end in (Conversation.kill, Conversation.close):
+        version = talk.broker.topics.data_version
+        end(talk)
+        talk = Conversation(tmp_path)
+        assert talk.broker.topics.data_version == version
+        assert talk.broker.topics.get("Made").write_queue_nums == 3
+        assert {"Auto", "%RETRY%Auto-Group"} <= {config.topic_name for config in talk.broker.topics}
+        assert "Gone" not in talk.broker.topics
+        assert talk.broker.groups.get("G").retry_max_times == 3
+        assert "Auto-Group" in talk.broker.groups
+        assert [m.body for m in talk.messages("Auto")] == [b"hello"]
+    talk.close()
+    assert '"Made"' in (tmp_path / "config" / "topics.json").read_text()
+    assert not list((tmp_path / "config").glob("*.journal.*"))
+
+
+# Groups.
+
+
+def test_a_group_is_made_changed_listed_and_deleted(talk, peer):
+    config = SubscriptionGroupConfig(group_name="G", consume_enable=False)
+    assert talk.ask(peer, R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config).code == C.SUCCESS
+    reply = talk.ask(peer, R.GET_SUBSCRIPTIONGROUP_CONFIG, h.GroupByNameHeader(group="G"))
+    assert decode_body(reply.body, SubscriptionGroupConfig) == config
+    reply = talk.ask(peer, R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+    wrapper = decode_body(reply.body, SubscriptionGroupWrapper)
+    assert wrapper.subscription_group_table["G"] == config
+    assert reply.ext["totalGroupNum"] == str(len(wrapper.subscription_group_table))
+    talk.broker.offsets.commit("G", "T", 0, 1)
+    talk.ask(peer, R.DELETE_SUBSCRIPTIONGROUP, h.DeleteGroupHeader(group_name="G"))
+    assert "G" not in talk.broker.groups
+    assert talk.broker.offsets.query("G", "T", 0) == 0
+    talk.ask(peer, R.DELETE_SUBSCRIPTIONGROUP, h.DeleteGroupHeader(group_name="G", clean_offset=True))
+    assert talk.broker.offsets.query("G", "T", 0) is None
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        SubscriptionGroupConfig(group_name="../G"),
+        SubscriptionGroupConfig(group_name=""),
+        SubscriptionGroupConfig(group_name="x" * 121),
+        SubscriptionGroupConfig(group_name="G", retry_queue_nums=10**9),
+        SubscriptionGroupConfig(group_name="G", retry_queue_nums=-1),
+    ],
+)
+def test_an_impossible_group_is_refused(talk, peer, config):
+    assert talk.ask(peer, R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config).code == C.INVALID_PARAMETER
+    assert config.group_name not in talk.broker.groups
+
+
+def test_a_group_that_is_not_there(tmp_path, peer):
+    talk = Conversation(tmp_path, auto_create_subscription_group=False)
+    header = h.GroupByNameHeader(group="G")
+    assert talk.ask(peer, R.GET_SUBSCRIPTIONGROUP_CONFIG, header).code == C.SUBSCRIPTION_GROUP_NOT_EXIST
+    talk.close()
+
+
+# Statistics.
+
+
+def test_the_ends_of_a_topics_queues(talk, peer):
+    talk.create_topic("T", queues=2)
+    for _ in range(3):
+        talk.send(peer, queue_id=1)
+    stored_ms = talk.clock.wall_ms()
+    reply = talk.ask(peer, R.GET_TOPIC_STATS_INFO, h.TopicHeader(topic="T"))
+    table = decode_body(reply.body, TopicStatsTable).offset_table
+    first, second = (table[MessageQueue("T", "broker-a", n)] for n in (0, 1))
+    assert (first.max_offset, first.last_update_timestamp) == (0, 0)
+    assert (second.min_offset, second.max_offset, second.last_update_timestamp) == (0, 3, stored_ms)
+    assert b'{{"brokerName"' in reply.body  # Java reads objects as keys in no other form.
+    assert talk.ask(peer, R.GET_TOPIC_STATS_INFO, h.TopicHeader(topic="No")).code == C.TOPIC_NOT_EXIST
+
+
+def test_how_far_a_group_is(talk, peer):
+    talk.create_topic("T", queues=2)
+    talk.create_topic("U", queues=1)
+    for _ in range(4):
+        talk.send(peer, queue_id=0)
+    read_ms = talk.clock.wall_ms()
+    talk.beat(peer, "alice")
+    talk.broker.offsets.commit("G", "T", 0, 3)
+
+    def ask(**fields: object) -> dict[MessageQueue, tuple[int, int, int]]:
+        header = h.ConsumeStatsHeader(consumer_group="G", **fields)  # type: ignore[arg-type]
+        reply = talk.ask(peer, R.GET_CONSUME_STATS, header)
+        table = decode_body(reply.body, ConsumeStats).offset_table
+        return {q: (w.broker_offset, w.consumer_offset, w.last_timestamp) for q, w in table.items()}
+
+    t0, t1, u0 = (
+        MessageQueue("T", "broker-a", 0),
+        MessageQueue("T", "broker-a", 1),
+        MessageQueue("U", "broker-a", 0),
+    )
+    assert ask() == {t0: (4, 3, read_ms), t1: (0, 0, 0)}
+    assert ask(topic="U") == {u0: (0, 0, 0)}
+    assert ask(topic_list="U;T;NoSuch;") == {u0: (0, 0, 0), t0: (4, 3, read_ms), t1: (0, 0, 0)}
+    assert ask(topic="NoSuch") == {}
+
+
+def test_who_is_connected(talk, peer):
+    talk.beat(peer, "alice", subscriptions=[subscription("T", "red")])
+    talk.beat_producer(peer, "alice")
+    reply = talk.ask(peer, R.GET_CONSUMER_CONNECTION_LIST, h.GroupHeader(consumer_group="G"))
+    body = decode_body(reply.body, ConsumerConnection)
+    (connection,) = body.connection_set
+    assert (connection.client_id, connection.client_addr, connection.version) == (
+        "alice",
+        "10.0.0.7:4711",
+        479,
+    )
+    assert body.subscription_table["T"].sub_string == "red"
+    assert (body.consume_type, body.message_model) == ("CONSUME_PASSIVELY", "CLUSTERING")
+    reply = talk.ask(peer, R.GET_PRODUCER_CONNECTION_LIST, h.ProducerConnectionHeader(producer_group="P"))
+    assert decode_body(reply.body, ProducerConnection).connection_set[0].client_id == "alice"
+    talk.endpoint.closed(peer)
+    other = FakePeer()
+    header = h.GroupHeader(consumer_group="G")
+    assert talk.ask(other, R.GET_CONSUMER_CONNECTION_LIST, header).code == C.CONSUMER_NOT_ONLINE
+    header = h.ProducerConnectionHeader(producer_group="P")
+    assert talk.ask(other, R.GET_PRODUCER_CONNECTION_LIST, header).code == C.SYSTEM_ERROR
+
+
+def test_a_producer_that_leaves_is_no_longer_listed(talk, peer):
+    talk.beat_producer(peer, "alice")
+    header = h.UnregisterClientHeader(client_id="alice", producer_group="P", consumer_group=None)
+    talk.ask(FakePeer(), R.UNREGISTER_CLIENT, header)
+    assert len(talk.broker.producers.members("P")) == 1
+    talk.ask(peer, R.UNREGISTER_CLIENT, header)
+    assert talk.broker.producers.members("P") == []
+
+
+def test_who_reads_a_topic_and_what_a_group_reads(talk, peer):
+    talk.send(peer, "T")
+    talk.beat(peer, "alice", "Online", subscriptions=[subscription("T")])
+    talk.broker.offsets.commit("Offline", "T", 0, 1)
+    reply = talk.ask(peer, R.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicHeader(topic="T"))
+    assert decode_body(reply.body, GroupList).group_list == ["Offline", "Online"]
+    reply = talk.ask(peer, R.QUERY_TOPICS_BY_CONSUMER, h.GroupByNameHeader(group="Offline"))
+    assert decode_body(reply.body, TopicList).topic_list == ["T"]
+
+
+# The broker's state.
+
+
+def test_the_runtime_info_has_everything_that_mqadmin_parses(talk, peer):
+    reply = talk.ask(peer, R.GET_BROKER_RUNTIME_INFO)
+    table = decode_body(reply.body, KVTable).table
+    assert set(PARSED_BY_MQADMIN) <= table.keys()
+    for name in ("putTps", "getTransferredTps"):
+        assert len([float(part) for part in table[name].split()]) == 3
+    words = {"brokerVersionDesc", "brokerActive"}
+    for name in set(PARSED_BY_MQADMIN) - words - {"putTps", "getTransferredTps"}:
+        float(table[name])
+    assert all(isinstance(value, str) for value in fastjson.loads(reply.body)["table"].values())
+
+
+def test_rates_are_what_happened_in_the_window(talk, peer):
+    talk.advance(0)
+    for _ in range(50):
+        talk.send(peer)
+    talk.advance(5_000)
+    table = decode_body(talk.ask(peer, R.GET_BROKER_RUNTIME_INFO).body, KVTable).table
+    assert table["putTps"] == "10.00 10.00 10.00"
+    assert table["msgPutTotalTodayNow"] == "50"
+    for _ in range(20):
+        talk.advance(1_000)
+    table = decode_body(talk.ask(peer, R.GET_BROKER_RUNTIME_INFO).body, KVTable).table
+    assert table["putTps"].startswith("0.00 2.00")
+
+
+# Requests that are none.
+
+
+def test_every_request_of_the_table_answers_to_an_empty_header_and_a_torn_body(talk, peer):
+    """Whatever is missing or broken: one answer with a code, and the next request is served."""
+    codes = [*talk.broker.processors(), *talk.broker.batch_processors()]
+    for code in codes:
+        for body in (b"", b"{", b"\x00" * 40):
+            for ext in ({}, {"topic": "\x00", "queueId": "x", "consumerGroup": "\ud800", "b": "é" * 300}):
+                command = talk.command(code, ext, body)
+                talk.give(peer, command)
+                (reply,) = peer.replies
+                assert reply.opaque == command.opaque
+                peer.replies.clear()
+    assert talk.send(peer).code == C.SUCCESS
+
+
+def test_what_nobody_knows_is_not_supported(talk, peer):
+    for code in (9_999, -5, R.GET_ROUTEINFO_BY_TOPIC):
+        reply = talk.ask(peer, code)
+        assert reply.code == C.REQUEST_CODE_NOT_SUPPORTED
+        assert str(int(code)) in reply.remark

@@ -1,0 +1,384 @@
+"""Clients that come, stay and go: heartbeats, member lists, notifications, locks, rebalance events."""
+
+import pytest
+
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
+from libramq.groups.consumer_group import MEMBER_SILENCE_MS_MAX
+from libramq.groups.rebalance_event import RebalanceEvent, decode_event
+from libramq.message.queue import MessageQueue
+from libramq.remoting import fastjson
+from libramq.remoting import headers as h
+from libramq.remoting.body.codec import decode_body, encode_body
+from libramq.remoting.body.consumers import ConsumerList, LockBatchBody, LockBatchReply, QueueRef
+from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
+from libramq.remoting.body.topic_config import SubscriptionGroupConfig
+from tests.broker.brokers import Conversation, heartbeat, notifications, send_header, subscription
+from tests.fakes import FakePeer
+
+EVENTS = "LIBRA_REBALANCE_EVENTS"
+
+
+@pytest.fixture
+def bob() -> FakePeer:
+    return FakePeer("10.0.0.8:1000")
+
+
+def members(talk: Conversation, group: str = "G") -> list[str]:
+    reply = talk.ask(FakePeer(), R.GET_CONSUMER_LIST_BY_GROUP, h.GroupHeader(consumer_group=group))
+    return decode_body(reply.body, ConsumerList).consumer_id_list if reply.code == C.SUCCESS else []
+
+
+def events(talk: Conversation) -> list[RebalanceEvent]:
+    return [decode_event(message.body) for message in talk.messages(EVENTS)]
+
+
+def close(talk: Conversation, peer: FakePeer) -> None:
+    peer.is_open = False
+    talk.endpoint.closed(peer)
+
+
+def unregister(talk: Conversation, peer: FakePeer, client_id: str, group: str = "G"):
+    header = h.UnregisterClientHeader(client_id=client_id, producer_group=None, consumer_group=group)
+    return talk.ask(peer, R.UNREGISTER_CLIENT, header)
+
+
+# Membership and who hears of it.
+
+
+def test_a_heartbeat_makes_a_member_its_group_and_its_retry_topic(talk, peer):
+    assert members(talk) == []
+    reply = talk.beat(peer, "alice")
+    assert reply.code == C.SUCCESS
+    assert reply.version == 479
+    assert members(talk) == ["alice"]
+    assert "G" in talk.broker.groups
+    retry = talk.broker.topics.get("%RETRY%G")
+    assert (retry.write_queue_nums, retry.perm) == (1, 6)
+
+
+def test_all_members_hear_of_a_new_one_and_of_nothing_else(talk, peer, bob):
+    talk.beat(peer, "alice")
+    assert notifications(peer) == ["G"]
+    talk.beat(bob, "bob")
+    assert notifications(peer) == ["G"]
+    assert notifications(bob) == ["G"]
+    talk.beat(peer, "alice")
+    talk.beat(bob, "bob")
+    assert notifications(peer) == notifications(bob) == []
+
+
+@pytest.mark.parametrize("kind", ["unregister", "close", "silence"])
+def test_those_who_stay_hear_of_those_who_go(talk, peer, bob, kind):
+    talk.beat(peer, "alice")
+    talk.beat(bob, "bob")
+    notifications(peer)
+    if kind == "unregister":
+        assert unregister(talk, bob, "bob").code == C.SUCCESS
+    elif kind == "close":
+        close(talk, bob)
+    else:
+        talk.clock.advance(MEMBER_SILENCE_MS_MAX)
+        talk.beat(peer, "alice")
+        talk.advance(1)
+    assert notifications(peer) == ["G"]
+    assert members(talk) == ["alice"]
+    reason = {"unregister": "member_left", "close": "connection_closed", "silence": "session_expired"}[kind]
+    gone = next(event for event in events(talk) if event.reason == reason)
+    assert (gone.who, gone.members) == ("bob", ["alice"])
+
+
+def test_a_client_cannot_be_unregistered_over_another_connection(talk, peer, bob):
+    talk.beat(peer, "alice")
+    talk.beat(bob, "bob")
+    assert unregister(talk, FakePeer("10.6.6.6:1"), "bob").code == C.SUCCESS
+    assert members(talk) == ["alice", "bob"]
+    unregister(talk, bob, "alice")
+    assert members(talk) == ["alice"]
+
+
+def test_a_client_that_reconnects_never_was_away(talk, peer, bob):
+    """The new connection comes before the old one is seen to end: no rebalance, one client id."""
+    talk.beat(peer, "alice")
+    again = FakePeer("10.0.0.7:2000")
+    talk.beat(again, "alice")
+    assert members(talk) == ["alice"]
+    close(talk, peer)
+    assert members(talk) == ["alice"]
+    assert [event.reason for event in events(talk)] == ["member_joined"]
+    close(talk, again)
+    assert members(talk) == []
+
+
+def test_a_group_that_wants_no_notifications_and_a_broadcasting_one_get_none(talk, peer, bob):
+    config = SubscriptionGroupConfig(group_name="Quiet", notify_consumer_ids_changed_enable=False)
+    talk.ask(peer, R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
+    for group, model in (("Quiet", "CLUSTERING"), ("Loud", "BROADCASTING")):
+        talk.beat(peer, "alice", group, message_model=model)
+        talk.beat(bob, "bob", group, message_model=model)
+    assert notifications(peer) == notifications(bob) == []
+    assert {event.group for event in events(talk)} == {"Quiet"}
+
+
+def test_a_changed_subscription_is_told_and_an_older_one_is_not_taken(talk, peer):
+    talk.beat(peer, "alice", subscriptions=[subscription("T", "a", 10)])
+    notifications(peer)
+    talk.beat(peer, "alice", subscriptions=[subscription("T", "b", 9)])
+    assert notifications(peer) == []
+    talk.beat(peer, "alice", subscriptions=[subscription("T", "b", 11)])
+    assert notifications(peer) == ["G"]
+    talk.beat(peer, "alice", subscriptions=[])
+    assert notifications(peer) == ["G"]
+    assert [event.reason for event in events(talk)][1:] == ["subscription_changed"] * 2
+
+
+def test_a_group_that_may_not_be_made_is_passed_over(tmp_path, peer):
+    talk = Conversation(tmp_path, auto_create_subscription_group=False)
+    assert talk.beat(peer, "alice").code == C.SUCCESS
+    assert members(talk) == []
+    talk.close()
+
+
+def test_a_group_of_an_impossible_name_is_passed_over(talk, peer):
+    assert talk.beat(peer, "alice", "../G").code == C.SUCCESS
+    assert members(talk, "../G") == []
+    assert not [topic for topic in talk.broker.topics if ".." in topic.topic_name]
+
+
+@pytest.mark.parametrize("client_id", ["", "x" * 256])
+def test_a_client_id_that_is_none_is_refused(talk, peer, client_id):
+    assert talk.beat(peer, client_id).code == C.INVALID_PARAMETER
+
+
+def test_one_heartbeat_does_not_bring_a_thousand_groups(talk, peer):
+    data = HeartbeatData(
+        client_id="c", consumer_data_set=[ConsumerData(group_name=f"G{n}") for n in range(1_001)]
+    )
+    assert talk.ask(peer, R.HEART_BEAT, None, data).code == C.INVALID_PARAMETER
+    assert len(list(talk.broker.groups)) < 100
+
+
+def test_producer_groups_with_impossible_names_are_not_kept(talk, peer):
+    data = HeartbeatData(client_id="c", producer_data_set=[ProducerData(group_name="x" * 10_000)])
+    assert talk.ask(peer, R.HEART_BEAT, None, data).code == C.SUCCESS
+    assert talk.broker.producers.members("x" * 10_000) == []
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"clientID":5,"consumerDataSet":7}', b"\xff" * 20])
+def test_a_heartbeat_that_is_none_is_answered_so(talk, peer, body):
+    command = talk.command(R.HEART_BEAT, None, body)
+    talk.give(peer, command)
+    assert peer.replies[0].code != C.SUCCESS
+
+
+# Version 2.
+
+
+def changes(reply) -> tuple[str, str]:
+    return reply.ext["IS_SUPPORT_HEART_BEAT_V2"], reply.ext["IS_SUB_CHANGE"]
+
+
+def test_heartbeats_of_version_2(talk, peer, bob):
+    """One fingerprint a group: another one than before means that somebody subscribes to other things."""
+    assert changes(talk.beat(peer, "alice", fingerprint=11)) == ("true", "false")
+    assert changes(talk.beat(peer, "alice", fingerprint=11, without_sub=True, subscriptions=[])) == (
+        "true",
+        "false",
+    )
+    assert list(talk.broker.consumers.group("G").subscriptions) == ["T"]
+    assert changes(talk.beat(bob, "bob", fingerprint=22)) == ("true", "true")
+    assert changes(talk.beat(bob, "bob", fingerprint=22)) == ("true", "false")
+    assert changes(talk.beat(peer, "alice", fingerprint=11)) == ("true", "true")
+
+
+def test_version_1_is_always_told_of_a_change_and_counts_as_another_fingerprint(talk, peer):
+    assert changes(talk.beat(peer, "alice")) == ("true", "true")
+    assert changes(talk.beat(peer, "alice", fingerprint=11)) == ("true", "true")
+    assert changes(talk.beat(peer, "alice", fingerprint=11)) == ("true", "false")
+
+
+def test_a_member_that_spares_its_subscriptions_after_a_restart_must_send_them_again(talk, peer):
+    reply = talk.beat(peer, "alice", fingerprint=11, without_sub=True, subscriptions=[])
+    assert changes(reply) == ("true", "true")
+    assert members(talk) == ["alice"]
+
+
+# Filters that may be asked for.
+
+
+def test_tags_can_be_served_and_sql_cannot_yet(talk, peer):
+    def check(**fields):
+        body = encode_body({"clientId": "c", "group": "G", "subscriptionData": subscription("T", **fields)})
+        return talk.ask(peer, R.CHECK_CLIENT_CONFIG, None, body).code
+
+    assert check() == C.SUCCESS
+    assert check(expression_type="SQL92") == C.SYSTEM_ERROR
+    assert talk.ask(peer, R.CHECK_CLIENT_CONFIG, None, b"{}").code == C.SUCCESS
+
+
+# Locks.
+
+
+def lock(
+    talk: Conversation, peer: FakePeer, client_id: str, *queue_ids: int, code: R = R.LOCK_BATCH_MQ, **fields
+):
+    refs = [QueueRef(topic=fields.get("topic", "T"), broker_name="broker-a", queue_id=n) for n in queue_ids]
+    body = LockBatchBody(consumer_group=fields.get("group", "G"), client_id=client_id, mq_set=refs)
+    reply = talk.ask(peer, code, None, body)
+    assert reply.code == C.SUCCESS
+    if code == R.UNLOCK_BATCH_MQ:
+        return None
+    return [ref.queue_id for ref in decode_body(reply.body, LockBatchReply).lock_ok_mq_set]
+
+
+@pytest.fixture
+def orderly(talk, peer, bob):
+    talk.create_topic("T")
+    talk.beat(peer, "alice")
+    talk.beat(bob, "bob")
+    return talk
+
+
+def test_queues_are_locked_by_one_client_at_a_time(orderly, peer, bob):
+    assert lock(orderly, peer, "alice", 0, 1, 1) == [0, 1]
+    assert lock(orderly, bob, "bob", 1, 2) == [2]
+    orderly.clock.advance(60_001)
+    assert lock(orderly, bob, "bob", 1) == [1]
+
+
+def test_only_the_holder_unlocks_and_only_from_its_own_machine(orderly, peer, bob):
+    lock(orderly, peer, "alice", 0)
+    lock(orderly, bob, "alice", 0, code=R.UNLOCK_BATCH_MQ)
+    lock(orderly, FakePeer("10.6.6.6:1"), "alice", 0, code=R.UNLOCK_BATCH_MQ)
+    assert lock(orderly, bob, "bob", 0) == []
+    lock(orderly, FakePeer("10.0.0.7:9999"), "alice", 0, code=R.UNLOCK_BATCH_MQ)
+    assert lock(orderly, bob, "bob", 0) == [0]
+
+
+def test_what_does_not_exist_is_not_locked(orderly, peer):
+    assert lock(orderly, peer, "alice", 3, 4, -1) == [3]
+    assert lock(orderly, peer, "alice", 0, topic="NoSuch") == []
+    assert lock(orderly, peer, "alice", 0, group="NoSuch") == []
+    foreign = LockBatchBody(
+        consumer_group="G", client_id="alice",
+        mq_set=[QueueRef(topic="T", broker_name="broker-b", queue_id=0)],
+    )  # fmt: skip
+    reply = orderly.ask(peer, R.LOCK_BATCH_MQ, None, foreign)
+    assert fastjson.loads(reply.body) == {"lockOKMQSet": []}
+    assert orderly.broker.locks._locks.keys() <= {"G"}
+
+
+# Rebalance events.
+
+
+def pull(talk: Conversation, peer: FakePeer, *queue_ids: int, offset: int = 0) -> None:
+    for queue_id in queue_ids:
+        talk.give(
+            peer, talk.pull_command(queue_id=queue_id, queue_offset=offset, suspend_timeout_millis=20_000)
+        )
+
+
+def test_a_join_is_started_moved_and_settled_in_the_brokers_own_topic(talk, peer, bob):
+    talk.create_topic("T")
+    talk.beat(peer, "alice")
+    pull(talk, peer, 0, 1, 2, 3)
+    talk.advance(1_000)
+    started_ms = talk.clock.wall_ms()
+    talk.beat(bob, "bob")
+    talk.clock.advance(700)
+    pull(talk, bob, 2, 3)
+    talk.advance(1_000)
+    found = events(talk)
+    assert [event.kind for event in found] == ["started", "moved", "settled", "started", "moved", "settled"]
+    _, _, _, started, moved, settled = found
+    assert (started.v, started.group, started.reason, started.who, started.at_ms) == (
+        1, "G", "member_joined", "bob", started_ms,
+    )  # fmt: skip
+    assert [(move.queue, move.from_, move.to, move.pause_ms) for move in moved.moves] == [
+        (2, "alice", "bob", 700), (3, "alice", "bob", 700),
+    ]  # fmt: skip
+    assert (settled.moved, settled.minimum, settled.time_to_stable_ms) == (2, 2, 700)
+    assert settled.loads == {"alice": 2, "bob": 2}
+    message = talk.messages(EVENTS)[-1]
+    assert (message.keys, message.tags) == (("G",), "settled")
+
+
+def test_a_kill_tells_how_much_may_be_delivered_again(talk, peer, bob):
+    talk.create_topic("T", queues=1)
+    for _ in range(10):
+        talk.send(FakePeer())
+    talk.beat(peer, "alice")
+    pull(talk, peer, 0)
+    talk.beat(bob, "bob")
+    talk.advance(1_000)
+    close(talk, peer)
+    talk.clock.advance(300)
+    pull(talk, bob, 0, offset=4)
+    talk.advance(1_000)
+    settled = events(talk)[-1]
+    assert (settled.kind, settled.redelivered_upper_bound, settled.loads) == ("settled", 6, {"bob": 1})
+
+
+def test_a_topic_that_gets_more_queues_starts_a_rebalance(talk, peer):
+    talk.create_topic("T", queues=1)
+    talk.beat(peer, "alice")
+    pull(talk, peer, 0)
+    talk.advance(1_000)
+    notifications(peer)
+    talk.create_topic("T", queues=2)
+    assert notifications(peer) == ["G"]
+    talk.clock.advance(100)
+    pull(talk, peer, 1)
+    talk.advance(1_000)
+    started, _, settled = events(talk)[-3:]
+    assert (started.reason, started.who) == ("queue_count_changed", "T")
+    assert (settled.moved, settled.loads) == (1, {"alice": 2})
+
+
+def test_a_reader_of_the_events_is_woken_by_a_close(talk, peer, bob):
+    talk.beat(peer, "alice")
+    command = talk.pull_command("Watchers", EVENTS, queue_offset=1, suspend_timeout_millis=20_000)
+    talk.give(bob, command)
+    close(talk, peer)
+    (reply,) = [one for one in bob.replies if one.opaque == command.opaque]
+    assert b"connection_closed" in reply.body
+
+
+def test_clients_read_events_and_do_not_write_them(talk, peer):
+    talk.beat(peer, "alice")
+    assert talk.pull(peer, topic=EVENTS).code == C.SUCCESS
+    assert talk.send(peer, EVENTS, default_topic=EVENTS).code == C.NO_PERMISSION
+    talk.tell(peer, R.SEND_MESSAGE_V2, send_header(EVENTS), b"forged")
+    header = h.CreateTopicHeader(topic=EVENTS, read_queue_nums=1, write_queue_nums=1, perm=6)
+    assert talk.ask(peer, R.UPDATE_AND_CREATE_TOPIC, header).code == C.INVALID_PARAMETER
+    assert talk.ask(peer, R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic=EVENTS)).code == C.INVALID_PARAMETER
+    talk.send(peer, "T", properties={"DELAY": "1", "REAL_TOPIC": EVENTS, "REAL_QID": "0"})
+    talk.advance(60_000)
+    assert all(event.group == "G" for event in events(talk))
+    assert [message.body for message in talk.messages("T")] == [b"hello"]
+
+
+def test_broadcasting_members_leave_no_trace_when_they_go(talk, peer):
+    talk.create_topic("T")
+    talk.beat(peer, "alice", message_model="BROADCASTING")
+    pull(talk, peer, 0)
+    close(talk, peer)
+    talk.advance(2_000)
+    assert talk.broker.consumers._rebalances == {}
+
+
+def test_a_group_whose_members_are_gone_is_forgotten(talk, peer):
+    talk.create_topic("T")
+    talk.beat(peer, "alice")
+    pull(talk, peer, 0)
+    talk.advance(2_000)
+    close(talk, peer)
+    talk.advance(2_000)
+    assert talk.broker.consumers._rebalances == {}
+    assert events(talk)[-1].kind == "settled"
+
+
+def test_queues_are_named_with_the_brokers_name(orderly, peer):
+    lock(orderly, peer, "alice", 0)
+    assert list(orderly.broker.locks._locks["G"]) == [MessageQueue("T", "broker-a", 0)]
+    assert heartbeat("x").consumer_data_set[0].group_name == "G"

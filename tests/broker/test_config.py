@@ -1,0 +1,89 @@
+"""broker.conf: Apache's names, what is understood and what is refused."""
+
+import pytest
+
+from libramq.broker.config import BrokerConfig, broker_config, load_broker_config, parse_properties
+from libramq.errors import ConfigError
+
+
+def test_apaches_own_file_is_understood(tmp_path):
+    file = tmp_path / "broker.conf"
+    file.write_text(
+        """
+        # Licensed to the Apache Software Foundation
+        ! and another comment
+        brokerClusterName = Test-Cluster
+        brokerName=broker-x
+        brokerId=0
+        deleteWhen = 04
+        fileReservedTime: 48
+        flushDiskType = SYNC_FLUSH
+        listenPort=20911
+        autoCreateTopicEnable=FALSE
+        namesrvAddr = 10.0.0.1:9876;10.0.0.2:9876
+        """
+    )
+    config, unknown = load_broker_config(file)
+    assert (config.cluster_name, config.broker_name, config.listen_port) == (
+        "Test-Cluster",
+        "broker-x",
+        20_911,
+    )
+    assert config.flush_disk_type == "SYNC_FLUSH"
+    assert config.auto_create_topic_enable is False
+    assert config.namesrv_addr == "10.0.0.1:9876;10.0.0.2:9876"
+    assert config.address == "127.0.0.1:20911"
+    assert unknown == ["deleteWhen", "fileReservedTime"]
+
+
+def test_what_the_caller_says_outranks_the_file():
+    config, _ = broker_config(
+        {"listenPort": "20911", "brokerName": "b"}, listen_port=20_912, broker_name=None
+    )
+    assert (config.listen_port, config.broker_name) == (20_912, "b")
+
+
+def test_defaults_are_apaches_and_keep_to_this_machine():
+    config = BrokerConfig()
+    assert (config.listen_port, config.default_topic_queue_nums, config.max_message_size) == (
+        10_911,
+        8,
+        4 << 20,
+    )
+    assert config.bind_address == "127.0.0.1"
+    assert len(config.delay_levels_ms) == 18
+    assert config.delay_levels_ms[:3] + config.delay_levels_ms[-1:] == [1_000, 5_000, 10_000, 7_200_000]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("listenPort", "port"), ("listenPort", "0"), ("listenPort", "65536"), ("listenPort", "10911 # here"),
+        ("brokerId", "1"), ("brokerId", "-1"), ("brokerName", "a/b"), ("brokerName", ""),
+        ("brokerClusterName", "../x"), ("flushDiskType", "SOMETIMES"), ("autoCreateTopicEnable", "yes"),
+        ("messageDelayLevel", "1x"), ("messageDelayLevel", "s"), ("messageDelayLevel", ""),
+        ("maxMessageSize", "0"), ("maxMessageSize", str(16 << 20)), ("defaultTopicQueueNums", "0"),
+        ("defaultTopicQueueNums", "100000"), ("flushConsumerOffsetInterval", "0"), ("brokerIP1", "localhost"),
+        ("brokerPermission", "9"), ("shortPollingTimeMills", "-5"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_by_its_own_name(name, value):
+    with pytest.raises(ConfigError, match=r".") as refused:
+        broker_config({name: value})
+    if name not in ("brokerName", "brokerClusterName"):
+        assert name in str(refused.value)
+
+
+def test_a_file_that_is_not_there_or_no_text(tmp_path):
+    with pytest.raises(ConfigError, match="no-such"):
+        load_broker_config(tmp_path / "no-such")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="binary"):
+        load_broker_config(tmp_path / "binary")
+
+
+def test_properties_are_read_as_java_reads_them():
+    text = "a=1\n b : 2\nc=x=y\nd=http://h:1/\n#e=5\n!f=6\n\ng\nh="
+    assert parse_properties(text) == {
+        "a": "1", "b": "2", "c": "x=y", "d": "http://h:1/", "g": "", "h": "",
+    }  # fmt: skip

@@ -1,0 +1,204 @@
+"""Committed offsets: who may commit what, what is answered where there is none, and what a crash leaves."""
+
+import pytest
+
+from libramq.broker import offset_commits
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
+from libramq.remoting import headers as h
+from tests.broker.brokers import Conversation, answer
+from tests.fakes import FakePeer
+
+
+def commit(
+    offset: int, group: str = "G", topic: str = "T", queue_id: int = 0
+) -> h.UpdateConsumerOffsetHeader:
+    return h.UpdateConsumerOffsetHeader(
+        consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=offset
+    )
+
+
+def query(talk: Conversation, peer: FakePeer, zero: bool | None = None, queue_id: int = 0, topic: str = "T"):
+    header = h.QueryConsumerOffsetHeader(
+        consumer_group="G", topic=topic, queue_id=queue_id, set_zero_if_not_found=zero
+    )
+    reply = talk.ask(peer, R.QUERY_CONSUMER_OFFSET, header)
+    return int(reply.ext["offset"]) if reply.code == C.SUCCESS else reply.code
+
+
+@pytest.fixture
+def filled(talk: Conversation, peer: FakePeer) -> Conversation:
+    """A topic with ten messages in queue 0, and a group."""
+    for n in range(10):
+        talk.send(peer, body=str(n).encode())
+    talk.beat(peer, "alice")
+    return talk
+
+
+def test_what_is_committed_is_answered(filled, peer):
+    assert filled.ask(peer, R.UPDATE_CONSUMER_OFFSET, commit(7)).code == C.SUCCESS
+    assert query(filled, peer) == 7
+    filled.tell(peer, R.UPDATE_CONSUMER_OFFSET, commit(9))
+    assert query(filled, peer) == 9
+    assert query(filled, peer, queue_id=1, zero=False) == C.QUERY_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("header", "code"),
+    [
+        (commit(1, group="Unknown", topic="NoSuch"), C.SUBSCRIPTION_GROUP_NOT_EXIST),
+        (commit(1, topic="NoSuch", queue_id=99), C.TOPIC_NOT_EXIST),
+        (commit(1, queue_id=4), C.INVALID_PARAMETER),
+        (commit(1, queue_id=-1), C.INVALID_PARAMETER),
+    ],
+)
+def test_the_checks_in_their_order(filled, peer, header, code):
+    assert filled.ask(peer, R.UPDATE_CONSUMER_OFFSET, header).code == code
+
+
+def test_commits_stay_within_the_queue(filled, peer):
+    filled.ask(peer, R.UPDATE_CONSUMER_OFFSET, commit(1 << 60))
+    assert query(filled, peer) == 10
+    filled.ask(peer, R.UPDATE_CONSUMER_OFFSET, commit(-5))
+    assert query(filled, peer) == 0
+
+
+def test_where_nothing_is_committed_a_young_queue_begins_at_0_unless_the_client_asks_not_to(filled, peer):
+    assert query(filled, peer) == 0
+    assert query(filled, peer, zero=True) == 0
+    assert query(filled, peer, zero=False) == C.QUERY_NOT_FOUND
+
+
+def test_a_queue_whose_first_messages_are_gone_is_not_young(tmp_path, peer):
+    """Else a new group would begin at an offset that is not there."""
+    talk = Conversation(tmp_path, commit_log_file_bytes=4_096)
+    for _ in range(30):
+        talk.send(peer, body=bytes(500))
+    talk.flush()
+    assert talk.broker.store.delete_files(older_than_ms=1 << 60) > 0
+    assert talk.broker.store.min_offset("T", 0) > 0
+    assert query(talk, peer) == C.QUERY_NOT_FOUND
+    talk.close()
+
+
+def test_commits_of_one_read_are_one_write_before_any_answer(filled, peer):
+    filled.disk.writes.clear()
+    commands = [filled.command(R.UPDATE_CONSUMER_OFFSET, commit(n)) for n in range(1, 6)]
+    bad = filled.command(R.UPDATE_CONSUMER_OFFSET, commit(1, topic="NoSuch"))
+    filled.give(peer, *commands[:2], bad, *commands[2:])
+    assert len(filled.disk.writes) == 1
+    assert [answer(peer, command).code for command in commands] == [C.SUCCESS] * 5
+    assert answer(peer, bad).code == C.TOPIC_NOT_EXIST
+
+
+def test_an_acknowledged_commit_outlives_a_kill(tmp_path, peer):
+    talk = Conversation(tmp_path)
+    talk.send(peer)
+    talk.beat(peer, "alice")
+    assert talk.ask(peer, R.UPDATE_CONSUMER_OFFSET, commit(1)).code == C.SUCCESS
+    talk.kill()
+    talk = Conversation(tmp_path)
+    assert query(talk, peer) == 1
+    talk.close()
+
+
+def test_no_commit_is_acknowledged_while_the_disk_refuses_the_journal(tmp_path, peer):
+    """Also not the same one again, which changes nothing in memory."""
+    talk = Conversation(tmp_path)
+    for _ in range(5):
+        talk.send(peer)
+    talk.beat(peer, "alice")
+    assert talk.ask(peer, R.UPDATE_CONSUMER_OFFSET, commit(1)).code == C.SUCCESS
+    talk.disk.bytes_left = 10
+    assert talk.ask(peer, R.UPDATE_CONSUMER_OFFSET, commit(3)).code == C.SYSTEM_ERROR
+    talk.disk.bytes_left = 0
+    assert talk.ask(peer, R.UPDATE_CONSUMER_OFFSET, commit(3)).code == C.SYSTEM_ERROR
+    talk.disk.bytes_left = None
+    assert talk.ask(peer, R.UPDATE_CONSUMER_OFFSET, commit(3)).code == C.SUCCESS
+    talk.kill()
+    talk = Conversation(tmp_path)
+    assert query(talk, peer) == 3
+    talk.close()
+
+
+def test_what_waits_for_a_disk_does_not_grow_without_end(tmp_path, peer, monkeypatch):
+    monkeypatch.setattr(offset_commits, "UNWRITTEN_MAX", 50)
+    talk = Conversation(tmp_path)
+    for _ in range(200):
+        talk.send(peer)
+    talk.beat(peer, "alice")
+    talk.disk.bytes_left = 0
+    for n in range(1, 200):
+        talk.ask(peer, R.UPDATE_CONSUMER_OFFSET, commit(n, queue_id=n % 2))
+    assert len(talk.broker.offsets._unwritten) <= 51
+    talk.disk.bytes_left = None
+    talk.ask(peer, R.UPDATE_CONSUMER_OFFSET, commit(199))
+    talk.kill()
+    talk = Conversation(tmp_path)
+    assert query(talk, peer) == 199
+    talk.close()
+
+
+def test_offsets_of_messages_that_a_crash_took_come_back_to_what_is_left(tmp_path, peer):
+    talk = Conversation(tmp_path)
+    for _ in range(5):
+        talk.send(peer)
+    talk.beat(peer, "alice")
+    talk.ask(peer, R.UPDATE_CONSUMER_OFFSET, commit(5))
+    end = talk.messages("T")[3].physical_offset
+    talk.kill()
+    log = next((tmp_path / "commitlog").iterdir())
+    with log.open("r+b") as file:
+        file.seek(end)
+        file.write(bytes(4_000))
+    talk = Conversation(tmp_path)
+    assert talk.broker.store.max_offset("T", 0) == 3
+    assert query(talk, peer) == 3
+    talk.close()
+
+
+# The ends of queues.
+
+
+def test_the_ends_of_a_queue(filled, peer):
+    def ask(code: R, header: h.Header) -> dict[str, str]:
+        reply = filled.ask(peer, code, header)
+        assert reply.code == C.SUCCESS
+        return reply.ext
+
+    queue, empty = h.QueueHeader(topic="T", queue_id=0), h.QueueHeader(topic="T", queue_id=1)
+    stored_ms = filled.clock.wall_ms()
+    assert ask(R.GET_MAX_OFFSET, queue) == {"offset": "10"}
+    assert ask(R.GET_MIN_OFFSET, queue) == {"offset": "0"}
+    assert ask(R.GET_EARLIEST_MSG_STORETIME, queue) == {"timestamp": str(stored_ms)}
+    assert ask(R.GET_MAX_OFFSET, empty) == {"offset": "0"}
+    assert ask(R.GET_EARLIEST_MSG_STORETIME, empty) == {"timestamp": "-1"}
+
+
+def test_offsets_by_time(filled, peer):
+    first_ms = filled.clock.wall_ms()
+    filled.clock.advance(1_000)
+    for _ in range(3):
+        filled.send(peer)
+
+    def search(timestamp_ms: int, boundary: str | None = None) -> int:
+        header = h.SearchOffsetHeader(topic="T", queue_id=0, timestamp=timestamp_ms, boundary_type=boundary)
+        return int(filled.ask(peer, R.SEARCH_OFFSET_BY_TIMESTAMP, header).ext["offset"])
+
+    assert search(first_ms) == 0
+    assert search(first_ms + 1) == 10
+    assert search(first_ms + 1_000) == 10
+    assert search(first_ms + 1_000, "UPPER") == 12
+    assert search(first_ms, "upper") == 9
+    assert search(first_ms + 5_000) >= 12
+
+
+def test_a_message_by_its_physical_offset_if_one_is_there(filled, peer):
+    third = filled.messages("T")[2]
+    reply = filled.ask(peer, R.VIEW_MESSAGE_BY_ID, h.ViewMessageHeader(offset=third.physical_offset))
+    assert reply.code == C.SUCCESS
+    assert b"2" in reply.body
+    for offset in (third.physical_offset + 1, -1, 1 << 50):
+        assert (
+            filled.ask(peer, R.VIEW_MESSAGE_BY_ID, h.ViewMessageHeader(offset=offset)).code == C.SYSTEM_ERROR
+        )

@@ -1,0 +1,363 @@
+"""Pulls, check by check, every status, and those that are held."""
+
+import pytest
+
+from libramq.broker.processor.pull_message import SUSPEND_MS_MAX
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
+from libramq.message import decode_records
+from libramq.message.tags import java_hash
+from libramq.remoting import headers as h
+from libramq.remoting.body.topic_config import SubscriptionGroupConfig
+from libramq.rpc.broker_calls import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from tests.broker.brokers import Conversation, answer, find_answer, subscription
+from tests.fakes import FakePeer
+
+HELD = PULL_SUSPEND | PULL_SUBSCRIPTION
+
+
+def bodies(reply) -> list[bytes]:
+    return [message.body for message in decode_records(reply.body)]
+
+
+def fill(talk: Conversation, count: int, topic: str = "T", **fields) -> None:
+    producer = FakePeer("10.0.0.1:1")
+    for n in range(count):
+        assert talk.send(producer, topic, str(n).encode(), **fields).code == C.SUCCESS
+
+
+# What is found.
+
+
+def test_a_pull_brings_the_records_as_they_are_stored(talk, peer):
+    fill(talk, 5)
+    reply = talk.pull(peer, queue_offset=2)
+    assert (reply.code, reply.remark) == (C.SUCCESS, "FOUND")
+    assert bodies(reply) == [b"2", b"3", b"4"]
+    assert reply.ext.items() >= {
+        "nextBeginOffset": "5", "minOffset": "0", "maxOffset": "5", "suggestWhichBrokerId": "0",
+    }.items()  # fmt: skip
+
+
+def test_lite_pulls_are_pulls(talk, peer):
+    fill(talk, 1)
+    command = talk.pull_command(sys_flag=PULL_SUBSCRIPTION | 16)
+    command.code = R.LITE_PULL_MESSAGE
+    talk.give(peer, command)
+    assert bodies(answer(peer, command)) == [b"0"]
+
+
+def test_a_pull_is_bounded_by_what_it_asks_for_and_by_32(talk, peer):
+    fill(talk, 40)
+    assert len(bodies(talk.pull(peer, max_msg_nums=7))) == 7
+    assert len(bodies(talk.pull(peer, max_msg_nums=1000))) == 32
+    assert len(bodies(talk.pull(peer, max_msg_nums=-5))) == 1
+    assert len(bodies(talk.pull(peer, max_msg_bytes=1))) == 1
+
+
+@pytest.mark.parametrize(
+    ("offset", "code", "next_offset", "status"),
+    [
+        (3, C.PULL_NOT_FOUND, "3", "OFFSET_OVERFLOW_ONE"),
+        (4, C.PULL_OFFSET_MOVED, "3", "OFFSET_OVERFLOW_BADLY"),
+        (-1, C.PULL_OFFSET_MOVED, "0", "OFFSET_TOO_SMALL"),
+    ],
+)
+def test_offsets_outside_the_queue(talk, peer, offset, code, next_offset, status):
+    fill(talk, 3)
+    reply = talk.pull(peer, queue_offset=offset)
+    assert (reply.code, reply.ext["nextBeginOffset"], reply.remark) == (code, next_offset, status)
+
+
+def test_a_queue_that_has_had_no_message(talk, peer):
+    talk.create_topic("T")
+    assert talk.pull(peer, queue_offset=0).code == C.PULL_NOT_FOUND
+    reply = talk.pull(peer, queue_offset=7)
+    assert (reply.code, reply.ext["nextBeginOffset"]) == (C.PULL_OFFSET_MOVED, "0")
+
+
+# The checks, in their order.
+
+
+def test_a_broker_that_may_not_be_read(tmp_path, peer):
+    talk = Conversation(tmp_path, broker_permission=2)
+    assert talk.pull(peer, topic="NoSuch").code == C.NO_PERMISSION
+    talk.close()
+
+
+def test_the_group_comes_before_the_topic(tmp_path, peer):
+    talk = Conversation(tmp_path, auto_create_subscription_group=False)
+    assert talk.pull(peer, group="G", topic="NoSuch").code == C.SUBSCRIPTION_GROUP_NOT_EXIST
+    talk.close()
+
+
+def test_a_group_is_made_by_its_first_pull_if_its_name_is_one(talk, peer):
+    talk.create_topic("T")
+    assert talk.pull(peer, group="../G").code == C.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert talk.pull(peer, group="Fresh").code == C.PULL_NOT_FOUND
+    assert "Fresh" in talk.broker.groups
+
+
+def test_a_group_that_may_not_consume(talk, peer):
+    config = SubscriptionGroupConfig(group_name="G", consume_enable=False)
+    talk.ask(peer, R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
+    assert talk.pull(peer, topic="NoSuch").code == C.NO_PERMISSION
+
+
+def test_a_topic_that_is_not_there_or_not_readable(talk, peer):
+    assert talk.pull(peer, topic="NoSuch").code == C.TOPIC_NOT_EXIST
+    talk.create_topic("WriteOnly", perm=2)
+    assert talk.pull(peer, topic="WriteOnly", queue_id=99).code == C.NO_PERMISSION
+
+
+@pytest.mark.parametrize("queue_id", [-1, 4, 1 << 30])
+def test_a_queue_that_is_not_there(talk, peer, queue_id):
+    talk.create_topic("T", queues=4)
+    assert talk.pull(peer, queue_id=queue_id).code == C.INVALID_PARAMETER
+
+
+def test_a_filter_that_cannot_be_parsed(talk, peer):
+    talk.create_topic("T")
+    assert talk.pull(peer, subscription=" || ").code == C.SUBSCRIPTION_PARSE_FAILED
+    assert talk.pull(peer, subscription="a > 1", expression_type="SQL92").code == C.SYSTEM_ERROR
+
+
+def test_without_a_filter_of_its_own_a_pull_needs_a_heartbeat(talk, peer):
+    talk.create_topic("T")
+    talk.create_topic("U")
+    plain = {"sys_flag": 0, "sub_version": 1}
+    assert talk.pull(peer, **plain).code == C.SUBSCRIPTION_NOT_EXIST
+    talk.beat(peer, "alice", subscriptions=[subscription("U")])
+    assert talk.pull(peer, **plain).code == C.SUBSCRIPTION_NOT_EXIST
+    talk.beat(peer, "alice", subscriptions=[subscription("T"), subscription("U")])
+    assert talk.pull(peer, **plain).code == C.PULL_NOT_FOUND
+
+
+def test_a_group_that_may_not_broadcast(talk, peer):
+    talk.create_topic("T")
+    config = SubscriptionGroupConfig(group_name="G", consume_broadcast_enable=False)
+    talk.ask(peer, R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
+    talk.beat(peer, "alice", message_model="BROADCASTING")
+    assert talk.pull(peer, sys_flag=0).code == C.NO_PERMISSION
+
+
+def test_a_subscription_by_sql_is_refused_until_there_is_a_filter_for_it(talk, peer):
+    talk.create_topic("T")
+    talk.beat(peer, "alice", subscriptions=[subscription("T", expression_type="SQL92")])
+    assert talk.pull(peer, sys_flag=0, sub_version=1).code == C.SYSTEM_ERROR
+
+
+# Filters.
+
+
+def test_tags_are_filtered_by_the_pulls_own_expression_or_by_the_groups(talk, peer):
+    for tag in ("red", "green", "blue", "red"):
+        fill(talk, 1, properties={"TAGS": tag})
+    assert len(bodies(talk.pull(peer, subscription="red || blue"))) == 3
+    talk.beat(peer, "alice", subscriptions=[subscription("T", "green", version=7)])
+    assert len(bodies(talk.pull(peer, sys_flag=0, sub_version=7))) == 1
+    assert len(bodies(talk.pull(peer, subscription="*"))) == 4
+
+
+def test_tags_with_one_hash_come_both_and_the_client_compares(talk, peer):
+    assert java_hash("Aa") == java_hash("BB")
+    fill(talk, 1, properties={"TAGS": "Aa"})
+    fill(talk, 1, properties={"TAGS": "BB"})
+    assert len(bodies(talk.pull(peer, subscription="Aa"))) == 2
+
+
+def test_when_nothing_matches_the_client_goes_on_behind_it(talk, peer):
+    fill(talk, 3, properties={"TAGS": "red"})
+    reply = talk.pull(peer, subscription="blue", suspend_timeout_millis=5_000)
+    assert (reply.code, reply.ext["nextBeginOffset"]) == (C.PULL_RETRY_IMMEDIATELY, "3")
+
+
+# Held pulls.
+
+
+def test_a_pull_at_the_end_is_held_and_woken_by_the_next_message(talk, peer):
+    fill(talk, 1)
+    command = talk.pull_command(queue_offset=1, suspend_timeout_millis=15_000)
+    talk.give(peer, command)
+    assert find_answer(peer, command) is None
+    fill(talk, 1, queue_id=1)
+    assert find_answer(peer, command) is None
+    talk.send(FakePeer(), body=b"news")
+    reply = answer(peer, command)
+    assert bodies(reply) == [b"news"]
+    assert reply.ext["nextBeginOffset"] == "2"
+    assert len(talk.broker.held) == 0
+
+
+def test_a_sender_wakes_its_own_pull_too(talk, peer):
+    talk.create_topic("T")
+    command = talk.pull_command(suspend_timeout_millis=15_000)
+    talk.give(peer, command)
+    talk.send(peer, body=b"mine")
+    assert bodies(answer(peer, command)) == [b"mine"]
+
+
+def test_a_held_pull_whose_time_is_up_is_answered_with_nothing(talk, peer):
+    talk.create_topic("T")
+    command = talk.pull_command(suspend_timeout_millis=15_000)
+    talk.give(peer, command)
+    talk.advance(14_999)
+    assert find_answer(peer, command) is None
+    talk.advance(1)
+    reply = answer(peer, command)
+    assert (reply.code, reply.ext["nextBeginOffset"]) == (C.PULL_NOT_FOUND, "0")
+
+
+def test_nobody_holds_a_pull_for_ever(talk, peer):
+    talk.create_topic("T")
+    command = talk.pull_command(suspend_timeout_millis=1 << 40)
+    talk.give(peer, command)
+    talk.advance(SUSPEND_MS_MAX)
+    assert answer(peer, command).code == C.PULL_NOT_FOUND
+
+
+def test_without_long_polling_a_pull_waits_a_second(tmp_path, peer):
+    talk = Conversation(tmp_path, long_polling_enable=False)
+    talk.create_topic("T")
+    command = talk.pull_command(suspend_timeout_millis=15_000)
+    talk.give(peer, command)
+    talk.advance(999)
+    assert find_answer(peer, command) is None
+    talk.advance(1)
+    assert answer(peer, command).code == C.PULL_NOT_FOUND
+    talk.close()
+
+
+def test_a_held_pull_waits_on_when_what_comes_is_filtered_out(talk, peer):
+    talk.create_topic("T")
+    command = talk.pull_command(subscription="red", suspend_timeout_millis=15_000)
+    talk.give(peer, command)
+    fill(talk, 2, properties={"TAGS": "blue"})
+    assert find_answer(peer, command) is None
+    fill(talk, 1, properties={"TAGS": "red"})
+    reply = answer(peer, command)
+    assert (bodies(reply), reply.ext["nextBeginOffset"]) == ([b"0"], "3")
+
+
+def test_a_held_pull_that_saw_only_others_goes_on_behind_them_when_its_time_is_up(talk, peer):
+    talk.create_topic("T")
+    command = talk.pull_command(subscription="red", suspend_timeout_millis=15_000)
+    talk.give(peer, command)
+    fill(talk, 2, properties={"TAGS": "blue"})
+    talk.advance(15_000)
+    reply = answer(peer, command)
+    assert (reply.code, reply.ext["nextBeginOffset"]) == (C.PULL_NOT_FOUND, "2")
+
+
+def test_a_connection_that_ends_takes_its_held_pulls_along(talk, peer):
+    talk.create_topic("T")
+    talk.give(peer, talk.pull_command(suspend_timeout_millis=15_000))
+    assert len(talk.broker.held) == 1
+    peer.is_open = False
+    talk.endpoint.closed(peer)
+    assert len(talk.broker.held) == 0
+
+
+def test_a_pull_of_a_topic_that_is_deleted_meanwhile_is_answered_in_the_end(talk, peer):
+    fill(talk, 1)
+    command = talk.pull_command(queue_offset=1, suspend_timeout_millis=15_000)
+    talk.give(peer, command)
+    talk.ask(FakePeer(), R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
+    talk.advance(15_000)
+    assert answer(peer, command).code == C.PULL_OFFSET_MOVED
+
+
+def test_a_disk_that_fails_under_a_woken_pull_is_answered_and_harms_nobody(talk, peer, monkeypatch):
+    talk.create_topic("T")
+    bad, good = FakePeer("b:1"), FakePeer("g:1")
+    commands = {one: talk.pull_command(suspend_timeout_millis=15_000) for one in (bad, good)}
+    for one, command in commands.items():
+        talk.give(one, command)
+    read = talk.broker.store.read
+    failures = [OSError(5, "the disk is broken")]
+
+    def failing(*arguments, **named):
+        if failures:
+            raise failures.pop()
+        return read(*arguments, **named)
+
+    monkeypatch.setattr(talk.broker.store, "read", failing)
+    assert talk.send(peer).code == C.SUCCESS
+    assert answer(bad, commands[bad]).code == C.SYSTEM_ERROR
+    assert bodies(answer(good, commands[good])) == [b"hello"]
+
+
+# The disk.
+
+
+def cold_broker(tmp_path) -> Conversation:
+    """A broker whose first messages are not in the page cache."""
+    talk = Conversation(tmp_path, commit_log_file_bytes=1 << 16)
+    fill(talk, 40, properties={"filler": "x" * 3_000})
+    talk.close()
+    talk = Conversation(tmp_path, commit_log_file_bytes=1 << 16)
+    talk.disk.is_cold = True
+    return talk
+
+
+def test_what_is_not_in_memory_is_read_by_a_thread_first(tmp_path, peer):
+    talk = cold_broker(tmp_path)
+    command = talk.pull_command()
+    talk.give(peer, command)
+    assert find_answer(peer, command) is None
+    assert talk.cold
+    talk.read_cold()
+    reply = answer(peer, command)
+    assert bodies(reply)[0] == b"0"
+    talk.close()
+
+
+def test_a_connection_that_ends_while_a_thread_reads_leaves_nothing_behind(tmp_path, peer):
+    talk = cold_broker(tmp_path)
+    talk.give(peer, talk.pull_command(subscription="red", suspend_timeout_millis=15_000, queue_offset=0))
+    peer.is_open = False
+    talk.endpoint.closed(peer)
+    talk.read_cold()
+    assert len(talk.broker.held) == 0
+    talk.close()
+
+
+def test_a_pull_under_sync_flush_sees_what_is_on_the_disk_only(tmp_path, peer):
+    talk = Conversation(tmp_path, flush_disk_type="SYNC_FLUSH")
+    talk.create_topic("T")
+    command = talk.pull_command(suspend_timeout_millis=15_000)
+    talk.give(peer, command)
+    talk.give(FakePeer(), talk.command(R.SEND_MESSAGE_V2, send_to_t(), b"x"))
+    assert find_answer(peer, command) is None
+    talk.flush()
+    assert bodies(answer(peer, command)) == [b"x"]
+    talk.close()
+
+
+def send_to_t():
+    from tests.broker.brokers import send_header
+
+    return send_header()
+
+
+# Commits by the way.
+
+
+def test_a_pull_commits_its_groups_offset_when_it_says_so(talk, peer):
+    fill(talk, 5)
+    talk.pull(peer, commit_offset=3)
+    assert talk.broker.offsets.query("G", "T", 0) is None
+    talk.pull(peer, commit_offset=3, sys_flag=PULL_SUBSCRIPTION | PULL_COMMIT_OFFSET)
+    assert talk.broker.offsets.query("G", "T", 0) == 3
+
+
+def test_a_held_pull_commits_once(talk, peer):
+    fill(talk, 5)
+    command = talk.pull_command(
+        queue_offset=5, commit_offset=3, sys_flag=HELD | PULL_COMMIT_OFFSET, suspend_timeout_millis=9_000
+    )
+    talk.give(peer, command)
+    talk.broker.offsets.commit("G", "T", 0, 5)
+    talk.send(FakePeer())
+    assert answer(peer, command).code == C.SUCCESS
+    assert talk.broker.offsets.query("G", "T", 0) == 5

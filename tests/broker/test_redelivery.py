@@ -1,0 +1,259 @@
+"""Messages that come later: delay levels, send-backs, retry topics and dead letters."""
+
+import pytest
+
+from libramq.broker.schedule import DelaySchedule
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
+from libramq.message.properties import properties_to_text
+from libramq.remoting import headers as h
+from libramq.remoting.body.topic_config import SubscriptionGroupConfig
+from tests.broker.brokers import Conversation, send_header
+from tests.fakes import FakePeer
+
+SCHEDULE = "SCHEDULE_TOPIC_XXXX"
+
+
+def send_back(talk: Conversation, peer: FakePeer, offset: int, level: int = 0, **fields: object):
+    header = h.SendBackHeader(offset=offset, group="G", delay_level=level, **fields)  # type: ignore[arg-type]
+    return talk.ask(peer, R.CONSUMER_SEND_MSG_BACK, header).code
+
+
+@pytest.fixture
+def failed(talk: Conversation, peer: FakePeer) -> Conversation:
+    """A broker with a message at physical offset 0 that a consumer of G could not handle."""
+    talk.send(peer, body=b"x", properties={"TAGS": "red", "UNIQ_KEY": "K", "WAIT": "true"}, flag=9)
+    talk.beat(peer, "alice")
+    return talk
+
+
+# Delay levels.
+
+
+@pytest.mark.parametrize(
+    ("level", "queue", "delay_ms"),
+    [("1", 0, 1_000), ("3", 2, 10_000), ("18", 17, 7_200_000), ("99", 17, 7_200_000)],
+)
+def test_a_delayed_message_waits_in_its_levels_queue_and_comes_when_it_is_due(
+    talk, peer, level, queue, delay_ms
+):
+    reply = talk.send(peer, "T", queue_id=2, properties={"DELAY": level, "TAGS": "red"}, flag=4)
+    assert (reply.code, reply.ext["queueId"]) == (C.SUCCESS, "2")
+    (waiting,) = talk.messages(SCHEDULE, queue)
+    assert (waiting.properties["REAL_TOPIC"], waiting.properties["REAL_QID"]) == ("T", "2")
+    talk.advance(delay_ms - 1)
+    assert talk.messages("T", 2) == []
+    talk.advance(1)
+    (message,) = talk.messages("T", 2)
+    assert (message.body, message.flag, message.born_timestamp_ms) == (b"hello", 4, 12_345)
+    assert message.born_host == ("10.0.0.7", 4711)
+    assert (
+        message.properties.items()
+        >= {"WAIT": "false", "DELAY": level, "REAL_TOPIC": "T", "TAGS": "red"}.items()
+    )
+    talk.advance(delay_ms * 3)
+    assert len(talk.messages("T", 2)) == 1
+
+
+def test_a_delayed_message_is_filtered_by_its_tag_when_it_comes(talk, peer):
+    talk.create_topic("T", queues=1)
+    for tag in ("red", "blue"):
+        talk.send(peer, properties={"DELAY": "1", "TAGS": tag})
+    talk.advance(1_000)
+    reply = talk.pull(peer, subscription="blue")
+    assert reply.code == C.SUCCESS
+    assert reply.body.count(b"blue") == 1
+    assert b"red" not in reply.body
+
+
+@pytest.mark.parametrize("level", ["0", "-1", "soon", "", "1.5", "9" * 5_000])
+def test_a_level_that_is_none_delays_nothing(talk, peer, level):
+    talk.send(peer, properties={"DELAY": level})
+    assert len(talk.messages("T")) == 1 or "9" in level
+    assert all(not talk.messages(SCHEDULE, queue) for queue in range(17))
+
+
+def test_a_due_message_wakes_a_held_pull(talk, peer):
+    talk.create_topic("T", queues=1)
+    talk.send(FakePeer(), properties={"DELAY": "1"})
+    command = talk.pull_command(suspend_timeout_millis=15_000)
+    talk.give(peer, command)
+    talk.advance(1_000)
+    assert [reply.code for reply in peer.replies] == [C.SUCCESS]
+
+
+def test_many_due_messages_come_in_order_and_all(talk, peer):
+    talk.create_topic("T", queues=1)
+    talk.give(
+        peer,
+        *(
+            talk.command(R.SEND_MESSAGE_V2, send_header(properties={"DELAY": "1"}), str(n).encode())
+            for n in range(1_200)
+        ),
+    )
+    talk.clock.advance(1_000)
+    while talk.broker.schedule.deliver(talk.clock.wall_ms()):
+        pass
+    assert [int(message.body) for message in talk.messages("T")] == list(range(1_200))
+
+
+def test_a_clock_that_is_set_back_delivers_rather_than_waits(talk, peer):
+    talk.send(peer, properties={"DELAY": "5"})
+    talk.advance(1_000)
+    assert talk.messages("T") == []
+    talk.clock.advance(-3_600_000)
+    talk.advance(0)
+    assert len(talk.messages("T")) == 1
+
+
+def test_how_far_a_level_is_survives_a_stop(tmp_path, peer):
+    talk = Conversation(tmp_path)
+    talk.send(peer, properties={"DELAY": "1"})
+    talk.advance(1_000)
+    talk.close()
+    assert '"offsetTable"' in (tmp_path / "config" / "delayOffset.json").read_text()
+    again = Conversation(tmp_path, clock=talk.clock)
+    again.advance(60_000)
+    assert len(again.messages("T")) == 1
+    again.close()
+
+
+def test_after_a_crash_a_level_goes_on_at_what_is_left_of_its_queue(talk, peer):
+    """Else the next messages would be passed over until there are as many as before."""
+    talk.send(peer, properties={"DELAY": "1"})
+    schedule = DelaySchedule(talk.broker.store, talk.config.delay_levels_ms, {1: 500})
+    talk.clock.advance(1_000)
+    assert schedule.deliver(talk.clock.wall_ms()) == 0
+    assert schedule.offsets[1] == 1
+    talk.send(peer, properties={"DELAY": "1"})
+    talk.clock.advance(1_000)
+    assert schedule.deliver(talk.clock.wall_ms()) == 1
+
+
+def test_a_full_disk_keeps_due_messages_waiting(talk, peer):
+    talk.create_topic("T", queues=1)
+    for n in range(3):
+        talk.send(peer, body=str(n).encode(), properties={"DELAY": "1"})
+    talk.disk.bytes_left = 0
+    talk.advance(1_000)
+    assert talk.messages("T") == []
+    talk.disk.bytes_left = None
+    talk.advance(10_000)
+    assert [message.body for message in talk.messages("T")] == [b"0", b"1", b"2"]
+
+
+def test_a_message_with_all_the_properties_that_fit_comes_too_and_blocks_nobody(talk, peer):
+    """WAIT=false is added when it is due; a level was blocked for ever when that was too much."""
+    talk.create_topic("T", queues=1)
+    room = 32_767
+    for size in range(room, 0, -1):
+        text = properties_to_text({"UNIQ_KEY": "K", "DELAY": "1", "k": "v" * size})
+        if talk.send(peer, properties=text).code == C.SUCCESS:
+            break
+    talk.send(peer, body=b"next", properties={"DELAY": "1"})
+    talk.advance(1_000)
+    first, second = talk.messages("T")
+    assert (len(first.properties["k"]) > 32_000, "WAIT" in first.properties) == (True, False)
+    assert second.body == b"next"
+
+
+def test_a_due_message_that_the_store_takes_no_more_is_passed_over(tmp_path, peer):
+    talk = Conversation(tmp_path)
+    talk.create_topic("T", queues=1)
+    talk.send(peer, body=bytes(5_000), properties={"DELAY": "1"})
+    talk.send(peer, body=b"next", properties={"DELAY": "1"})
+    talk.close()
+    talk = Conversation(tmp_path, clock=talk.clock, max_message_size=1_000)
+    talk.advance(1_000)
+    assert [message.body for message in talk.messages("T")] == [b"next"]
+    talk.close()
+
+
+# Send-backs.
+
+
+def test_a_message_that_is_sent_back_comes_again_by_the_retry_topic(failed, peer):
+    assert send_back(failed, peer, 0, origin_msg_id="ORIGIN") == C.SUCCESS
+    assert failed.messages("%RETRY%G") == []
+    failed.advance(9_999)
+    assert failed.messages("%RETRY%G") == []
+    failed.advance(1)
+    (again,) = failed.messages("%RETRY%G")
+    assert (again.body, again.flag, again.reconsume_times, again.tags) == (b"x", 9, 1, "red")
+    assert (again.born_timestamp_ms, again.born_host) == (12_345, ("10.0.0.7", 4711))
+    assert again.properties.items() >= {
+        "RETRY_TOPIC": "T", "ORIGIN_MESSAGE_ID": "ORIGIN", "WAIT": "false", "UNIQ_KEY": "K",
+    }.items()  # fmt: skip
+
+
+def test_each_failure_waits_a_level_longer(failed, peer):
+    waits = []
+    offset = 0
+    for times in range(16):
+        assert send_back(failed, peer, offset) == C.SUCCESS
+        waited_ms = 0
+        while failed.broker.store.max_offset("%RETRY%G", 0) == times:
+            failed.advance(1_000)
+            waited_ms += 1_000
+        message = failed.messages("%RETRY%G")[-1]
+        assert message.properties["RETRY_TOPIC"] == "T"
+        assert message.properties["ORIGIN_MESSAGE_ID"] == failed.messages("T")[0].offset_id
+        waits.append(waited_ms // 1_000)
+        offset = message.physical_offset
+        if times > 6:
+            break  # Minutes become hours; the numbers are in the table of levels.
+    assert waits == [10, 30, 60, 120, 180, 240, 300, 360]
+
+
+def test_a_level_of_the_consumers_own_counts(failed, peer):
+    send_back(failed, peer, 0, level=1)
+    failed.advance(1_000)
+    assert len(failed.messages("%RETRY%G")) == 1
+
+
+def test_a_negative_level_or_too_many_tries_are_dead_letters(failed, peer):
+    assert send_back(failed, peer, 0, level=-1) == C.SUCCESS
+    assert send_back(failed, peer, 0, max_reconsume_times=0) == C.SUCCESS
+    dead = failed.messages("%DLQ%G")
+    assert [(m.body, m.reconsume_times, "DELAY" in m.properties) for m in dead] == [(b"x", 1, False)] * 2
+    config = failed.broker.topics.get("%DLQ%G")
+    assert (config.write_queue_nums, config.perm) == (1, 6)
+
+
+def test_the_groups_own_maximum_counts_where_the_consumer_says_none(talk, peer):
+    config = SubscriptionGroupConfig(group_name="G", retry_max_times=0)
+    talk.ask(peer, R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
+    talk.send(peer)
+    assert send_back(talk, peer, 0) == C.SUCCESS
+    assert len(talk.messages("%DLQ%G")) == 1
+    assert send_back(talk, peer, 0, max_reconsume_times=-1) == C.SUCCESS
+    assert len(talk.messages("%DLQ%G")) == 2
+
+
+def test_a_message_that_is_not_there_cannot_be_sent_back(failed, peer):
+    for offset in (1, -1, 10**12):
+        assert send_back(failed, peer, offset) == C.SYSTEM_ERROR
+
+
+def test_a_group_that_is_not_there_gets_nothing_back(tmp_path, peer):
+    talk = Conversation(tmp_path, auto_create_subscription_group=False)
+    talk.send(peer)
+    assert send_back(talk, peer, 0) == C.SUBSCRIPTION_GROUP_NOT_EXIST
+    talk.close()
+
+
+def test_a_group_without_retry_queues_lets_it_be(talk, peer):
+    config = SubscriptionGroupConfig(group_name="G", retry_queue_nums=0)
+    talk.ask(peer, R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
+    talk.send(peer)
+    assert send_back(talk, peer, 0) == C.SUCCESS
+    assert "%RETRY%G" not in talk.broker.topics
+
+
+def test_a_compressed_body_is_sent_back_as_it_is(talk, peer):
+    """The broker has nothing to do with what is in it."""
+    talk.send(peer, body=b"not really compressed", sys_flag=1)
+    assert send_back(talk, peer, 0, level=1) == C.SUCCESS
+    talk.advance(1_000)
+    result = talk.broker.store.read("%RETRY%G", 0, 0, 1)
+    assert b"not really compressed" in b"".join(result.data)

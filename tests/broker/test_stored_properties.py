@@ -1,0 +1,76 @@
+"""What the broker does to the text of properties equals what taking it apart would do."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from libramq.broker.stored_properties import BrokerProperties, find, with_property, without
+from libramq.message.properties import properties_from_text, properties_to_text
+
+NAMES = [
+    "TAGS",
+    "UNIQ_KEY",
+    "KEY",
+    "KEYS",
+    "CLUSTER",
+    "MSG_REGION",
+    "TRACE_ON",
+    "a",
+    "A",
+    "aa",
+    ".",
+    "(",
+    "\n",
+]
+names = st.sampled_from(NAMES) | st.text(st.characters(exclude_characters="\x01\x02"), min_size=1, max_size=4)
+values = st.text(st.characters(exclude_characters="\x01\x02"), min_size=1, max_size=8) | st.sampled_from(
+    NAMES
+)
+properties = st.dictionaries(names, values, max_size=6)
+garbage = st.text(st.sampled_from("\x01\x02aTAGS\n."), max_size=30)
+
+
+@given(properties, names, st.booleans())
+def test_a_property_is_found_as_in_the_parsed_text(given_properties, name, cut):
+    text = properties_to_text(given_properties)
+    if cut:
+        text = text.removesuffix("\x02")
+    assert find(text, name) == given_properties.get(name)
+
+
+@given(properties, names, values, st.booleans())
+def test_setting_and_removing_change_that_one_only(given_properties, name, value, cut):
+    text = properties_to_text(given_properties)
+    if cut:
+        text = text.removesuffix("\x02")
+    assert properties_from_text(with_property(text, name, value)) == given_properties | {name: value}
+    rest = {other: kept for other, kept in given_properties.items() if other != name}
+    assert properties_from_text(without(text, name)) == rest
+
+
+@given(properties)
+def test_the_brokers_own_properties_are_there_and_its_own(given_properties):
+    own = BrokerProperties(cluster="C", region="R", trace_on=True)
+    expected = given_properties | {"CLUSTER": "C", "MSG_REGION": "R", "TRACE_ON": "true"}
+    text = own.added_to(properties_to_text(given_properties))
+    assert properties_from_text(text) == expected
+    assert text.endswith("\x02")
+
+
+@given(garbage, st.sampled_from(["TAGS", "a", "A"]))
+def test_whatever_a_client_sends_the_last_of_a_name_counts_and_a_change_leaves_one(text, name):
+    found = properties_from_text(text)
+    if text.count(name + "\x01") <= 1:
+        assert find(text, name) in (found.get(name), None) or "\x01" in (find(text, name) or "")
+    assert properties_from_text(with_property(text, name, "new"))[name] == "new"
+    assert without(without(text, name), name) == without(text, name)
+
+
+def test_the_last_of_several_counts_for_the_broker_as_for_the_consumer():
+    text = "TAGS\x01a\x02x\x01y\x02TAGS\x01b\x02"
+    assert find(text, "TAGS") == properties_from_text(text)["TAGS"] == "b"
+    assert properties_from_text(without(text, "TAGS")) == {"x": "y"}
+
+
+def test_an_empty_value_is_none():
+    assert find("TAGS\x01\x02x\x01y\x02", "TAGS") is None
+    assert properties_from_text(with_property("TAGS\x01\x02", "TAGS", "z")) == {"TAGS": "z"}

@@ -1,0 +1,179 @@
+"""The files of a table: whatever the moment of a crash, what was recorded is there."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from libramq.catalog.config_ledger import ConfigLedger, run_fold
+from libramq.catalog.topic_table import TopicRules, TopicsFile, TopicTable
+from libramq.errors import StoreCorrupt
+from libramq.remoting import fastjson
+from libramq.remoting.body.topic_config import TopicConfig
+from tests.store.stores import Disk
+
+
+class Topics:
+    """A topic table with its ledger, as the broker opens it."""
+
+    def __init__(self, root: Path, disk: Disk | None = None) -> None:
+        self.disk = disk or Disk()
+        self.ledger = ConfigLedger(self.disk, root / "topics.json", TopicConfig)
+        self.table = TopicTable(TopicRules(), self.ledger.load(TopicsFile), record=self.ledger.append)
+        self.ledger.replay(lambda change: self.table.apply(change.name, change.config, change.version))
+
+    def put(self, name: str, queues: int = 1) -> None:
+        self.table.put(TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues), queues)
+
+    def content(self) -> tuple[object, dict[str, TopicConfig]]:
+        return self.table.data_version, {topic.topic_name: topic for topic in self.table}
+
+
+def names(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir())
+
+
+def test_a_change_is_on_the_disk_when_it_is_made_and_costs_one_small_write(tmp_path):
+    topics = Topics(tmp_path)
+    topics.put("first")
+    topics.disk.writes.clear()
+    topics.put("T", 3)
+    ((_, size),) = topics.disk.writes
+    assert size < 500
+    assert Topics(tmp_path).content() == topics.content()
+
+
+def test_a_fold_writes_apaches_file_and_removes_the_journal(tmp_path):
+    topics = Topics(tmp_path)
+    topics.put("T", 3)
+    plan = topics.ledger.plan_fold(topics.table.file)
+    topics.put("U", 4)
+    run_fold(plan)
+    assert '"U"' not in (tmp_path / "topics.json").read_text()
+    topics.ledger.complete_fold(plan)
+    assert names(tmp_path) == ["topics.json", "topics.json.journal.0000000002"]
+    assert Topics(tmp_path).content() == topics.content()
+    document = fastjson.loads((tmp_path / "topics.json").read_text())
+    assert document["topicConfigTable"]["T"]["readQueueNums"] == 3
+    assert document["dataVersion"]["counter"] == 1
+
+
+def test_nothing_is_folded_twice(tmp_path):
+    topics = Topics(tmp_path)
+    assert topics.ledger.plan_fold(topics.table.file) is None
+    topics.put("T")
+    topics.ledger.close(topics.table.file)
+    assert names(tmp_path) == ["topics.json"]
+    again = Topics(tmp_path)
+    assert again.ledger.plan_fold(again.table.file) is None
+    assert again.content() == topics.content()
+
+
+def test_a_fold_that_fails_keeps_the_journal_and_is_made_again(tmp_path):
+    topics = Topics(tmp_path)
+    topics.put("T")
+    plan = topics.ledger.plan_fold(topics.table.file)
+    topics.disk.bytes_left = 0
+    with pytest.raises(OSError, match="no space"):
+        run_fold(plan)
+    topics.ledger.fail_fold()
+    topics.disk.bytes_left = None
+    assert Topics(tmp_path).content() == topics.content()
+    topics.ledger.close(topics.table.file)
+    assert names(tmp_path)[0] == "topics.json"
+    assert Topics(tmp_path).content() == topics.content()
+
+
+def test_a_line_that_a_full_disk_cut_off_spoils_none_behind_it(tmp_path):
+    topics = Topics(tmp_path)
+    topics.put("T")
+    topics.disk.bytes_left = 50
+    with pytest.raises(OSError, match="no space"):
+        topics.put("U")
+    topics.disk.bytes_left = None
+    topics.put("V")
+    assert Topics(tmp_path).content() == topics.content()
+    assert "U" not in topics.table
+
+
+def test_a_crash_in_the_middle_of_a_line_loses_that_line_only(tmp_path):
+    topics = Topics(tmp_path)
+    topics.put("T")
+    before = topics.content()
+    topics.put("U")
+    (journal,) = tmp_path.glob("*.journal.*")
+    journal.write_bytes(journal.read_bytes()[:-7])
+    again = Topics(tmp_path)
+    assert again.content() == before
+    again.put("V")
+    assert "V" in Topics(tmp_path).table
+
+
+def test_a_broken_file_is_made_good_by_its_backup(tmp_path):
+    topics = Topics(tmp_path)
+    topics.put("T")
+    topics.ledger.close(topics.table.file)
+    again = Topics(tmp_path)
+    again.put("U")
+    again.ledger.close(again.table.file)
+    assert names(tmp_path) == ["topics.json", "topics.json.bak"]
+    for broken in ("", "{", "null"):
+        (tmp_path / "topics.json").write_text(broken)
+        assert "T" in Topics(tmp_path).table
+
+
+def test_a_file_that_cannot_be_read_at_all_is_not_written_over(tmp_path):
+    (tmp_path / "topics.json").write_text("{broken")
+    with pytest.raises(StoreCorrupt, match=r"topics\.json"):
+        Topics(tmp_path)
+    (tmp_path / "topics.json.bak").write_text("also broken")
+    with pytest.raises(StoreCorrupt):
+        Topics(tmp_path)
+
+
+def test_apaches_own_file_is_read(tmp_path):
+    (tmp_path / "topics.json").write_text(
+        '{"dataVersion":{"counter":5,"stateVersion":0,"timestamp":9},"topicConfigTable":{"T":{"attributes":'
+        '{"+message.type":"FIFO"},"order":false,"perm":6,"readQueueNums":8,"topicFilterType":"SINGLE_TAG",'
+        '"topicName":"T","topicSysFlag":0,"writeQueueNums":8}}}'
+    )
+    topics = Topics(tmp_path)
+    assert topics.table.get("T").attributes == {"+message.type": "FIFO"}
+    assert topics.table.data_version.counter == 5
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["put", "delete", "plan", "run", "complete", "crash", "stop"]), st.integers(0, 3)
+        ),
+        max_size=25,
+    )
+)
+def test_no_sequence_of_changes_folds_and_crashes_loses_anything(tmp_path_factory, steps):
+    root = tmp_path_factory.mktemp("config")
+    topics = Topics(root)
+    plan, has_run = None, False
+    for step, number in steps:
+        if step == "put":
+            topics.put(f"T{number}", len(topics.table) % 7 + 1)
+        elif step == "delete":
+            topics.table.delete(f"T{number}", 1)
+        elif step == "plan" and plan is None:
+            plan, has_run = topics.ledger.plan_fold(topics.table.file), False
+        elif step == "run" and plan is not None:
+            run_fold(plan)
+            has_run = True
+        elif step == "complete" and plan is not None and has_run:
+            topics.ledger.complete_fold(plan)
+            plan = None
+        elif step == "crash" or (step == "stop" and plan is None):
+            before = topics.content()
+            if step == "stop":
+                topics.ledger.close(topics.table.file)
+            topics, plan = Topics(root), None
+            assert topics.content() == before
+    before = topics.content()
+    assert Topics(root).content() == before

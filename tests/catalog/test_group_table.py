@@ -1,0 +1,77 @@
+"""The group table: how groups come to be, and the limits on them."""
+
+import pytest
+
+from libramq.catalog import GroupTable
+from libramq.errors import BrokerError, ConfigError, SubscriptionGroupNotExist
+from libramq.message.names import SYSTEM_GROUPS
+from libramq.remoting.body.topic_config import SubscriptionGroupConfig
+
+
+def config(name: str, **fields) -> SubscriptionGroupConfig:
+    return SubscriptionGroupConfig(group_name=name, **fields)
+
+
+def test_every_broker_has_its_own_groups():
+    assert {group.group_name for group in GroupTable()} == set(SYSTEM_GROUPS)
+
+
+def test_a_group_is_made_when_it_is_first_asked_for():
+    table = GroupTable()
+    assert table.get("G") is None
+    assert table.find("G", 7).group_name == "G"
+    assert table.get("G") is table.require("G", 8)
+    assert (table.data_version.counter, table.data_version.timestamp) == (1, 7)
+
+
+@pytest.mark.parametrize("name", ["", "../G", "x" * 121, "a b"])
+def test_impossible_names_are_not_made(name):
+    table = GroupTable()
+    assert table.find(name, 1) is None
+    with pytest.raises(SubscriptionGroupNotExist):
+        table.require(name, 1)
+    with pytest.raises(ConfigError):
+        table.put(config(name), 1)
+
+
+def test_without_auto_creation_groups_are_made_by_hand():
+    table = GroupTable(auto_create=False)
+    with pytest.raises(SubscriptionGroupNotExist):
+        table.require("G", 1)
+    table.put(config("G", retry_max_times=2), 1)
+    assert table.require("G", 2).retry_max_times == 2
+
+
+def test_the_limit():
+    table = GroupTable(groups_max=len(SYSTEM_GROUPS) + 1)
+    table.find("G", 1)
+    assert table.find("H", 1) is None
+    with pytest.raises(BrokerError, match="the most this broker takes"):
+        table.put(config("H"), 1)
+    table.put(config("G", consume_enable=False), 1)
+    assert table.delete("G", 1)
+    assert table.find("H", 1) is not None
+
+
+def test_a_change_that_cannot_be_recorded_does_not_happen():
+    def full(*_: object) -> None:
+        raise OSError(28, "no space left")
+
+    table = GroupTable(record=full)
+    for change in (
+        lambda: table.put(config("G"), 1),
+        lambda: table.find("G", 1),
+        lambda: table.delete("TOOLS_CONSUMER", 1),
+    ):
+        with pytest.raises(OSError, match="no space"):
+            change()
+    assert "G" not in table
+    assert "TOOLS_CONSUMER" in table
+
+
+def test_a_table_that_was_written_is_read_again():
+    table = GroupTable()
+    table.put(config("G", retry_queue_nums=2), 3)
+    again = GroupTable(loaded=table.wrapper())
+    assert {group.group_name: group for group in again} == {group.group_name: group for group in table}
+    assert again.data_version == table.data_version

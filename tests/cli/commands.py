@@ -1,0 +1,70 @@
+"""Commands as a shell runs them."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import libramq
+
+COMMAND = [sys.executable, "-m", "libramq.cli.main"]
+SECONDS_MAX = 60
+SOURCE = str(Path(libramq.__file__).resolve().parent.parent)
+
+
+class Result(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def libra(*arguments: str, stdin: str = "", namesrv: str | None = None, cwd: Path | None = None) -> Result:
+    done = subprocess.run(
+        [*COMMAND, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        env=environment(namesrv),
+        cwd=cwd,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+def start(arguments: Sequence[str], *, cwd: Path | None = None) -> subprocess.Popen[str]:
+    """A process whose output can be read while it runs; the caller ends it."""
+    return subprocess.Popen(
+        [*COMMAND, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        env=environment(None),
+        cwd=cwd,
+    )
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """Make sure that it is gone."""
+    if process.poll() is None:
+        process.kill()
+    process.communicate(timeout=SECONDS_MAX)
+
+
+def environment(namesrv: str | None) -> dict[str, str]:
+    """Ours, with the name servers of the test, finding the same libramq from any directory."""
+    kept = {name: value for name, value in os.environ.items() if name != "NAMESRV_ADDR"}
+    kept["PYTHONPATH"] = os.pathsep.join([SOURCE, *filter(None, [kept.get("PYTHONPATH")])])
+    return kept | ({"NAMESRV_ADDR": namesrv} if namesrv else {}) | {"PYTHONUNBUFFERED": "1"}
+
+
+def one_line(result: Result) -> str:
+    """What a failed command says: one line, no traceback, exit code 2."""
+    assert result.code == 2, result
+    assert result.out == ""
+    (line,) = result.err.splitlines()
+    assert line.startswith("libra: ")
+    return line.removeprefix("libra: ")

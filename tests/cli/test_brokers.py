@@ -1,0 +1,135 @@
+"""`libra up --brokers 3`: one cluster of several processes, which live and end together."""
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from libramq import Message, Producer, PushConsumer
+from libramq.cli.layout import directories
+from libramq.client import Admin, ConsumeFrom
+from libramq.errors import ConfigError, RouteNotFound
+from tests.cli.commands import end, libra, one_line, start
+from tests.interop.ports import free_broker_port, free_port
+
+NAMES = ("broker-a", "broker-b", "broker-c")
+
+
+class Cluster(NamedTuple):
+    process: object
+    namesrv: str
+    children: list[int]
+    data: Path
+
+
+@pytest.fixture
+def cluster(tmp_path) -> Iterator[Cluster]:
+    nameserver, data = free_port(), tmp_path / "data"
+    process = start(
+        [
+            *("up", "--brokers", "3", "--data", str(data)),
+            *("--nameserver-port", str(nameserver), "--broker-port", str(free_broker_port())),
+        ]
+    )
+    try:
+        said = process.stdout.readline()
+        while said.startswith("port "):
+            said = process.stdout.readline()
+        assert f"LibraMQ is up: name server 127.0.0.1:{nameserver}, brokers broker-a " in said
+        assert all(name in said for name in NAMES)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        yield Cluster(process, f"127.0.0.1:{nameserver}", [int(pid) for pid in children], data)
+    finally:
+        end(process)
+
+
+def wait_gone(pid: int) -> None:
+    """Wait until a process that is not our child has ended."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        assert poll.poll(30_000), f"process {pid} still runs"
+    finally:
+        os.close(handle)
+
+
+async def registered(admin: Admin, topic: str) -> None:
+    """Wait until the name server knows a topic at all brokers."""
+    while True:
+        with contextlib.suppress(RouteNotFound):
+            route = await admin.topic_route(topic)
+            if sorted(queue.broker_name for queue in route.queue_datas) == list(NAMES):
+                return
+        await asyncio.sleep(0.05)
+
+
+async def test_a_topic_its_messages_and_its_group_are_at_all_brokers(cluster):
+    """And all of it is gracefully stopped by one signal."""
+    async with Admin(namesrv=cluster.namesrv) as admin:
+        assert len(await admin.create_topic("T", queues=2)) == 3
+        async with asyncio.timeout(30):
+            await registered(admin, "T")
+    async with Producer(namesrv=cluster.namesrv) as producer:
+        sent = [await producer.send(Message("T", b"%d" % number)) for number in range(12)]
+    queues = {result.queue for result in sent}
+    assert len(queues) == 6
+    assigned, bodies, complete = set(), set(), asyncio.Event()
+
+    async def handle(messages):
+        bodies.update(message.body for message in messages)
+        assigned.update((message.broker_name, message.queue_id) for message in messages)
+        if len(bodies) == 12:
+            complete.set()
+
+    consumer = PushConsumer(group="G", namesrv=cluster.namesrv, consume_from=ConsumeFrom.FIRST_OFFSET)
+    consumer.subscribe("T", "*", handle)
+    async with asyncio.timeout(30), consumer:
+        await complete.wait()
+    assert assigned == {(queue.broker_name, queue.queue_id) for queue in queues}
+    cluster.process.send_signal(signal.SIGINT)
+    _, err = await asyncio.to_thread(cluster.process.communicate, timeout=40)
+    assert (cluster.process.returncode, err) == (0, "")
+    for pid in cluster.children:
+        wait_gone(pid)
+    assert all(not (cluster.data / name / "abort").exists() for name in NAMES)
+
+
+def test_nothing_is_left_after_a_kill_of_the_parent(cluster):
+    assert len(cluster.children) == 2
+    cluster.process.kill()
+    for pid in cluster.children:
+        wait_gone(pid)
+
+
+def test_a_broker_that_dies_ends_the_rest(cluster):
+    os.kill(cluster.children[0], signal.SIGKILL)
+    _, err = cluster.process.communicate(timeout=40)
+    assert cluster.process.returncode == 2
+    (line,) = err.splitlines()
+    assert line in {f"libra: {name} ended by itself (signal 9), so all others end too" for name in NAMES[1:]}
+    wait_gone(cluster.children[1])
+
+
+def test_messages_are_not_hidden_by_another_count_of_brokers(tmp_path):
+    assert directories(tmp_path, 1) == {"broker-a": tmp_path}
+    three = directories(tmp_path, 3)
+    assert three == {name: tmp_path / name for name in NAMES}
+    for path in three.values():
+        path.mkdir()
+    for count in (1, 2):
+        with pytest.raises(ConfigError, match="messages of 3 brokers; start it with --brokers 3"):
+            directories(tmp_path, count)
+    assert list(directories(tmp_path, 4))[-1] == "broker-d"
+    (tmp_path / "one" / "commitlog").mkdir(parents=True)
+    said = one_line(libra("up", "--brokers", "2", "--data", str(tmp_path / "one")))
+    assert "holds the messages of a single broker; start it without --brokers" in said

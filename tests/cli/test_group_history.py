@@ -1,0 +1,104 @@
+"""From events of several brokers to rebalances, and to lines."""
+
+from libramq.cli.group_history import BrokerEvent, Cause, State, as_json, duration, rebalances, timeline
+from libramq.groups.rebalance import SETTLE_MS_MAX
+from libramq.groups.rebalance_event import QueueMove, RebalanceEvent
+
+
+def told(broker, at_ms, kind, *, group="G", epoch=1, **fields):
+    return BrokerEvent(
+        broker, RebalanceEvent(v=1, group=group, epoch=epoch, seq=0, at_ms=at_ms, kind=kind, **fields)
+    )
+
+
+def started(broker, at_ms, who="bob", *, reason="member_joined", **fields):
+    return told(broker, at_ms, "started", reason=reason, who=who, member_count=2, **fields)
+
+
+def settled(broker, at_ms, *, moved=2, pause=30, **fields):
+    return told(
+        broker,
+        at_ms,
+        "settled",
+        moved=moved,
+        minimum=2,
+        member_count=2,
+        time_to_stable_ms=200,
+        worst_pause_ms=pause,
+        redelivered_upper_bound=1,
+        unowned=0,
+        loads={"alice": 2, "bob": 2},
+        **fields,
+    )
+
+
+def move(broker, queue, pause):
+    return QueueMove(
+        topic="T", broker=broker, queue=queue, from_="alice", to="bob", stopped_ms=1_000,
+        resumed_ms=1_000 + pause, redelivered=0,
+    )  # fmt: skip
+
+
+TWO_BROKERS = [
+    started("a", 1_000),
+    started("b", 1_100),
+    told("a", 2_300, "moved", moves=[move("a", 0, 10), move("a", 1, 30)]),
+    told("b", 2_350, "moved", moves=[move("b", 0, 20)]),
+    settled("a", 2_300),
+    settled("b", 2_350, moved=3, pause=20),
+]
+
+
+def test_what_brokers_see_at_once_is_one_rebalance():
+    (found,) = rebalances(TWO_BROKERS, now_ms=10_000)
+    assert found.state is State.SETTLED
+    assert found.causes == (Cause("member_joined", "bob"),)
+    assert found.brokers == ("a", "b")
+    assert (found.moved, found.minimum, found.redelivered_upper_bound) == (5, 4, 2)
+    assert (found.worst_pause_ms, found.time_to_stable_ms) == (30, 300)
+    assert found.loads == {"alice": 4, "bob": 4}
+    assert [(one["queue"], one["pause_ms"]) for one in as_json(found)["moves"]] == [(0, 10), (1, 30), (0, 20)]
+
+
+def test_lines_for_people():
+    (found,) = rebalances(TWO_BROKERS, now_ms=10_000)
+    first, *rest = timeline(found)
+    assert first.endswith("  member_joined bob  (a, b)")
+    assert [line.strip() for line in rest] == [
+        "5/4 queues moved (actual/minimum), stable after 300 ms, worst pause 30 ms, "
+        "at most 2 messages came again",
+        "alice → bob: 3 queues, still for 10–30 ms",
+        "loads: alice 4, bob 4",
+    ]
+
+
+def test_one_after_the_other_are_two_and_groups_are_apart():
+    events = [
+        started("a", 1_000),
+        settled("a", 2_000),
+        started("a", 1_500, group="other"),
+        started("a", 5_000, "carol", epoch=2, reason="connection_closed"),
+        started("a", 5_100, "dave", epoch=3),
+    ]
+    first, other, second = rebalances(events, now_ms=6_000)
+    assert (first.group, other.group, second.group) == ("G", "other", "G")
+    assert second.state is State.MOVING
+    assert second.causes == (Cause("connection_closed", "carol"), Cause("member_joined", "dave"))
+    assert (second.moved, second.worst_pause_ms) == (None, None)
+    assert timeline(second)[1].strip() == "moving"
+
+
+def test_a_broker_that_restarts_or_falls_silent_leaves_its_rebalance_interrupted():
+    events = [started("a", 1_000, epoch=7), started("a", 5_000, epoch=1), settled("a", 6_000)]
+    first, second = rebalances(events, now_ms=7_000)
+    assert (first.state, second.state) == (State.INTERRUPTED, State.SETTLED)
+    (silent,) = rebalances([started("a", 1_000)], now_ms=1_001 + SETTLE_MS_MAX)
+    assert "interrupted" in timeline(silent)[1]
+
+
+def test_an_end_without_its_beginning_is_left_out():
+    assert rebalances([settled("a", 2_000)], now_ms=3_000) == []
+
+
+def test_durations():
+    assert [duration(ms) for ms in (None, 0, 9_999, 16_600)] == ["–", "0 ms", "9999 ms", "16.6 s"]

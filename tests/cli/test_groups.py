@@ -1,0 +1,85 @@
+"""`libra groups` against a `libra up` with a group that members join and leave."""
+
+import asyncio
+import json
+
+from libramq import Message, Producer, PushConsumer
+from libramq.cli.group_history import State
+from libramq.cli.group_watch import group_rebalances
+from libramq.client import Admin, ConsumeFrom
+from libramq.errors import ConfigError
+from libramq.nameserver import NameServer
+from tests.cli.commands import libra, one_line
+from tests.interop.ports import free_port
+
+GROUP, TOPIC = "G_watched", "T_watched"
+
+
+def member(namesrv, name):
+    consumer = PushConsumer(
+        group=GROUP, namesrv=namesrv, consume_from=ConsumeFrom.FIRST_OFFSET, instance_name=name
+    )
+    consumer.subscribe(TOPIC, "*", lambda messages: None)
+    return consumer
+
+
+async def settled(namesrv, count):
+    """Wait until so many rebalances of the group are over."""
+    while True:
+        try:
+            found = await asyncio.to_thread(group_rebalances, namesrv, GROUP, last=100)
+        except ConfigError:
+            found = []
+        if len(found) >= count and all(one.state is State.SETTLED for one in found):
+            return
+        await asyncio.sleep(0.1)
+
+
+async def test_a_group_that_members_join_and_leave(up):
+    namesrv = up.namesrv
+    async with Admin(namesrv=namesrv) as admin:
+        await admin.create_topic(TOPIC, queues=4)
+    async with Producer(namesrv=namesrv) as producer:
+        await producer.send(Message(TOPIC, b"x"))
+    async with asyncio.timeout(40), member(namesrv, "first"):
+        await settled(namesrv, 1)
+        async with member(namesrv, "second"):
+            await settled(namesrv, 2)
+            shown = await asyncio.to_thread(libra, "groups", "--json", "-n", namesrv)
+            table = await asyncio.to_thread(libra, "groups", "--once", "-n", namesrv)
+        await settled(namesrv, 3)
+    (row,) = [row for row in json.loads(shown.out) if row["group"] == GROUP]
+    assert (row["members"], row["queues"], row["state"]) == (2, 4, "settled")
+    assert (row["lastRebalance"]["moved"], row["lastRebalance"]["minimum"]) == (2, 2)
+    (line,) = [line for line in table.out.splitlines() if GROUP in line]
+    assert "member_joined" in line
+    assert "2/2" in line
+
+    told = json.loads(libra("groups", "history", "-g", GROUP, "--json", "-n", namesrv).out)
+    assert [one["causes"][0]["reason"] for one in told[:3]] == [
+        "member_joined",
+        "member_joined",
+        "member_left",
+    ]
+    assert set(told[1]["loads"].values()) == {2}
+    assert {move["from"] for move in told[1]["moves"]} == set(told[0]["loads"])
+    last = libra("groups", "-n", namesrv, "history", "-g", GROUP, "--last", "1").out
+    assert len([line for line in last.splitlines() if not line.startswith(" ")]) == 1
+
+
+def test_a_group_nobody_knows(up):
+    said = one_line(libra("groups", "history", "-n", up.namesrv, "-g", "G_nobody"))
+    assert said.startswith("no rebalance of group G_nobody is recorded")
+
+
+async def test_brokers_that_record_no_rebalances():
+    """As Apache's: nobody has the topic of the events."""
+    port = free_port()
+    server = NameServer("127.0.0.1", port)
+    await server.start()
+    try:
+        for command in (["groups", "--once"], ["groups", "history", "-g", "G"]):
+            said = one_line(await asyncio.to_thread(libra, *command, "-n", f"127.0.0.1:{port}"))
+            assert f"no broker at name server 127.0.0.1:{port} records rebalances" in said
+    finally:
+        await server.stop()

@@ -1,0 +1,102 @@
+"""Wrong input: one line that names the thing and the remedy, exit code 2, no traceback."""
+
+import subprocess
+import sys
+
+import pytest
+
+from libramq.cli.main import run
+from tests.cli.commands import libra, one_line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["up", "--prot", "1"], "No such option: --prot"),
+        (["upp"], "No such command 'upp'"),
+        (["send", "-t"], "-t"),
+        (["send", "body"], "Missing option '-t'"),
+        (["admin", "topicroute"], "No such command 'topicroute'"),
+        (["admin", "updateTopic", "-t", "T", "-r", "many"], "Invalid value for '-r'"),
+        (["nameserver", "--port", "70000"], "Invalid value for '--port'"),
+    ],
+)
+def test_what_the_command_line_does_not_know(arguments, line):
+    said = one_line(libra(*arguments))
+    assert line in said
+    assert "see libra" in said
+    assert said.endswith("--help")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["send", "-n", "127.0.0.1:1", "-t", "T", "x"], "127.0.0.1:1"),
+        (["tail", "-n", "127.0.0.1:1", "-t", "T"], "127.0.0.1:1"),
+        (
+            ["admin", "topicList", "-n", "127.0.0.1:1"],
+            "127.0.0.1:1: Connection refused. Start one (libra up)",
+        ),
+        (["admin", "topicList", "-n", "nonsense"], "'nonsense' is not an address; write host:port"),
+        (["send", "-t", "../x", "y"], "the topic '../x' has characters other than"),
+        (["send", "-t", "T", ""], "a body has between 1 and"),
+        (["tail", "-t", "T", "--from", "yesterday"], "--from yesterday: earliest or latest"),
+        (["admin", "updateTopic", "-t", "T"], "say where: -c CLUSTER"),
+        (["admin", "updateTopic", "-t", "T", "-c", "C", "-b", "h:1"], "say where: -c CLUSTER"),
+        (["admin", "updateTopic", "-t", "T", "-c", "C", "-p", "7"], "2 is write, 4 read, 6 both"),
+        (["admin", "updateTopic", "-t", "T", "-c", "C", "-r", "0"], "0 queues; 1 to"),
+        (["admin", "updateTopic", "-t", "T/../x", "-c", "C"], "the topic 'T/../x' has characters"),
+        (["admin", "consumerConnection", "-g", "a b"], "the group 'a b' has characters"),
+        (["nameserver", "--host", "0.0.0.0"], "refusing to listen on 0.0.0.0"),
+        (["up", "--host", "0.0.0.0"], "--allow-public if the network is trusted"),
+        (["broker", "-c", "/nowhere/broker.conf"], "cannot read /nowhere/broker.conf"),
+    ],
+)
+def test_what_cannot_be_done(arguments, line):
+    assert line in one_line(libra(*arguments))
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("listenPort=many", "listenPort=many; a whole number is needed"),
+        ("autoCreateTopicEnable=yes", "autoCreateTopicEnable=yes; true or false"),
+        ("flushDiskType=SOMETIMES", "flushDiskType 'SOMETIMES'; ASYNC_FLUSH or SYNC_FLUSH"),
+        ("bindAddress=0.0.0.0", "refusing to listen on 0.0.0.0"),
+        ("brokerName=../x", "'../x'"),
+    ],
+)
+def test_a_broker_conf_with_a_value_that_cannot_be(tmp_path, text, line):
+    (tmp_path / "broker.conf").write_text(text + "\n")
+    assert line in one_line(libra("broker", "-c", "broker.conf", cwd=tmp_path))
+
+
+def test_the_data_directory_of_nobody():
+    assert "/proc/nowhere" in one_line(libra("up", "--data", "/proc/nowhere"))
+
+
+@pytest.mark.parametrize("data", ["file", "file/below"])
+def test_a_data_directory_that_is_a_file(tmp_path, data):
+    (tmp_path / "file").touch()
+    assert one_line(libra("up", "--data", data, cwd=tmp_path)).endswith("this is a file; name a directory")
+
+
+def test_help_is_quick_because_nothing_is_loaded_for_it():
+    code = "import sys; from libramq.cli.main import run; run(['--help']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Start a name server and a broker in one process." in done.stdout
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert loaded & {"libramq.cli.admin"}
+    assert not loaded & {
+        "structlog",
+        "msgspec",
+        "uvloop",
+        "libramq.broker",
+        "libramq.client",
+        "libramq.store",
+    }
+
+
+def test_the_exit_code_of_success(capsys):
+    assert run(["admin", "updateTopic", "--help"]) == 0
+    assert "--writeQueueNums" in capsys.readouterr().out

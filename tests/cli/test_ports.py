@@ -1,0 +1,81 @@
+"""Which ports `libra up` takes."""
+
+import socket
+
+import pytest
+
+from libramq.cli import ports
+from libramq.cli.ports import Ports, choose_ports, free_port, further_broker_ports, is_free
+from libramq.errors import ConfigError
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def taken():
+    """A port somebody listens on."""
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        listener.listen()
+        yield listener.getsockname()[1]
+
+
+@pytest.fixture
+def free(monkeypatch):
+    """Defaults that are free, whatever runs on this machine."""
+    broker = free_port(HOST, below=ports.VIP_DISTANCE)
+    nameserver = free_port(HOST, avoid=(broker, broker - ports.VIP_DISTANCE))
+    monkeypatch.setattr(ports, "NAME_SERVER_PORT", nameserver)
+    monkeypatch.setattr(ports, "BROKER_PORT", broker)
+    return nameserver, broker
+
+
+def test_rocketmqs_own_ports_where_they_are_free(free):
+    assert choose_ports(HOST, None, None) == (*free, ())
+
+
+def test_a_default_that_is_taken_gives_way_with_a_word_about_it(free, monkeypatch, taken):
+    monkeypatch.setattr(ports, "NAME_SERVER_PORT", taken)
+    chosen = choose_ports(HOST, None, None)
+    assert chosen.nameserver not in (taken, free[1], free[1] - 2)
+    assert chosen.broker == free[1]
+    assert chosen.remarks == (
+        f"port {taken} is taken: the name server listens on {chosen.nameserver} instead",
+    )
+
+
+@pytest.mark.parametrize("offset", [0, ports.VIP_DISTANCE])
+def test_a_broker_needs_two_ports(free, monkeypatch, taken, offset):
+    monkeypatch.setattr(ports, "BROKER_PORT", taken + offset)
+    chosen = choose_ports(HOST, None, None)
+    assert chosen.broker != taken + offset
+    assert is_free(HOST, chosen.broker - ports.VIP_DISTANCE)
+    assert len(chosen.remarks) == 1
+
+
+def test_a_given_port_that_is_taken_is_an_error(free, taken):
+    with pytest.raises(ConfigError, match=f"port {taken} .* is taken; .* --nameserver-port"):
+        choose_ports(HOST, taken, None)
+    with pytest.raises(ConfigError, match=f"port {taken} .* is taken; .* --broker-port"):
+        choose_ports(HOST, None, taken)
+    with pytest.raises(ConfigError, match=f"port {taken} .* is taken; a broker needs it beside {taken + 2}"):
+        choose_ports(HOST, None, taken + ports.VIP_DISTANCE)
+
+
+def test_name_server_and_broker_cannot_share(free):
+    with pytest.raises(ConfigError, match="collide"):
+        choose_ports(HOST, free[1] - ports.VIP_DISTANCE, free[1])
+
+
+def test_what_is_no_port():
+    with pytest.raises(ConfigError, match="70000 is not a port"):
+        choose_ports(HOST, 70_000, None)
+
+
+def test_further_brokers_stand_ten_apart_and_give_way(monkeypatch, taken):
+    first = taken - ports.BROKER_DISTANCE
+    monkeypatch.setattr(ports, "is_free", lambda _host, port: port != taken)
+    chosen, remarks = further_broker_ports(HOST, Ports(1, first, ()), 2)
+    assert chosen[0] not in (taken, first, first - 2)
+    assert chosen[1] == first + 2 * ports.BROKER_DISTANCE
+    assert remarks == [f"port {taken} or {taken - 2} is taken: a broker listens on {chosen[0]}"]

@@ -1,0 +1,84 @@
+"""Following a topic: queues merged by time, new messages and new queues as they come."""
+
+from itertools import islice
+
+from libramq.cli.tailing import follow
+from libramq.client.queue_reader import Stretch
+from libramq.message.message import MessageExt
+from libramq.message.queue import MessageQueue
+from libramq.message.record import encode_message
+
+
+class Reader:
+    """What `follow` uses of a QueueReader, over lists."""
+
+    def __init__(self) -> None:
+        self.held: dict[MessageQueue, list[MessageExt]] = {}
+
+    def put(self, queue_id: int, stored_ms: int, body: str) -> None:
+        queue = MessageQueue("T", "b", queue_id)
+        held = self.held.setdefault(queue, [])
+        host = ("127.0.0.1", 1)
+        held.append(
+            MessageExt(
+                topic="T",
+                queue_id=queue_id,
+                queue_offset=len(held),
+                physical_offset=0,
+                flag=0,
+                sys_flag=0,
+                born_timestamp_ms=stored_ms,
+                born_host=host,
+                store_timestamp_ms=stored_ms,
+                store_host=host,
+                reconsume_times=0,
+                prepared_transaction_offset=0,
+                body=body.encode(),
+                properties={},
+                store_size=0,
+                body_crc=0,
+            )
+        )
+
+    def queues(self, topic):
+        assert topic == "T"
+        return list(self.held)
+
+    def min_offsets(self, queues):
+        return dict.fromkeys(queues, 0)
+
+    def max_offsets(self, queues):
+        return {queue: len(self.held[queue]) for queue in queues}
+
+    def read(self, queue, start, end, *, lost):
+        for offset in range(start, end):  # A record more than asked for, as brokers may give.
+            records = [encode_message(one) for one in self.held[queue][offset : offset + 2]]
+            yield Stretch(queue, offset, offset + 1, b"".join(records))
+
+
+def bodies(messages):
+    return [message.body.decode() for message in messages]
+
+
+def test_queues_are_merged_by_the_time_of_storing():
+    reader = Reader()
+    for queue_id, stored_ms, body in [(0, 10, "a"), (1, 20, "b"), (0, 30, "c"), (1, 40, "d")]:
+        reader.put(queue_id, stored_ms, body)
+    assert bodies(islice(follow(reader, "T", from_earliest=True), 4)) == ["a", "b", "c", "d"]
+
+
+def test_from_the_latest_only_what_comes_and_new_queues_from_their_start():
+    reader = Reader()
+    reader.put(0, 10, "old")
+    pauses = []
+
+    def sleep(_seconds):
+        """Time passes when there is nothing to read: that is when things happen."""
+        pauses.append(_seconds)
+        if len(pauses) == 1:
+            reader.put(0, 20, "new")
+        if len(pauses) == 2:
+            reader.put(7, 30, "in a new queue")
+
+    found = follow(reader, "T", from_earliest=False, sleep=sleep)
+    assert bodies(islice(found, 2)) == ["new", "in a new queue"]

@@ -1,0 +1,146 @@
+"""The tools against a `libra up`: what they print for people, and for programs."""
+
+import json
+import signal
+
+import pytest
+
+from tests.cli.commands import SECONDS_MAX, end, libra, one_line, start
+
+
+@pytest.fixture
+def topic(up, request) -> str:
+    name = "T_" + request.node.name.replace("[", "_").strip("]")
+    created = libra(
+        "admin", "updateTopic", "-n", up.namesrv, "-t", name, "-c", "DefaultCluster", "-r", "3", "-w", "3"
+    )
+    assert created.code == 0, created
+    assert f"create topic to 127.0.0.1:{up.broker_port} success." in created.out
+    return name
+
+
+def ask(up, *arguments: str):
+    done = libra("admin", *arguments, "-n", up.namesrv, "--json")
+    assert done.code == 0, done
+    return json.loads(done.out)
+
+
+def test_one_message_there_and_back(up, topic):
+    sent = libra("send", "-n", up.namesrv, "-t", topic, "--tags", "red", "--keys", "k1 k2", "héllo")
+    assert sent.code == 0, sent
+    assert f"to {topic}@broker-a:" in sent.out
+    shown = libra("tail", "-n", up.namesrv, "-t", topic, "--from", "earliest", "--count", "1")
+    assert shown.out.rstrip().endswith("[red] k1,k2 héllo")
+    read = libra("tail", "-n", up.namesrv, "-t", topic, "--from", "earliest", "--count", "1", "--json")
+    message = json.loads(read.out)
+    assert (message["topic"], message["body"], message["properties"]["TAGS"]) == (topic, "héllo", "red")
+    assert message["messageId"] in sent.out
+
+
+def test_every_line_is_a_message(up, topic):
+    lines = [f"line {number}" for number in range(1000)]
+    sent = libra(
+        "send", "-t", topic, stdin="\n".join(lines) + "\n\r\n\nlast, without an end", namesrv=up.namesrv
+    )
+    assert sent.out == f"sent 1001 messages to {topic}\n"
+    read = libra("tail", "-t", topic, "--from", "earliest", "--count", "1001", "--json", namesrv=up.namesrv)
+    bodies = [json.loads(line)["body"] for line in read.out.splitlines()]
+    assert sorted(bodies) == sorted([*lines, "last, without an end"])
+
+
+def test_results_of_a_send_for_programs(up, topic):
+    sent = libra("send", "-n", up.namesrv, "-t", topic, "--json", stdin="a\nb\n")
+    rows = [json.loads(line) for line in sent.out.splitlines()]
+    assert [row["status"] for row in rows] == ["SEND_OK", "SEND_OK"]
+    assert {row["topic"] for row in rows} == {topic}
+
+
+def test_a_line_too_long_says_how_many_went_before(up, topic):
+    sent = libra("send", "-n", up.namesrv, "-t", topic, stdin="short\n" + "x" * (4 * 1024 * 1024 + 1) + "\n")
+    assert "a body has between 1 and 4194304 bytes, not 4194305" in one_line(sent)
+    read = libra("tail", "-n", up.namesrv, "-t", topic, "--from", "earliest", "--count", "1")
+    assert read.out.rstrip().endswith("short")
+
+
+def test_following_ends_quietly(up, topic):
+    """By an interrupt, and by a reader that has seen enough."""
+    assert libra("send", "-n", up.namesrv, "-t", topic, "first").code == 0
+    process = start(["tail", "-n", up.namesrv, "-t", topic, "--from", "earliest"])
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().rstrip().endswith("first")
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=SECONDS_MAX) == ("", "")
+        assert process.returncode == 130
+    finally:
+        end(process)
+    process = start(["tail", "-n", up.namesrv, "-t", topic, "--from", "earliest"])
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert libra("send", "-n", up.namesrv, "-t", topic, "second").code == 0
+        assert process.wait(timeout=SECONDS_MAX) in (0, 1)
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    finally:
+        end(process)
+
+
+def test_topic_list(up, topic):
+    assert topic in ask(up, "topicList")
+    row = next(row for row in ask(up, "topicList", "-c") if row["topic"] == topic)
+    assert row == {"cluster": "DefaultCluster", "topic": topic, "groups": []}
+    assert topic in libra("admin", "topicList", "-n", up.namesrv).out.splitlines()
+
+
+def test_topic_route(up, topic):
+    route = ask(up, "topicRoute", "-t", topic)
+    assert route["queueDatas"][0]["writeQueueNums"] == 3
+    assert route["brokerDatas"][0]["brokerAddrs"] == {"0": f"127.0.0.1:{up.broker_port}"}
+    assert f"0=127.0.0.1:{up.broker_port}" in libra("admin", "topicRoute", "-n", up.namesrv, "-t", topic).out
+
+
+def test_cluster_list(up):
+    (row,) = [row for row in ask(up, "clusterList") if row["cluster"] == "DefaultCluster"]
+    assert (row["broker"], row["id"], row["address"]) == ("broker-a", 0, f"127.0.0.1:{up.broker_port}")
+    assert row["active"] is True
+
+
+def test_a_benchmark_and_its_groups_progress(up, topic):
+    produced = libra("bench", "produce", "-n", up.namesrv, "-t", topic, "--count", "500", "--size", "100")
+    report = json.loads(produced.out)
+    assert (report["messages"], report["mode"]) == (500, "waiting")
+    assert 0 < report["latencyMs"]["p50"] <= report["latencyMs"]["max"]
+    batched = libra("bench", "produce", "-n", up.namesrv, "-t", topic, "--count", "500", "--batched")
+    assert json.loads(batched.out)["messages"] == 500
+    group = f"G_{topic}"
+    consumed = libra("bench", "consume", "-n", up.namesrv, "-t", topic, "-g", group)
+    assert json.loads(consumed.out)["messages"] == 1000, consumed
+    progress = ask(up, "consumerProgress", "-g", group)
+    assert sum(row["consumerOffset"] for row in progress["queues"] if row["topic"] == topic) == 1000
+    assert progress["diffTotal"] == 0
+    assert group in [row["group"] for row in ask(up, "consumerProgress")]
+    assert "0 behind" in libra("admin", "consumerProgress", "-n", up.namesrv, "-g", group).out
+    # Its only member has left.
+    gone = one_line(libra("admin", "consumerConnection", "-n", up.namesrv, "-g", group))
+    assert "206 CONSUMER_NOT_ONLINE" in gone
+
+
+def test_what_is_not_there(up):
+    assert one_line(libra("admin", "topicRoute", "-n", up.namesrv, "-t", "Nope")) == (
+        f"no topic Nope at name server {up.namesrv}; create it "
+        f"(libra admin updateTopic -n {up.namesrv} -c CLUSTER -t Nope) or check its name"
+    )
+    assert "no group nobody at" in one_line(
+        libra("admin", "consumerProgress", "-n", up.namesrv, "-g", "nobody")
+    )
+    missing = one_line(libra("admin", "updateTopic", "-n", up.namesrv, "-t", "T", "-c", "Nope"))
+    assert missing.startswith("no cluster Nope at name server")
+    assert "DefaultCluster" in missing
+    assert "Nope" in one_line(libra("tail", "-n", up.namesrv, "-t", "Nope"))
+
+
+def test_the_second_name_server_answers_when_the_first_is_gone(up):
+    done = libra("admin", "topicList", "-n", f"127.0.0.1:1;{up.namesrv}", "--json")
+    assert "TBW102" in json.loads(done.out)

@@ -1,0 +1,64 @@
+"""Fake servers for the client's shells, and a way to wait for what they and handlers do."""
+
+import asyncio
+
+import pytest
+
+from tests.client.fake_cluster import FakeBroker, FakeNameServer
+
+
+class Watch:
+    """Waits for conditions; whoever may have changed something says so with `touch`, from any thread."""
+
+    def __init__(self):
+        self._loop = asyncio.get_running_loop()
+        self._touched = asyncio.Event()
+
+    def touch(self):
+        self._loop.call_soon_threadsafe(self._touched.set)
+
+    async def until(self, condition, *, seconds=10):
+        async with asyncio.timeout(seconds):
+            while not condition():
+                self._touched.clear()
+                await self._touched.wait()
+
+
+@pytest.fixture
+async def watch():
+    """A watch that every fake server touches at each request."""
+    return Watch()
+
+
+@pytest.fixture
+async def until(watch):
+    """Wait for a condition."""
+    return watch.until
+
+
+@pytest.fixture
+async def start(watch):
+    """Start fake servers; they end with the test."""
+    started = []
+
+    async def start_one(server, port=0):
+        server.touched = watch.touch
+        await server.start(port)
+        started.append(server)
+        return server
+
+    yield start_one
+    for server in started:
+        await server.close()
+
+
+@pytest.fixture
+async def broker(start):
+    """A broker with topic T of four queues."""
+    return await start(FakeBroker("a", T=4))
+
+
+@pytest.fixture
+async def namesrv(start, broker):
+    """A name server that knows the broker; its address is `.address`."""
+    return await start(FakeNameServer(broker))

@@ -1,0 +1,131 @@
+"""The attempts of a send: outcome by outcome."""
+
+import random
+
+import pytest
+
+from libramq.client.core.fault_strategy import FaultStrategy
+from libramq.client.core.publish_info import publish_info
+from libramq.client.core.send_attempts import Attempt, GiveUp, SendAttempts
+from libramq.errors import (
+    ConnectFailed,
+    ConnectionLost,
+    InvalidMessage,
+    RemoteError,
+    RequestTimeout,
+    broker_error,
+)
+from tests.client.core.examples import route
+
+INFO = publish_info("T", route(2, brokers=("a", "b")))
+TRANSPORT = [ConnectFailed("x"), ConnectionLost("x"), RequestTimeout("x"), RemoteError("x")]
+
+
+def attempts(*, given=None, retries=2, timeout_ms=3000, not_safe=False, enabled=False):
+    strategy = FaultStrategy(random.Random(5), enabled=enabled)
+    return SendAttempts(
+        strategy,
+        INFO,
+        given=given,
+        retries=retries,
+        timeout_ms=timeout_ms,
+        now_ms=100,
+        retry_when_not_safe=not_safe,
+    )
+
+
+def test_stored_is_the_end():
+    """One attempt, with the whole time."""
+    send = attempts()
+    first = send.first(100)
+    assert first.queue in INFO.queues
+    assert first.timeout_ms == 3000
+    assert send.stored(105, safe=True) is None
+
+
+@pytest.mark.parametrize("error", TRANSPORT, ids=lambda error: type(error).__name__)
+def test_transport_failures_go_to_the_other_broker_until_the_tries_are_used_up(error):
+    """1 + 2 attempts, alternating brokers, in what is left of the time; then the last error itself."""
+    send = attempts()
+    first = send.first(100)
+    second = send.failed(error, 600)
+    third = send.failed(error, 1100)
+    assert isinstance(second, Attempt)
+    assert isinstance(third, Attempt)
+    assert first.queue.broker_name == third.queue.broker_name != second.queue.broker_name
+    assert (second.timeout_ms, third.timeout_ms) == (2500, 2000)
+    assert send.failed(error, 1600) == GiveUp(error)
+
+
+@pytest.mark.parametrize("code", [17, 14, 1, 2, 16, 204, 205, 1500])
+def test_some_error_answers_are_worth_another_broker(code):
+    """retryResponseCodes."""
+    send = attempts()
+    first = send.first(100)
+    following = send.failed(broker_error(code, "no"), 200)
+    assert isinstance(following, Attempt)
+    assert following.queue.broker_name != first.queue.broker_name
+
+
+@pytest.mark.parametrize("code", [13, 26, 29, 3, 9999])
+def test_other_error_answers_end_it(code):
+    """Another broker would say the same."""
+    send = attempts()
+    send.first(100)
+    error = broker_error(code, "no")
+    assert send.failed(error, 200) == GiveUp(error)
+
+
+def test_our_own_errors_end_it():
+    """A message that cannot be encoded is not sent twice."""
+    send = attempts()
+    send.first(100)
+    error = InvalidMessage("too large")
+    assert send.failed(error, 200) == GiveUp(error)
+
+
+def test_time_used_up_ends_it():
+    """However many tries are left."""
+    send = attempts(retries=9)
+    send.first(100)
+    error = RequestTimeout("x")
+    assert isinstance(send.failed(error, 3099), Attempt)
+    assert send.failed(error, 3100) == GiveUp(error)
+
+
+def test_a_given_queue_is_kept():
+    """Transport failures are tried again there; what the broker says is final."""
+    queue = INFO.queues[1]
+    send = attempts(given=queue)
+    assert send.first(100).queue == queue
+    following = send.failed(ConnectionLost("x"), 200)
+    assert isinstance(following, Attempt)
+    assert following.queue == queue
+    error = broker_error(2, "busy")
+    assert send.failed(error, 300) == GiveUp(error)
+
+
+def test_stored_but_not_safe_is_tried_elsewhere_only_on_request():
+    """retryAnotherBrokerWhenNotStoreOK."""
+    plain = attempts()
+    plain.first(100)
+    assert plain.stored(200, safe=False) is None
+    careful = attempts(not_safe=True)
+    first = careful.first(100)
+    following = careful.stored(200, safe=False)
+    assert following is not None
+    assert following.queue.broker_name != first.queue.broker_name
+    assert careful.stored(300, safe=True) is None
+
+
+def test_failures_are_remembered_for_the_next_send():
+    """The strategy is shared: the next send keeps away from the broker that failed."""
+    strategy = FaultStrategy(random.Random(5), enabled=True)
+
+    def one():
+        return SendAttempts(strategy, INFO, given=None, retries=0, timeout_ms=3000, now_ms=0)
+
+    send = one()
+    failed = send.first(0).queue.broker_name
+    send.failed(RequestTimeout("x"), 10)
+    assert all(one().first(20).queue.broker_name != failed for _ in range(10))

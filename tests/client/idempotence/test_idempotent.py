@@ -1,0 +1,183 @@
+"""Idempotent handlers: what reaches the user's handler, and what the consumer is told."""
+
+import asyncio
+import threading
+
+import pytest
+
+from libramq.client.idempotence import Claim, MemoryStore, SqliteStore, idempotent
+from libramq.errors import ConfigError
+from tests.client.core.examples import message
+
+
+class Handler:
+    """Keeps what reaches it; fails as often as told."""
+
+    def __init__(self, *failures):
+        self.offsets = []
+        self._failures = list(failures)
+
+    def __call__(self, messages):
+        self.offsets.append([each.queue_offset for each in messages])
+        if self._failures:
+            failure = self._failures.pop(0)
+            if failure is not False:
+                raise failure
+            return False
+        return None
+
+    async def as_coroutine(self, messages):
+        await asyncio.sleep(0)
+        return self(messages)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request, tmp_path):
+    if request.param == "memory":
+        yield MemoryStore()
+        return
+    store = SqliteStore(tmp_path / "handled.db")
+    yield store
+    store.close()
+
+
+@pytest.fixture(params=["plain", "coroutine"])
+def wrapped(request, store):
+    """Wrap a handler; calls of either kind are made alike."""
+
+    def wrap(handler, **options):
+        if request.param == "plain":
+            inner = idempotent(handler, store=store, **options)
+
+            async def call(*messages):
+                return await asyncio.to_thread(inner, list(messages))
+
+            return call
+        inner = idempotent(handler.as_coroutine, store=store, **options)
+        return lambda *messages: inner(list(messages))
+
+    return wrap
+
+
+async def test_a_repeated_message_is_left_out(wrapped):
+    """What comes with it is not."""
+    handler = Handler()
+    call = wrapped(handler)
+    assert await call(message(1), message(2)) is True
+    assert await call(message(2), message(3), message(3)) is True
+    assert await call(message(3)) is True
+    assert handler.offsets == [[1, 2], [3]]
+
+
+@pytest.mark.parametrize("failure", [False, ZeroDivisionError()], ids=["false", "raises"])
+async def test_a_failed_message_is_not_marked_as_done(wrapped, failure):
+    """It reaches the handler again."""
+    handler = Handler(failure)
+    call = wrapped(handler)
+    if failure is False:
+        assert await call(message(1)) is False
+    else:
+        with pytest.raises(ZeroDivisionError):
+            await call(message(1))
+    assert await call(message(1)) is True
+    assert handler.offsets == [[1], [1]]
+
+
+async def test_a_message_that_another_handler_is_at_comes_again(store, wrapped):
+    """The other may fail; the rest of the batch is done with."""
+    handler = Handler()
+    call = wrapped(handler)
+    assert store.claim([":T:id-1"], "another") == [Claim.NEW]
+    assert await call(message(1), message(2)) is False
+    store.release([":T:id-1"], "another")
+    assert await call(message(1), message(2)) is True
+    assert handler.offsets == [[2], [1]]
+
+
+async def test_concurrent_calls_handle_it_once(wrapped, store):
+    """The others are told to come again, or find it done."""
+    handler = Handler()
+    call = wrapped(handler)
+    answers = await asyncio.gather(*(call(message(1)) for _ in range(8)))
+    assert handler.offsets == [[1]]
+    assert True in answers
+
+
+async def test_a_cancelled_handler_gives_its_claim_back(store):
+    """As one that failed."""
+    began = asyncio.Event()
+
+    async def handle(messages):
+        began.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(idempotent(handle, store=store)([message(1)]))
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert store.claim([":T:id-1"], "another") == [Claim.NEW]
+
+
+async def test_a_blocking_store_does_not_hold_up_the_loop(tmp_path):
+    """Its calls are made on threads."""
+    threads = set()
+
+    class Watched(SqliteStore):
+        def claim(self, keys, owner):
+            threads.add(threading.current_thread())
+            return super().claim(keys, owner)
+
+    store = Watched(tmp_path / "handled.db")
+    await idempotent(Handler().as_coroutine, store=store)([message(1)])
+    store.close()
+    assert threading.current_thread() not in threads
+
+
+def with_keys(offset, *keys):
+    found = message(offset)
+    found.properties["KEYS"] = " ".join(keys)
+    return found
+
+
+async def test_by_key_a_message_sent_twice_is_handled_once(wrapped):
+    """Whatever ids its producer gave it; one without keys counts by its id."""
+    handler = Handler()
+    call = wrapped(handler, key="key")
+    await call(with_keys(1, "order-7"))
+    await call(with_keys(2, "order-7"), with_keys(3), with_keys(4))
+    assert handler.offsets == [[1], [3, 4]]
+
+
+async def test_by_a_function_of_the_message(wrapped):
+    """Of any length."""
+    handler = Handler()
+    call = wrapped(handler, key=lambda each: "x" * 5000 + str(each.queue_offset // 2))
+    await call(message(2), message(3), message(4))
+    assert handler.offsets == [[2, 4]]
+
+
+async def test_scopes_do_not_meet(wrapped):
+    """Two groups may share a store."""
+    one, two = Handler(), Handler()
+    await wrapped(one, scope="one")(message(1))
+    await wrapped(two, scope="two")(message(1))
+    assert one.offsets == two.offsets == [[1]]
+
+
+async def test_a_message_without_id_is_known_again_after_a_retry(wrapped):
+    """By where it was stored first."""
+    handler = Handler()
+    call = wrapped(handler)
+    first, again = message(1), message(9)
+    del first.properties["UNIQ_KEY"], again.properties["UNIQ_KEY"]
+    again.properties["ORIGIN_MESSAGE_ID"] = first.offset_id
+    await call(first)
+    await call(again)
+    assert handler.offsets == [[1]]
+
+
+def test_an_unknown_kind_of_key_is_refused():
+    """By name."""
+    with pytest.raises(ConfigError, match="not 'tag'"):
+        idempotent(Handler(), store=MemoryStore(), key="tag")

@@ -1,0 +1,185 @@
+"""Every store of what was handled keeps the same promises; SQLite's and Redis's also between processes."""
+
+import itertools
+import shutil
+import socket
+import subprocess
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from libramq.client.idempotence import Claim, MemoryStore, RedisStore, SqliteStore
+from libramq.errors import ConfigError
+
+LEASE_MS = 1_000
+KEEP_MS = 60_000
+
+
+class FixedClock:
+    def __init__(self):
+        self.now_ms = 1_000_000
+
+    def wall_ms(self):
+        return self.now_ms
+
+    monotonic_ms = wall_ms
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory):
+    """A Redis server of our own."""
+    pytest.importorskip("redis", reason="needs the package redis")
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("needs redis-server (Debian: apt-get install redis-server)")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    home = tmp_path_factory.mktemp("redis")
+    command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", str(home)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert any("Ready to accept connections" in line for line in server.stdout)
+            yield f"redis://127.0.0.1:{port}/0"
+        finally:
+            server.terminate()
+            server.communicate()
+
+
+@pytest.fixture
+def clock():
+    return FixedClock()
+
+
+_prefixes = itertools.count()
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def store(request, tmp_path, clock):
+    if request.param == "memory":
+        yield MemoryStore()
+        return
+    if request.param == "sqlite":
+        store = SqliteStore(tmp_path / "handled.db", lease_ms=LEASE_MS, keep_ms=KEEP_MS, clock=clock)
+    else:
+        url = request.getfixturevalue("redis_url")
+        store = RedisStore(url, prefix=f"test{next(_prefixes)}:", lease_ms=30_000, keep_ms=KEEP_MS)
+    yield store
+    store.close()
+
+
+def test_a_key_is_claimed_once_until_it_is_done(store):
+    """And done from then on, for everybody."""
+    assert store.claim(["a", "b"], "one") == [Claim.NEW, Claim.NEW]
+    assert store.claim(["a", "c"], "two") == [Claim.BUSY, Claim.NEW]
+    store.done(["a"], "one")
+    assert store.claim(["a", "b", "c"], "three") == [Claim.DONE, Claim.BUSY, Claim.BUSY]
+
+
+def test_a_released_key_can_be_claimed_again(store):
+    """By whoever comes next; only its owner releases it."""
+    store.claim(["a"], "one")
+    store.release(["a"], "two")
+    assert store.claim(["a"], "two") == [Claim.BUSY]
+    store.release(["a"], "one")
+    assert store.claim(["a"], "two") == [Claim.NEW]
+
+
+def test_what_is_done_stays_done(store):
+    """A late release changes nothing."""
+    store.claim(["a"], "one")
+    store.done(["a"], "one")
+    store.release(["a"], "one")
+    assert store.claim(["a"], "one") == [Claim.DONE]
+
+
+def test_of_many_threads_one_gets_the_key(store):
+    """However they meet."""
+    start = threading.Barrier(8)
+
+    def claim(owner):
+        start.wait()
+        return [store.claim([f"key {number}"], owner)[0] for number in range(30)]
+
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(claim, [f"owner {n}" for n in range(8)]))
+    for of_key in zip(*answers, strict=True):
+        assert Counter(of_key) == {Claim.NEW: 1, Claim.BUSY: 7}
+
+
+def test_memory_forgets_the_oldest():
+    """It never holds more than it may."""
+    store = MemoryStore(capacity=3)
+    for number in range(5):
+        store.claim([str(number)], "x")
+        store.done([str(number)], "x")
+    assert len(store) == 3
+    assert store.claim(["1", "2"], "x") == [Claim.NEW, Claim.DONE]
+    with pytest.raises(ConfigError, match="at least 1"):
+        MemoryStore(capacity=0)
+
+
+def test_a_claim_in_sqlite_outlives_its_process_by_its_lease(tmp_path, clock):
+    """Then somebody else may try; what is done is kept as long as asked for, also by another process."""
+    path = tmp_path / "handled.db"
+    dead = SqliteStore(path, lease_ms=LEASE_MS, keep_ms=KEEP_MS, clock=clock)
+    dead.claim(["a", "b"], "dead")
+    dead.done(["b"], "dead")
+    dead.close()
+    store = SqliteStore(path, lease_ms=LEASE_MS, keep_ms=KEEP_MS, clock=clock)
+    clock.now_ms += LEASE_MS - 1
+    assert store.claim(["a", "b"], "x") == [Claim.BUSY, Claim.DONE]
+    clock.now_ms += 1
+    assert store.claim(["a", "b"], "x") == [Claim.NEW, Claim.DONE]
+    clock.now_ms += KEEP_MS
+    assert store.claim(["b"], "x") == [Claim.NEW]
+    store.close()
+
+
+def test_sqlite_removes_what_it_keeps_no_longer(tmp_path, clock):
+    """A little with every thousandth claim."""
+    store = SqliteStore(tmp_path / "handled.db", keep_ms=KEEP_MS, clock=clock)
+    old = [f"old {number}" for number in range(1500)]
+    store.claim(old, "x")
+    store.done(old, "x")
+    clock.now_ms += KEEP_MS
+    store.claim([f"new {number}" for number in range(1000)], "x")
+    assert store._database.execute("SELECT count(*) FROM handled").fetchone() == (1000,)
+    store.close()
+
+
+def test_two_processes_share_a_sqlite_file(tmp_path):
+    """Each with a connection of its own."""
+    first, second = (SqliteStore(tmp_path / "handled.db") for _ in range(2))
+    assert first.claim(["a"], "one") == [Claim.NEW]
+    assert second.claim(["a"], "two") == [Claim.BUSY]
+    first.done(["a"], "one")
+    assert second.claim(["a"], "two") == [Claim.DONE]
+    first.close()
+    second.close()
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path):
+    """Before a consumer is started with it."""
+    (tmp_path / "text").write_text("not a database, but long enough to be looked at\n" * 20)
+    with pytest.raises(ConfigError, match="cannot be used"):
+        SqliteStore(tmp_path / "text")
+
+
+def test_redis_forgets_by_itself(redis_url):
+    """Claims after their lease, what is done after it need not be known any more."""
+    store = RedisStore(redis_url, prefix="expiry:", lease_ms=30_000, keep_ms=KEEP_MS)
+    store.claim(["a", "b"], "x")
+    store.done(["b"], "x")
+    assert 0 < store._client.pttl("expiry:a") <= 30_000
+    assert 30_000 < store._client.pttl("expiry:b") <= KEEP_MS
+    store.close()
+
+
+def test_an_address_that_is_none_is_refused():
+    """With what it should look like left to the package."""
+    pytest.importorskip("redis", reason="needs the package redis")
+    with pytest.raises(ConfigError, match="no address"):
+        RedisStore("not a url")

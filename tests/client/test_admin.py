@@ -1,0 +1,75 @@
+"""The admin over several brokers."""
+
+import asyncio
+
+import pytest
+
+from libramq.client import Admin, PushConsumer
+from libramq.errors import ConfigError, ConsumerNotOnline, InvalidName, RouteNotFound
+from libramq.message.queue import MessageQueue
+from tests.client.fake_cluster import FakeBroker, FakeNameServer
+
+
+@pytest.fixture
+async def brokers(start):
+    return [await start(FakeBroker(name, T=2)) for name in "ab"]
+
+
+@pytest.fixture
+async def cluster(start, brokers):
+    return await start(FakeNameServer(*brokers))
+
+
+async def test_a_topic_is_created_at_every_master(cluster, brokers):
+    """And is there then."""
+    async with Admin(namesrv=cluster.address) as admin:
+        assert await admin.create_topic("New", queues=3) == [broker.address for broker in brokers]
+        assert await admin.topics() == ["New", "T"]
+        route = await admin.topic_route("New")
+        assert [data.write_queue_nums for data in route.queue_datas] == [3, 3]
+        assert set((await admin.cluster_info()).broker_addr_table) == {"a", "b"}
+
+
+async def test_the_ends_of_queues_come_from_all_brokers(cluster, brokers):
+    """One table."""
+    brokers[1].put("T", 1, b"x")
+    async with Admin(namesrv=cluster.address) as admin:
+        stats = await admin.topic_stats("T")
+    assert {queue: ends.max_offset for queue, ends in stats.items()} == {
+        MessageQueue("T", "a", 0): 0,
+        MessageQueue("T", "a", 1): 0,
+        MessageQueue("T", "b", 0): 0,
+        MessageQueue("T", "b", 1): 1,
+    }
+
+
+async def test_members_are_listed_once(cluster, brokers, watch):
+    """Though each is connected to every broker."""
+    members = [PushConsumer(group="g", namesrv=cluster.address) for _ in range(2)]
+    async with Admin(namesrv=cluster.address) as admin:
+        for member in members:
+            member.subscribe("T", "*", print)
+            await member.start()
+        await watch.until(lambda: all(len(broker.members["g"]) == 2 for broker in brokers))
+        connection = await admin.consumer_connection("g")
+        assert [each.client_id for each in connection.connection_set] == sorted(
+            member.client_id for member in members
+        )
+        await asyncio.gather(*(member.stop() for member in members))
+        with pytest.raises(ConsumerNotOnline):
+            await admin.consumer_connection("g")
+
+
+async def test_mistakes_are_named(cluster):
+    """Each by one clear line."""
+    async with Admin(namesrv=cluster.address) as admin:
+        with pytest.raises(InvalidName):
+            await admin.create_topic("../x")
+        with pytest.raises(ConfigError, match="knows: c"):
+            await admin.create_topic("New", cluster="other")
+        with pytest.raises(ConfigError, match="0 queues"):
+            await admin.create_topic("New", queues=0)
+        with pytest.raises(RouteNotFound, match="updateTopic"):
+            await admin.topic_route("Missing")
+        with pytest.raises(RouteNotFound, match="group"):
+            await admin.consume_stats("nobody")

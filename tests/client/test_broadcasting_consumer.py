@@ -1,0 +1,86 @@
+"""Broadcasting through the shell: everybody gets everything, and goes on where its own file says."""
+
+import random
+
+import pytest
+
+from libramq.client import ConsumeFrom, PushConsumer
+from libramq.codes import RequestCode
+from libramq.errors import ConfigError
+
+
+def member(namesrv, directory, handler, **options):
+    consumer = PushConsumer(
+        group="g",
+        namesrv=namesrv.address,
+        broadcasting=True,
+        local_offsets=directory,
+        consume_from=ConsumeFrom.FIRST_OFFSET,
+        randomness=random.Random(1),
+        persist_ms=50,
+        **options,
+    )
+    consumer.subscribe("T", "*", handler)
+    return consumer
+
+
+class Inbox:
+    def __init__(self, watch):
+        self.bodies = []
+        self._watch = watch
+
+    def __call__(self, messages):
+        self.bodies += [message.body for message in messages]
+        self._watch.touch()
+
+
+async def test_every_member_gets_every_message(namesrv, broker, watch, tmp_path):
+    """Two of one machine go by different names."""
+    for number in range(20):
+        broker.put("T", number % 4, b"%d" % number)
+    one, two = Inbox(watch), Inbox(watch)
+    async with member(namesrv, tmp_path, one), member(namesrv, tmp_path, two, instance_name="two"):
+        await watch.until(lambda: len(one.bodies) == len(two.bodies) == 20)
+    assert sorted(one.bodies) == sorted(two.bodies) == sorted(b"%d" % n for n in range(20))
+    assert broker.offsets == {}
+    assert broker.count(RequestCode.GET_CONSUMER_LIST_BY_GROUP, RequestCode.QUERY_CONSUMER_OFFSET) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["127.0.0.1@DEFAULT", "127.0.0.1@two"]
+
+
+async def test_after_a_restart_it_goes_on_where_it_stopped(namesrv, broker, watch, tmp_path):
+    """Whatever its process id is now."""
+    inbox = Inbox(watch)
+    for turn in range(3):
+        broker.put("T", 1, b"%d" % turn)
+        consumer = member(namesrv, tmp_path, inbox)
+        async with consumer:
+            await watch.until(lambda turn=turn: len(inbox.bodies) == turn + 1)
+        assert consumer.client_id == "127.0.0.1@DEFAULT"
+    assert inbox.bodies == [b"0", b"1", b"2"]
+
+
+async def test_in_order_it_needs_no_locks(namesrv, broker, watch, tmp_path):
+    """Nobody shares its queues."""
+    for number in range(10):
+        broker.put("T", 0, b"%d" % number)
+    inbox = Inbox(watch)
+    async with member(namesrv, tmp_path, inbox, orderly=True):
+        await watch.until(lambda: len(inbox.bodies) == 10)
+    assert inbox.bodies == [b"%d" % n for n in range(10)]
+    assert broker.count(RequestCode.LOCK_BATCH_MQ) == 0
+
+
+async def test_a_broken_file_is_said_before_anything_is_read(namesrv, broker, watch, tmp_path):
+    """One clear error."""
+    consumer = member(namesrv, tmp_path, Inbox(watch))
+    path = tmp_path / consumer.client_id / "g" / "offsets.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    with pytest.raises(ConfigError, match="repair or remove"):
+        await consumer.start()
+
+
+def test_an_instance_name_is_a_name(namesrv, tmp_path):
+    """It becomes a directory."""
+    with pytest.raises(ConfigError, match="cannot be the name"):
+        member(namesrv, tmp_path, print, instance_name="../x")

@@ -1,0 +1,106 @@
+"""The local offset store: Apache's file, written and read; what is broken is not taken for nothing."""
+
+import pytest
+
+from libramq.client.local_offset_store import LocalOffsetStore
+from libramq.errors import ConfigError, InvalidName
+from libramq.filesystem import LocalFileSystem
+from libramq.message.queue import MessageQueue
+
+Q0, Q1 = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
+# As LocalFileOffsetStore of RocketMQ 5.3.3 writes it: RemotingSerializable.toJson(wrapper, true).
+APACHE = """{
+\t"offsetTable":{
+\t\t{
+\t\t\t"brokerName":"a",
+\t\t\t"queueId":0,
+\t\t\t"topic":"T"
+\t\t}:17,
+\t\t{
+\t\t\t"brokerName":"a",
+\t\t\t"queueId":1,
+\t\t\t"topic":"T"
+\t\t}:0
+\t}
+}"""
+
+
+@pytest.fixture
+def store(tmp_path):
+    return LocalOffsetStore(tmp_path, "10.0.0.1@DEFAULT", "g", LocalFileSystem())
+
+
+def loaded(store, tmp_path):
+    again = LocalOffsetStore(tmp_path, "10.0.0.1@DEFAULT", "g", LocalFileSystem())
+    again.load()
+    return {queue: again.read(queue) for queue in (Q0, Q1)}
+
+
+def test_what_is_written_is_read_again(store, tmp_path):
+    """Under client id and group; what was written before stays, and the text before lies beside."""
+    store.load()
+    assert store.read(Q0) is None
+    store.write([(Q0, 5)])
+    store.write([(Q1, 7)])
+    assert store.path == tmp_path / "10.0.0.1@DEFAULT" / "g" / "offsets.json"
+    assert loaded(store, tmp_path) == {Q0: 5, Q1: 7}
+    store.path.unlink()
+    assert loaded(store, tmp_path) == {Q0: 5, Q1: None}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        APACHE,
+        '{"offsetTable":{{"brokerName":"a","queueId":0,"topic":"T"}:17,'
+        '{"topic":"T","brokerName":"a","queueId":1}:0}}',
+    ],
+    ids=["pretty", "compact"],
+)
+def test_apaches_text_is_read(store, tmp_path, text):
+    """However it is laid out."""
+    store.path.parent.mkdir(parents=True)
+    store.path.write_text(text)
+    assert loaded(store, tmp_path) == {Q0: 17, Q1: 0}
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"offsetTable":[]}', '{"offsetTable":{"x":1}}'])
+def test_a_broken_file_yields_to_the_one_before(store, tmp_path, text):
+    """Which is there since the second write."""
+    store.write([(Q0, 5)])
+    store.write([(Q0, 6)])
+    store.path.write_text(text)
+    assert loaded(store, tmp_path)[Q0] == 5
+
+
+def test_where_both_are_broken_nothing_is_guessed(store, tmp_path):
+    """To start at the end or at the beginning would lose or repeat messages."""
+    store.path.parent.mkdir(parents=True)
+    store.path.write_text("{")
+    with pytest.raises(ConfigError, match="repair or remove"):
+        loaded(store, tmp_path)
+
+
+def test_a_disk_that_refuses_is_tried_again(tmp_path):
+    """With the next write."""
+
+    class Full(LocalFileSystem):
+        full = True
+
+        def replace_text(self, path, text, *, backup=True):
+            if self.full:
+                raise OSError("no space left")
+            super().replace_text(path, text, backup=backup)
+
+    disk = Full()
+    store = LocalOffsetStore(tmp_path, "10.0.0.1@DEFAULT", "g", disk)
+    store.write([(Q0, 5)])
+    disk.full = False
+    store.write([(Q1, 7)])
+    assert loaded(store, tmp_path) == {Q0: 5, Q1: 7}
+
+
+def test_no_client_id_leaves_the_directory(tmp_path):
+    """It becomes a path."""
+    with pytest.raises(InvalidName):
+        LocalOffsetStore(tmp_path, "10.0.0.1@../x", "g", LocalFileSystem())

@@ -1,0 +1,387 @@
+"""The producer against a broker that can misbehave."""
+
+import asyncio
+import random
+
+import pytest
+
+from libramq.client import Producer, SendStatus, by_hash
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import (
+    BufferFull,
+    ConfigError,
+    InvalidMessage,
+    InvalidName,
+    LocalProtocolError,
+    MessageIllegal,
+    NameServerUnavailable,
+    RequestTimeout,
+    RouteNotFound,
+    SystemBusy,
+)
+from libramq.message import Message, MessageQueue
+from libramq.message.record import decode_records
+from tests.client.fake_cluster import SENDS, FakeBroker, FakeNameServer
+
+
+def producer(namesrv, **options):
+    return Producer(group="p", namesrv=namesrv.address, randomness=random.Random(1), **options)
+
+
+def stored(broker, topic="T"):
+    return [
+        message
+        for (name, _), records in sorted(broker.queues.items())
+        if name == topic
+        for message in decode_records(b"".join(records))
+    ]
+
+
+async def test_a_message_is_stored_and_its_place_told(namesrv, broker):
+    """Status, ids, queue and offset."""
+    async with producer(namesrv) as sender:
+        result = await sender.send(Message("T", b"hello", tags="a", keys="k"))
+    (message,) = stored(broker)
+    assert (message.body, message.tags, message.keys) == (b"hello", "a", ("k",))
+    assert result.status is SendStatus.SEND_OK
+    assert result.message_id == message.message_id
+    assert result.queue == MessageQueue("T", "a", message.queue_id)
+    assert result.queue_offset == 0
+    assert result.offset_message_id == f"a-{message.queue_id}-0"
+
+
+async def test_messages_go_round_the_queues(namesrv, broker):
+    """Each gets as many."""
+    async with producer(namesrv) as sender:
+        for _ in range(8):
+            await sender.send(Message("T", b"x"))
+    assert sorted(message.queue_id for message in stored(broker)) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+async def test_a_queue_can_be_given_or_selected(namesrv, broker):
+    """By hash, the same key goes to the same queue."""
+    async with producer(namesrv) as sender:
+        given = await sender.send(Message("T", b"x"), queue=MessageQueue("T", "a", 2))
+        selected = {(await sender.send(Message("T", b"x"), selector=by_hash("key"))).queue for _ in range(5)}
+        assert await sender.publish_queues("T") == tuple(MessageQueue("T", "a", n) for n in range(4))
+    assert given.queue.queue_id == 2
+    assert len(selected) == 1
+
+
+async def test_a_batch_is_one_request(namesrv, broker):
+    """Stored one after the other, each with its own id and place."""
+    async with producer(namesrv) as sender:
+        results = await sender.send_batch([Message("T", b"%d" % n) for n in range(5)])
+    assert broker.count(*SENDS) == 1
+    assert [message.body for message in stored(broker)] == [b"0", b"1", b"2", b"3", b"4"]
+    assert [result.queue_offset for result in results] == [0, 1, 2, 3, 4]
+    assert [result.message_id for result in results] == [m.message_id for m in stored(broker)]
+    assert results[4].offset_message_id.endswith("-4")
+
+
+async def test_a_large_batch_is_split(namesrv, broker):
+    """At one mebibyte."""
+    async with producer(namesrv) as sender:
+        results = await sender.send_batch([Message("T", bytes(400_000)) for _ in range(5)])
+    assert broker.count(*SENDS) == 3
+    assert len(results) == 5
+
+
+async def test_a_batch_of_two_topics_is_refused(namesrv):
+    """Before anything is sent."""
+    async with producer(namesrv) as sender:
+        with pytest.raises(InvalidMessage, match="one topic"):
+            await sender.send_batch([Message("T", b"x"), Message("U", b"x")])
+
+
+async def test_oneway_asks_for_no_answer(namesrv, broker, until):
+    """It is stored all the same."""
+    async with producer(namesrv) as sender:
+        await sender.send_oneway(Message("T", b"x"))
+        await until(lambda: stored(broker))
+    assert broker.of(*SENDS)[0].is_oneway
+
+
+async def test_many_messages_travel_in_few_requests(namesrv, broker):
+    """send_nowait collects; callbacks hear of each message, in order within a queue."""
+    results = []
+    async with producer(namesrv) as sender:
+        for number in range(2500):
+            sender.send_nowait(Message("T", b"%d" % number), results.append)
+        await sender.flush()
+    assert broker.count(*SENDS) == 3
+    assert sorted(int(message.body) for message in stored(broker)) == list(range(2500))
+    assert len(results) == 2500
+    assert {result.message_id for result in results} == {m.message_id for m in stored(broker)}
+
+
+async def test_messages_for_a_queue_stay_in_order(namesrv, broker):
+    """Also those handed over before the route was known."""
+    queue = MessageQueue("T", "a", 1)
+    async with producer(namesrv) as sender:
+        for number in range(3000):
+            sender.send_nowait(Message("T", b"%d" % number), queue=queue)
+            if number % 500 == 0:
+                await asyncio.sleep(0)
+        await sender.flush()
+    assert [int(message.body) for message in stored(broker)] == list(range(3000))
+    assert {message.queue_id for message in stored(broker)} == {1}
+
+
+async def test_a_delayed_message_travels_alone(namesrv, broker):
+    """It cannot be part of a batch."""
+    async with producer(namesrv) as sender:
+        sender.send_nowait(Message("T", b"late", delay_level=3))
+        sender.send_nowait(Message("T", b"soon"))
+        await sender.flush()
+    assert sorted(request.code for request in broker.of(*SENDS)) == sorted(SENDS)
+
+
+async def test_stopping_sends_what_waits(namesrv, broker):
+    """However long it would have waited for company."""
+    async with producer(namesrv, linger_ms=60_000) as sender:
+        sender.send_nowait(Message("T", b"x"))
+    assert len(stored(broker)) == 1
+
+
+async def test_nobody_can_hand_over_without_end(namesrv, broker):
+    """The buffer is bounded; there is room again when the broker has answered."""
+    async with producer(namesrv, buffer_bytes_max=10_000) as sender:
+        for _ in range(10):
+            sender.send_nowait(Message("T", bytes(1000)))
+        with pytest.raises(BufferFull, match="wait_for_room"):
+            sender.send_nowait(Message("T", bytes(1000)))
+        await sender.wait_for_room()
+        sender.send_nowait(Message("T", bytes(1000)))
+        await sender.flush()
+    assert len(stored(broker)) == 11
+
+
+async def test_errors_that_nobody_heard_are_raised_by_flush(namesrv, broker):
+    """Nothing is lost in silence; a callback hears them itself."""
+    heard = []
+    async with producer(namesrv) as sender:
+        broker.refuse(RequestCode.SEND_BATCH_MESSAGE, ResponseCode.MESSAGE_ILLEGAL, times=2)
+        sender.send_nowait(Message("T", b"x"))
+        with pytest.raises(MessageIllegal):
+            await sender.flush()
+        sender.send_nowait(Message("T", b"x"), heard.append)
+        await sender.flush()
+        await sender.flush()
+    assert [type(error) for error in heard] == [MessageIllegal]
+
+
+async def test_a_callback_that_raises_harms_nobody(namesrv, broker):
+    """The others are told."""
+    heard = []
+
+    def broken(result):
+        raise ZeroDivisionError
+
+    async with producer(namesrv) as sender:
+        sender.send_nowait(Message("T", b"1"), broken)
+        sender.send_nowait(Message("T", b"2"), heard.append)
+        await sender.flush()
+    assert len(heard) == 1
+
+
+@pytest.mark.parametrize("fault", ["cut", "refuse"])
+async def test_a_failing_broker_is_left_for_another(start, fault):
+    """A broken connection, an error worth another try."""
+    brokers = [await start(FakeBroker(name, T=2)) for name in "ab"]
+    namesrv = await start(FakeNameServer(*brokers))
+    if fault == "cut":
+        brokers[0].cut(RequestCode.SEND_MESSAGE_V2, times=10)
+    else:
+        brokers[0].refuse(RequestCode.SEND_MESSAGE_V2, ResponseCode.SYSTEM_BUSY, times=10)
+    async with producer(namesrv) as sender:
+        for _ in range(4):
+            result = await sender.send(Message("T", b"x"))
+            assert result.queue.broker_name == "b"
+    assert brokers[0].count(*SENDS) >= 1
+
+
+async def test_a_broker_that_fails_is_avoided_with_latency_fault(start):
+    """One failure, and it rests; without, every other message tries it again."""
+    brokers = [await start(FakeBroker(name, T=2)) for name in "ab"]
+    namesrv = await start(FakeNameServer(*brokers))
+    brokers[0].cut(RequestCode.SEND_MESSAGE_V2, times=20)
+    async with producer(namesrv, latency_fault=True) as sender:
+        for _ in range(10):
+            await sender.send(Message("T", b"x"))
+    assert brokers[0].count(*SENDS) == 1
+
+
+async def test_an_error_that_no_broker_would_not_give_is_raised_at_once(namesrv, broker):
+    """With its code, the broker's words, and what to do."""
+    broker.refuse(RequestCode.SEND_MESSAGE_V2, ResponseCode.MESSAGE_ILLEGAL)
+    async with producer(namesrv) as sender:
+        with pytest.raises(MessageIllegal, match="the test refuses it") as caught:
+            await sender.send(Message("T", b"x"))
+    assert caught.value.response_code == 13
+    assert broker.count(*SENDS) == 1
+
+
+async def test_tries_are_bounded(namesrv, broker):
+    """Three, then the last error."""
+    broker.refuse(RequestCode.SEND_MESSAGE_V2, ResponseCode.SYSTEM_BUSY, times=10)
+    async with producer(namesrv) as sender:
+        with pytest.raises(SystemBusy):
+            await sender.send(Message("T", b"x"))
+    assert broker.count(*SENDS) == 3
+
+
+async def test_a_timeout_is_kept(namesrv, broker):
+    """Nobody waits longer than was asked for."""
+    broker.silence(RequestCode.SEND_MESSAGE_V2, times=10)
+    async with producer(namesrv) as sender, asyncio.timeout(5):
+        with pytest.raises(RequestTimeout):
+            await sender.send(Message("T", b"x"), timeout_ms=100)
+
+
+async def test_an_unknown_topic_is_created_by_the_first_send(namesrv, broker):
+    """Through the route of TBW102, with four queues."""
+    async with producer(namesrv) as sender:
+        await sender.send(Message("New", b"x"))
+        assert len(await sender.publish_queues("New")) == 4
+    assert len(stored(broker, "New")) == 1
+
+
+async def test_an_unknown_topic_that_nobody_creates_is_an_error(namesrv):
+    """It says what to do; so it does for messages handed over."""
+    namesrv.auto_create = False
+    async with producer(namesrv) as sender:
+        with pytest.raises(RouteNotFound, match="updateTopic"):
+            await sender.send(Message("New", b"x"))
+        heard = []
+        sender.send_nowait(Message("New", b"x"), heard.append)
+        await sender.flush()
+        assert [type(error) for error in heard] == [RouteNotFound]
+
+
+async def test_a_name_server_that_is_gone_is_an_error():
+    """One clear line."""
+    async with Producer(namesrv="127.0.0.1:1") as sender:
+        with pytest.raises(NameServerUnavailable, match="NAMESRV_ADDR"):
+            await sender.send(Message("T", b"x"))
+
+
+async def test_any_name_server_will_do(namesrv, broker):
+    """The others may be away."""
+    addresses = f"127.0.0.1:1;{namesrv.address};127.0.0.1:2"
+    for seed in range(4):
+        async with Producer(namesrv=addresses, randomness=random.Random(seed)) as sender:
+            await sender.send(Message("T", b"x"))
+    assert len(stored(broker)) == 4
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        (Message("../x", b"x"), InvalidName),
+        (Message("T", b""), InvalidMessage),
+        (Message("T", bytes(5_000_000)), InvalidMessage),
+        (Message("T", b"x", properties={"UNIQ_KEY": "mine"}), InvalidMessage),
+    ],
+    ids=["name", "empty", "large", "reserved"],
+)
+async def test_what_no_broker_would_take_is_not_sent(namesrv, broker, message, error):
+    """By none of the ways of sending."""
+    async with producer(namesrv) as sender:
+        with pytest.raises(error):
+            await sender.send(message)
+        with pytest.raises(error):
+            sender.send_nowait(message)
+        with pytest.raises(error):
+            await sender.send_batch([message])
+        with pytest.raises(error):
+            await sender.send_oneway(message)
+    assert broker.count(*SENDS) == 0
+
+
+async def test_a_selector_that_raises_fails_its_message_only(namesrv, broker):
+    """Whether the route was known already or not."""
+
+    def broken(queues, message):
+        raise ZeroDivisionError
+
+    heard = []
+    async with producer(namesrv) as sender:
+        sender.send_nowait(Message("T", b"1"), heard.append, selector=broken)
+        sender.send_nowait(Message("T", b"2"))
+        await sender.flush()
+    assert "selector failed" in str(heard[0])
+    assert [message.body for message in stored(broker)] == [b"2"]
+
+
+async def test_brokers_are_told_that_we_live_and_that_we_leave(namesrv, broker, until):
+    """Heartbeat and goodbye."""
+    async with producer(namesrv, heartbeat_ms=20) as sender:
+        await sender.send(Message("T", b"x"))
+        await until(lambda: broker.count(RequestCode.HEART_BEAT))
+    (goodbye,) = broker.of(RequestCode.UNREGISTER_CLIENT)
+    assert goodbye.ext == {"clientID": sender.client_id, "producerGroup": "p"}
+
+
+async def test_new_queues_are_used_when_routes_are_refreshed(namesrv, broker, until):
+    """Every 30 s, or as told."""
+    async with producer(namesrv, route_refresh_ms=20) as sender:
+        await sender.send(Message("T", b"x"))
+        broker.topics["T"] = 6
+        await until(lambda: namesrv.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) >= 4)
+        assert len(await sender.publish_queues("T")) == 6
+
+
+async def test_a_topic_that_vanishes_keeps_its_route(namesrv, broker, until):
+    """The name server may have lost its broker for a moment."""
+    async with producer(namesrv, route_refresh_ms=20) as sender:
+        await sender.send(Message("T", b"x"))
+        topics, broker.topics = broker.topics, {}
+        asked = namesrv.count(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        await until(lambda: namesrv.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) >= asked + 3)
+        assert len(await sender.publish_queues("T")) == 4
+        broker.topics = topics
+        await sender.send(Message("T", b"y"))
+
+
+async def test_a_topic_that_may_not_be_written_is_an_error(namesrv, broker, until):
+    """Also for messages that were waiting already."""
+    heard = []
+    async with producer(namesrv, linger_ms=60_000, route_refresh_ms=20) as sender:
+        await sender.send(Message("T", b"x"))
+        sender.send_nowait(Message("T", b"y"), heard.append)
+        broker.topics["T"] = 0
+        asked = namesrv.count(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        await until(lambda: namesrv.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) >= asked + 3)
+        await sender.flush()
+        with pytest.raises(RouteNotFound, match="written"):
+            await sender.send(Message("T", b"z"))
+    assert [type(error) for error in heard] == [RouteNotFound]
+
+
+async def test_who_does_not_run_does_not_send():
+    """And starting twice is a mistake."""
+    sender = Producer(namesrv="127.0.0.1:1")
+    with pytest.raises(LocalProtocolError, match="async with"):
+        await sender.send(Message("T", b"x"))
+    with pytest.raises(LocalProtocolError):
+        sender.send_nowait(Message("T", b"x"))
+    async with sender:
+        with pytest.raises(LocalProtocolError, match="already"):
+            await sender.start()
+    await sender.stop()
+
+
+def test_options_are_checked(monkeypatch):
+    """Each with one clear line."""
+    with pytest.raises(ConfigError, match="host:port"):
+        Producer(namesrv="nonsense")
+    with pytest.raises(ConfigError, match="retries"):
+        Producer(namesrv="127.0.0.1:1", retries=-1)
+    with pytest.raises(InvalidName):
+        Producer(namesrv="127.0.0.1:1", group="no spaces")
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    with pytest.raises(ConfigError, match="NAMESRV_ADDR"):
+        Producer()
+    monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
+    assert Producer().client_id.startswith("127.0.0.1@")

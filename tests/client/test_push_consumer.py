@@ -1,0 +1,425 @@
+"""The push consumer's shell against a broker that can misbehave; handlers on threads and on the loop."""
+
+import asyncio
+import random
+import threading
+from collections import Counter
+
+import pytest
+
+from libramq.client import ConsumeFrom, PushConsumer
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import ConfigError, InvalidName, LocalProtocolError, NameServerUnavailable
+from libramq.message.queue import MessageQueue
+from libramq.remoting.command import Command
+from libramq.remoting.frame import encode_frame
+from tests.client.fake_cluster import SENDS, FakeBroker, FakeNameServer
+
+RETRY = "%RETRY%g"
+
+
+def consumer(namesrv, **options):
+    options = {"consume_from": ConsumeFrom.FIRST_OFFSET, "persist_ms": 50} | options
+    return PushConsumer(group="g", namesrv=namesrv.address, randomness=random.Random(1), **options)
+
+
+class Inbox:
+    """A handler that keeps what it got; `verdict` may say something else than success."""
+
+    def __init__(self, watch, verdict=lambda message: None):
+        self.bodies = []
+        self.batches = []
+        self.threads = set()
+        self._watch = watch
+        self._verdict = verdict
+
+    def __call__(self, messages):
+        verdict = self._verdict(messages[0])
+        self.batches.append(messages)
+        self.bodies += [message.body for message in messages]
+        self.threads.add(threading.current_thread())
+        self._watch.touch()
+        return verdict
+
+
+async def test_every_message_is_handled_once(namesrv, broker, watch):
+    """What is there, and what comes."""
+    for number in range(40):
+        broker.put("T", number % 4, b"%d" % number)
+    inbox = Inbox(watch)
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", inbox)
+    async with reader:
+        await watch.until(lambda: len(inbox.bodies) == 40)
+        broker.put("T", 2, b"late")
+        await watch.until(lambda: len(inbox.bodies) == 41)
+        owned = [queue for queue in await reader.assignment() if queue.topic == "T"]
+        assert owned == [MessageQueue("T", "a", number) for number in range(4)]
+    assert Counter(inbox.bodies) == Counter([b"%d" % n for n in range(40)] + [b"late"])
+    assert broker.offsets["g", "T", 2] == 11
+
+
+async def test_offsets_are_committed_while_it_runs(namesrv, broker, watch):
+    """Each period, by an acknowledged request."""
+    broker.put("T", 0, b"x")
+    reader = consumer(namesrv, persist_ms=20)
+    reader.subscribe("T", "*", Inbox(watch))
+    async with reader:
+        await watch.until(lambda: broker.offsets.get(("g", "T", 0)) == 1)
+
+
+async def test_the_next_one_goes_on_where_the_last_one_stopped(namesrv, broker, watch):
+    """Committed before it leaves."""
+    inbox = Inbox(watch)
+    for turn in range(3):
+        broker.put("T", 0, b"%d" % turn)
+        reader = consumer(namesrv, persist_ms=60_000)
+        reader.subscribe("T", "*", inbox)
+        async with reader:
+            await watch.until(lambda turn=turn: len(inbox.bodies) == turn + 1)
+    assert inbox.bodies == [b"0", b"1", b"2"]
+
+
+async def test_batches_are_as_large_as_asked_for(namesrv, broker, watch):
+    """And of one queue each."""
+    for number in range(10):
+        broker.put("T", 0, b"%d" % number)
+    inbox = Inbox(watch)
+    reader = consumer(namesrv, batch_size=4)
+    reader.subscribe("T", "*", inbox)
+    async with reader:
+        await watch.until(lambda: len(inbox.bodies) == 10)
+    assert sorted(len(batch) for batch in inbox.batches) == [2, 4, 4]
+
+
+async def test_handlers_block_only_themselves(namesrv, broker, watch):
+    """Two at a time on threads of their own, while heartbeats go on."""
+    both = threading.Barrier(2, timeout=10)
+    for number in range(2):
+        broker.put("T", number, b"x")
+    inbox = Inbox(watch, lambda message: both.wait() and None)
+    reader = consumer(namesrv, threads=2, heartbeat_ms=100)
+    reader.subscribe("T", "*", inbox)
+    async with reader:
+        await watch.until(lambda: len(inbox.bodies) == 2)
+        before = broker.count(RequestCode.HEART_BEAT)
+        await watch.until(lambda: broker.count(RequestCode.HEART_BEAT) > before + 1)
+    assert len(inbox.threads) == 2
+    assert threading.main_thread() not in inbox.threads
+
+
+async def test_coroutine_handlers_run_on_the_callers_loop(namesrv, broker, watch):
+    """Several at a time, up to the limit."""
+    running, most, done = 0, 0, []
+    gate = asyncio.Event()
+
+    async def handle(messages):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        watch.touch()
+        await gate.wait()
+        running -= 1
+        done.extend(messages)
+        watch.touch()
+
+    for number in range(8):
+        broker.put("T", number % 4, b"x")
+    reader = consumer(namesrv, threads=3)
+    reader.subscribe("T", "*", handle)
+    async with reader:
+        await watch.until(lambda: most == 3)
+        gate.set()
+        await watch.until(lambda: len(done) == 8)
+    assert most == 3
+
+
+@pytest.mark.parametrize("how", ["false", "raises", "async raises"])
+async def test_a_failed_message_is_sent_back(namesrv, broker, watch, how):
+    """The broker is told where it lies; its offset is passed then."""
+    broker.put("T", 1, b"bad")
+
+    def refuse(messages):
+        if how == "raises":
+            raise ZeroDivisionError
+        return False
+
+    async def refuse_async(messages):
+        raise ZeroDivisionError
+
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", refuse_async if how == "async raises" else refuse)
+    async with reader:
+        await watch.until(lambda: broker.sent_back)
+        await watch.until(lambda: broker.offsets.get(("g", "T", 1)) == 1)
+    assert broker.sent_back == [
+        {
+            "offset": "1000", "group": "g", "delayLevel": "0", "originMsgId": "?", "originTopic": "T",
+            "maxReconsumeTimes": "16",
+        }
+    ]  # fmt: skip
+
+
+async def test_a_refused_send_back_becomes_a_copy_in_the_retry_topic(namesrv, broker, watch):
+    """And it comes back from there under its own topic."""
+    broker.put("T", 0, b"bad")
+    broker.refuse(RequestCode.CONSUMER_SEND_MSG_BACK, ResponseCode.SYSTEM_ERROR)
+    broker.topics[RETRY] = 1
+    inbox = Inbox(watch, lambda message: message.reconsume_times > 0)
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", inbox)
+    async with reader:
+        await watch.until(lambda: broker.count(*SENDS))
+    (copy,) = broker.of(*SENDS)
+    assert (copy.ext["b"], copy.ext["j"], copy.body) == (RETRY, "1", b"bad")
+
+
+async def test_retried_messages_come_under_their_topic(namesrv, broker, watch):
+    """To the handler of that topic."""
+    broker.topics[RETRY] = 1
+    broker.put(RETRY, 0, b"again", "RETRY_TOPIC\x01T\x02", reconsume_times=1)
+    inbox = Inbox(watch)
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", inbox)
+    async with reader:
+        await watch.until(lambda: inbox.bodies)
+    (message,) = inbox.batches[0]
+    assert (message.topic, message.reconsume_times) == ("T", 1)
+
+
+async def test_each_topic_has_its_handler(namesrv, broker, watch):
+    """And its own tags."""
+    broker.topics["U"] = 1
+    broker.put("T", 0, b"t", "TAGS\x01a\x02")
+    broker.put("U", 0, b"not", "TAGS\x01b\x02")
+    broker.put("U", 0, b"u", "TAGS\x01a\x02")
+    first, second = Inbox(watch), Inbox(watch)
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", first)
+    reader.subscribe("U", "a || c", second)
+    async with reader:
+        await watch.until(lambda: first.bodies and second.bodies)
+    assert (first.bodies, second.bodies) == ([b"t"], [b"u"])
+
+
+async def test_two_members_share_the_queues(namesrv, broker, watch):
+    """When the second comes, and again when it leaves; nothing is handled twice."""
+    changes = []
+
+    def listener(name, kind):
+        return lambda queues: (changes.append((name, kind, {q.queue_id for q in queues})), watch.touch())
+
+    def member(name):
+        inbox = Inbox(watch)
+        reader = consumer(
+            namesrv, on_assigned=listener(name, "assigned"), on_revoked=listener(name, "revoked")
+        )
+        reader.subscribe("T", "*", inbox)
+        return reader, inbox
+
+    first, first_inbox = member("first")
+    second, second_inbox = member("second")
+
+    async def owned(reader):
+        return {queue.queue_id for queue in await reader.assignment() if queue.topic == "T"}
+
+    async with first:
+        await watch.until(lambda: broker.count(RequestCode.PULL_MESSAGE) >= 4)
+        async with second:
+            await watch.until(lambda: any(change[:2] == ("second", "assigned") for change in changes))
+            await watch.until(lambda: any(change[:2] == ("first", "revoked") for change in changes))
+            shares = await owned(first), await owned(second)
+            assert sorted(map(len, shares)) == [2, 2]
+            assert shares[0] | shares[1] == {0, 1, 2, 3}
+            for number in range(20):
+                broker.put("T", number % 4, b"%d" % number)
+            await watch.until(lambda: len(first_inbox.bodies + second_inbox.bodies) == 20)
+        for number in range(20, 24):
+            broker.put("T", number % 4, b"%d" % number)
+        await watch.until(lambda: len(first_inbox.bodies + second_inbox.bodies) >= 24)
+    assert sorted(map(int, first_inbox.bodies + second_inbox.bodies)) == list(range(24))
+    assert first_inbox.bodies
+    assert second_inbox.bodies
+
+
+async def test_queues_that_the_broker_cut_short_begin_where_it_says(namesrv, broker, watch):
+    """OFFSET_ILLEGAL: deleted messages are passed over."""
+    broker.min_offsets["T", 0] = 100
+    broker.put("T", 0, b"first there is")
+    inbox = Inbox(watch)
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", inbox)
+    async with reader:
+        await watch.until(lambda: inbox.bodies)
+    assert broker.offsets["g", "T", 0] == 101
+
+
+@pytest.mark.parametrize(
+    ("consume_from", "expected"),
+    [(ConsumeFrom.LAST_OFFSET, [b"new"]), (ConsumeFrom.TIMESTAMP, [b"2", b"new"])],
+)
+async def test_a_new_group_begins_where_it_was_told(namesrv, broker, watch, consume_from, expected):
+    """At the end, or at a time."""
+    for number in range(3):
+        broker.put("T", 0, b"%d" % number)
+    inbox = Inbox(watch)
+    reader = consumer(namesrv, consume_from=consume_from, consume_timestamp_ms=2)
+    reader.subscribe("T", "*", inbox)
+    async with reader:
+        await watch.until(lambda: broker.count(RequestCode.PULL_MESSAGE) >= 4)
+        broker.put("T", 0, b"new")
+        await watch.until(lambda: len(inbox.bodies) == len(expected))
+    assert inbox.bodies == expected
+
+
+async def test_a_broker_that_restarts_is_found_again(start, watch):
+    """With the same address; it has forgotten us and is told anew."""
+    broker = await start(FakeBroker("a", T=1))
+    namesrv = await start(FakeNameServer(broker))
+    inbox = Inbox(watch)
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", inbox)
+    async with reader:
+        broker.put("T", 0, b"before")
+        await watch.until(lambda: inbox.bodies == [b"before"])
+        port = int(broker.address.rpartition(":")[2])
+        await broker.close()
+        broker.held.clear()
+        heartbeats = broker.count(RequestCode.HEART_BEAT)
+        await broker.start(port)
+        broker.put("T", 0, b"after")
+        await watch.until(lambda: inbox.bodies == [b"before", b"after"])
+        assert broker.count(RequestCode.HEART_BEAT) > heartbeats
+
+
+async def test_a_new_topic_is_found(namesrv, broker, watch):
+    """Within a second of its creation, without a restart."""
+    inbox = Inbox(watch)
+    reader = consumer(namesrv)
+    reader.subscribe("New", "*", inbox)
+    async with reader:
+        await watch.until(lambda: namesrv.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) >= 2)
+        broker.topics["New"] = 1
+        broker.put("New", 0, b"x")
+        await watch.until(lambda: inbox.bodies)
+
+
+async def test_stopping_waits_for_handlers_and_commits_what_they_did(namesrv, broker, watch):
+    """Exactly that, whenever the stop came."""
+    gate = threading.Event()
+    started = []
+
+    def slow(messages):
+        started.append(messages[0].body)
+        watch.touch()
+        assert gate.wait(10)
+
+    for number in range(1000):
+        broker.put("T", 0, b"%d" % number)
+    reader = consumer(namesrv, threads=1, persist_ms=60_000)
+    reader.subscribe("T", "*", slow)
+    await reader.start()
+    await watch.until(lambda: started)
+    stopping = asyncio.create_task(reader.stop())
+    await asyncio.sleep(0)
+    gate.set()
+    await stopping
+    assert 1 <= len(started) == broker.offsets["g", "T", 0]
+    goodbye = broker.of(RequestCode.UNREGISTER_CLIENT)[0]
+    assert goodbye.ext == {"clientID": reader.client_id, "consumerGroup": "g"}
+    assert broker.requests[-1] is goodbye
+
+
+async def test_stopping_does_not_wait_for_ever(namesrv, broker, watch):
+    """A handler that hangs is given up on, and its message not committed."""
+    gate = threading.Event()
+    started = []
+
+    def stuck(messages):
+        started.append(messages[0].body)
+        watch.touch()
+        gate.wait(20)
+
+    broker.put("T", 0, b"x")
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", stuck)
+    await reader.start()
+    try:
+        await watch.until(lambda: started)
+        async with asyncio.timeout(5):
+            await reader.stop(timeout_ms=100)
+    finally:
+        gate.set()
+    assert broker.offsets.get(("g", "T", 0), 0) == 0
+    assert broker.count(RequestCode.UNREGISTER_CLIENT) == 1
+
+
+async def test_requests_we_do_not_know_are_answered(namesrv, broker, watch):
+    """A broker that asks for our state hears that we have none to tell."""
+    answers = []
+    broker.received, received = (
+        lambda peer, commands: (
+            answers.extend(each for each in commands if each.is_response),
+            received(peer, [each for each in commands if not each.is_response]),
+            watch.touch(),
+        ),
+        broker.received,
+    )
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", Inbox(watch))
+    async with reader:
+        await watch.until(lambda: broker.members["g"])
+        peer = broker.members["g"][reader.client_id]
+        peer.write(encode_frame(Command(code=RequestCode.GET_CONSUMER_RUNNING_INFO, opaque=77)))
+        await watch.until(lambda: answers)
+    assert (answers[0].opaque, answers[0].code) == (77, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+
+
+async def test_without_a_name_server_it_does_not_start():
+    """One clear line, and it can be tried again."""
+    reader = PushConsumer(group="g", namesrv="127.0.0.1:1")
+    reader.subscribe("T", "*", print)
+    for _ in range(2):
+        with pytest.raises(NameServerUnavailable, match="NAMESRV_ADDR"):
+            await reader.start()
+    await reader.stop()
+
+
+async def test_mistakes_are_named(namesrv):
+    """Each by one clear line."""
+    with pytest.raises(ConfigError, match="AVG"):
+        consumer(namesrv, strategy="NONE")
+    with pytest.raises(ConfigError, match="no such option"):
+        consumer(namesrv, nonsense=1)
+    with pytest.raises(ConfigError, match="threads"):
+        consumer(namesrv, threads=0)
+    reader = consumer(namesrv)
+    with pytest.raises(ConfigError, match="subscribe"):
+        await reader.start()
+    with pytest.raises(InvalidName):
+        reader.subscribe("../x", "*", print)
+    with pytest.raises(ConfigError, match="names no tag"):
+        reader.subscribe("T", "||", print)
+    with pytest.raises(ConfigError, match="not a function"):
+        reader.subscribe("T", "*", "print")
+    reader.subscribe("T", "*", print)
+    async with reader:
+        with pytest.raises(LocalProtocolError, match="before"):
+            reader.subscribe("U", "*", print)
+        with pytest.raises(LocalProtocolError, match="already"):
+            await reader.start()
+
+
+async def test_pulls_commit_nothing_on_their_way(namesrv, broker, watch):
+    """A broker of many threads lets them overtake the last commit."""
+    inbox = Inbox(watch)
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", inbox)
+    async with reader:
+        for number in range(3):
+            broker.put("T", 0, b"x")
+            await watch.until(lambda count=number + 1: len(inbox.bodies) == count)
+    pulls = broker.of(RequestCode.PULL_MESSAGE)
+    assert len(pulls) >= 3
+    assert all(int(pull.ext["sysFlag"]) & 1 == 0 for pull in pulls)
+    assert broker.offsets["g", "T", 0] == 3

@@ -1,0 +1,127 @@
+"""The hooks about queues, and pausing, through the shell."""
+
+import asyncio
+import random
+
+import pytest
+
+from libramq.client import ConsumeFrom, PushConsumer
+from libramq.codes import RequestCode
+from libramq.errors import LocalProtocolError
+from libramq.message.queue import MessageQueue
+
+
+def member(namesrv, handler=lambda messages: None, **options):
+    options = {"consume_from": ConsumeFrom.FIRST_OFFSET, "persist_ms": 20} | options
+    consumer = PushConsumer(group="g", namesrv=namesrv.address, randomness=random.Random(1), **options)
+    consumer.subscribe("T", "*", handler)
+    return consumer
+
+
+def of_topic(queues):
+    return [queue.queue_id for queue in queues if queue.topic == "T"]
+
+
+async def test_hooks_may_be_coroutines_and_come_in_order(namesrv, broker, watch):
+    """The next begins when the last has ended."""
+    heard = []
+
+    async def assigned(queues):
+        heard.append(("assigned", of_topic(queues)))
+        await asyncio.sleep(0)
+        heard.append("end")
+        watch.touch()
+
+    async def revoked(queues):
+        heard.append(("revoked", of_topic(queues)))
+
+    async with member(namesrv, on_assigned=assigned, on_revoked=revoked):
+        await watch.until(lambda: "end" in heard)
+    told = [each for each in heard if each == "end" or each[1]]
+    assert told[:2] == [("assigned", [0, 1, 2, 3]), "end"]
+    assert told[-1] == ("revoked", [0, 1, 2, 3])
+
+
+async def test_a_revoked_queue_waits_for_its_hook(namesrv, broker, watch):
+    """In order the other member gets its lock only then."""
+    gate, revoking = asyncio.Event(), []
+
+    async def revoked(queues):
+        revoking.extend(of_topic(queues))
+        watch.touch()
+        await gate.wait()
+
+    gained = []
+    first = member(namesrv, orderly=True, on_revoked=revoked)
+    second = member(namesrv, orderly=True, on_assigned=lambda queues: gained.extend(of_topic(queues)))
+    async with first:
+        await watch.until(lambda: len(broker.locks) == 5)
+        async with second:
+            await watch.until(lambda: len(revoking) == 2)
+            asked = broker.count(RequestCode.LOCK_BATCH_MQ)
+            await watch.until(lambda: broker.count(RequestCode.LOCK_BATCH_MQ) > asked + 1)
+            assert not set(gained) & set(revoking)
+            gate.set()
+            await watch.until(lambda: broker.count(RequestCode.UNLOCK_BATCH_MQ))
+            await watch.until(lambda: set(gained) == set(revoking))
+
+
+async def test_a_hook_that_never_ends_does_not_keep_the_consumer(namesrv, broker, watch):
+    """It is waited for as long as the consumer has to stop in, and a little."""
+    ended = []
+
+    async def revoked(queues):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(True)
+
+    consumer = member(namesrv, on_revoked=revoked)
+    await consumer.start()
+    await watch.until(lambda: broker.held)
+    async with asyncio.timeout(8):
+        await consumer.stop(timeout_ms=100)
+    assert ended == [True]
+
+
+async def test_a_hook_that_fails_changes_nothing(namesrv, broker, watch):
+    """It is logged."""
+    broker.put("T", 0, b"x")
+    handled = []
+
+    def handle(messages):
+        handled.extend(messages)
+        watch.touch()
+
+    def fail(queues):
+        raise ZeroDivisionError
+
+    async with member(namesrv, handle, on_assigned=fail, on_revoked=fail):
+        await watch.until(lambda: handled)
+    assert broker.offsets["g", "T", 0] == 1
+
+
+async def test_paused_queues_bring_nothing_and_stay_ours(namesrv, broker, watch):
+    """Until they are resumed."""
+    handled = []
+
+    def handle(messages):
+        handled.extend(message.body for message in messages)
+        watch.touch()
+
+    consumer = member(namesrv, handle, heartbeat_ms=100)
+    with pytest.raises(LocalProtocolError, match="does not run"):
+        await consumer.pause()
+    async with consumer:
+        broker.put("T", 0, b"before")
+        await watch.until(lambda: handled == [b"before"])
+        await consumer.pause([MessageQueue("T", "a", 0)])
+        broker.put("T", 0, b"paused")
+        broker.put("T", 1, b"other")
+        await watch.until(lambda: b"other" in handled)
+        before = broker.count(RequestCode.HEART_BEAT)
+        await watch.until(lambda: broker.count(RequestCode.HEART_BEAT) > before + 1)
+        assert handled == [b"before", b"other"]
+        assert MessageQueue("T", "a", 0) in await consumer.assignment()
+        await consumer.resume()
+        await watch.until(lambda: b"paused" in handled)

@@ -1,0 +1,154 @@
+"""Exact stretches of queues, whatever the broker gives at a time."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from libramq.client.queue_reader import DEPTH, TRIES, MessagesLost, QueueReader
+from libramq.errors import ConnectFailed, NameServerUnavailable, RouteNotFound
+from libramq.message.queue import MessageQueue
+from libramq.message.record import decode_records
+
+from .fake_broker import FakeBroker, serving
+
+Q0 = MessageQueue("T", "broker-a", 0)
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with serving(FakeBroker()) as started:
+        yield started
+
+
+@pytest.fixture
+def pauses() -> list[float]:
+    return []
+
+
+@pytest.fixture
+def reader(broker: FakeBroker, pauses: list[float]) -> Iterator[QueueReader]:
+    made = QueueReader([broker.address], group="TOOLS_CONSUMER", sleep=pauses.append)
+    yield made
+    made.close()
+
+
+def offsets(reader: QueueReader, start: int, end: int) -> list[int]:
+    return [
+        message.queue_offset
+        for stretch in reader.read(Q0, start, end)
+        for message in decode_records(stretch.body)
+    ]
+
+
+def test_queues_and_bounds(broker: FakeBroker, reader: QueueReader):
+    broker.fill("T", 3, 5)
+    broker.minimum[Q0] = 2
+    queues = reader.queues("T")
+    assert queues == [MessageQueue("T", "broker-a", number) for number in range(3)]
+    assert list(reader.max_offsets(queues).values()) == [5, 5, 5]
+    assert list(reader.min_offsets(queues).values()) == [2, 0, 0]
+
+
+@pytest.mark.parametrize("cap", [1, 7, 32, 5000])
+@pytest.mark.parametrize(("start", "end"), [(0, 1000), (13, 977), (999, 1000), (5, 5)])
+def test_exactly_the_stretch(broker: FakeBroker, reader: QueueReader, cap: int, start: int, end: int):
+    broker.fill("T", 1, 1000)
+    broker.cap = cap
+    assert offsets(reader, start, end) == list(range(start, end))
+
+
+def test_replies_that_shrink_in_the_middle_are_topped_up_in_order(broker: FakeBroker, reader: QueueReader):
+    broker.fill("T", 1, 1000)
+    seen = []
+    for stretch in reader.read(Q0, 0, 1000):
+        seen += [message.queue_offset for message in decode_records(stretch.body)]
+        broker.cap = 3 if len(seen) > 300 else 32
+    assert seen == list(range(1000))
+
+
+def test_pulls_are_sent_ahead_of_their_answers(broker: FakeBroker, reader: QueueReader):
+    """One round trip a pull would make a broker that gives 32 messages at a time slow."""
+    broker.fill("T", 1, 2000)
+    stretches = reader.read(Q0, 0, 2000)
+    next(stretches)
+    next(stretches)
+    # Those in flight leave no gap: each asks from where the one before it will end.
+    assert offsets(reader, 0, 2000) == list(range(2000))
+    assert len(broker.pulls) <= 2 * (2000 / 32 + DEPTH + 2)
+
+
+def test_given_up_in_the_middle_the_next_read_is_clean(broker: FakeBroker, reader: QueueReader):
+    broker.fill("T", 1, 500)
+    stretches = reader.read(Q0, 0, 500)
+    next(stretches)
+    next(stretches)
+    stretches.close()
+    assert offsets(reader, 100, 200) == list(range(100, 200))
+
+
+def test_connection_lost_in_the_middle(broker: FakeBroker, reader: QueueReader, pauses: list[float]):
+    broker.fill("T", 1, 500)
+    stretches = reader.read(Q0, 0, 500)
+    seen = [next(stretches)]
+    broker.hang_up_after = 3
+    seen += stretches
+    assert [m.queue_offset for s in seen for m in decode_records(s.body)] == list(range(500))
+    assert len(pauses) == 1
+
+
+def test_deleted_messages_are_refused(broker: FakeBroker, reader: QueueReader):
+    broker.fill("T", 1, 100)
+    broker.minimum[Q0] = 40
+    with pytest.raises(MessagesLost, match="from offset 10 to 40"):
+        offsets(reader, 10, 60)
+
+
+def test_deleted_messages_can_be_passed_over(broker: FakeBroker, reader: QueueReader):
+    broker.fill("T", 1, 100)
+    broker.minimum[Q0] = 40
+    lost: list[tuple[int, int]] = []
+    stretches = list(reader.read(Q0, 10, 60, lost=lambda _, start, end: lost.append((start, end))))
+    assert [m.queue_offset for s in stretches for m in decode_records(s.body)] == list(range(40, 60))
+    assert lost[0][0] == 10
+    assert lost[-1][1] == 40
+
+
+def test_end_that_the_broker_no_longer_has_is_refused(broker: FakeBroker, reader: QueueReader):
+    broker.fill("T", 1, 100)
+    with pytest.raises(MessagesLost, match="from offset 100 to "):
+        offsets(reader, 90, 120)
+
+
+def test_unknown_topic_names_the_way_out(reader: QueueReader):
+    with pytest.raises(RouteNotFound, match="libra admin updateTopic"):
+        reader.queues("Nowhere")
+
+
+def test_second_name_server_is_asked(broker: FakeBroker, unused_tcp_port: int):
+    broker.fill("T", 2, 1)
+    reader = QueueReader([f"127.0.0.1:{unused_tcp_port}", broker.address], group="G")
+    assert len(reader.queues("T")) == 2
+    reader.close()
+
+
+def test_no_name_server_is_one_clear_error(unused_tcp_port: int):
+    with pytest.raises(NameServerUnavailable, match=f"cannot connect to 127.0.0.1:{unused_tcp_port}"):
+        QueueReader([f"127.0.0.1:{unused_tcp_port}"], group="G").queues("T")
+
+
+def test_silent_broker_is_left_out_where_that_is_allowed(
+    broker: FakeBroker, pauses: list[float], unused_tcp_port: int
+):
+    broker.fill("T", 2, 3)
+    reader = QueueReader([broker.address], group="G", sleep=pauses.append)
+    queues = reader.queues("T")
+    broker.address = f"127.0.0.1:{unused_tcp_port}"  # From now on the route leads nowhere.
+    reader.queues("T")
+    found, failures = reader.reachable_max_offsets(queues)
+    assert found == {}
+    assert [type(failure) for failure in failures] == [ConnectFailed]
+    assert pauses == []
+    with pytest.raises(ConnectFailed):
+        reader.max_offsets(queues)
+    assert len(pauses) == TRIES - 1
+    reader.close()

@@ -1,0 +1,28 @@
+"""What every test shares: the option that adds the tests against Apache's own programs."""
+
+import signal
+
+import pytest
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # A shell starts what it runs in the background with SIGINT ignored, and children inherit that: the
+    # programs that tests interrupt would never hear of it.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--interop", action="store_true", help="also run the tests that start Apache RocketMQ (Java, Maven)"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = config.getoption("--interop")
+    for item in items:
+        if item.get_closest_marker("interop") is None:  # The keywords also hold the directory of that name.
+            continue
+        # Java programs start slowly and look around every 20 or 30 s; each wait inside has its own deadline.
+        mark = pytest.mark.timeout(300) if wanted else pytest.mark.skip(reason="pytest --interop runs it")
+        item.add_marker(mark)

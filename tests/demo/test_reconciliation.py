@@ -1,0 +1,49 @@
+"""The reconciliation fails when anything is missing, double, strange or late."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from libramq.demo.journal import Consumed
+from libramq.demo.reconciliation import Account, reconcile
+
+GOOD = Account(
+    keys=["a", "b", "c"],
+    stored_count=3,
+    consumed=Consumed(5, 3, {"first": 5}, [], []),
+    table_keys=["c", "a", "b"],
+    table={"places": 3, "delay_flights": 3, "delay_rows": 2, "late": 0},
+)
+
+
+def broken(account: Account) -> set[str]:
+    return {check.what for check in reconcile(account) if not check.holds}
+
+
+def test_duplicates_of_the_group_are_allowed_and_said():
+    assert broken(GOOD) == set()
+    assert "5 deliveries, 2 of them duplicates" in {check.note for check in reconcile(GOOD)}
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [
+        ({"stored_count": 2}, {"flights stored by the broker"}),
+        ({"consumed": Consumed(3, 2, {}, [], [])}, {"flights consumed by the group"}),
+        (
+            {"table_keys": ["a", "b"]},
+            {"rows of table flights", "different flights in it", "flights missing from it"},
+        ),
+        ({"table_keys": ["a", "b", "c", "c"]}, {"rows of table flights"}),
+        (
+            {"table_keys": ["a", "b", "x"]},
+            {"flights missing from it", "rows that are no flight"},
+        ),
+        ({"table": {**GOOD.table, "places": 2}}, {"different queue offsets in it"}),
+        ({"table": {**GOOD.table, "delay_flights": 2}}, {"flights counted in table delays"}),
+        ({"table": {**GOOD.table, "late": 1}}, {"flights dropped as late"}),
+    ],
+)
+def test_what_does_not_add_up_is_named(change: dict[str, Any], wrong: set[str]):
+    assert broken(replace(GOOD, **change)) == wrong

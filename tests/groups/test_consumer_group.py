@@ -1,0 +1,154 @@
+"""Who is a member of a group, and what the group subscribes to."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from libramq.groups.consumer_group import MEMBER_SILENCE_MS_MAX, SUBSCRIPTIONS_MAX, ConsumerGroups, Member
+from libramq.remoting.body.heartbeat import ConsumerData, SubscriptionData
+
+
+def member(peer: str, client_id: str, at_ms: int = 0) -> Member[str]:
+    return Member(peer, client_id, "JAVA", 479, at_ms)
+
+
+def data(group: str = "G", **fields) -> ConsumerData:
+    return ConsumerData(group_name=group, **fields)
+
+
+def subscribes(topic: str, version: int = 1, expression: str = "*") -> SubscriptionData:
+    return SubscriptionData(topic=topic, sub_version=version, sub_string=expression)
+
+
+def joined(*members: Member[str]) -> ConsumerGroups[str]:
+    groups: ConsumerGroups[str] = ConsumerGroups()
+    group = groups.get_or_create(data())
+    for one in members:
+        groups.beat(group, one, data())
+    return groups
+
+
+def test_a_member_is_new_once():
+    groups = joined()
+    group = groups.get_or_create(data())
+    assert groups.beat(group, member("c1", "alice"), data())
+    assert not groups.beat(group, member("c1", "alice", 5), data())
+    assert group.client_ids == ["alice"]
+    assert group.members["c1"].heartbeat_at_ms == 5
+
+
+def test_what_a_heartbeat_says_of_the_group_counts_from_then_on():
+    groups = joined()
+    group = groups.get_or_create(data())
+    groups.beat(
+        group, member("c1", "alice"), data(message_model="BROADCASTING", consume_type="CONSUME_ACTIVELY")
+    )
+    assert (group.message_model, group.consume_type) == ("BROADCASTING", "CONSUME_ACTIVELY")
+
+
+def test_a_client_that_reconnects_is_listed_once_until_its_last_connection_ends():
+    groups = joined(member("old", "alice"), member("c2", "bob"))
+    group = groups.get("G")
+    assert groups.beat(group, member("new", "alice"), data())
+    assert group.client_ids == ["alice", "bob"]
+    assert [(name, gone.client_id) for name, gone in groups.remove_peer("old")] == [("G", "alice")]
+    assert group.has_client("alice")
+    groups.remove_peer("new")
+    assert not group.has_client("alice")
+    assert group.client_ids == ["bob"]
+
+
+def test_a_connection_that_changes_its_client_id_is_another_member():
+    groups = joined(member("c1", "alice"))
+    assert groups.beat(groups.get("G"), member("c1", "eve"), data())
+    assert groups.get("G").client_ids == ["eve"]
+
+
+def test_a_group_without_members_is_forgotten():
+    groups = joined(member("c1", "alice"))
+    assert groups.remove("G", "c9") is None
+    assert groups.remove("G", "c1").client_id == "alice"
+    assert groups.get("G") is None
+    assert groups.remove("G", "c1") is None
+    assert groups.remove_peer("c1") == []
+    assert groups.group_count("c1") == 0
+
+
+def test_a_connection_leaves_all_its_groups_at_once():
+    groups: ConsumerGroups[str] = ConsumerGroups()
+    for name in ("G", "H", "I"):
+        groups.beat(groups.get_or_create(data(name)), member("c1", "alice"), data(name))
+    groups.beat(groups.get("H"), member("c2", "bob"), data("H"))
+    assert groups.group_count("c1") == 3
+    assert {name for name, _ in groups.remove_peer("c1")} == {"G", "H", "I"}
+    assert [group.name for group in groups] == ["H"]
+
+
+def test_the_silent_are_those_beyond_the_limit():
+    groups = joined(member("c1", "alice", 0), member("c2", "bob", 1))
+    assert groups.silent(MEMBER_SILENCE_MS_MAX) == []
+    (silent,) = groups.silent(MEMBER_SILENCE_MS_MAX + 1)
+    assert (silent[0], silent[1].client_id) == ("G", "alice")
+
+
+def test_a_subscription_is_replaced_only_by_a_newer_one():
+    """Members that were started with different expressions do not fight: the newest stays."""
+    group = joined(member("c1", "alice")).get("G")
+    assert group.subscribe([subscribes("T", 10, "a")])
+    assert not group.subscribe([subscribes("T", 9, "b")])
+    assert not group.subscribe([subscribes("T", 10, "b")])
+    assert group.subscriptions["T"].sub_string == "a"
+    assert group.subscribe([subscribes("T", 11, "b")])
+    assert group.subscriptions["T"].sub_string == "b"
+
+
+def test_a_newer_version_of_the_same_expression_is_kept_and_no_change():
+    group = joined(member("c1", "alice")).get("G")
+    group.subscribe([subscribes("T", 10)])
+    assert not group.subscribe([subscribes("T", 12)])
+    assert group.subscriptions["T"].sub_version == 12
+
+
+def test_topics_that_are_not_named_any_more_go():
+    groups = joined(member("c1", "alice"))
+    group = groups.get("G")
+    group.subscribe([subscribes("T"), subscribes("U")])
+    assert groups.subscribers_of("U") == ["G"]
+    assert group.subscribe([subscribes("T")])
+    assert list(group.subscriptions) == ["T"]
+    assert groups.subscribers_of("U") == []
+
+
+def test_subscriptions_beyond_the_limit_are_passed_over():
+    group = joined(member("c1", "alice")).get("G")
+    group.subscribe([subscribes(f"T{n}") for n in range(SUBSCRIPTIONS_MAX + 5)])
+    assert len(group.subscriptions) == SUBSCRIPTIONS_MAX
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("jlc"), st.integers(0, 4), st.integers(0, 3), st.integers(0, 2)),
+        max_size=60,
+    )
+)
+def test_the_tables_agree_with_a_plain_set_of_memberships(steps):
+    """Any sequence of heartbeats, leaves and closes over a few connections, clients and groups."""
+    groups: ConsumerGroups[int] = ConsumerGroups()
+    model: dict[tuple[str, int], str] = {}
+    for step, peer, client, number in steps:
+        name, client_id = f"G{number}", f"client{client}"
+        if step == "j":
+            is_new = groups.beat(
+                groups.get_or_create(data(name)), Member(peer, client_id, "", 0, 0), data(name)
+            )
+            assert is_new == (model.get((name, peer)) != client_id)
+            model[name, peer] = client_id
+        elif step == "l":
+            gone = groups.remove(name, peer)
+            assert (gone.client_id if gone else None) == model.pop((name, peer), None)
+        else:
+            expected = {key[0]: value for key, value in model.items() if key[1] == peer}
+            assert {name: gone.client_id for name, gone in groups.remove_peer(peer)} == expected
+            model = {key: value for key, value in model.items() if key[1] != peer}
+        assert {group.name: set(group.client_ids) for group in groups} == {
+            name: {client for (other, _), client in model.items() if other == name} for name, _ in model
+        }

@@ -1,0 +1,84 @@
+"""Herding: a change is repeated to whoever has not looked since."""
+
+from libramq.groups.herd import HERD_MS_MAX, REPEAT_MS, ROUND_GAP_MS, Herd
+
+
+def herd(*members: str, at_ms: int = 10_000) -> Herd[str]:
+    found: Herd[str] = Herd()
+    found.changed(members, now_ms=at_ms)
+    return found
+
+
+def test_a_member_that_looks_hears_nothing_more() -> None:
+    """alice looks after the change; only bob is told again."""
+    group = herd("alice", "bob")
+    group.fetched("alice", now_ms=10_100)
+    assert group.due(now_ms=10_000 + REPEAT_MS) == ["bob"]
+
+
+def test_nobody_is_told_twice_within_a_second() -> None:
+    group = herd("alice")
+    assert group.due(now_ms=10_000 + REPEAT_MS - 1) == []
+    assert group.due(now_ms=10_000 + REPEAT_MS) == ["alice"]
+    assert group.due(now_ms=10_000 + 2 * REPEAT_MS - 1) == []
+    assert group.due(now_ms=10_000 + 2 * REPEAT_MS) == ["alice"]
+
+
+def test_a_round_under_way_at_the_change_does_not_count() -> None:
+    """alice has fetched the list for one topic when bob joins; her second fetch follows at once."""
+    group = herd("alice", at_ms=1_000)
+    group.fetched("alice", now_ms=5_000)
+    group.changed(["alice", "bob"], now_ms=5_001)
+    group.fetched("alice", now_ms=5_002)
+    group.fetched("bob", now_ms=5_300)
+    assert group.due(now_ms=5_001 + REPEAT_MS) == ["alice"]
+    group.fetched("alice", now_ms=6_050)
+    assert group.due(now_ms=5_001 + 3 * REPEAT_MS) == []
+    assert group.is_current
+
+
+def test_all_fetches_of_a_later_round_count_as_one_round() -> None:
+    group = herd("alice", at_ms=1_000)
+    group.fetched("alice", now_ms=1_000 + ROUND_GAP_MS)
+    group.fetched("alice", now_ms=1_001 + ROUND_GAP_MS)
+    assert group.due(now_ms=1_000 + REPEAT_MS) == []
+
+
+def test_a_change_while_herding_asks_everybody_again() -> None:
+    group = herd("alice", "bob")
+    group.fetched("alice", now_ms=10_300)
+    group.fetched("bob", now_ms=10_300)
+    group.changed(["alice"], now_ms=11_000)
+    assert group.due(now_ms=11_000 + REPEAT_MS) == ["alice"]
+
+
+def test_it_gives_up_on_members_that_never_look() -> None:
+    group = herd("alice")
+    assert group.due(now_ms=10_001 + HERD_MS_MAX) == []
+    assert group.is_current
+
+
+def test_who_is_no_member_is_nobody() -> None:
+    group = herd("alice")
+    group.fetched("mallory", now_ms=10_500)
+    assert group.due(now_ms=12_000) == ["alice"]
+
+
+def test_in_a_large_group_a_member_is_told_once_a_second_however_many_come():
+    herd: Herd[int] = Herd()
+    told = [herd.changed(range(count), now_ms=count) for count in range(1, 901)]
+    assert told[49] == list(range(50))
+    assert all(len(peers) == 1 for peers in told[51:])
+    first = herd.due(now_ms=1_050)
+    assert first == list(range(50))
+    assert sorted(first + herd.due(now_ms=1_900)) == list(range(900))
+    assert herd.due(now_ms=1_900) == []
+
+
+def test_what_should_wait_is_told_when_the_wait_is_over() -> None:
+    """carol vanished with locks: the others are told when her locks are free, not to be refused them."""
+    group: Herd[str] = Herd()
+    assert group.changed(["alice", "bob"], now_ms=10_000, wait_ms=150) == []
+    assert group.due(now_ms=10_149) == []
+    assert group.due(now_ms=10_150) == ["alice", "bob"]
+    assert group.due(now_ms=10_200) == []

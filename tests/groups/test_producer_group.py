@@ -1,0 +1,43 @@
+"""Which producers are connected."""
+
+import pytest
+
+from libramq.groups import producer_group
+from libramq.groups.consumer_group import MEMBER_SILENCE_MS_MAX, Member
+from libramq.groups.producer_group import ProducerGroups
+
+
+def member(peer: str, client_id: str = "p", at_ms: int = 0) -> Member[str]:
+    return Member(peer, client_id, "JAVA", 479, at_ms)
+
+
+def test_members_come_and_go_by_their_connection():
+    groups: ProducerGroups[str] = ProducerGroups()
+    groups.beat("P", member("c1", "a"))
+    groups.beat("P", member("c1", "a", 9))
+    groups.beat("P", member("c2", "b"))
+    assert [(m.client_id, m.heartbeat_at_ms) for m in groups.members("P")] == [("a", 9), ("b", 0)]
+    groups.remove("P", "c3")
+    groups.remove("P", "c1")
+    assert [m.client_id for m in groups.members("P")] == ["b"]
+    groups.remove_peer("c2")
+    assert groups.members("P") == []
+
+
+def test_the_silent_are_forgotten():
+    groups: ProducerGroups[str] = ProducerGroups()
+    groups.beat("P", member("c1", "a", 0))
+    groups.beat("P", member("c2", "b", 1))
+    groups.remove_silent(MEMBER_SILENCE_MS_MAX + 1)
+    assert [m.client_id for m in groups.members("P")] == ["b"]
+
+
+def test_nobody_makes_the_table_grow_without_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(producer_group, "GROUPS_PER_CONNECTION_MAX", 3)
+    monkeypatch.setattr(producer_group, "MEMBERSHIPS_MAX", 5)
+    groups: ProducerGroups[str] = ProducerGroups()
+    assert [groups.beat(f"P{n}", member("c1")) for n in range(5)] == [True] * 3 + [False] * 2
+    assert [groups.beat(f"P{n}", member("c2")) for n in range(3)] == [True, True, False]
+    assert groups.beat("P0", member("c1", at_ms=7))
+    groups.remove_peer("c1")
+    assert groups.beat("P9", member("c2"))

@@ -1,0 +1,68 @@
+"""Locks of orderly consumers."""
+
+from libramq.groups.queue_lock import LOCK_GRACE_MS, LOCK_LIFETIME_MS, QueueLocks
+from libramq.message.queue import MessageQueue
+
+Q = [MessageQueue("T", "b", n) for n in range(4)]
+
+
+def test_a_lock_is_its_clients_while_it_lasts_and_renewing_prolongs_it():
+    locks = QueueLocks()
+    assert locks.lock("G", "alice", Q[:2], now_ms=0) == Q[:2]
+    assert locks.lock("G", "bob", Q[1:3], now_ms=1) == Q[2:3]
+    assert locks.lock("G", "alice", Q[:1], now_ms=50_000) == Q[:1]
+    assert locks.lock("G", "bob", Q[:2], now_ms=LOCK_LIFETIME_MS) == []
+    assert locks.lock("G", "bob", Q[:2], now_ms=LOCK_LIFETIME_MS + 1) == Q[1:2]
+    assert locks.lock("G", "bob", Q[:1], now_ms=50_000 + LOCK_LIFETIME_MS + 1) == Q[:1]
+
+
+def test_groups_do_not_disturb_each_other():
+    locks = QueueLocks()
+    locks.lock("G", "alice", Q, now_ms=0)
+    assert locks.lock("H", "bob", Q, now_ms=0) == Q
+
+
+def test_only_the_holder_unlocks():
+    locks = QueueLocks()
+    locks.lock("G", "alice", Q, now_ms=0)
+    locks.unlock("G", "bob", Q)
+    assert locks.lock("G", "bob", Q, now_ms=1) == []
+    locks.unlock("G", "alice", Q[:2])
+    assert locks.lock("G", "bob", Q, now_ms=2) == Q[:2]
+    locks.unlock("H", "alice", Q)
+
+
+def test_holds_any_speaks_of_locks_that_have_not_expired():
+    locks = QueueLocks()
+    assert not locks.holds_any("G", now_ms=0)
+    locks.lock("G", "alice", Q[:1], now_ms=0)
+    assert locks.holds_any("G", now_ms=LOCK_LIFETIME_MS)
+    assert not locks.holds_any("G", now_ms=LOCK_LIFETIME_MS + 1)
+    assert not locks.holds_any("H", now_ms=0)
+    locks.unlock("G", "alice", Q)
+    assert not locks.holds_any("G", now_ms=0)
+
+
+def test_a_vanished_client_keeps_its_locks_for_the_grace_only() -> None:
+    """alice's connection ends; bob gets her queues when the grace is over, not 60 s later."""
+    locks = QueueLocks()
+    locks.lock("g", "alice", Q, now_ms=1_000)
+    locks.vanished("g", "alice", now_ms=2_000)
+    assert locks.lock("g", "bob", Q, now_ms=2_000 + LOCK_GRACE_MS - 1) == []
+    assert locks.lock("g", "bob", Q, now_ms=2_000 + LOCK_GRACE_MS) == Q
+
+
+def test_a_client_that_returns_within_the_grace_keeps_its_locks() -> None:
+    locks = QueueLocks()
+    locks.lock("g", "alice", Q, now_ms=1_000)
+    locks.vanished("g", "alice", now_ms=2_000)
+    locks.returned("g", "alice")
+    assert locks.lock("g", "bob", Q, now_ms=2_000 + 10 * LOCK_GRACE_MS) == []
+
+
+def test_apaches_patience_can_be_had() -> None:
+    locks = QueueLocks(grace_ms=LOCK_LIFETIME_MS)
+    locks.lock("g", "alice", Q, now_ms=1_000)
+    locks.vanished("g", "alice", now_ms=1_000)
+    assert locks.lock("g", "bob", Q, now_ms=LOCK_LIFETIME_MS) == []
+    assert not locks.holds_any("g", now_ms=1_001 + LOCK_LIFETIME_MS)

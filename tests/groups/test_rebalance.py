@@ -1,0 +1,383 @@
+"""Rebalances as a broker observes them: who pulls what, and what that cost."""
+
+from collections import Counter
+from itertools import permutations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from libramq.groups.rebalance import IDLE_MS_MAX, QUIET_MS, SETTLE_MS_MAX, GroupRebalance, minimum_moves
+from libramq.groups.rebalance_event import (
+    EVENT_BYTES_MAX,
+    QueueMove,
+    Reason,
+    RebalanceEvent,
+    bounded_loads,
+    bounded_members,
+    decode_event,
+    encode_event,
+    split_moves,
+)
+from libramq.message.queue import MessageQueue
+
+Q = [MessageQueue("T", "b", n) for n in range(4)]
+
+
+class Group:
+    """A group whose members pull when told to; time stands still in between."""
+
+    def __init__(self, queues: list[MessageQueue] = Q) -> None:
+        self.rebalance = GroupRebalance("G")
+        self.queues = queues
+        self.members: list[str] = []
+        self.now_ms = 1_000_000
+        self.events: list[RebalanceEvent] = []
+        self.offsets = dict.fromkeys(queues, 0)
+
+    def change(self, reason: Reason, who: str) -> RebalanceEvent:
+        event = self.rebalance.changed(reason, who, self.members, now_ms=self.now_ms)
+        self.events.append(event)
+        return event
+
+    def join(self, who: str) -> RebalanceEvent:
+        self.members.append(who)
+        return self.change(Reason.MEMBER_JOINED, who)
+
+    def leave(self, who: str, reason: Reason = Reason.MEMBER_LEFT) -> RebalanceEvent:
+        self.members.remove(who)
+        return self.change(reason, who)
+
+    def pull(self, who: str, *queues: int, offset: int = 0) -> None:
+        for number in queues:
+            self.rebalance.pulled(self.queues[number], who, offset, now_ms=self.now_ms)
+
+    def deliver(self, who: str, queue: int, next_offset: int | None) -> None:
+        self.rebalance.answered(self.queues[queue], who, next_offset, now_ms=self.now_ms)
+
+    def settle(self, after_ms: int = QUIET_MS) -> list[RebalanceEvent]:
+        self.now_ms += after_ms
+        events = self.rebalance.settle(self.queues, now_ms=self.now_ms)
+        self.events += events
+        return events
+
+    def settled(self, after_ms: int = QUIET_MS) -> RebalanceEvent:
+        event = self.settle(after_ms)[-1]
+        assert event.kind == "settled"
+        return event
+
+
+def steady(*members: str) -> Group:
+    """A group that has settled with its members sharing the queues in runs."""
+    group = Group()
+    for member in members:
+        group.join(member)
+    share = len(Q) // len(members)
+    for position, member in enumerate(members):
+        group.pull(member, *range(position * share, (position + 1) * share))
+    group.settled()
+    group.now_ms += 60_000
+    for position, member in enumerate(members):
+        group.pull(member, *range(position * share, (position + 1) * share))
+    return group
+
+
+def test_the_first_member_starts_a_rebalance_that_settles_when_it_has_all_queues():
+    group = Group()
+    started = group.join("alice")
+    assert (started.kind, started.reason, started.who, started.members) == (
+        "started", "member_joined", "alice", ["alice"],
+    )  # fmt: skip
+    group.pull("alice", 0, 1, 2)
+    assert group.settle() == []
+    group.now_ms += 500
+    group.pull("alice", 3)
+    moved, settled = group.settle()
+    assert [(move.queue, move.from_, move.to, move.stopped_ms) for move in moved.moves] == [
+        (n, None, "alice", None) for n in range(4)
+    ]
+    assert (settled.moved, settled.minimum, settled.unowned, settled.loads) == (4, 4, 0, {"alice": 4})
+    assert settled.time_to_stable_ms == QUIET_MS + 500
+    assert settled.worst_pause_ms == 0
+    assert group.rebalance.is_settled
+
+
+def test_nothing_settles_before_it_has_been_quiet():
+    group = Group()
+    group.join("alice")
+    group.pull("alice", 0, 1, 2, 3)
+    assert group.settle(QUIET_MS - 1) == []
+    assert group.settle(1)
+
+
+def test_a_join_moves_half_and_measures_the_pause_and_what_is_delivered_again():
+    group = steady("alice")
+    group.deliver("alice", 2, 150)
+    group.deliver("alice", 3, 70)
+    last_read_ms = group.now_ms
+    group.now_ms += 200
+    group.join("bob")
+    group.now_ms += 1_300
+    group.pull("bob", 2, offset=100)
+    group.now_ms += 100
+    group.pull("bob", 3, offset=70)
+    group.pull("alice", 0, 1)
+    moved, settled = group.settle()
+    assert [(m.queue, m.from_, m.to, m.stopped_ms, m.pause_ms, m.redelivered) for m in moved.moves] == [
+        (2, "alice", "bob", last_read_ms, 1_500, 50),
+        (3, "alice", "bob", last_read_ms, 1_600, 0),
+    ]
+    assert (settled.moved, settled.minimum, settled.worst_pause_ms) == (2, 2, 1_600)
+    assert settled.redelivered_upper_bound == 50
+    assert settled.time_to_stable_ms == 1_400
+    assert settled.loads == {"alice": 2, "bob": 2}
+
+
+def test_a_held_pull_reads_until_the_rebalance_begins():
+    """A consumer that waits at the end of its queue stands by it, however long ago it asked."""
+    group = steady("alice")
+    group.now_ms += 14_000
+    group.join("bob")
+    group.now_ms += 1_000
+    group.pull("bob", 2, 3)
+    moved, _ = group.settle()
+    assert [move.pause_ms for move in moved.moves] == [1_000, 1_000]
+
+
+def test_a_pull_that_was_answered_with_nothing_is_a_read():
+    group = steady("alice")
+    group.now_ms += 14_000
+    group.deliver("alice", 3, None)
+    group.now_ms += 10
+    group.leave("alice")
+    group.join("bob")
+    group.now_ms += 500
+    group.pull("bob", 0, 1, 2, 3)
+    moved, _ = group.settle()
+    pauses = {move.queue: move.pause_ms for move in moved.moves}
+    assert pauses == {0: 500, 1: 500, 2: 500, 3: 510}
+
+
+def test_a_clean_leave_and_a_kill_are_told_apart():
+    group = steady("alice", "bob")
+    assert group.leave("bob").reason == "member_left"
+    group.pull("alice", 2, 3)
+    settled = group.settled()
+    assert (settled.moved, settled.minimum, settled.loads) == (2, 2, {"alice": 4})
+    group.join("bob")
+    group.pull("bob", 2, 3)
+    group.settled()
+    assert group.leave("bob", Reason.CONNECTION_CLOSED).reason == "connection_closed"
+
+
+def test_queues_of_the_dead_have_no_owner_until_somebody_pulls_them():
+    group = steady("alice", "bob")
+    group.leave("bob", Reason.CONNECTION_CLOSED)
+    assert group.settle(SETTLE_MS_MAX - 1) == []
+    settled = group.settled(1)
+    assert (settled.unowned, settled.moved, settled.loads) == (2, 0, {"alice": 2})
+
+
+def test_changes_while_unsettled_are_one_rebalance():
+    """bob joins and dies before anything moved, carol joins: one rebalance, three epochs."""
+    group = steady("alice")
+    epochs = [group.join("bob").epoch]
+    group.now_ms += 300
+    epochs.append(group.leave("bob", Reason.CONNECTION_CLOSED).epoch)
+    group.now_ms += 300
+    epochs.append(group.join("carol").epoch)
+    assert epochs == [epochs[0], epochs[0] + 1, epochs[0] + 2]
+    group.now_ms += 700
+    group.pull("carol", 2, 3)
+    settled = group.settled()
+    assert (settled.epoch, settled.moved, settled.time_to_stable_ms) == (epochs[-1], 2, 1_300)
+    assert [event.kind for event in group.events].count("settled") == 2
+
+
+def test_a_queue_that_comes_back_did_not_move_but_what_was_delivered_twice_counts():
+    group = steady("alice")
+    group.deliver("alice", 3, 40)
+    group.join("bob")
+    group.pull("bob", 2)
+    group.pull("bob", 3, offset=30)
+    group.deliver("bob", 3, 45)
+    group.now_ms += 100
+    group.pull("alice", 3, offset=30)
+    settled = group.settled()
+    assert settled.moved == 1
+    assert settled.redelivered_upper_bound == 10 + 15
+
+
+def test_a_queue_that_goes_through_two_hands_moved_once_from_the_first_to_the_last():
+    group = steady("alice")
+    stopped_ms = group.now_ms
+    group.deliver("alice", 3, 1)
+    group.join("bob")
+    group.join("carol")
+    group.now_ms += 100
+    group.pull("bob", 2, 3)
+    group.now_ms += 100
+    group.pull("carol", 3)
+    moved, _ = group.settle()
+    (last,) = [move for move in moved.moves if move.queue == 3]
+    assert (last.from_, last.to, last.stopped_ms) == ("alice", "carol", stopped_ms)
+
+
+def test_members_without_a_queue_keep_a_rebalance_open_for_one_round():
+    group = steady("alice")
+    group.join("bob")
+    assert group.settle(IDLE_MS_MAX - 1) == []
+    settled = group.settled(1)
+    assert settled.loads == {"alice": 4, "bob": 0}
+    assert (settled.moved, settled.minimum) == (0, 0)
+
+
+def test_more_members_than_queues_do_not_keep_it_open():
+    group = Group(Q[:1])
+    group.join("alice")
+    group.join("bob")
+    group.pull("bob", 0)
+    assert group.settled().loads == {"alice": 0, "bob": 1}
+
+
+def test_the_last_member_goes_and_the_group_can_be_forgotten():
+    group = steady("alice")
+    group.leave("alice")
+    assert not group.rebalance.is_forgettable
+    group.queues = []
+    settled = group.settled()
+    assert (settled.members, settled.loads, settled.minimum) == ([], {}, 0)
+    assert group.rebalance.is_forgettable
+
+
+def test_a_pull_by_another_outside_a_rebalance_changes_the_owner_quietly():
+    group = steady("alice", "bob")
+    group.pull("alice", 3)
+    group.join("carol")
+    group.pull("carol", 3)
+    moved, _ = group.settle()
+    assert [(move.from_, move.to) for move in moved.moves] == [("alice", "carol")]
+
+
+def test_sequence_numbers_have_no_gaps():
+    group = steady("alice", "bob")
+    group.leave("bob")
+    group.pull("alice", 2, 3)
+    group.settle()
+    assert [event.seq for event in group.events] == list(range(1, len(group.events) + 1))
+
+
+# The minimum.
+
+
+def fewest(before: list[str | None], loads: dict[str, int]) -> int:
+    """By trying every allocation that gives members these loads, whoever has which."""
+    members = list(loads)
+    best = len(before)
+    for order in permutations(loads.values()):
+        slots = [member for member, load in zip(members, order, strict=True) for _ in range(load)]
+        for given_to in set(permutations(slots)):
+            best = min(best, sum(a != b for a, b in zip(before, given_to, strict=True)))
+    return best
+
+
+@given(st.data())
+def test_the_minimum_is_what_trying_everything_finds(data):
+    members = data.draw(st.lists(st.sampled_from("abc"), min_size=1, max_size=3, unique=True))
+    before = data.draw(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=1, max_size=5))
+    after = data.draw(st.lists(st.sampled_from(members), min_size=len(before), max_size=len(before)))
+    counted = Counter(after)
+    loads = {member: counted[member] for member in members}
+    owners = {MessageQueue("T", "b", n): owner for n, owner in enumerate(before) if owner is not None}
+    minimum = minimum_moves(owners, loads)
+    assert minimum == fewest(before, loads)
+    assert minimum <= sum(a != b for a, b in zip(before, after, strict=True))
+
+
+def test_the_minimum_of_an_even_allocation_that_was_even_is_nothing():
+    before = {queue: "ab"[queue.queue_id // 2] for queue in Q}
+    assert minimum_moves(before, {"a": 2, "b": 2}) == 0
+    assert minimum_moves(before, {"a": 4}) == 2
+    assert minimum_moves({}, {}) == 0
+
+
+@given(st.lists(st.tuples(st.sampled_from("jlkps"), st.integers(0, 3), st.integers(0, 3)), max_size=40))
+def test_whatever_happens_loads_and_moves_add_up(steps):
+    """Joins, leaves, kills, pulls by members and passing time, in any order."""
+    group = Group()
+    for step, who, queue in steps:
+        name = f"m{who}"
+        if step == "j" and name not in group.members:
+            group.join(name)
+        elif step in "lk" and name in group.members:
+            group.leave(name, Reason.MEMBER_LEFT if step == "l" else Reason.CONNECTION_CLOSED)
+        elif step == "p" and name in group.members:
+            group.pull(name, queue)
+        else:
+            group.settle(QUIET_MS)
+    group.settle(SETTLE_MS_MAX)
+    assert group.rebalance.is_settled
+    for event in group.events:
+        assert decode_event(encode_event(event)) == event
+        if event.kind == "settled":
+            assert sum(event.loads.values()) + event.unowned == len(Q)
+            assert 0 <= event.minimum <= len(Q)
+            assert event.worst_pause_ms >= 0
+        if event.kind == "moved":
+            assert all(move.from_ != move.to for move in event.moves)
+
+
+# The event's bytes.
+
+
+def test_an_event_is_json_with_the_fields_of_its_kind_only():
+    group = Group()
+    assert encode_event(group.join("alice")) == (
+        b'{"v":1,"group":"G","epoch":1,"seq":1,"at_ms":1000000,"kind":"started","reason":"member_joined",'
+        b'"who":"alice","members":["alice"],"member_count":1}'
+    )
+
+
+def move(n: int, name: str) -> QueueMove:
+    return QueueMove(
+        topic="T" * 127,
+        broker="b" * 127,
+        queue=n,
+        from_=name,
+        to=name + "2",
+        stopped_ms=1,
+        resumed_ms=2,
+        redelivered=3,
+    )
+
+
+def test_no_event_is_larger_than_its_bound():
+    names = [f"{n:04}" + "\x01ü" * 120 for n in range(5_000)]
+    rebalance = GroupRebalance("G" * 120)
+    started = rebalance.changed(Reason.MEMBER_JOINED, names[0], names, now_ms=1)
+    assert started.member_count == 5_000
+    assert 50 < len(started.members) <= 200
+    assert len(encode_event(started)) <= EVENT_BYTES_MAX
+    queues = [MessageQueue("T" * 127, "b" * 127, n) for n in range(4_000)]
+    for queue in queues:
+        rebalance.pulled(queue, names[queue.queue_id % 100], 0, now_ms=2)
+    events = rebalance.settle(queues, now_ms=SETTLE_MS_MAX + 1)
+    assert max(len(encode_event(event)) for event in events) <= EVENT_BYTES_MAX
+    assert sum(len(event.moves) for event in events[:-1]) == 4_000
+    assert len(events) > 2
+
+
+def test_moves_are_split_in_order_and_none_is_lost():
+    moves = [move(n, "client" * 30) for n in range(2_000)]
+    parts = list(split_moves(moves))
+    assert [one for part in parts for one in part] == moves
+    assert len(parts) > 1
+    assert list(split_moves([])) == []
+
+
+def test_the_largest_loads_are_kept_where_not_all_fit():
+    loads = {f"{n:05}" + "x" * 200: n for n in range(1_000)}
+    kept = bounded_loads(loads)
+    assert 0 < len(kept) < 1_000
+    assert min(kept.values()) == 1_000 - len(kept)
+    assert bounded_loads({"a": 0, "b": 2}) == {"a": 0, "b": 2}
+    assert bounded_members(["a", "b"]) == ["a", "b"]

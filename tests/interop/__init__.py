@@ -1,0 +1,1 @@
+"""LibraMQ beside Apache RocketMQ: their programs, started for real, against their servers and ours."""

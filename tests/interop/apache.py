@@ -1,0 +1,227 @@
+"""Apache RocketMQ as it comes from Maven: name server, broker, admin tool, and our programs over its client.
+
+`tests/interop/setup` has fetched the jars and compiled the programs. Whatever Apache's classes want to write
+to a home directory goes to the directory of the test.
+"""
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.interop import wire
+from tests.interop.ports import free_broker_port, free_port
+from tests.interop.process import Process, Program
+
+HERE = Path(__file__).parent
+CACHE = HERE.parent.parent / ".cache" / "interop"
+VERSION = "5.3.3"
+
+START_TIMEOUT_S = 90.0
+POLL_S = 0.05
+SETUP_TIMEOUT_S = 900.0
+ADMIN_TIMEOUT_S = 60.0
+
+# Quick to start and small: these programs live for seconds. A benchmark passes its own.
+SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m")
+BINARY_HEADERS = {"rocketmq.serialize.type": "ROCKETMQ"}
+VIP_CHANNEL = {"com.rocketmq.sendMessageWithVIPChannel": "true"}
+
+
+def set_up() -> None:
+    """Fetch and compile what is missing."""
+    command = [HERE / "setup"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SETUP_TIMEOUT_S, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stdout + done.stderr)
+
+
+def java(
+    main: str,
+    *arguments: str,
+    home: Path,
+    jvm: Sequence[str] = SMALL_JVM,
+    properties: Mapping[str, object] | None = None,
+) -> list[str]:
+    """The command line that starts one of Apache's or of our Java programs."""
+    settings = {
+        "user.home": home,
+        "java.io.tmpdir": home,
+        "rocketmq.log.root": home / "logs",
+        "rocketmq.log.level": "warn",
+        **(properties or {}),
+    }
+    return [
+        "java",
+        *jvm,
+        *(f"-D{name}={_text(value)}" for name, value in settings.items()),
+        "-cp",
+        f"{CACHE}/classes:{CACHE}/lib/*",
+        main,
+        *arguments,
+    ]
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class ApacheNameServer:
+    def __init__(
+        self, home: Path, *, jvm: Sequence[str] = SMALL_JVM, properties: Mapping[str, object] | None = None
+    ) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        configuration = home / "namesrv.conf"
+        configuration.write_text(f"listenPort={self.port}\nbindAddress=127.0.0.1\n")
+        self.process = Process(
+            "namesrv",
+            java(
+                "org.apache.rocketmq.namesrv.NamesrvStartup",
+                "-c",
+                str(configuration),
+                home=home,
+                jvm=jvm,
+                properties=properties,
+            ),
+            directory=home,
+            env={"ROCKETMQ_HOME": str(home)},
+        )
+
+    def wait_ready(self) -> None:
+        self.process.wait_line("boot success", within_s=START_TIMEOUT_S)
+
+    def stop(self) -> None:
+        self.process.stop()
+
+
+class ApacheBroker:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        namesrv: str,
+        name: str = "apache-a",
+        jvm: Sequence[str] = ("-Xms512m", "-Xmx512m", "-XX:-AlwaysPreTouch", "-XX:MaxDirectMemorySize=512m"),
+        properties: Mapping[str, object] | None = None,
+        settings: Mapping[str, object] | None = None,
+    ) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        self.name = name
+        self.cluster = "DefaultCluster"
+        self.port = free_broker_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.namesrv = namesrv
+        configuration = home / "broker.conf"
+        lines = {
+            "brokerClusterName": self.cluster,
+            "brokerName": name,
+            "brokerId": 0,
+            "brokerIP1": "127.0.0.1",
+            "listenPort": self.port,
+            "bindAddress": "127.0.0.1",
+            "haListenPort": self.port + 1,
+            "namesrvAddr": namesrv,
+            "storePathRootDir": home / "store",
+            "storePathCommitLog": home / "store" / "commitlog",
+            "autoCreateTopicEnable": "true",
+            # A machine for tests may be fuller than Apache likes a disk to be.
+            "diskMaxUsedSpaceRatio": 95,
+            **(settings or {}),
+        }
+        configuration.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        self.process = Process(
+            name,
+            java(
+                "org.apache.rocketmq.broker.BrokerStartup",
+                "-c",
+                str(configuration),
+                home=home,
+                jvm=jvm,
+                properties={
+                    "rocketmq.broker.diskSpaceWarningLevelRatio": "0.98",
+                    "rocketmq.broker.diskSpaceCleanForciblyRatio": "0.97",
+                    **(properties or {}),
+                },
+            ),
+            directory=home,
+            env={"ROCKETMQ_HOME": str(home)},
+        )
+
+    def wait_ready(self) -> None:
+        """Until it is registered: at once if its first attempt succeeds, else 10 s later."""
+        self.process.wait_line("boot success", within_s=START_TIMEOUT_S)
+        wait_broker(self.process, self.namesrv)
+
+    def stop(self) -> None:
+        self.process.stop()
+
+
+# Enough for tests of a few thousand messages, and quick to create and to delete.
+SMALL_STORE: Mapping[str, object] = {
+    "mappedFileSizeCommitLog": 64 * 1024 * 1024,
+    "mappedFileSizeConsumeQueue": 20 * 30_000,
+    "maxHashSlotNum": 10_000,
+    "maxIndexNum": 40_000,
+    "mappedFileSizeTimerLog": 10 * 1024 * 1024,
+    "enablePropertyFilter": "true",
+}
+
+
+def wait_broker(process: Process, namesrv: str) -> None:
+    """Until the name server knows a broker, or the process that should register one has ended."""
+    for _ in range(int(START_TIMEOUT_S / POLL_S)):
+        try:
+            if wire.brokers_of(namesrv):
+                return
+        except OSError:
+            pass
+        if process.ended_within(POLL_S):
+            break
+    raise AssertionError(f"{process.name} registered no broker at {namesrv}\n{process.complaint()}")
+
+
+class MqAdmin:
+    """Apache's mqadmin, one process a command."""
+
+    def __init__(self, home: Path, namesrv: str, *, properties: Mapping[str, object] | None = None) -> None:
+        self.home = home
+        self.properties = properties
+        self.namesrv = namesrv
+
+    def __call__(self, subcommand: str, *options: str) -> str:
+        """Run a subcommand against the name server; what it printed."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        done = subprocess.run(
+            java(
+                "org.apache.rocketmq.tools.command.MQAdminStartup",
+                subcommand,
+                "-n",
+                self.namesrv,
+                *options,
+                home=self.home,
+                properties=self.properties,
+            ),
+            capture_output=True,
+            text=True,
+            timeout=ADMIN_TIMEOUT_S,
+            check=False,
+        )
+        # Its exit code is 0 whatever happened; a stack trace is how it says that a command failed.
+        if done.returncode or "Exception" in done.stdout + done.stderr:
+            raise AssertionError(f"mqadmin {subcommand} {' '.join(options)}\n{done.stdout}\n{done.stderr}")
+        return done.stdout
+
+
+def start_program(
+    main: str,
+    properties: Mapping[str, object],
+    *,
+    home: Path,
+    name: str = "",
+    jvm: Sequence[str] = SMALL_JVM,
+) -> Program:
+    """Start one of tests/interop/java with its settings as system properties."""
+    return Program(
+        name or main.lower(), java(main, home=home, jvm=jvm, properties=properties), directory=home
+    )

@@ -1,0 +1,114 @@
+"""A running name server and broker, whoever wrote them, and what a test wants to start against them."""
+
+import itertools
+import json
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.interop import wire
+from tests.interop.apache import BINARY_HEADERS, VIP_CHANNEL, MqAdmin, start_program
+from tests.interop.process import Event, Program
+
+ROUTE_TIMEOUT_S = 20.0
+POLL_S = 0.02
+PERM_READ_WRITE = 6
+
+# How a stock client may be set up to talk; every one must find the same service.
+DIALECTS: dict[str, dict[str, str]] = {"json": {}, "rocketmq": BINARY_HEADERS, "vip": VIP_CHANNEL}
+
+_serial = itertools.count(1)
+
+
+class Cluster:
+    def __init__(self, kind: str, namesrv: str, home: Path) -> None:
+        self.kind = kind
+        self.namesrv = namesrv
+        self.home = home
+        ((self.broker_name, data),) = wire.brokers_of(namesrv).items()
+        self.cluster_name: str = data["cluster"]
+        self.broker_address: str = data["brokerAddrs"]["0"]
+        self.admin = MqAdmin(home / "admin", namesrv)
+        self._started: list[Program] = []
+        self._producers: dict[str, Program] = {}
+
+    def fresh_name(self, what: str) -> str:
+        """A topic or group that no other test uses."""
+        return f"{what}_{next(_serial)}"
+
+    def create_topic(self, topic: str, queues: int) -> None:
+        """By the request that mqadmin sends, without the seconds it takes; until the route is known."""
+        answer = wire.ask(
+            self.broker_address,
+            wire.UPDATE_AND_CREATE_TOPIC,
+            {
+                "topic": topic,
+                "defaultTopic": "TBW102",
+                "readQueueNums": str(queues),
+                "writeQueueNums": str(queues),
+                "perm": str(PERM_READ_WRITE),
+                "topicFilterType": "SINGLE_TAG",
+                "topicSysFlag": "0",
+                "order": "false",
+                "attributes": "",
+            },
+        )
+        assert answer.header["code"] == 0, answer.header
+        self.wait_until(
+            lambda: self.route(topic) is not None, f"no route of {topic}", within_s=ROUTE_TIMEOUT_S
+        )
+
+    def route(self, topic: str) -> dict[str, Any] | None:
+        answer = wire.ask(self.namesrv, wire.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        if answer.header["code"] != 0:
+            return None
+        route: dict[str, Any] = json.loads(answer.body)
+        return route
+
+    @staticmethod
+    def wait_until(condition: Callable[[], bool], what: str, *, within_s: float) -> None:
+        """Ask again and again: for what a server knows and nobody announces."""
+        pause = threading.Event()
+        for _ in range(int(within_s / POLL_S)):
+            if condition():
+                return
+            pause.wait(POLL_S)
+        raise AssertionError(f"{what} within {within_s} s")
+
+    def start(self, main: str, properties: Mapping[str, object], *, dialect: str = "json") -> Program:
+        name = self.fresh_name(main.lower())
+        settings = {"namesrv": self.namesrv, **DIALECTS[dialect], **properties}
+        program = start_program(main, settings, name=name, home=self.home / name)
+        self._started.append(program)
+        return program
+
+    def producer(self, dialect: str = "json") -> Program:
+        """One producer a dialect for the whole session: a JVM takes a second to start."""
+        if dialect not in self._producers:
+            producer = self.start("Produce", {"group": f"producers_{dialect}"}, dialect=dialect)
+            producer.wait_event("started")
+            self._producers[dialect] = producer
+        return self._producers[dialect]
+
+    def consumer(self, group: str, topic: str, *, dialect: str = "json", **settings: object) -> Program:
+        """A push consumer that has its queues."""
+        consumer = self.start("Consume", {"group": group, "topic": topic, **settings}, dialect=dialect)
+        consumer.wait_event("queues", topic=topic)
+        return consumer
+
+    def send(self, dialect: str = "json", **message: object) -> Event:
+        """Send and insist on SEND_OK."""
+        sent = self.producer(dialect).ask("sent", {"kind": "sync", **message})
+        assert sent["status"] in {"SEND_OK", "SENT"}, sent
+        return sent
+
+    def stop_programs(self, *, keep_producers: bool = True) -> None:
+        """End what a test has left running."""
+        kept = list(self._producers.values()) if keep_producers else []
+        for program in self._started:
+            if program not in kept:
+                program.stop()
+        self._started = kept
+        if not keep_producers:
+            self._producers = {}

@@ -1,0 +1,49 @@
+"""The clusters of every interop test: Apache's servers, which prove the test, and ours, which it proves."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.interop.apache import SMALL_STORE, ApacheBroker, ApacheNameServer, set_up
+from tests.interop.cluster import Cluster
+from tests.interop.libra import LibraUp
+
+
+@pytest.fixture(scope="session")
+def _programs() -> None:
+    set_up()
+
+
+@pytest.fixture(scope="session", params=["apache", "libra"])
+def _cluster(
+    request: pytest.FixtureRequest, _programs: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    home = tmp_path_factory.mktemp(request.param)
+    with ExitStack() as stack:
+        if request.param == "apache":
+            nameserver = ApacheNameServer(home / "namesrv")
+            stack.callback(nameserver.stop)
+            nameserver.wait_ready()
+            broker = ApacheBroker(home / "broker", namesrv=nameserver.address, settings=SMALL_STORE)
+            # Its clean stop takes 20 s, and nobody reads this store again.
+            stack.callback(broker.process.kill)
+            broker.wait_ready()
+            namesrv = nameserver.address
+        else:
+            servers = LibraUp(home / "up")
+            stack.callback(servers.stop)
+            servers.wait_ready()
+            namesrv = servers.namesrv
+        cluster = Cluster(request.param, namesrv, home)
+        stack.callback(cluster.stop_programs, keep_producers=False)
+        yield cluster
+
+
+@pytest.fixture
+def cluster(_cluster: Cluster) -> Iterator[Cluster]:
+    """A running cluster; whatever the test starts is ended with the test."""
+    try:
+        yield _cluster
+    finally:
+        _cluster.stop_programs()

@@ -1,0 +1,201 @@
+"""A child process whose lines of output can be waited for.
+
+Standard output is read by a thread into `lines`; standard error goes to a file, whose tail is part of every
+complaint. Nothing here sleeps: a wait ends with a line that satisfies it, with the end of the process, or at
+its deadline. A process is ended by its id and by nothing else.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+STOP_TIMEOUT_S = 20.0
+# Apache's client drops a heartbeat when another thread is sending one. Until the next, 30 s later, the broker
+# may refuse its pulls because it knows an older subscription.
+EVENT_TIMEOUT_S = 60.0
+COMPLAINT_LINES = 25
+
+Event = dict[str, Any]
+T = TypeVar("T")
+
+
+class Process:
+    def __init__(
+        self, name: str, command: Sequence[str], *, directory: Path, env: Mapping[str, str] | None = None
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.name = name
+        self.command = tuple(command)
+        self.lines: list[str] = []
+        self.error_log = directory / f"{name}.stderr"
+        self._ended = False
+        self._changed = threading.Condition()
+        with self.error_log.open("wb") as error_log:
+            self._child = subprocess.Popen(
+                self.command,
+                cwd=directory,
+                env={**os.environ, **(env or {})},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=error_log,
+                # A signal from the terminal ends pytest, and pytest ends this.
+                start_new_session=True,
+            )
+        self._reader = threading.Thread(target=self._read, name=f"reads {name}", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._child.poll()
+
+    def _read(self) -> None:
+        assert self._child.stdout is not None
+        for raw in self._child.stdout:
+            with self._changed:
+                self._accept(raw.decode(errors="replace").rstrip("\n"))
+                self._changed.notify_all()
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def _accept(self, line: str) -> None:
+        self.lines.append(line)
+
+    def tell(self, line: str) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.write(line.encode() + b"\n")
+        self._child.stdin.flush()
+
+    def wait_until(self, condition: Callable[[], T | None], what: str, *, within_s: float) -> T:
+        """The first value of `condition` that is neither None nor False, looked at after every line."""
+        with self._changed:
+            value: T | None = None
+
+            def satisfied() -> bool:
+                nonlocal value
+                value = condition()
+                return (value is not None and value is not False) or self._ended
+
+            self._changed.wait_for(satisfied, within_s)
+            if value is None or value is False:
+                how = f"ended with {self._child.poll()}" if self._ended else f"waited {within_s} s"
+                raise AssertionError(f"{self.name}: {what}: {how}\n{self.complaint()}")
+            return value
+
+    def wait_line(self, text: str, *, within_s: float) -> str:
+        return self.wait_until(
+            lambda: next((line for line in self.lines if text in line), None),
+            f"no line {text!r}",
+            within_s=within_s,
+        )
+
+    def wait_end(self, *, within_s: float) -> int:
+        try:
+            return self._child.wait(within_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} still runs after {within_s} s\n{self.complaint()}") from None
+
+    def ended_within(self, seconds: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self._ended, seconds)
+
+    def complaint(self) -> str:
+        errors = self.error_log.read_text(errors="replace").splitlines()
+        return "\n".join([*self.lines[-COMPLAINT_LINES:], *errors[-COMPLAINT_LINES:]])
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is said goodbye to."""
+        self._child.kill()
+        self._close()
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL for who does not listen."""
+        self._child.terminate()
+        try:
+            self._child.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+        self._close()
+
+    def _close(self) -> None:
+        self._child.wait()
+        self._reader.join(STOP_TIMEOUT_S)
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._child.stdin.close()
+        self._child.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+class Program(Process):
+    """A process that prints JSON objects, one a line, each naming its kind of event, and ends at "stop"."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], *, directory: Path, env: Mapping[str, str] | None = None
+    ) -> None:
+        self.events: list[Event] = []
+        self._asked = 0
+        super().__init__(name, command, directory=directory, env=env)
+
+    def _accept(self, line: str) -> None:
+        super()._accept(line)
+        if line.startswith("{"):
+            self.events.append(json.loads(line))
+
+    def of(self, kind: str, /, **fields: object) -> list[Event]:
+        return [
+            event
+            for event in list(self.events)
+            if event.get("event") == kind and all(event.get(name) == value for name, value in fields.items())
+        ]
+
+    def wait_event(self, kind: str, /, *, within_s: float = EVENT_TIMEOUT_S, **fields: object) -> Event:
+        return self.wait_until(
+            lambda: next(iter(self.of(kind, **fields)), None), f"no {kind} with {fields}", within_s=within_s
+        )
+
+    def wait_count(
+        self, count: int, kind: str, /, *, within_s: float = EVENT_TIMEOUT_S, **fields: object
+    ) -> list[Event]:
+        """At least that many events of a kind."""
+
+        def enough() -> list[Event] | None:
+            found = self.of(kind, **fields)
+            return found if len(found) >= count else None
+
+        return self.wait_until(enough, f"fewer than {count} {kind} with {fields}", within_s=within_s)
+
+    def ask(self, answer: str, question: Mapping[str, object], *, within_s: float = EVENT_TIMEOUT_S) -> Event:
+        """Send a question with a fresh id, and return the event of kind `answer` that carries the id."""
+        self._asked += 1
+        identity = self._asked
+        self.tell(json.dumps({**question, "id": identity}))
+        return self.wait_event(answer, id=identity, within_s=within_s)
+
+    def finish(self, *, within_s: float = STOP_TIMEOUT_S) -> None:
+        """Ask it to stop, as a user would; it says goodbye to its servers and exits with 0."""
+        self.tell("stop")
+        self.wait_event("stopped", within_s=within_s)
+        assert self.wait_end(within_s=within_s) == 0, self.complaint()
+        self._close()
+
+    def stop(self) -> None:
+        if self.returncode is None:
+            super().stop()
+        else:
+            self._close()

@@ -1,0 +1,55 @@
+"""Apache's mqadmin: the subcommands an operator starts with."""
+
+import pytest
+
+from tests.interop.cluster import Cluster
+
+pytestmark = pytest.mark.interop
+
+
+def test_a_topic_made_by_mqadmin_is_listed_routed_and_counted(cluster: Cluster) -> None:
+    topic = cluster.fresh_name("Administered")
+    printed = cluster.admin("updateTopic", "-c", cluster.cluster_name, "-t", topic, "-r", "3", "-w", "3")
+    assert f"create topic to {cluster.broker_address} success" in printed
+
+    assert topic in cluster.admin("topicList").split()
+
+    route = cluster.admin("topicRoute", "-t", topic)
+    assert cluster.broker_address in route
+    assert '"readQueueNums":3' in route.replace(" ", "")
+
+    for i in range(6):
+        cluster.send(topic=topic, body=str(i))
+    status = [line.split() for line in cluster.admin("topicStatus", "-t", topic).splitlines()]
+    rows = {int(row[1]): (int(row[2]), int(row[3])) for row in status if row[:1] == [cluster.broker_name]}
+    assert rows == {0: (0, 2), 1: (0, 2), 2: (0, 2)}
+
+
+def test_the_cluster_is_listed_with_its_broker(cluster: Cluster) -> None:
+    rows = [line.split() for line in cluster.admin("clusterList").splitlines()]
+    (row,) = (row for row in rows if row[:1] == [cluster.cluster_name])
+    assert row[1:4] == [cluster.broker_name, "0", cluster.broker_address]
+
+
+def test_the_progress_and_the_members_of_a_group(cluster: Cluster) -> None:
+    """Broker offset, consumer offset and difference of each queue; the client with its subscription."""
+    topic, group = cluster.fresh_name("Progress"), cluster.fresh_name("group")
+    cluster.create_topic(topic, 1)
+    for i in range(5):
+        cluster.send(topic=topic, body=str(i))
+    first = cluster.consumer(group, topic, tags="*")
+    first.wait_count(5, "message")
+    first.finish()
+    for i in range(3):
+        cluster.send(topic=topic, body=str(i))
+
+    rows = [line.split() for line in cluster.admin("consumerProgress", "-g", group).splitlines()]
+    (row,) = (row for row in rows if row[:1] == [topic])
+    # topic, broker, queue, broker offset, consumer offset, client (N/A or nobody), difference …
+    assert row[1:5] == [cluster.broker_name, "0", "8", "5"]
+    assert "3" in row[5:]
+
+    member = cluster.consumer(group, topic, tags="*")
+    printed = cluster.admin("consumerConnection", "-g", group)
+    assert member.of("started")[0]["clientId"] in printed
+    assert topic in printed

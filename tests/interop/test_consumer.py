@@ -1,0 +1,132 @@
+"""Apache's Java push consumer, concurrent: tags, waiting, retries, dead letters, going on after a stop."""
+
+from typing import Any
+
+import pytest
+
+from tests.interop.cluster import Cluster
+from tests.interop.process import Event, Program
+
+pytestmark = pytest.mark.interop
+
+RETRY_DELAY_MS = 1_000  # Delay level 1 of the default messageDelayLevel.
+TIMER_SLACK_MS = (
+    50  # The broker counts the delay from when it stored the message, the test from its delivery.
+)
+PUSH_LATENCY_MAX_MS = 1_000  # A held pull is woken by the message; without that the next look is 5 s away.
+
+
+def test_only_the_tags_of_the_subscription_are_delivered(cluster: Cluster) -> None:
+    """Also when two tags have one Java hash code, as Aa and BB do."""
+    topic = cluster.fresh_name("Tags")
+    cluster.create_topic(topic, 2)
+    for tags in ("Aa", "BB", "C", "D"):
+        cluster.send(topic=topic, body=f"tagged {tags}", tags=tags)
+    cluster.send(topic=topic, body="without a tag")
+    cluster.send(topic=topic, body="last", tags="C")
+
+    consumer = cluster.consumer(cluster.fresh_name("group"), topic, tags="Aa || C")
+
+    deliveries = consumer.wait_count(3, "message")
+    assert sorted(delivery["body"] for delivery in deliveries) == ["last", "tagged Aa", "tagged C"]
+    consumer.finish()
+    assert len(consumer.of("message")) == 3
+
+
+def test_an_idle_consumer_gets_a_message_at_once(cluster: Cluster) -> None:
+    """Pulls are held at the broker, and the arrival of a message answers them."""
+    topic = cluster.fresh_name("Idle")
+    cluster.create_topic(topic, 2)
+    consumer = cluster.consumer(cluster.fresh_name("group"), topic)
+    for i in range(4):
+        sent = cluster.send(topic=topic, body=str(i))
+        delivery = consumer.wait_event("message", body=str(i))
+        if i:  # The first may come before the pulls are held.
+            assert delivery["atMs"] - delivery["storeTimestamp"] < PUSH_LATENCY_MAX_MS
+        assert delivery["msgId"] == sent["msgId"]
+
+
+def test_a_failed_message_comes_back_after_its_delay(cluster: Cluster) -> None:
+    """RECONSUME_LATER sends it back; it is delivered again once, counted, and unchanged otherwise."""
+    topic, group = cluster.fresh_name("Retried"), cluster.fresh_name("group")
+    cluster.create_topic(topic, 2)
+    cluster.create_topic(f"%RETRY%{group}", 1)
+    cluster.send(topic=topic, body="again", tags="TagA", keys="key-1", properties={"colour": "blue"})
+
+    consumer = start_for_retries(cluster, group, topic, fail="first", delayLevel=1)
+    first = consumer.wait_event("message", reconsumeTimes=0)
+    second = consumer.wait_event("message", reconsumeTimes=1)
+
+    assert second["atMs"] - first["atMs"] >= RETRY_DELAY_MS - TIMER_SLACK_MS
+    for field in ("topic", "body", "tags", "keys", "msgId", "bornTimestamp"):
+        assert second[field] == first[field], field
+    assert second["properties"]["colour"] == "blue"
+    assert second["properties"]["RETRY_TOPIC"] == topic
+    assert second["accepted"]
+    consumer.finish()
+    assert len(consumer.of("message")) == 2
+
+
+def test_a_message_that_always_fails_ends_among_the_dead_letters(cluster: Cluster) -> None:
+    """After as many deliveries as the consumer allows, and then no more."""
+    topic, group = cluster.fresh_name("Dead"), cluster.fresh_name("group")
+    cluster.create_topic(topic, 1)
+    cluster.create_topic(f"%RETRY%{group}", 1)
+    cluster.send(topic=topic, body="never", tags="TagA", keys="key-1")
+
+    consumer = start_for_retries(cluster, group, topic, fail="always", delayLevel=1, maxReconsume=2)
+    deliveries = consumer.wait_count(3, "message")
+    assert [delivery["reconsumeTimes"] for delivery in deliveries] == [0, 1, 2]
+
+    offsets = cluster.start("Offsets", {"group": cluster.fresh_name("asking")})
+    dead = {"topic": f"%DLQ%{group}", "broker": cluster.broker_name, "queueId": 0}
+    cluster.wait_until(lambda: cluster.route(f"%DLQ%{group}") is not None, "no dead letters", within_s=20)
+    cluster.wait_until(
+        lambda: offsets.ask("answer", {**dead, "ask": "max"}).get("answer") == 1,
+        "no dead letter",
+        within_s=20,
+    )
+    pulled = offsets.ask("answer", {**dead, "ask": "pull", "tags": "*", "offset": 0, "count": 8})["answer"]
+    assert pulled["bodies"] == ["never"]
+    consumer.finish()
+    assert len(consumer.of("message")) == 3
+
+
+def test_a_group_goes_on_where_it_stopped(cluster: Cluster) -> None:
+    """A clean stop commits what was consumed, so a later member gets the rest and nothing twice."""
+    topic, group = cluster.fresh_name("Committed"), cluster.fresh_name("group")
+    cluster.create_topic(topic, 2)
+    for i in range(10):
+        cluster.send(topic=topic, body=f"before {i}")
+    first = cluster.consumer(group, topic)
+    first.wait_count(10, "message")
+    first.finish()
+
+    offsets = cluster.start("Offsets", {"group": group})
+    committed = [
+        offsets.ask(
+            "answer", {"ask": "committed", "topic": topic, "broker": cluster.broker_name, "queueId": q}
+        )
+        for q in range(2)
+    ]
+    assert [answer["answer"] for answer in committed] == [5, 5]
+    offsets.finish()
+
+    for i in range(4):
+        cluster.send(topic=topic, body=f"after {i}")
+    second = cluster.consumer(group, topic)
+    second.wait_count(4, "message")
+    second.finish()
+    assert bodies(second.of("message")) == {f"after {i}" for i in range(4)}
+    assert len(second.of("message")) == 4
+
+
+def bodies(deliveries: list[Event]) -> set[str]:
+    return {delivery["body"] for delivery in deliveries}
+
+
+def start_for_retries(cluster: Cluster, group: str, topic: str, **settings: Any) -> Program:
+    """A consumer that also has its retry queue; its route was known when it started."""
+    consumer = cluster.consumer(group, topic, **settings)
+    consumer.wait_event("queues", topic=f"%RETRY%{group}", queues=[f"{cluster.broker_name}:0"])
+    return consumer

@@ -1,0 +1,136 @@
+"""Name servers and brokers mixed: Apache's broker at ours, our broker at Apache's, one broker at both."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.cli import commands
+from tests.interop import wire
+from tests.interop.apache import (
+    BINARY_HEADERS,
+    SMALL_STORE,
+    ApacheBroker,
+    ApacheNameServer,
+    set_up,
+)
+from tests.interop.cluster import Cluster
+from tests.interop.libra import SOURCES
+from tests.interop.ports import free_broker_port, free_port
+from tests.interop.process import Process
+
+pytestmark = pytest.mark.interop
+FORGOTTEN_SECONDS = 10.0
+GET_ALL_TOPIC_LIST = 206
+
+
+def create_topic(broker: str, topic: str) -> None:
+    done = commands.libra("admin", "updateTopic", "-b", broker, "-t", topic)
+    assert done.code == 0, done
+
+
+def libra(home: Path, *arguments: str) -> Process:
+    home.mkdir(parents=True, exist_ok=True)
+    return Process(
+        f"libra-{arguments[0]}",
+        [sys.executable, "-m", "libramq.cli.main", *arguments],
+        directory=home,
+        env={"PYTHONPATH": os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])},
+    )
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    port = free_port()
+    process = libra(tmp_path_factory.mktemp("ours"), "nameserver", "--port", str(port))
+    try:
+        process.wait_line(f"listens on 127.0.0.1:{port}", within_s=20)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.stop()
+
+
+@pytest.fixture(scope="module")
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    set_up()
+    server = ApacheNameServer(tmp_path_factory.mktemp("theirs"))
+    try:
+        server.wait_ready()
+        yield server.address
+    finally:
+        server.stop()
+
+
+def addresses(namesrv: str) -> dict[str, str]:
+    return {name: data["brokerAddrs"]["0"] for name, data in wire.brokers_of(namesrv).items()}
+
+
+@pytest.mark.parametrize("headers", ["json", "rocketmq"])
+def test_apaches_broker_registers_with_both(ours: str, theirs: str, tmp_path: Path, headers: str) -> None:
+    """They are told the same, and forget a broker that was killed as soon as its connection ends."""
+    name = f"apache-{headers}"
+    broker = ApacheBroker(
+        tmp_path / "broker",
+        namesrv=f"{theirs};{ours}",
+        name=name,
+        properties=BINARY_HEADERS if headers == "rocketmq" else {},
+        settings=SMALL_STORE,
+    )
+    try:
+        broker.process.wait_line("boot success", within_s=60)
+        Cluster.wait_until(lambda: name in addresses(ours), "not registered with ours", within_s=30)
+        Cluster.wait_until(lambda: name in addresses(theirs), "not registered with theirs", within_s=30)
+        assert addresses(ours)[name] == addresses(theirs)[name] == broker.address
+        create_topic(broker.address, f"Both_{headers}")
+        request = (wire.GET_ROUTEINFO_BY_TOPIC, {"topic": f"Both_{headers}"})
+        Cluster.wait_until(
+            lambda: all(wire.ask(one, *request).header["code"] == 0 for one in (ours, theirs)),
+            "no route",
+            within_s=20,
+        )
+        # The same bytes, in either dialect.
+        for version in (wire.VERSION_NOW, wire.VERSION_BEFORE_STANDARD_JSON):
+            assert (
+                wire.ask(ours, *request, version=version).body
+                == wire.ask(theirs, *request, version=version).body
+            )
+        topics = [json.loads(wire.ask(one, GET_ALL_TOPIC_LIST).body)["topicList"] for one in (ours, theirs)]
+        assert sorted(topics[0]) == sorted(topics[1])
+    finally:
+        broker.process.kill()
+    Cluster.wait_until(
+        lambda: name not in addresses(ours), "a killed broker is remembered", within_s=FORGOTTEN_SECONDS
+    )
+
+
+def test_our_broker_registers_with_apaches_name_server(theirs: str, ours: str, tmp_path: Path) -> None:
+    port = free_broker_port()
+    (tmp_path / "broker.conf").write_text(
+        f"brokerName=libra-z\nlistenPort={port}\nstorePathRootDir={tmp_path / 'store'}\n"
+    )
+    with ExitStack() as stack:
+        broker = libra(tmp_path, "broker", "-c", str(tmp_path / "broker.conf"), "-n", f"{theirs};{ours}")
+        stack.callback(broker.kill)
+        Cluster.wait_until(lambda: "libra-z" in addresses(theirs), "not registered", within_s=30)
+        assert addresses(theirs)["libra-z"] == f"127.0.0.1:{port}"
+        assert addresses(ours)["libra-z"] == f"127.0.0.1:{port}"
+        create_topic(f"127.0.0.1:{port}", "AtOurs")
+        request = (wire.GET_ROUTEINFO_BY_TOPIC, {"topic": "AtOurs"})
+        Cluster.wait_until(
+            lambda: wire.ask(theirs, *request).header["code"] == 0, "no route at Apache's", within_s=20
+        )
+        assert wire.ask(theirs, *request).body == wire.ask(ours, *request).body
+        broker.stop()
+        Cluster.wait_until(
+            lambda: "libra-z" not in addresses(theirs), "still registered", within_s=FORGOTTEN_SECONDS
+        )
+
+
+def test_an_unknown_topic_is_answered_alike(theirs: str, ours: str) -> None:
+    replies = [wire.ask(one, wire.GET_ROUTEINFO_BY_TOPIC, {"topic": "Nope"}).header for one in (theirs, ours)]
+    assert replies[0]["code"] == replies[1]["code"] == 17
+    assert replies[0]["remark"] == replies[1]["remark"]

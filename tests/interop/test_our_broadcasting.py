@@ -1,0 +1,70 @@
+"""Our broadcasting consumer against Apache's servers and ours; its offset file against Apache's client."""
+
+from pathlib import Path
+
+import pytest
+
+from libramq.client.local_offset_store import LocalOffsetStore
+from libramq.filesystem import LocalFileSystem
+from libramq.message import Message, MessageQueue
+from libramq.sync import Producer
+from tests.interop.cluster import Cluster
+from tests.interop.members import Members
+
+pytestmark = pytest.mark.interop
+
+QUEUES = 4
+TIMEOUT_S = 30.0
+
+
+def send(cluster: Cluster, topic: str, what: str) -> set[str]:
+    bodies = {f"{what} {number}" for number in range(20)}
+    with Producer(namesrv=cluster.namesrv) as producer:
+        for body in sorted(bodies):
+            producer.send(Message(topic, body.encode()))
+    return bodies
+
+
+def test_everybody_gets_everything_and_goes_on_after_a_restart(cluster: Cluster, tmp_path: Path) -> None:
+    """Two of ours, and one of Java's in the same group."""
+    topic, group = cluster.fresh_name("Broadcast"), cluster.fresh_name("group")
+    cluster.create_topic(topic, QUEUES)
+    members = Members(cluster, topic, group=group, broadcasting=True, local_offsets=str(tmp_path))
+    java = cluster.consumer(
+        group, topic, broadcast=True, **{"rocketmq.client.localOffsetStoreDir": tmp_path / "java"}
+    )
+    try:
+        one, two = (members.start(instance_name=name) for name in ("one", "two"))
+        bodies = send(cluster, topic, "first")
+        for member in (one, two, java):
+            received = [event["body"] for event in member.wait_count(20, "message", within_s=TIMEOUT_S)]
+            assert sorted(received) == sorted(bodies)
+        one.finish()
+        bodies = send(cluster, topic, "while it was away")
+        again = members.start(instance_name="one")
+        received = [event["body"] for event in again.wait_count(20, "message", within_s=TIMEOUT_S)]
+        assert sorted(received) == sorted(bodies)
+        two.wait_count(40, "message", within_s=TIMEOUT_S)
+    finally:
+        members.stop()
+
+
+def test_either_client_reads_the_others_file(cluster: Cluster, tmp_path: Path) -> None:
+    """Java's is read by us; Java begins where we have set its offsets."""
+    topic, group = cluster.fresh_name("Broadcast"), cluster.fresh_name("group")
+    cluster.create_topic(topic, 1)
+    java_home = {"rocketmq.client.localOffsetStoreDir": tmp_path}
+    bodies = send(cluster, topic, "java's")
+    java = cluster.consumer(group, topic, broadcast=True, **java_home)
+    assert {event["body"] for event in java.wait_count(20, "message")} == bodies
+    client_id = java.wait_event("started")["clientId"]
+    java.finish()
+
+    store = LocalOffsetStore(tmp_path, client_id, group, LocalFileSystem())
+    store.load()
+    queue = MessageQueue(topic, cluster.broker_name, 0)
+    assert store.read(queue) == 20
+    store.write([(queue, 17)])
+
+    java = cluster.consumer(group, topic, broadcast=True, **java_home)
+    assert sorted(event["offset"] for event in java.wait_count(3, "message")) == [17, 18, 19]

@@ -1,0 +1,312 @@
+"""Our client against Apache's servers and ours, and beside Apache's Java client in one group."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from libramq.client import ConsumeFrom, by_hash
+from libramq.message import Message, MessageExt, MessageQueue
+from libramq.sync import Admin, Producer, PushConsumer
+from tests.interop.cluster import Cluster
+
+pytestmark = pytest.mark.interop
+
+QUEUES = 4
+DELIVERY_TIMEOUT_S = 20.0
+# A Java member may miss the notification and look for itself every 20 s.
+REBALANCE_TIMEOUT_S = 60.0
+
+
+class Inbox:
+    """A handler that keeps messages, and a way to wait for them."""
+
+    def __init__(self, *, accept: bool = True) -> None:
+        self.messages: list[MessageExt] = []
+        self._accept = accept
+        self._changed = threading.Condition()
+
+    def __call__(self, messages: list[MessageExt]) -> bool:
+        with self._changed:
+            self.messages += messages
+            self._changed.notify_all()
+        return self._accept
+
+    def wait(self, condition: Callable[[], bool], *, within_s: float = DELIVERY_TIMEOUT_S) -> None:
+        with self._changed:
+            assert self._changed.wait_for(condition, within_s), [m.body for m in self.messages]
+
+    def wait_count(self, count: int) -> list[MessageExt]:
+        self.wait(lambda: len(self.messages) >= count)
+        return self.messages
+
+    def bodies(self) -> set[str]:
+        return {message.body.decode() for message in list(self.messages)}
+
+
+def consumer(cluster: Cluster, group: str, topic: str, inbox: Inbox, tags: str = "*") -> PushConsumer:
+    member = PushConsumer(group=group, namesrv=cluster.namesrv, consume_from=ConsumeFrom.FIRST_OFFSET)
+    member.subscribe(topic, tags, inbox)
+    return member
+
+
+def test_what_we_send_arrives_at_javas_consumer(cluster: Cluster) -> None:
+    """In every way of sending, whole and under the id we were told."""
+    topic = cluster.fresh_name("Ours")
+    cluster.create_topic(topic, QUEUES)
+    told = {}
+
+    def message(body: str) -> Message:
+        return Message(
+            topic, body.encode(), tags="TagA", keys=("key-1", "key-2"), properties={"colour": "grün"}, flag=7
+        )
+
+    with Producer(namesrv=cluster.namesrv) as producer:
+        told["one ü"] = producer.send(message("one ü"))
+        told["hash"] = producer.send(message("hash"), selector=by_hash("N14228"))
+        queue = MessageQueue(topic, cluster.broker_name, 2)
+        told["queue"] = producer.send(message("queue"), queue=queue)
+        assert told["queue"].queue == queue
+        large = "compressed " * 1_000
+        told[large] = producer.send(message(large))
+        batch = [message(f"batch {i}") for i in range(3)]
+        told |= {
+            each.body.decode(): sent for each, sent in zip(batch, producer.send_batch(batch), strict=True)
+        }
+        for i in range(50):
+            body = f"nowait {i}"
+            producer.send_nowait(message(body), lambda sent, body=body: told.__setitem__(body, sent))
+        producer.flush()
+        producer.send_oneway(message("oneway"))
+
+    java = cluster.consumer(cluster.fresh_name("group"), topic)
+    received = {delivery["body"]: delivery for delivery in java.wait_count(58, "message")}
+    assert received.keys() == told.keys() | {"oneway"}
+    for body, delivery in received.items():
+        assert (delivery["tags"], delivery["keys"], delivery["flag"]) == ("TagA", "key-1 key-2", 7)
+        assert delivery["properties"]["colour"] == "grün"
+        if body != "oneway":
+            assert (delivery["queueId"], delivery["offset"]) == (
+                told[body].queue.queue_id,
+                told[body].queue_offset,
+            )
+            assert delivery["msgId"] == told[body].message_id
+
+
+def test_the_first_send_creates_the_topic(cluster: Cluster) -> None:
+    """As the broker's configuration allows, with four queues."""
+    topic = cluster.fresh_name("Created")
+    with Producer(namesrv=cluster.namesrv) as producer:
+        producer.send(Message(topic, b"x"))
+    inbox = Inbox()
+    with consumer(cluster, cluster.fresh_name("group"), topic, inbox) as member:
+        inbox.wait_count(1)
+        assert len([queue for queue in member.assignment() if queue.topic == topic]) == 4
+
+
+def test_we_receive_what_javas_producer_sends(cluster: Cluster) -> None:
+    """Only our tags, inflated, with everything that was put on it."""
+    topic = cluster.fresh_name("Theirs")
+    cluster.create_topic(topic, QUEUES)
+    sent = cluster.send(
+        topic=topic, body="compressed ", repeat=1_000, tags="Aa", keys="k", properties={"colour": "blau"}
+    )
+    cluster.send(topic=topic, body="the same hash", tags="BB")
+    cluster.send(topic=topic, body="another", tags="C")
+    cluster.send(topic=topic, body="no tag")
+    cluster.send(kind="batch", topic=topic, messages=[{"body": f"b{i}", "tags": "D"} for i in range(3)])
+    inbox = Inbox()
+    with consumer(cluster, cluster.fresh_name("group"), topic, inbox, "Aa || D"):
+        inbox.wait_count(4)
+    assert inbox.bodies() == {"compressed " * 1_000, "b0", "b1", "b2"}
+    first = next(message for message in inbox.messages if message.tags == "Aa")
+    assert (first.message_id, first.queue_offset) == (sent["msgId"], sent["offset"])
+    assert (first.keys, first.properties["colour"], first.reconsume_times) == (("k",), "blau", 0)
+    assert first.broker_name == cluster.broker_name
+
+
+def test_an_idle_consumer_gets_a_message_at_once(cluster: Cluster) -> None:
+    """Its pulls are held at the broker."""
+    topic = cluster.fresh_name("Idle")
+    cluster.create_topic(topic, 2)
+    inbox = Inbox()
+    with consumer(cluster, cluster.fresh_name("group"), topic, inbox), Producer(namesrv=cluster.namesrv) as p:
+        p.send(Message(topic, b"first"))
+        inbox.wait_count(1)
+        for i in range(5):
+            p.send(Message(topic, b"%d" % i))
+            inbox.wait(lambda count=i + 2: len(inbox.messages) == count, within_s=2.0)
+
+
+def test_a_new_member_goes_on_where_the_last_one_stopped(cluster: Cluster) -> None:
+    """Ours after ours, Java's after ours, ours after Java's: what was done is committed."""
+    topic, group = cluster.fresh_name("Going"), cluster.fresh_name("group")
+    cluster.create_topic(topic, QUEUES)
+    with Producer(namesrv=cluster.namesrv) as producer:
+
+        def send(what: str) -> set[str]:
+            bodies = {f"{what} {i}" for i in range(20)}
+            for body in bodies:
+                producer.send(Message(topic, body.encode()))
+            return bodies
+
+        for turn in ("ours", "ours again"):
+            sent = send(turn)
+            inbox = Inbox()
+            with consumer(cluster, group, topic, inbox):
+                inbox.wait_count(20)
+            assert inbox.bodies() == sent
+
+        sent = send("java's")
+        java = cluster.consumer(group, topic)
+        assert {delivery["body"] for delivery in java.wait_count(20, "message")} == sent
+        java.finish()
+
+        sent = send("at last")
+        inbox = Inbox()
+        with consumer(cluster, group, topic, inbox):
+            inbox.wait_count(20)
+        assert inbox.bodies() == sent
+    with Admin(namesrv=cluster.namesrv) as admin:
+        offsets = [offset for queue, offset in admin.consume_stats(group).items() if queue.topic == topic]
+    assert len(offsets) == QUEUES
+    assert all(offset.broker_offset == offset.consumer_offset for offset in offsets)
+
+
+def test_a_message_that_always_fails_ends_among_the_dead_letters(cluster: Cluster) -> None:
+    """With no retries allowed, at once; its offset is passed."""
+    topic, group = cluster.fresh_name("Dead"), cluster.fresh_name("group")
+    cluster.create_topic(topic, 1)
+    with Producer(namesrv=cluster.namesrv) as producer:
+        producer.send(Message(topic, b"never"))
+    inbox = Inbox(accept=False)
+    member = PushConsumer(
+        group=group, namesrv=cluster.namesrv, consume_from=ConsumeFrom.FIRST_OFFSET, max_reconsume_times=0
+    )
+    member.subscribe(topic, "*", inbox)
+    with member, Admin(namesrv=cluster.namesrv) as admin:
+        inbox.wait_count(1)
+        dead_letters = f"%DLQ%{group}"
+        cluster.wait_until(
+            lambda: cluster.route(dead_letters) is not None, "no dead letter queue", within_s=20
+        )
+        cluster.wait_until(
+            lambda: sum(ends.max_offset for ends in admin.topic_stats(dead_letters).values()) == 1,
+            "no dead letter",
+            within_s=20,
+        )
+    assert len(inbox.messages) == 1
+
+
+def test_a_failed_message_comes_back(cluster: Cluster) -> None:
+    """Through the retry topic, which we find when the broker has made it; after the first delay of 10 s."""
+    topic, group = cluster.fresh_name("Retried"), cluster.fresh_name("group")
+    cluster.create_topic(topic, 1)
+    with Producer(namesrv=cluster.namesrv) as producer:
+        sent = producer.send(Message(topic, b"again", tags="a", keys="k"))
+    tries: list[MessageExt] = []
+    again = threading.Event()
+
+    def handle(messages: list[MessageExt]) -> bool:
+        tries.extend(messages)
+        if tries[-1].reconsume_times:
+            again.set()
+        return bool(tries[-1].reconsume_times)
+
+    member = PushConsumer(group=group, namesrv=cluster.namesrv, consume_from=ConsumeFrom.FIRST_OFFSET)
+    member.subscribe(topic, "a", handle)
+    with member:
+        assert again.wait(30)
+    first, second = tries
+    assert (second.topic, second.body, second.tags, second.keys) == (topic, b"again", "a", ("k",))
+    assert (second.message_id, second.reconsume_times) == (sent.message_id, 1)
+    assert first.message_id == second.message_id
+
+
+def test_java_and_we_share_a_group(cluster: Cluster) -> None:
+    """Both compute the same allocation; each message comes once, and who is left takes all."""
+    topic, group = cluster.fresh_name("Mixed"), cluster.fresh_name("group")
+    cluster.create_topic(topic, 8)
+    inbox = Inbox()
+    ours = consumer(cluster, group, topic, inbox)
+    with Producer(namesrv=cluster.namesrv) as producer:
+        with ours:
+            java = cluster.consumer(group, topic)
+            name = cluster.broker_name
+
+            def shares() -> tuple[set[str], set[str]]:
+                mine = {f"{name}:{queue.queue_id}" for queue in ours.assignment() if queue.topic == topic}
+                return mine, set(java.of("queues", topic=topic)[-1]["queues"])
+
+            cluster.wait_until(
+                lambda: list(map(len, shares())) == [4, 4], "no even share", within_s=REBALANCE_TIMEOUT_S
+            )
+            mine, theirs = shares()
+            assert mine | theirs == {f"{name}:{queue_id}" for queue_id in range(8)}
+            for i in range(40):
+                producer.send(Message(topic, f"both {i}".encode()))
+
+            def received() -> Counter[str]:
+                bodies = [message.body.decode() for message in list(inbox.messages)]
+                return Counter(bodies + [delivery["body"] for delivery in java.of("message")])
+
+            cluster.wait_until(lambda: len(received()) == 40, "not all of both", within_s=DELIVERY_TIMEOUT_S)
+            assert set(received().values()) == {1}
+            assert inbox.messages
+            assert java.of("message")
+        cluster.wait_until(lambda: len(shares()[1]) == 8, "not all left", within_s=REBALANCE_TIMEOUT_S)
+        for i in range(8):
+            producer.send(Message(topic, f"alone {i}".encode()))
+        cluster.wait_until(
+            lambda: {f"alone {i}" for i in range(8)} <= set(received()),
+            "not all of alone",
+            within_s=DELIVERY_TIMEOUT_S,
+        )
+
+
+def test_members_of_ours_come_and_go_while_messages_flow(cluster: Cluster) -> None:
+    """Every message at least once, and hardly one twice."""
+    topic, group = cluster.fresh_name("Flow"), cluster.fresh_name("group")
+    cluster.create_topic(topic, 8)
+    inbox = Inbox()
+    done = threading.Event()
+    sent = 0
+
+    def send() -> None:
+        nonlocal sent
+        with Producer(namesrv=cluster.namesrv) as producer:
+            while not done.wait(0.002):
+                producer.send(Message(topic, b"%d" % sent))
+                sent += 1
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        members = [consumer(cluster, group, topic, inbox) for _ in range(3)]
+
+        def owned(count: int) -> None:
+            """Until the running members own all queues, evenly."""
+            running = members[:count]
+            cluster.wait_until(
+                lambda: (
+                    sorted(queue for each in running for queue in each.assignment() if queue.topic == topic)
+                    == [MessageQueue(topic, cluster.broker_name, number) for number in range(8)]
+                ),
+                f"{count} members do not own the queues",
+                within_s=DELIVERY_TIMEOUT_S,
+            )
+
+        for count, member in enumerate(members, start=1):
+            member.start()
+            owned(count)
+        for count in (2, 1):
+            members[count].stop()
+            owned(count)
+    finally:
+        done.set()
+        sender.join()
+    inbox.wait(lambda: len(inbox.bodies()) == sent)
+    members[0].stop()
+    twice = len(inbox.messages) - sent
+    assert twice <= sent // 20, f"{twice} of {sent} came twice"

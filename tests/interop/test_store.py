@@ -1,0 +1,153 @@
+"""One store directory, Apache's message store and ours by turns: stopped cleanly and killed."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from libramq.message import MessageExt, decode_records, tag_code
+from libramq.message.properties import encode_properties
+from libramq.store import MessageStore, StoreMessage
+from libramq.store.timestamp_search import Boundary
+from tests.fakes import ManualClock
+from tests.interop.apache import java
+from tests.store.stores import BORN, flush, kill, open_store
+
+pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("_programs")]
+
+TOPIC, QUEUES = "Shared", 3
+COMMIT_LOG_FILE, CONSUME_QUEUE_FILE = 1 << 16, 20 * 100
+JAVA_TIMEOUT_S = 90.0
+
+
+def open_ours(root: Path, clock: ManualClock) -> MessageStore:
+    return open_store(
+        root,
+        clock=clock,
+        mapped_file_size_commit_log=COMMIT_LOG_FILE,
+        mapped_file_size_consume_queue=CONSUME_QUEUE_FILE,
+    )
+
+
+def append_ours(store: MessageStore, clock: ManualClock, count: int) -> None:
+    for i in range(count):
+        properties = encode_properties({"TAGS": "libra", "KEYS": f"key{i}"})
+        body = b"libra %d" % i + b"." * 200
+        sent = StoreMessage(TOPIC, i % QUEUES, body, properties, tag_code("libra"), born_host=BORN)
+        assert store.append_batch([sent])[0].is_ok
+        clock.advance(i % 3)
+
+
+def read_ours(store: MessageStore) -> list[MessageExt]:
+    messages: list[MessageExt] = []
+    for queue_id in range(QUEUES):
+        offset = store.min_offset(TOPIC, queue_id)
+        while (result := store.read(TOPIC, queue_id, offset, 32)).count:
+            messages += decode_records(b"".join(result.data))
+            offset = result.next_offset
+    return messages
+
+
+def run_apache(root: Path, home: Path, **properties: object) -> list[dict[str, Any]]:
+    """Let Apache's store open the directory, append, and say what it finds."""
+    home.mkdir(exist_ok=True)
+    settings = {
+        "root": root,
+        "topic": TOPIC,
+        "queues": QUEUES,
+        "commitLogFile": COMMIT_LOG_FILE,
+        "consumeQueueFile": CONSUME_QUEUE_FILE,
+        **properties,
+    }
+    command = java("Store", home=home, properties=settings)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=JAVA_TIMEOUT_S, check=False, cwd=home
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def said(lines: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    """What Apache read, as ours says it."""
+    return [
+        (
+            line["queue"],
+            line["offset"],
+            line["physical"],
+            line["body"],
+            line["tags"],
+            line["id"],
+            line["stored"],
+        )
+        for line in lines
+        if line["event"] == "message"
+    ]
+
+
+def seen(store: MessageStore) -> list[tuple[Any, ...]]:
+    return [
+        (
+            m.queue_id,
+            m.queue_offset,
+            m.physical_offset,
+            m.body.decode(),
+            m.tags,
+            m.message_id,
+            m.store_timestamp_ms,
+        )
+        for m in read_ours(store)
+    ]
+
+
+def test_both_read_and_continue_what_the_other_wrote(tmp_path: Path) -> None:
+    root, home, clock = tmp_path / "store", tmp_path / "home", ManualClock()
+    store = open_ours(root, clock)
+    append_ours(store, clock, 400)
+    expected = seen(store)
+    store.close()
+
+    found = run_apache(root, home, append=31)
+    assert set(expected) < set(said(found))
+    assert len(said(found)) == 431
+
+    store = open_ours(root, clock)
+    assert store.recovery is not None
+    assert store.recovery.clean
+    assert seen(store) == said(found)
+    append_ours(store, clock, 50)
+    expected = seen(store)
+    flush(store)
+    append_ours(store, clock, 7)
+    expected = seen(store)
+    kill(store)
+
+    found = run_apache(root, home, append=5, halt=True)  # Recovers from our kill, and is killed itself.
+    assert set(expected) < set(said(found))
+    assert len(said(found)) == 431 + 57 + 5
+
+    store = open_ours(root, clock)
+    assert store.recovery is not None
+    assert not store.recovery.clean
+    assert seen(store) == said(found)
+    store.close()
+
+
+def test_timestamps_are_found_where_apache_finds_them(tmp_path: Path) -> None:
+    """Within one consume queue file; between files upstream chooses by file."""
+    root, clock = tmp_path / "store", ManualClock()
+    store = open_ours(root, clock)
+    append_ours(store, clock, 120)
+    times = [m.store_timestamp_ms for m in read_ours(store) if m.queue_id == 0]
+    store.close()
+    wanted = (times[0] - 5, times[0], times[7], times[7] + 1, times[-1], times[-1] + 5)
+    lines = run_apache(root, tmp_path / "home", timestamps=",".join(map(str, wanted)))
+    found = {line["timestamp"]: line for line in lines if line["event"] == "at"}
+    assert found.keys() == set(wanted)
+    store = open_ours(root, clock)
+    for timestamp_ms, line in found.items():
+        for boundary in Boundary:
+            ours = store.offset_by_timestamp(TOPIC, 0, timestamp_ms, boundary)
+            assert ours == line[boundary.value], (timestamp_ms, boundary)
+    store.close()

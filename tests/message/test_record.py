@@ -1,0 +1,244 @@
+"""The record and the batch item: vectors, round trips, and whatever else a peer may send."""
+
+import contextlib
+import random
+import string
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from libramq.errors import InvalidMessage, RemoteProtocolError, StoreCorrupt
+from libramq.message import (
+    BatchItem,
+    decode_batch,
+    decode_record,
+    decode_records,
+    encode_batch,
+    encode_record,
+)
+from libramq.message import sys_flag as flags
+from libramq.message.batch import decode_item
+from libramq.message.compression import compress_body, decompress_body
+from libramq.message.ids import encode_host
+from libramq.message.properties import decode_properties, encode_properties, find_property
+from libramq.message.record import encode_message, has_good_crc, peek_record, record_size
+
+# store.md §24, computed there from the rules of MessageDecoder.java.
+RECORD = bytes.fromhex(
+    "00000068 daa320a7 3610a686 00000003 00000000 0000000000000007 00000000000003e8 00000000"
+    "0000018bcfe56800 7f00000100001388 0000018bcfe56801 7f00000100002a9f 00000000 0000000000000000"
+    "00000005 68656c6c6f 01 54 0007 54414753014102"
+)
+ITEM = bytes.fromhex("0000001f000000000000000000000000000000026869000754414753014102")
+
+names = st.text(string.ascii_letters + string.digits + "%|_-", min_size=1, max_size=200)
+texts = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=20
+)
+i32 = st.integers(-(1 << 31), (1 << 31) - 1)
+i64 = st.integers(-(1 << 63), (1 << 63) - 1)
+hosts = st.tuples(st.ip_addresses().map(str), st.integers(0, 65535))
+records = st.fixed_dictionaries(
+    {
+        "topic": names,
+        "queue_id": i32,
+        "queue_offset": i64,
+        "physical_offset": i64,
+        "body": st.binary(max_size=300),
+        "properties": st.dictionaries(texts, texts, max_size=4).map(encode_properties),
+        "flag": i32,
+        "sys_flag": st.sampled_from([0, 2, 4, 8, 0xC, 0xC0]),
+        "born_timestamp_ms": i64,
+        "born_host": hosts.map(encode_host),
+        "store_timestamp_ms": i64,
+        "store_host": hosts.map(encode_host),
+        "reconsume_times": i32,
+        "prepared_transaction_offset": i64,
+    }
+)
+
+
+def test_the_vector_is_read_and_written():
+    decoded = decode_record(RECORD)
+    assert decoded is not None
+    message, end = decoded
+    assert end == 104
+    assert (message.topic, message.queue_id, message.queue_offset) == ("T", 3, 7)
+    assert (message.physical_offset, message.store_size, message.body) == (1000, 104, b"hello")
+    assert message.born_host == ("127.0.0.1", 5000)
+    assert message.store_host == ("127.0.0.1", 10911)
+    assert (message.born_timestamp_ms, message.store_timestamp_ms) == (1700000000000, 1700000000001)
+    assert message.body_crc == 907060870
+    assert message.tags == "A"
+    assert message.message_id == "7F00000100002A9F00000000000003E8"
+    assert encode_message(message) == RECORD
+
+
+@given(records)
+def test_what_is_encoded_is_decoded(fields):
+    """Both topic lengths, both host lengths, any numbers."""
+    data = encode_record(**fields)
+    decoded = decode_record(data + b"\0\0\0", 0, check_crc=True)
+    assert decoded is not None
+    message, end = decoded
+    assert end == len(data) == message.store_size
+    assert len(data) == record_size(
+        fields["topic"], len(fields["body"]), len(fields["properties"]), message.sys_flag
+    )
+    for name in ("topic", "queue_id", "queue_offset", "physical_offset", "body", "flag", "reconsume_times"):
+        assert getattr(message, name) == fields[name], name
+    assert encode_host(message.born_host) == fields["born_host"]
+    assert message.properties == decode_properties(fields["properties"])
+    assert encode_message(message) == data
+    head = peek_record(data)
+    assert head is not None
+    assert has_good_crc(data, head)
+    assert head[3:8] == (
+        message.queue_id, message.queue_offset, message.physical_offset, message.sys_flag,
+        message.store_timestamp_ms,
+    )  # fmt: skip
+    assert (head.topic, head.properties) == (fields["topic"], fields["properties"])
+
+
+def test_a_record_is_none_until_it_is_whole():
+    for end in range(len(RECORD)):
+        assert decode_record(RECORD[:end]) is None
+        assert peek_record(RECORD[:end]) is None
+    with pytest.raises(RemoteProtocolError, match="cut off"):
+        decode_records(RECORD + RECORD[:-1])
+    assert len(decode_records(RECORD * 3)) == 3
+
+
+@settings(max_examples=300)
+@given(st.binary(max_size=200), st.data())
+def test_garbage_raises_the_typed_error_and_nothing_else(garbage, data):
+    """Random bytes, and right records with a few bytes of them changed."""
+    changed = bytearray(RECORD)
+    for _ in range(data.draw(st.integers(1, 4))):
+        changed[data.draw(st.integers(0, len(RECORD) - 1))] = data.draw(st.integers(0, 255))
+    for candidate in (garbage, RECORD[:8] + garbage, bytes(changed)):
+        for decode, error in ((decode_record, RemoteProtocolError), (peek_record, StoreCorrupt)):
+            with contextlib.suppress(error):
+                decode(candidate)
+
+
+def test_a_flipped_byte_of_the_body_is_noticed_when_asked():
+    changed = bytearray(RECORD)
+    changed[88] ^= 1
+    assert decode_record(bytes(changed)) is not None
+    with pytest.raises(RemoteProtocolError, match="checksum"):
+        decode_record(bytes(changed), check_crc=True)
+
+
+def test_long_topics_have_two_length_bytes():
+    short = encode_record(
+        topic="t" * 127, queue_id=0, queue_offset=0, physical_offset=0, body=b"", properties=b""
+    )
+    long = encode_record(
+        topic="t" * 128, queue_id=0, queue_offset=0, physical_offset=0, body=b"", properties=b""
+    )
+    assert short[4:8].hex() == "daa320a7"
+    assert long[4:8].hex() == "daa320ab"
+    assert len(long) == len(short) + 2
+
+
+def test_properties_that_do_not_fit_are_refused():
+    with pytest.raises(InvalidMessage, match="32768 bytes of properties"):
+        encode_record(
+            topic="t", queue_id=0, queue_offset=0, physical_offset=0, body=b"", properties=b"p" * 32768
+        )
+
+
+@pytest.mark.parametrize(
+    "compression",
+    [flags.COMPRESSION_UNNAMED, flags.COMPRESSION_ZLIB, flags.COMPRESSION_LZ4, flags.COMPRESSION_ZSTD],
+)
+def test_a_compressed_body_comes_out_as_it_was(compression):
+    if compression == flags.COMPRESSION_LZ4:
+        pytest.importorskip("lz4")
+    if compression == flags.COMPRESSION_ZSTD:
+        pytest.importorskip("zstandard")
+    body = b"flight " * 1000
+    packed = compress_body(body, compression)
+    assert len(packed) < len(body)
+    sys_flag = flags.COMPRESSED | compression
+    data = encode_record(
+        topic="t",
+        queue_id=0,
+        queue_offset=0,
+        physical_offset=0,
+        body=packed,
+        properties=b"",
+        sys_flag=sys_flag,
+    )
+    decoded = decode_record(data)
+    raw = decode_record(data, decompress=False)
+    assert decoded is not None
+    assert raw is not None
+    assert (decoded[0].body, raw[0].body) == (body, packed)
+    with pytest.raises(RemoteProtocolError, match="unpacks to more"):
+        decompress_body(packed, sys_flag, bytes_max=6999)
+    assert decompress_body(packed, sys_flag, bytes_max=7000) == body
+    for broken in (packed[:-5], b"nonsense"):
+        if compression == flags.COMPRESSION_ZSTD and broken != b"nonsense":
+            continue  # Its reader takes an early end for the end.
+        with pytest.raises(RemoteProtocolError):
+            decompress_body(broken, sys_flag)
+
+
+def test_the_batch_vector_is_read_and_written():
+    item = BatchItem(0, b"hi", b"TAGS\x01A\x02")
+    assert encode_batch([item]) == ITEM
+    assert decode_batch(ITEM * 2) == [item, item]
+    for end in range(len(ITEM)):
+        assert decode_item(ITEM[:end], 0) is None
+        if end:
+            with pytest.raises(RemoteProtocolError):
+                decode_batch(ITEM + ITEM[:end])
+
+
+@given(st.lists(st.tuples(i32, st.binary(max_size=50), st.binary(max_size=50)).map(lambda t: BatchItem(*t))))
+def test_batches_round_trip(items):
+    assert decode_batch(encode_batch(items)) == items
+
+
+@given(st.binary(max_size=100))
+def test_garbage_for_a_batch_raises_the_typed_error_and_nothing_else(garbage):
+    with contextlib.suppress(RemoteProtocolError):
+        decode_batch(garbage)
+
+
+@given(st.dictionaries(texts, texts, max_size=6))
+def test_properties_round_trip_and_are_found_singly(properties):
+    data = encode_properties(properties)
+    assert decode_properties(data) == properties
+    assert decode_properties(data.removesuffix(b"\x02")) == properties
+    for name, value in properties.items():
+        assert find_property(data, name.encode()) == value.encode()
+
+
+def test_pairs_with_an_empty_half_vanish():
+    assert decode_properties(b"a\x01\x02b\x01c\x02\x01d\x02e\x02f\x01g\x01h") == {"b": "c", "f": "g\x01h"}
+    assert encode_properties({"a": "", "b": "c"}) == b"b\x01c\x02"
+    assert find_property(b"ab\x011\x02b\x012\x02", b"b") == b"2"
+    assert find_property(b"ab\x011\x02", b"b") is None
+
+
+def test_random_seeded_records_survive_being_fed_in_pieces():
+    rng = random.Random(7)
+    stream = b"".join(
+        encode_record(
+            topic="t" * rng.randint(1, 140), queue_id=i, queue_offset=i, physical_offset=i,
+            body=rng.randbytes(rng.randint(0, 80)), properties=b"",
+        )
+        for i in range(40)
+    )  # fmt: skip
+    buffer, seen = b"", []
+    for position in range(len(stream)):
+        buffer += stream[position : position + 1]
+        if (decoded := decode_record(buffer)) is not None:
+            seen.append(decoded[0].queue_id)
+            buffer = buffer[decoded[1] :]
+    assert seen == list(range(40))
+    assert not buffer

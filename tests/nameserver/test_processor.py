@@ -1,0 +1,192 @@
+"""What a name server answers, as Apache's tools and clients read it."""
+
+import json
+
+import pytest
+
+from libramq.auth.authorizer import AllowAll
+from libramq.codes import RequestCode, ResponseCode
+from libramq.nameserver.processor import NameServerProcessor
+from libramq.nameserver.route_info import RouteInfo
+from libramq.remoting import fastjson
+from libramq.remoting.body.codec import encode_body
+from libramq.remoting.body.topic_config import RegisterBrokerBody
+from libramq.remoting.command import FLAG_ONEWAY, Command, Serialization
+from libramq.remoting.headers import encode_header
+from libramq.rpc.endpoint import Endpoint
+from tests.fakes import FakePeer, ManualClock
+from tests.nameserver.tables import header, table
+
+BROKER_EXT = {
+    "clusterName": "DefaultCluster",
+    "brokerAddr": "10.0.0.1:10911",
+    "brokerName": "broker-a",
+    "brokerId": "0",
+}
+
+
+class Server:
+    """A name server without sockets."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.routes = RouteInfo()
+        self.endpoint = Endpoint(
+            clock=self.clock,
+            authorizer=AllowAll(),
+            processors=NameServerProcessor(self.routes).processors(),
+        )
+        self.broker = FakePeer()
+
+    def ask(self, code: int, ext=None, body=b"", *, peer=None, version=479, flag=0) -> Command:
+        peer = peer or self.broker
+        peer.replies.clear()
+        request = Command(code=code, ext=ext or {}, body=body, version=version, opaque=77, flag=flag)
+        self.endpoint.received(peer, [request])
+        if flag & FLAG_ONEWAY:
+            assert peer.replies == []
+            return request
+        (reply,) = peer.replies
+        assert reply.opaque == 77
+        assert reply.is_response
+        return reply
+
+    def register(self, *topics: str, **more) -> Command:
+        body = encode_body(RegisterBrokerBody(topic_config_serialize_wrapper=table(*topics)))
+        return self.ask(RequestCode.REGISTER_BROKER, encode_header(header(**more)), body)
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+def test_a_registration_answers_a_table(server):
+    reply = server.register("T", "U")
+    assert reply.code == ResponseCode.SUCCESS
+    assert fastjson.loads(reply.body) == {"table": {}}
+    assert reply.ext == {}
+
+
+def test_a_slave_is_told_its_master(server):
+    server.register("T", "U", ha="10.0.0.1:10912")
+    reply = server.register("T", "U", address="10.0.0.2:10911", id_=1)
+    assert reply.ext == {"masterAddr": "10.0.0.1:10911", "haServerAddr": "10.0.0.1:10912"}
+
+
+def test_a_registration_without_its_mandatory_fields_is_refused(server):
+    reply = server.ask(RequestCode.REGISTER_BROKER, {"brokerName": "b"})
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert "brokerAddr" in (reply.remark or "")
+
+
+def test_an_unknown_topic_is_answered_in_apaches_words(server):
+    reply = server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "Nope"})
+    assert reply.code == ResponseCode.TOPIC_NOT_EXIST
+    assert reply.remark == (
+        "No topic route info in name server for the topic: Nope"
+        "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "flag", "standard"),
+    [(401, None, True), (479, "false", True), (400, None, False), (400, "true", True), (393, "false", False)],
+)
+def test_the_dialect_of_a_route_depends_on_who_asks(server, version, flag, standard):
+    server.register("T", "U")
+    ext = {"topic": "T"} | ({"acceptStandardJsonOnly": flag} if flag else {})
+    reply = server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext, version=version)
+    assert (b'"brokerAddrs":{"0":"10.0.0.1:10911"}' in reply.body) == standard
+    assert (b'"brokerAddrs":{0:"10.0.0.1:10911"}' in reply.body) != standard
+    if standard:
+        json.loads(reply.body)
+    assert b"null" not in reply.body
+    route = fastjson.loads(reply.body)
+    assert route["queueDatas"] == [
+        {"brokerName": "broker-a", "perm": 6, "readQueueNums": 4, "topicSysFlag": 0, "writeQueueNums": 4}
+    ]
+    assert route["filterServerTable"] == {}
+
+
+def test_standard_json_is_ascii(server):
+    server.register("T", "U", name="bröker")
+    reply = server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+    assert reply.body.isascii()
+    assert json.loads(reply.body)["brokerDatas"][0]["brokerName"] == "bröker"
+
+
+def test_cluster_info_is_in_the_loose_dialect_whoever_asks(server):
+    server.register("T", "U")
+    reply = server.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+    assert b'"brokerAddrs":{0:"10.0.0.1:10911"}' in reply.body
+    assert fastjson.loads(reply.body)["clusterAddrTable"] == {"DefaultCluster": ["broker-a"]}
+
+
+def test_lists_of_topics(server):
+    server.register("T", "U")
+    assert fastjson.loads(server.ask(206).body) == {"topicList": ["T", "U"]}
+    assert fastjson.loads(server.ask(224, {"cluster": "DefaultCluster"}).body) == {"topicList": ["T", "U"]}
+    assert fastjson.loads(server.ask(224, {"cluster": "Nope"}).body) == {"topicList": []}
+    assert fastjson.loads(server.ask(304).body) == {
+        "topicList": ["DefaultCluster", "broker-a"],
+        "brokerAddr": "10.0.0.1:10911",
+    }
+
+
+def test_the_data_version_says_whether_to_register_again(server):
+    version = {"stateVersion": 0, "timestamp": 1, "counter": 1}
+    unknown = server.ask(RequestCode.QUERY_DATA_VERSION, BROKER_EXT, json.dumps(version).encode())
+    assert unknown.ext == {"changed": "true"}
+    assert unknown.body == b""
+    server.register("T", "U")
+    same = server.ask(RequestCode.QUERY_DATA_VERSION, BROKER_EXT, json.dumps(version).encode())
+    assert same.ext == {"changed": "false"}
+    assert fastjson.loads(same.body) == version
+    newer = json.dumps(version | {"counter": 2}).encode()
+    assert server.ask(RequestCode.QUERY_DATA_VERSION, BROKER_EXT, newer).ext == {"changed": "true"}
+
+
+@pytest.mark.parametrize("code", [RequestCode.QUERY_DATA_VERSION, RequestCode.BROKER_HEARTBEAT])
+def test_signs_of_life_keep_a_broker(server, code):
+    server.register("T", "U")
+    server.clock.advance(100_000)
+    body = b'{"counter":1,"stateVersion":0,"timestamp":1}' if code == RequestCode.QUERY_DATA_VERSION else b""
+    assert server.ask(code, BROKER_EXT, body).code == ResponseCode.SUCCESS
+    server.clock.advance(100_000)
+    assert server.routes.expire(server.clock.monotonic_ms()) == ([], [])
+
+
+def test_a_broker_unregisters_itself_and_nobody_else(server):
+    server.register("T", "U")
+    stranger = FakePeer("127.0.0.1:6")
+    refused = server.ask(RequestCode.UNREGISTER_BROKER, BROKER_EXT, peer=stranger)
+    assert refused.code == ResponseCode.NO_PERMISSION
+    assert server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == ResponseCode.SUCCESS
+    assert server.ask(RequestCode.UNREGISTER_BROKER, BROKER_EXT).code == ResponseCode.SUCCESS
+    assert server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_a_topic_is_deleted(server):
+    server.register("T", "U")
+    server.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T", "clusterName": "Other"})
+    assert server.routes.route("T") is not None
+    server.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": "T"})
+    assert server.routes.route("T") is None
+
+
+def test_what_a_name_server_does_not_serve(server):
+    reply = server.ask(RequestCode.PULL_MESSAGE)
+    assert (reply.code, reply.remark) == (3, " request type 11 not supported")
+
+
+def test_a_one_way_request_is_not_answered(server):
+    server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}, flag=FLAG_ONEWAY)
+
+
+def test_the_answer_is_in_the_header_form_of_the_request(server):
+    for form in Serialization:
+        server.broker.replies.clear()
+        request = Command(code=206, serialization=form)
+        server.endpoint.received(server.broker, [request])
+        assert server.broker.replies[0].serialization == form

@@ -1,0 +1,86 @@
+"""The bytes of a registration: JSON, compressed, broken."""
+
+import zlib
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from libramq.errors import BrokerError, RemoteProtocolError
+from libramq.nameserver import registration
+from libramq.nameserver.registration import decode_registration, encode_compressed
+from libramq.remoting.body.codec import encode_body
+from libramq.remoting.body.topic_config import RegisterBrokerBody
+from tests.nameserver.tables import table
+
+WRAPPER = table("TopicA", "%RETRY%group", queues=3, counter=7)
+JSON = encode_body(RegisterBrokerBody(topic_config_serialize_wrapper=WRAPPER))
+NOW = 479
+
+
+def test_json_and_compressed_say_the_same():
+    compressed = encode_compressed(WRAPPER)
+    assert decode_registration(JSON, compressed=False, version=NOW) == WRAPPER
+    assert decode_registration(compressed, compressed=True, version=NOW) == WRAPPER
+
+
+def test_a_compressed_body_is_known_by_its_first_byte():
+    """Apache's broker says compressed=false of a body that it did compress."""
+    assert decode_registration(encode_compressed(WRAPPER), compressed=False, version=NOW) == WRAPPER
+
+
+def test_a_broker_before_5_0_sends_no_mappings():
+    raw = zlib.decompress(encode_compressed(WRAPPER))
+    without_mappings = zlib.compress(raw[:-4])
+    assert decode_registration(without_mappings, compressed=True, version=399) == WRAPPER
+    with pytest.raises(RemoteProtocolError):
+        decode_registration(without_mappings, compressed=True, version=NOW)
+
+
+def test_a_broker_before_3_0_11_sends_the_bare_table():
+    assert decode_registration(encode_body(WRAPPER), compressed=False, version=36) == WRAPPER
+
+
+def test_no_body_is_an_empty_table():
+    assert decode_registration(b"", compressed=False, version=NOW).topic_config_table == {}
+
+
+def test_the_checksum_is_crc32_without_its_sign():
+    crc = zlib.crc32(JSON) & 0x7FFF_FFFF
+    assert decode_registration(JSON, compressed=False, version=NOW, crc=crc) == WRAPPER
+    with pytest.raises(BrokerError, match="crc32 not match"):
+        decode_registration(JSON, compressed=False, version=NOW, crc=crc ^ 1)
+    assert zlib.crc32(b"hello") & 0x7FFF_FFFF == 907060870  # The vector of the protocol notes.
+
+
+def test_a_bomb_is_not_inflated(monkeypatch):
+    monkeypatch.setattr(registration, "INFLATED_BYTES_MAX", 1000)
+    with pytest.raises(RemoteProtocolError, match="grows beyond 1000 bytes"):
+        decode_registration(zlib.compress(bytes(1_000_000)), compressed=True, version=NOW)
+
+
+def test_a_count_that_cannot_be_is_refused_before_it_is_used():
+    raw = bytearray(zlib.decompress(encode_compressed(WRAPPER)))
+    count_at = 4 + int.from_bytes(raw[:4])
+    raw[count_at : count_at + 4] = (1 << 30).to_bytes(4)
+    with pytest.raises(RemoteProtocolError, match="1073741824 entries"):
+        decode_registration(zlib.compress(bytes(raw)), compressed=True, version=NOW)
+
+
+@given(st.data())
+def test_a_torn_or_flipped_stream_is_a_protocol_error(data):
+    raw = zlib.decompress(encode_compressed(WRAPPER))
+    cut = data.draw(st.integers(0, len(raw) - 1))
+    with pytest.raises(RemoteProtocolError):
+        decode_registration(zlib.compress(raw[:cut]), compressed=True, version=NOW)
+    flipped = bytearray(raw)
+    flipped[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
+    with suppress(RemoteProtocolError):
+        decode_registration(zlib.compress(bytes(flipped)), compressed=True, version=NOW)
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_garbage_is_a_protocol_error(garbage, compressed):
+    with suppress(RemoteProtocolError):
+        decode_registration(garbage, compressed=compressed, version=NOW)

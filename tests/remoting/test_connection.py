@@ -1,0 +1,86 @@
+"""Replies find who waits for them: by number, once, in time."""
+
+import pytest
+
+from libramq.errors import LocalProtocolError, RemoteProtocolError
+from libramq.remoting import connection
+from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
+from libramq.remoting.connection import FrameReader, PendingRequests
+from libramq.remoting.frame import encode_frame
+
+
+def test_replies_in_any_order():
+    pending: PendingRequests[str] = PendingRequests()
+    first, second = Command(code=1), Command(code=2)
+    pending.add(first, "alice", deadline_ms=10)
+    pending.add(second, "bob", deadline_ms=10)
+    assert first.opaque != second.opaque
+    assert pending.take(reply_to(second, 0)) == "bob"
+    assert pending.take(reply_to(second, 0)) is None  # A second answer is nobody's.
+    assert pending.take(reply_to(first, 0)) == "alice"
+    assert len(pending) == 0
+
+
+def test_a_reply_to_nothing():
+    pending: PendingRequests[str] = PendingRequests()
+    assert pending.take(Command(code=0, opaque=99, flag=1)) is None
+
+
+def test_deadlines():
+    pending: PendingRequests[str] = PendingRequests()
+    late, early = Command(code=1), Command(code=1)
+    pending.add(late, "late", deadline_ms=20)
+    pending.add(early, "early", deadline_ms=10)
+    assert pending.expire(9) == []
+    assert pending.expire(10) == ["early"]
+    assert pending.take(reply_to(early, 0)) is None
+    assert pending.expire(30) == ["late"]
+
+
+def test_a_lost_connection_wakes_everybody_once():
+    pending: PendingRequests[str] = PendingRequests()
+    for name in ("a", "b"):
+        pending.add(Command(code=1), name, deadline_ms=10)
+    assert list(pending.drain()) == ["a", "b"]
+    assert list(pending.drain()) == []
+
+
+def test_who_gave_up_is_forgotten():
+    pending: PendingRequests[str] = PendingRequests()
+    request = Command(code=1)
+    pending.add(request, "alice", deadline_ms=10)
+    pending.discard(request.opaque)
+    assert pending.take(reply_to(request, 0)) is None
+
+
+def test_nobody_waits_for_a_one_way_request():
+    pending: PendingRequests[str] = PendingRequests()
+    with pytest.raises(LocalProtocolError):
+        pending.add(Command(code=1, flag=FLAG_ONEWAY), "alice", deadline_ms=10)
+
+
+def test_requests_in_flight_are_bounded(monkeypatch):
+    monkeypatch.setattr(connection, "PENDING_REQUESTS_MAX", 2)
+    pending: PendingRequests[str] = PendingRequests()
+    pending.add(Command(code=1), "a", deadline_ms=10)
+    pending.add(Command(code=1), "b", deadline_ms=10)
+    with pytest.raises(LocalProtocolError, match="2 requests wait"):
+        pending.add(Command(code=1), "c", deadline_ms=10)
+
+
+def test_numbers_stay_in_31_bits():
+    """Java's opaque is a signed int; ours starts over instead of turning negative."""
+    pending: PendingRequests[str] = PendingRequests()
+    pending._next_opaque = 0x7FFF_FFFE
+    numbers = []
+    for _ in range(3):
+        request = Command(code=1)
+        pending.number(request)
+        numbers.append(request.opaque)
+    assert numbers == [0x7FFF_FFFF, 0, 1]
+
+
+def test_commands_before_a_bad_byte_are_lost_with_their_connection():
+    good = encode_frame(Command(code=1))
+    with pytest.raises(RemoteProtocolError):
+        FrameReader().receive(good + b"\xff\xff\xff\xff")

@@ -1,0 +1,239 @@
+"""Frames: round trips, pieces, tails, bounds; all else is a RemoteProtocolError and nothing worse."""
+
+import itertools
+from contextlib import suppress
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from libramq.errors import LocalProtocolError, RemoteProtocolError
+from libramq.remoting.binary_header import LANGUAGE_NAMES
+from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Serialization, reply_to
+from libramq.remoting.connection import FrameReader
+from libramq.remoting.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX, decode_frame, encode_frame
+
+INT32 = st.integers(-(2**31), 2**31 - 1)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
+COMMANDS = st.builds(
+    Command,
+    code=st.integers(-(2**15), 2**15 - 1),
+    opaque=INT32,
+    flag=INT32,
+    remark=st.none() | TEXT,
+    ext=st.dictionaries(TEXT, TEXT, max_size=8),
+    body=st.binary(max_size=200),
+    language=st.sampled_from(LANGUAGE_NAMES),
+    version=st.integers(0, 2**15 - 1),
+    serialization=st.sampled_from(list(Serialization)),
+)
+
+# The vectors of the protocol notes, computed from its rules.
+REQUEST = {"code": 105, "opaque": 1, "ext": {"topic": "T"}, "language": "PYTHON", "version": 479}
+BINARY = bytes.fromhex(
+    "00000025 01000021 0069 03 01df 00000001 00000000 00000000 0000000c 0005 746f706963 00000001 54"
+)
+JSON = bytes.fromhex("00000081 0000007d") + (
+    b'{"code":105,"extFields":{"topic":"T"},"flag":0,"language":"PYTHON","opaque":1,'
+    b'"serializeTypeCurrentRPC":"JSON","version":479}'
+)
+
+
+def frame(header: bytes, *, form: int = Serialization.JSON, body: bytes = b"") -> bytes:
+    return (4 + len(header) + len(body)).to_bytes(4) + (form << 24 | len(header)).to_bytes(4) + header + body
+
+
+@pytest.mark.parametrize(("data", "form"), [(BINARY, Serialization.ROCKETMQ), (JSON, Serialization.JSON)])
+def test_the_computed_vectors(data, form):
+    decoded = decode_frame(data, 0)
+    assert decoded == (Command(**REQUEST, serialization=form), len(data))
+    if form == Serialization.ROCKETMQ:
+        assert encode_frame(decoded[0]) == data
+
+
+@given(COMMANDS)
+def test_a_command_survives_the_wire(command):
+    data = encode_frame(command)
+    assert decode_frame(data, 0) == (command, len(data))
+
+
+@given(COMMANDS, st.binary(max_size=20), st.binary(max_size=3))
+def test_a_frame_amid_other_bytes(command, before, after):
+    """It is read where it begins, and what follows it is left alone."""
+    data = encode_frame(command)
+    assert decode_frame(before + data + after, len(before)) == (command, len(before) + len(data))
+
+
+@given(st.lists(COMMANDS, min_size=1, max_size=4), st.data())
+def test_a_stream_in_any_pieces(commands, data):
+    stream = b"".join(map(encode_frame, commands))
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)), max_size=6)) | {0, len(stream)})
+    reader, found = FrameReader(), []
+    for start, end in itertools.pairwise(cuts):
+        found += reader.receive(stream[start:end])
+    assert found == commands
+    assert reader.partial_bytes == 0
+
+
+@given(COMMANDS)
+def test_byte_by_byte_a_command_comes_with_its_last_byte(command):
+    data = encode_frame(command)
+    reader = FrameReader()
+    for position in range(len(data) - 1):
+        assert reader.receive(data[position : position + 1]) == []
+        assert reader.partial_bytes == position + 1
+    assert reader.receive(data[-1:]) == [command]
+
+
+@given(COMMANDS, st.data())
+def test_a_frame_cut_short_but_said_to_be_whole(command, data):
+    """The length is corrected to what is there: the header then lies about itself, or the body is shorter."""
+    whole = encode_frame(command)
+    end = data.draw(st.integers(8, len(whole) - 1))
+    cut = (end - 4).to_bytes(4) + whole[4:end]
+    body_start = len(whole) - len(command.body)
+    if end < body_start:
+        with pytest.raises(RemoteProtocolError):
+            decode_frame(cut, 0)
+    else:
+        decoded = decode_frame(cut, 0)
+        assert decoded is not None
+        assert decoded[0].body == command.body[: end - body_start]
+
+
+@given(st.binary(max_size=300))
+@example(b"\x00\x00\x00\x04\x00\x00\x00\x00")
+@example(b"GET / HTTP/1.1\r\n\r\n")
+@example(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
+def test_garbage(data):
+    with suppress(RemoteProtocolError):
+        FrameReader().receive(data)
+
+
+@given(st.binary(max_size=200), st.sampled_from([0, 1]))
+def test_garbage_as_a_header(header, form):
+    with suppress(RemoteProtocolError):
+        decode_frame(frame(header, form=form), 0)
+
+
+@given(COMMANDS, st.data())
+def test_a_flipped_byte(command, data):
+    whole = bytearray(encode_frame(command))
+    whole[data.draw(st.integers(0, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
+    with suppress(RemoteProtocolError):
+        FrameReader().receive(bytes(whole))
+
+
+@pytest.mark.parametrize("length", [0, 3, FRAME_BYTES_MAX - 3, 2**31 - 1, 2**31, 2**32 - 1])
+def test_a_length_out_of_bounds_is_refused_before_its_bytes_come(length):
+    with pytest.raises(RemoteProtocolError, match="frame of"):
+        FrameReader().receive(length.to_bytes(4))
+
+
+def test_the_longest_frame_that_upstream_reads_is_read():
+    """NettyDecoder counts the four bytes of the length in its 16 MiB."""
+    largest = frame(b'{"code":1}', body=bytes(FRAME_BYTES_MAX - 8 - 10))
+    assert len(largest) == FRAME_BYTES_MAX
+    assert decode_frame(largest, 0) is not None
+    with pytest.raises(LocalProtocolError):
+        encode_frame(Command(code=1, body=bytes(FRAME_BYTES_MAX)))
+
+
+def test_a_header_longer_than_its_frame():
+    with pytest.raises(RemoteProtocolError, match="past its frame"):
+        decode_frame(b"\x00\x00\x00\x08\x00\x00\x00\x05abcd", 0)
+
+
+def test_a_header_beyond_its_bound():
+    with pytest.raises(RemoteProtocolError, match="header of"):
+        decode_frame(frame(bytes(HEADER_BYTES_MAX + 1)), 0)
+
+
+@pytest.mark.parametrize("form", [2, 22, 255])
+def test_an_unknown_serialisation(form):
+    with pytest.raises(RemoteProtocolError, match=f"unknown header serialisation {form}"):
+        decode_frame(frame(b"{}", form=form), 0)
+
+
+def binary_header(*, remark: int = 0, ext: int = 0, tail: bytes = b"") -> bytes:
+    fixed = bytes.fromhex("0069 03 01df 00000001 00000000")
+    return fixed + (remark & 0xFFFF_FFFF).to_bytes(4) + (ext & 0xFFFF_FFFF).to_bytes(4) + tail
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        binary_header()[:-1],
+        binary_header(remark=-1),
+        binary_header(remark=5),
+        binary_header(remark=2**31 - 1),
+        binary_header(ext=-1),
+        binary_header(ext=1),
+        binary_header(ext=2**31 - 1),
+        binary_header(ext=2, tail=b"\x00\x05"),  # A key that is not there.
+        binary_header(ext=7, tail=b"\x00\x01k\x00\x00\x00\x01"),  # A value that is not there.
+        binary_header(ext=7, tail=b"\x00\x01k\xff\xff\xff\xff"),  # A value of -1 bytes.
+        binary_header(ext=8, tail=b"\x00\x01\xff\x00\x00\x00\x01v"),  # A key that is not UTF-8.
+        binary_header(ext=8, tail=b"\xff\xffk\x00\x00\x00\x01v"),  # A key of 65535 bytes.
+        b"\x00\x69\x03\x01\xdf\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x01\xff\x00\x00\x00\x00",
+    ],
+)
+def test_counts_of_the_binary_header_that_cannot_be(header):
+    with pytest.raises(RemoteProtocolError):
+        decode_frame(frame(header, form=Serialization.ROCKETMQ), 0)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'{"code":"x"}',
+        b'{"code":1,"opaque":2147483648}',
+        b'{"code":1,"flag":-2147483649}',
+        b'{"code":1,"extFields":[]}',
+        b'{"code":1,"extFields":{"a":{}}}',
+        b'{"code":1,"remark":7}',
+        b'{"code":1}{"code":2}',
+        b'{"code":1,"remark":"\xff"}',
+        b'{"code":1,"x":' + b"[" * 5000 + b"]" * 5000 + b"}",
+        b'{"code":99999999999999999999999999}',
+    ],
+)
+def test_json_headers_that_are_none(header):
+    with pytest.raises(RemoteProtocolError):
+        decode_frame(frame(header), 0)
+
+
+def test_what_a_json_header_may_leave_out():
+    decoded = decode_frame(frame(b'{"code":34,"extFields":{"a":null,"b":"c"},"unknown":[1]}'), 0)
+    assert decoded is not None
+    assert (decoded[0].code, decoded[0].opaque, decoded[0].ext) == (34, 0, {"b": "c"})
+
+
+def test_an_empty_text_is_null_in_the_binary_header():
+    """RocketMQSerializable: entries of length zero decode to null; null is not written."""
+    command = Command(code=1, ext={"a": "", "b": "c"}, remark="", serialization=Serialization.ROCKETMQ)
+    decoded = decode_frame(encode_frame(command), 0)
+    assert decoded is not None
+    assert decoded[0].ext == {"b": "c"}
+    assert decoded[0].remark is None
+
+
+def test_codes_beyond_16_bits_need_json():
+    """POP_MESSAGE is 200050; Java would send 3442 instead and not notice."""
+    assert decode_frame(encode_frame(Command(code=200_050)), 0) is not None
+    with pytest.raises(LocalProtocolError, match="use JSON"):
+        encode_frame(Command(code=200_050, serialization=Serialization.ROCKETMQ))
+
+
+@pytest.mark.parametrize("form", list(Serialization))
+def test_a_reply_goes_back_the_way_the_request_came(form):
+    request = Command(code=105, opaque=-7, serialization=form)
+    reply = reply_to(request, 17, remark="no")
+    assert (reply.opaque, reply.serialization, reply.flag) == (-7, form, FLAG_RESPONSE)
+    assert reply.is_response
+    assert not reply.is_oneway
+    assert Command(code=1, flag=FLAG_ONEWAY).is_oneway

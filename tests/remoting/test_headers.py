@@ -1,0 +1,85 @@
+"""Typed headers and the table of requests: nothing forgotten, nothing taken on trust."""
+
+import pytest
+
+from libramq.codes import RequestCode
+from libramq.errors import RemoteProtocolError
+from libramq.remoting import headers as h
+from libramq.remoting import requests
+from libramq.remoting.command import Command
+from libramq.remoting.frame import FRAME_BYTES_MAX
+from libramq.remoting.headers import decode_header, encode_header
+from libramq.remoting.requests import REQUESTS, Action, Resource
+
+#: Codes that are in codes.py because clients or replies use them, and that no server of ours serves yet.
+NOT_SERVED = {
+    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,  # Asked of clients.
+    RequestCode.GET_CONSUMER_RUNNING_INFO,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY,
+    RequestCode.QUERY_ASSIGNMENT,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+}
+
+
+def test_every_code_is_in_the_table_or_known_to_be_missing():
+    assert {code for code in RequestCode if code not in REQUESTS} == NOT_SERVED
+
+
+def test_the_table_is_whole():
+    assert len(requests._SPECS) == len(REQUESTS)  # No code twice.
+    for code, spec in REQUESTS.items():
+        assert spec.code == code
+        assert isinstance(spec.resource, Resource)
+        assert isinstance(spec.action, Action)
+        assert 0 <= spec.body_bytes_max < FRAME_BYTES_MAX
+        if spec.resource_field is not None:  # Authorisation reads a field that the header has.
+            assert spec.resource_field in spec.header.__struct_encode_fields__
+
+
+def header_types():
+    return [kind for kind in vars(h).values() if isinstance(kind, type) and issubclass(kind, h.Header)]
+
+
+@pytest.mark.parametrize("kind", header_types())
+def test_a_header_survives_being_text(kind):
+    values = {"2147483647": 2**31 - 1, "9223372036854775807": 2**63 - 1, "bool": True, "str": "text ü"}
+    fields = {}
+    for field in kind.__struct_fields__:
+        annotation = str(kind.__annotations__.get(field) or h.SendMessageHeader.__annotations__[field])
+        fields[field] = next(value for name, value in values.items() if name in annotation)
+    header = kind(**fields)
+    assert decode_header(Command(code=1, ext=encode_header(header)), kind) == header
+
+
+def test_values_are_text_as_java_writes_it():
+    header = h.RegisterBrokerHeader(
+        broker_name="b", broker_addr="h:1", cluster_name="c", broker_id=0, enable_acting_master=True
+    )
+    ext = encode_header(header)
+    assert ext["brokerId"] == "0"
+    assert ext["enableActingMaster"] == "true"
+    assert ext["compressed"] == "false"
+    assert "heartbeatTimeoutMillis" not in ext
+
+
+@pytest.mark.parametrize(
+    ("ext", "field"),
+    [
+        ({"topic": "T"}, "queueId"),
+        ({"queueId": "0"}, "topic"),
+        ({"topic": "T", "queueId": "zero"}, "queueId"),
+        ({"topic": "T", "queueId": ""}, "queueId"),
+        ({"topic": "T", "queueId": "9" * 50}, "queueId"),
+        ({"topic": "T", "queueId": "2147483648"}, "queueId"),
+        ({"topic": "T", "queueId": "-2147483649"}, "queueId"),
+        ({"topic": "T", "queueId": "1.5"}, "queueId"),
+    ],
+)
+def test_a_missing_or_wrong_field_is_named(ext, field):
+    with pytest.raises(RemoteProtocolError, match=field):
+        decode_header(Command(code=30, ext=ext), h.QueueHeader)
+
+
+def test_unknown_fields_are_ignored():
+    ext = {"topic": "T", "queueId": "3", "bname": "b", "nsd": "true"}
+    assert decode_header(Command(code=30, ext=ext), h.QueueHeader) == h.QueueHeader(topic="T", queue_id=3)

@@ -1,0 +1,240 @@
+"""The endpoint: who is served, in which order, and what every outcome does to the connection."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from libramq.auth.authorizer import ANONYMOUS, AllowAll
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
+from libramq.errors import ConfigError, NoPermission, RemoteProtocolError, broker_error
+from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Serialization
+from libramq.remoting.frame import FRAME_BYTES_MAX
+from libramq.remoting.requests import REQUESTS, Action, Resource
+from libramq.rpc.endpoint import REMARK_CHARACTERS_MAX, Endpoint, Request
+from libramq.rpc.outcome import HOLD, SUCCESS, Close, Notify, Outcome, Reply, ReplyWhenDurable, WaitForDisk
+from tests.fakes import FakePeer, ManualClock
+
+
+class Served:
+    """An endpoint whose single processors answer what they are told to, and whose batches are remembered."""
+
+    def __init__(self, outcome: Outcome | Exception = SUCCESS, **options: object) -> None:
+        self.outcome = outcome
+        self.log: list[object] = []
+        self.durable: list[tuple[int, Callable[[bool], None]]] = []
+        self.cold: list[Callable[[], None]] = []
+        defaults: dict[str, object] = {
+            "clock": ManualClock(),
+            "authorizer": AllowAll(),
+            "processors": {R.GET_MAX_OFFSET: self.single, R.HEART_BEAT: self.single},
+            "batch_processors": {R.SEND_MESSAGE_V2: self.send, R.UPDATE_CONSUMER_OFFSET: self.commit},
+            "when_durable": lambda offset, answer: self.durable.append((offset, answer)),
+            "when_read": lambda ranges, then: self.cold.append(then),
+            "after_read": lambda: self.log.append("end of read"),
+        }
+        self.endpoint = Endpoint(**(defaults | options))  # type: ignore[arg-type]
+        self.peer = FakePeer()
+
+    def single(self, request: Request) -> Outcome:
+        self.log.append(("single", request.command.opaque))
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+    def send(self, requests: Sequence[Request]) -> Sequence[Outcome]:
+        self.log.append(("send", [request.command.opaque for request in requests]))
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return [self.outcome] * len(requests)
+
+    def commit(self, requests: Sequence[Request]) -> Sequence[Outcome]:
+        self.log.append(("commit", [request.command.opaque for request in requests]))
+        return [SUCCESS] * len(requests)
+
+    def give(self, *codes: int, **fields: object) -> list[tuple[int, int]]:
+        """One read brings requests numbered from 1; the answers as (number, code)."""
+        self.peer.replies.clear()
+        commands = [Command(code=code, opaque=n, **fields) for n, code in enumerate(codes, 1)]  # type: ignore[arg-type]
+        self.endpoint.received(self.peer, commands)  # type: ignore[arg-type]
+        return [(reply.opaque, reply.code) for reply in self.peer.replies]
+
+
+S, U, M = R.SEND_MESSAGE_V2, R.UPDATE_CONSUMER_OFFSET, R.GET_MAX_OFFSET
+
+
+def test_neighbours_are_worked_off_together_and_everything_in_its_order():
+    served = Served()
+    assert served.give(S, S, M, S, U, U, S) == [(n, 0) for n in range(1, 8)]
+    assert served.log == [
+        ("send", [1, 2]), ("single", 3), ("send", [4]), ("commit", [5, 6]), ("send", [7]), "end of read",
+    ]  # fmt: skip
+
+
+def test_an_unknown_request_among_others_is_answered_in_its_place():
+    served = Served()
+    assert served.give(S, 9_999, S) == [(1, 0), (2, C.REQUEST_CODE_NOT_SUPPORTED), (3, 0)]
+    assert served.peer.replies[1].remark == " request type 9999 not supported"
+
+
+def test_a_request_of_the_table_that_this_server_does_not_serve():
+    assert Served().give(R.REGISTER_BROKER) == [(1, C.REQUEST_CODE_NOT_SUPPORTED)]
+
+
+def test_answers_of_others_are_no_requests():
+    served = Served()
+    assert served.give(M, flag=FLAG_RESPONSE) == []
+    assert served.log == ["end of read"]
+
+
+def test_oneway_requests_get_no_answer_whatever_becomes_of_them():
+    served = Served(RuntimeError("a bug"))
+    assert served.give(M, S, 9_999, flag=FLAG_ONEWAY) == []
+    assert len(served.log) == 3
+
+
+def test_an_answer_has_the_requests_number_and_serialisation():
+    served = Served(Reply(ext={"offset": "5"}, body=b"body", remark="fine"))
+    served.give(M, serialization=Serialization.ROCKETMQ)
+    (reply,) = served.peer.replies
+    assert (reply.serialization, reply.ext, reply.body, reply.remark) == (
+        Serialization.ROCKETMQ, {"offset": "5"}, b"body", "fine",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("code", [M, S])
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (broker_error(C.TOPIC_NOT_EXIST, "no T"), (C.TOPIC_NOT_EXIST, "no T")),
+        (ConfigError("bad name"), (C.INVALID_PARAMETER, "bad name")),
+        (RemoteProtocolError("no field"), (C.SYSTEM_ERROR, "no field")),
+        (ValueError("a bug"), (C.SYSTEM_ERROR, "ValueError: a bug")),
+        (OSError(28, "no space"), (C.SYSTEM_ERROR, "OSError: [Errno 28] no space")),
+    ],
+)
+def test_what_a_processor_raises_is_an_answer(code, error, expected):
+    served = Served(error)
+    served.give(code)
+    (reply,) = served.peer.replies
+    assert (reply.code, reply.remark) == expected
+    assert served.log[-1] == "end of read"
+
+
+def test_remarks_are_for_people_and_short():
+    served = Served(ValueError("x" * 100_000))
+    served.give(M)
+    assert len(served.peer.replies[0].remark) < REMARK_CHARACTERS_MAX + 50
+
+
+def test_a_body_over_the_tables_bound_reaches_no_processor():
+    served = Served()
+    limit = REQUESTS[R.HEART_BEAT].body_bytes_max
+    assert served.give(R.HEART_BEAT, body=bytes(limit + 1)) == [(1, C.INVALID_PARAMETER)]
+    assert served.give(M, body=b"x") == [(1, C.INVALID_PARAMETER)]
+    assert served.log == ["end of read"] * 2
+    assert served.give(R.HEART_BEAT, body=bytes(limit)) == [(1, 0)]
+
+
+def test_an_answer_that_fits_no_frame_is_answered_so():
+    served = Served(Reply(body=bytes(FRAME_BYTES_MAX)))
+    assert served.give(M, M) == [(1, C.SYSTEM_ERROR), (2, C.SYSTEM_ERROR)]
+
+
+def test_the_authorizer_is_asked_about_every_request_before_its_processor():
+    asked: list[object] = []
+
+    class Guard:
+        def authorize(self, principal: str, resource: Resource, name: str | None, action: Action) -> None:
+            asked.append((principal, resource, name, action))
+            if name == "secret":
+                raise NoPermission(C.NO_PERMISSION, "not yours")
+
+    served = Served(authorizer=Guard())
+    assert served.give(M, ext={"topic": "open"}) == [(1, 0)]
+    assert served.give(S, ext={"b": "secret"}) == [(1, C.NO_PERMISSION)]
+    assert served.peer.replies[0].remark == "not yours"
+    assert asked == [
+        (ANONYMOUS, Resource.TOPIC, "open", Action.GET),
+        (ANONYMOUS, Resource.TOPIC, "secret", Action.PUB),
+    ]
+    assert [entry for entry in served.log if entry[0] == "send"] == []
+
+
+def test_every_line_of_the_table_names_a_field_of_its_header():
+    for spec in REQUESTS.values():
+        if spec.resource_field is not None:
+            assert spec.resource_field in spec.header.__struct_encode_fields__
+
+
+# Outcomes.
+
+
+def test_notifications_go_to_open_connections_after_the_answer():
+    other, gone = FakePeer(), FakePeer()
+    gone.is_open = False
+    notify = tuple(
+        Notify(peer, R.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": "G"}) for peer in (other, gone)
+    )  # type: ignore[arg-type]
+    served = Served(Reply(notify=notify))
+    served.give(M, flag=FLAG_ONEWAY)
+    (told,) = other.replies
+    assert (told.code, told.ext, told.is_oneway) == (40, {"consumerGroup": "G"}, True)
+    assert gone.replies == []
+
+
+@pytest.mark.parametrize(("is_durable", "code"), [(True, C.SUCCESS), (False, C.FLUSH_DISK_TIMEOUT)])
+def test_a_reply_that_waits_for_the_disk(is_durable, code):
+    served = Served(ReplyWhenDurable(77, Reply(ext={"msgId": "A"})))
+    assert served.give(S) == []
+    ((offset, answer),) = served.durable
+    assert offset == 77
+    answer(is_durable)
+    (reply,) = served.peer.replies
+    assert (reply.code, reply.ext) == (code, {"msgId": "A"})
+
+
+def test_a_decision_that_waits_for_the_disk_is_made_again():
+    outcomes = iter([WaitForDisk((), lambda: next(outcomes)), Reply(remark="read")])
+    served = Served(WaitForDisk((), lambda: next(outcomes)))
+    assert served.give(M) == []
+    served.cold.pop()()
+    assert served.peer.replies == []
+    served.cold.pop()()
+    assert served.peer.replies[0].remark == "read"
+
+
+def test_a_decision_that_fails_the_second_time_is_an_answer():
+    def again() -> Outcome:
+        raise OSError(5, "the disk is broken")
+
+    served = Served(WaitForDisk((), again))
+    served.give(M)
+    served.cold.pop()()
+    assert served.peer.replies[0].code == C.SYSTEM_ERROR
+
+
+def test_a_held_request_and_a_closed_connection():
+    served = Served(HOLD)
+    assert served.give(M) == []
+    served.outcome = Close("enough")
+    assert served.give(M) == []
+    assert served.peer.close_reason == "enough"
+
+
+def test_a_connection_that_ends_is_told_of_until_the_server_stops():
+    ended: list[object] = []
+    other = FakePeer()
+
+    def closed(peer: object, now_ms: int) -> Reply:
+        ended.append((peer, now_ms))
+        return Reply(notify=(Notify(other, 40),))  # type: ignore[arg-type]
+
+    served = Served(closed=closed)
+    served.endpoint.closed(served.peer)  # type: ignore[arg-type]
+    assert ended == [(served.peer, 1_000)]
+    assert len(other.replies) == 1
+    assert served.log == ["end of read"]
+    served.endpoint.stop()
+    served.endpoint.closed(other)  # type: ignore[arg-type]
+    assert len(ended) == 1

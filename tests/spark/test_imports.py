@@ -1,0 +1,29 @@
+"""What Spark's processes load: each of them pays for it when it starts."""
+
+import subprocess
+import sys
+
+import pytest
+
+
+def loaded_by(statement: str) -> set[str]:
+    program = f"import sys\n{statement}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("statement", "unwanted"),
+    [
+        ("import libramq.spark", {"pyspark", "pyarrow", "numpy", "libramq.client", "structlog"}),
+        # Asked for the schema: nothing that plans or reads.
+        ("import pyspark_rocketmq", {"pyarrow", "numpy", "libramq.client", "structlog", "asyncio"}),
+        # A task: no client but the queue reader.
+        (
+            "import libramq.spark.worker",
+            {"uvloop", "libramq.client.producer", "libramq.client.push_consumer"},
+        ),
+    ],
+)
+def test_import(statement: str, unwanted: set[str]):
+    assert not loaded_by(statement) & unwanted

@@ -1,0 +1,64 @@
+"""Which Java Spark gets."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from libramq.spark.java import JavaNotFound, java_home, major_version, write_shim
+
+
+@pytest.mark.parametrize(
+    ("first_line", "version"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('openjdk version "25" 2025-09-16', 25),
+        ('java version "1.8.0_402"', 8),
+        ('openjdk version "11.0.2" 2019-01-15 LTS', 11),
+        ("bash: java: command not found", None),
+    ],
+)
+def test_version(first_line: str, version: int | None):
+    assert major_version(first_line) == version
+
+
+def executable(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(0o755)
+    return path
+
+
+def test_shim_drops_the_module_and_nothing_else(tmp_path: Path):
+    java = executable(tmp_path / "jdk" / "java", 'for a do echo "<$a>"; done\n')
+    write_shim(tmp_path / "home", java)
+    shim = tmp_path / "home" / "bin" / "java"
+    arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "--add-modules=java.sql"]
+    shown = subprocess.run([shim, *arguments], capture_output=True, text=True, check=True).stdout
+    assert shown.split("\n") == ["<-Xmx1g>", "<a b>", "<>", "<--add-modules=java.sql>", ""]
+    assert os.access(shim, os.X_OK)
+
+
+def test_machine_java_that_is_new_enough_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    executable(tmp_path / "java", "echo 'openjdk version \"21.0.1\"' >&2\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert java_home() is None
+
+
+def test_old_java_home_gives_way_to_a_newer_one_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    executable(tmp_path / "old" / "bin" / "java", "echo 'java version \"1.8.0_402\"' >&2\n")
+    executable(tmp_path / "new" / "bin" / "java", "echo 'openjdk version \"17.0.1\"' >&2\n")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    monkeypatch.setenv("PATH", str(tmp_path / "new" / "bin"))
+    assert java_home() == tmp_path / "new"
+
+
+def test_too_old_a_java_and_no_wheel_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    executable(tmp_path / "java", "echo 'java version \"1.8.0_402\"' >&2\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr("libramq.spark.java._packaged_java", lambda: None)
+    with pytest.raises(JavaNotFound, match=r"PATH has Java 8.*pip install 'libramq\[java\]'"):
+        java_home()

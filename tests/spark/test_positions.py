@@ -1,0 +1,215 @@
+"""Where micro-batches begin and end. Each test about a stream is a trap that a source can fall into."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from libramq.errors import ConfigError
+from libramq.message.queue import MessageQueue
+from libramq.spark.positions import (
+    ROWS_WORTH_A_TASK,
+    Boundary,
+    Bounds,
+    Range,
+    from_offset,
+    next_end,
+    queue_of_key,
+    ranges_between,
+    share,
+    tasks,
+    to_offset,
+)
+
+Q0, Q1, Q2 = (MessageQueue("Flights", "broker-a", number) for number in range(3))
+B0 = MessageQueue("Flights", "10.0.0.1:10911", 0)
+
+queues = st.builds(
+    MessageQueue, st.sampled_from(["T", "%RETRY%g"]), st.sampled_from(["a", "b:1"]), st.integers(0, 20)
+)
+positions = st.dictionaries(queues, st.integers(0, 2**60), max_size=6)
+
+
+def upto(**maximums: int) -> dict[MessageQueue, Bounds]:
+    return {
+        {"q0": Q0, "q1": Q1, "q2": Q2}[name]: Bounds(minimum=0, maximum=end) for name, end in maximums.items()
+    }
+
+
+class TestOffsetText:
+    @given(positions)
+    def test_comes_back(self, given_positions: dict[MessageQueue, int]):
+        assert from_offset(json.loads(json.dumps(to_offset(given_positions)))) == given_positions
+
+    @given(positions)
+    def test_same_positions_are_the_same_text(self, given_positions: dict[MessageQueue, int]):
+        """Spark compares the text: another order would look like new data, and empty batches would spin."""
+        backwards = dict(reversed(given_positions.items()))
+        assert json.dumps(to_offset(given_positions)) == json.dumps(to_offset(backwards))
+
+    def test_looks(self):
+        assert json.dumps(to_offset({Q1: 5, Q0: 3})) == '{"Flights:broker-a:0": 3, "Flights:broker-a:1": 5}'
+
+    def test_broker_names_may_hold_colons(self):
+        assert queue_of_key("Flights:10.0.0.1:10911:0") == B0
+
+    @pytest.mark.parametrize("key", ["", "Flights", "Flights:0", "Flights:a:x", ":a:0", "Flights::0"])
+    def test_other_keys_are_refused(self, key: str):
+        with pytest.raises(ConfigError, match="TOPIC:BROKER:QUEUE"):
+            queue_of_key(key)
+
+
+class TestBoundary:
+    bounds = {Q0: Bounds(minimum=10, maximum=20), Q1: Bounds(minimum=0, maximum=7)}
+
+    def resolve(self, text: str) -> dict[MessageQueue, int]:
+        boundary = Boundary.parse(text, option="startingOffsets", default="earliest")
+        return boundary.resolve(self.bounds, option="startingOffsets")
+
+    def test_words(self):
+        assert self.resolve("earliest") == {Q0: 10, Q1: 0}
+        assert self.resolve(" Latest") == {Q0: 20, Q1: 7}
+
+    def test_json_by_queue_and_the_rest_at_the_default(self):
+        assert self.resolve('{"Flights:broker-a:1": 3}') == {Q0: 10, Q1: 3}
+        assert self.resolve('{"Flights:broker-a:0": -1, "Flights:broker-a:1": -2}') == {Q0: 20, Q1: 0}
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "sometimes",
+            "[1]",
+            "{",
+            '{"Flights:broker-a:0": 1.5}',
+            '{"Flights:broker-a:0": true}',
+            '{"Flights:broker-a:0": -3}',
+            '{"Flights:broker-a:0": "12"}',
+        ],
+    )
+    def test_anything_else_says_what_is_allowed(self, text: str):
+        with pytest.raises(ConfigError, match=r"startingOffsets=.*earliest"):
+            self.resolve(text)
+
+    def test_unknown_queue_is_named(self):
+        with pytest.raises(ConfigError, match="startingOffsets names Flights:broker-a:9"):
+            self.resolve('{"Flights:broker-a:9": 3}')
+
+
+class TestNextEnd:
+    def test_everything_there_is(self):
+        assert next_end({Q0: 3, Q1: 0}, upto(q0=10, q1=4)) == {Q0: 10, Q1: 4}
+
+    def test_nothing_new_is_the_start_itself(self):
+        assert next_end({Q0: 3, Q1: 0}, upto(q0=3, q1=0)) == {Q0: 3, Q1: 0}
+
+    def test_never_goes_back(self):
+        """A broker that lost its tail must not make Spark read backwards."""
+        assert next_end({Q0: 8}, upto(q0=3)) == {Q0: 8}
+
+    def test_vanished_queue_keeps_its_position(self):
+        assert next_end({Q0: 8, Q1: 5}, upto(q0=9)) == {Q0: 9, Q1: 5}
+
+    def test_new_queue_enters_at_its_smallest_offset_and_is_read_in_the_batch_after(self):
+        """Not at its end: what came before it was seen would be skipped."""
+        bounds = {Q0: Bounds(minimum=0, maximum=1), Q1: Bounds(minimum=40, maximum=50)}
+        first = next_end({Q0: 1}, bounds)
+        assert first == {Q0: 1, Q1: 40}
+        assert next_end(first, bounds) == {Q0: 1, Q1: 50}
+
+    def test_available_now_stops_at_its_target(self):
+        target = {Q0: 10, Q1: 4}
+        assert next_end({Q0: 3, Q1: 4}, upto(q0=100, q1=100), target=target) == {Q0: 10, Q1: 4}
+
+    def test_available_now_leaves_later_queues_for_the_next_run(self):
+        assert next_end({Q0: 3}, upto(q0=5, q2=9), target={Q0: 4}) == {Q0: 4}
+
+    def test_available_now_behind_its_start_ends_at_once(self):
+        assert next_end({Q0: 30}, upto(q0=40), target={Q0: 20}) == {Q0: 30}
+
+    @given(positions, positions, st.integers(1, 1000) | st.none(), positions | st.none())
+    def test_ends_are_reachable_and_never_before_the_start(self, start, maximums, limit, target):
+        bounds = {queue: Bounds(minimum=0, maximum=end) for queue, end in maximums.items()}
+        end = next_end(start, bounds, row_limit=limit, target=target)
+        assert end.keys() >= start.keys()
+        for queue, position in end.items():
+            assert position >= start.get(queue, 0)
+            if queue in start and position > start[queue]:
+                assert position <= maximums[queue]
+                assert target is None or position <= target[queue]
+
+    @given(st.dictionaries(queues, st.integers(0, 10_000), min_size=1), st.integers(1, 5_000))
+    def test_with_a_limit_everything_is_read_in_the_end(self, maximums, limit):
+        bounds = {queue: Bounds(minimum=0, maximum=end) for queue, end in maximums.items()}
+        position = dict.fromkeys(maximums, 0)
+        for _ in range(sum(maximums.values()) + 1):
+            after = next_end(position, bounds, row_limit=limit)
+            if after == position:
+                break
+            position = after
+        assert position == maximums
+
+
+class TestShare:
+    def test_in_proportion_to_what_waits(self):
+        assert share({Q0: 100, Q1: 300}, 40) == {Q0: 10, Q1: 30}
+
+    def test_small_queues_do_not_starve(self):
+        assert share({Q0: 1, Q1: 1_000_000}, 100) == {Q0: 1, Q1: 99}
+
+    def test_no_limit_or_enough_of_it(self):
+        assert share({Q0: 5, Q1: 6}, None) == share({Q0: 5, Q1: 6}, 11) == {Q0: 5, Q1: 6}
+
+    @given(st.dictionaries(queues, st.integers(1, 10**9), min_size=1), st.integers(1, 10**9))
+    def test_within_the_limit_but_for_one_each(self, lags, limit):
+        shares = share(lags, limit)
+        assert all(1 <= shares[queue] <= lag for queue, lag in lags.items())
+        assert sum(shares.values()) <= max(limit, 0) + len(lags)
+
+
+class TestRanges:
+    def test_start_behind_the_end_is_empty(self):
+        """Restarted before its first batch was done, with startingOffsets=latest."""
+        assert ranges_between({Q0: 3708, Q1: 0}, {Q0: 3685, Q1: 2}) == [Range(Q1, 0, 2)]
+
+    def test_queue_without_a_start_begins_at_its_minimum(self):
+        assert ranges_between({}, {Q0: 9}, known={Q0: 4}) == [Range(Q0, 4, 9)]
+
+    def test_queue_that_stood_still_is_not_read(self):
+        assert ranges_between({Q0: 9}, {Q0: 9}) == []
+
+
+class TestTasks:
+    def test_few_rows_make_one_task(self):
+        ranges = [Range(MessageQueue("T", "b", number), 0, 10) for number in range(16)]
+        assert tasks(ranges, parallelism=8) == [ranges]
+
+    def test_nothing_makes_none(self):
+        assert tasks([], parallelism=4) == []
+
+    def test_many_rows_make_as_many_tasks_as_can_run(self):
+        ranges = [Range(MessageQueue("T", "b", number), 0, ROWS_WORTH_A_TASK) for number in range(16)]
+        grouped = tasks(ranges, parallelism=4)
+        assert [sum(part.row_count for part in group) for group in grouped] == [4 * ROWS_WORTH_A_TASK] * 4
+
+    def test_one_large_queue_is_split(self):
+        grouped = tasks([Range(Q0, 7, 7 + 10 * ROWS_WORTH_A_TASK)], parallelism=2)
+        assert [sum(part.row_count for part in group) for group in grouped] == [5 * ROWS_WORTH_A_TASK] * 2
+
+    @given(
+        st.dictionaries(queues, st.tuples(st.integers(0, 10**6), st.integers(1, 10**6)), max_size=30),
+        st.integers(1, 16),
+    )
+    def test_every_message_is_in_exactly_one_task(self, spans, parallelism):
+        ranges = [Range(queue, start, start + count) for queue, (start, count) in spans.items()]
+        grouped = tasks(ranges, parallelism=parallelism)
+        assert len(grouped) <= parallelism
+        parts = sorted(part for group in grouped for part in group)
+        for whole in ranges:
+            position = whole.start
+            for part in parts:
+                if part.queue == whole.queue:
+                    assert part.start == position
+                    position = part.end
+            assert position == whole.end

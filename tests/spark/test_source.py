@@ -1,0 +1,224 @@
+"""`format("rocketmq")` in a real Spark session, against a broker that gives 32 messages a pull."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from libramq.message.queue import MessageQueue
+from libramq.spark.columns import FIELDS, arrow_schema
+from libramq.spark.options import SourceOptions
+from libramq.spark.positions import from_offset
+from libramq.spark.schema import COLUMNS, ddl
+
+from ..client.fake_broker import FakeBroker, serving
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.readwriter import DataFrameReader
+    from pyspark.sql.streaming.query import StreamingQuery
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+WAIT_SECONDS = 60
+Key = tuple[str, str, int, int]
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with serving(FakeBroker()) as started:
+        started.fill("T", 4, 100)
+        yield started
+
+
+def options(broker: FakeBroker, **more: str) -> dict[str, str]:
+    return {"subscribe": "T", "namesrv": broker.address, **more}
+
+
+def table(spark: "SparkSession", broker: FakeBroker, **more: str) -> "DataFrame":
+    return spark.read.format("rocketmq").options(**options(broker, **more)).load()
+
+
+def keys(frame: "DataFrame") -> list[Key]:
+    return sorted((row.topic, row.broker, row.queueId, row.offset) for row in frame.collect())
+
+
+def all_keys(broker: FakeBroker, topic: str = "T") -> list[Key]:
+    return sorted(
+        (topic, queue.broker_name, queue.queue_id, offset)
+        for queue, held in broker.queues.items()
+        if queue.topic == topic
+        for offset in held
+    )
+
+
+class Sink:
+    """What foreachBatch saw, batch by batch; breaks on demand."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[Key]] = {}
+        self.break_at: int | None = None
+
+    def __call__(self, frame: "DataFrame", batch_id: int) -> None:
+        self.batches[batch_id] = keys(frame)
+        if batch_id == self.break_at:
+            raise RuntimeError("broken on purpose")
+
+    @property
+    def rows(self) -> list[Key]:
+        return sorted(row for batch in self.batches.values() for row in batch)
+
+
+def stream(
+    spark: "SparkSession",
+    broker: FakeBroker,
+    sink: Sink,
+    checkpoint: Path,
+    *,
+    live: bool = False,
+    **more: str,
+) -> "StreamingQuery":
+    source = spark.readStream.format("rocketmq").options(**options(broker, **more)).load()
+    writer = source.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
+    return (writer.trigger(processingTime="0 seconds") if live else writer.trigger(availableNow=True)).start()
+
+
+def finish(query: "StreamingQuery") -> None:
+    assert query.awaitTermination(WAIT_SECONDS)
+
+
+class TestTypes:
+    def test_arrow_types_are_those_spark_expects(self, spark: "SparkSession"):
+        """Spark checks types, order and nullability of the first batch strictly."""
+        from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StructType
+
+        expected = to_arrow_schema(
+            StructType.fromDDL(", ".join(f"{n} {k}" for n, k in COLUMNS.items())), timezone="UTC"
+        )
+        assert arrow_schema(tuple(COLUMNS)) == expected
+        assert [name for name, _ in FIELDS] == list(COLUMNS)
+
+    def test_columns_that_are_not_wanted_are_not_in_the_schema(self):
+        assert "`body`" in ddl(SourceOptions.parse({"subscribe": "T"}))
+        assert "properties" not in ddl(SourceOptions.parse({"subscribe": "T"}))
+        assert "body" not in ddl(SourceOptions.parse({"subscribe": "T", "includeBody": "false"}))
+        assert "properties" in ddl(SourceOptions.parse({"subscribe": "T", "includeProperties": "true"}))
+
+
+class TestBatch:
+    def test_every_message_once(self, spark: "SparkSession", broker: FakeBroker):
+        assert keys(table(spark, broker)) == all_keys(broker)
+
+    def test_columns(self, spark: "SparkSession", broker: FakeBroker):
+        from pyspark.sql import functions as f
+
+        frame = table(spark, broker, includeProperties="true").where("queueId = 2 and offset = 7")
+        (row,) = frame.select(
+            "*", f.unix_millis("timestamp").alias("stored"), f.unix_millis("bornTimestamp").alias("born")
+        ).collect()
+        assert (row.topic, row.broker, row.key, row.tag, row.reconsumeTimes) == ("T", "broker-a", "k", "t", 0)
+        assert bytes(row.body) == b"2/7"
+        assert (row.stored, row.born) == (1_700_000_000_008, 1_700_000_000_007)
+        assert row.properties == {"TAGS": "t", "KEYS": "k"}
+        assert row.msgId == "0000000000000000" + f"{7000:016X}"
+
+    def test_chosen_columns_only(self, spark: "SparkSession", broker: FakeBroker):
+        reader: DataFrameReader = spark.read.format("rocketmq").options(**options(broker))
+        frame = reader.schema("offset bigint, tag string").load()
+        assert frame.count() == 400
+        assert frame.where("offset = 3").first().asDict() == {"offset": 3, "tag": "t"}
+
+    def test_from_offset_to_offset(self, spark: "SparkSession", broker: FakeBroker):
+        frame = table(
+            spark,
+            broker,
+            startingOffsets='{"T:broker-a:0": 90}',
+            endingOffsets='{"T:broker-a:0": 95, "T:broker-a:1": 2}',
+        )
+        in_0_and_1 = [key for key in keys(frame) if key[2] < 2]
+        assert [key[2:] for key in in_0_and_1] == [*((0, offset) for offset in range(90, 95)), (1, 0), (1, 1)]
+
+    def test_deleted_messages_fail_the_query_unless_told_otherwise(
+        self, spark: "SparkSession", broker: FakeBroker
+    ):
+        broker.minimum[MessageQueue("T", "broker-a", 0)] = 50
+        start = '{"T:broker-a:0": 10}'
+        with pytest.raises(Exception, match="no longer holds the messages from offset 10 to 50"):
+            table(spark, broker, startingOffsets=start).count()
+        assert table(spark, broker, startingOffsets=start, failOnDataLoss="false").count() == 350
+
+    def test_wrong_option_is_named(self, spark: "SparkSession", broker: FakeBroker):
+        with pytest.raises(Exception, match="did you mean startingOffsets"):
+            table(spark, broker, startingOffset="earliest").count()
+
+    def test_found_without_registering(self, spark: "SparkSession"):
+        """Spark imports what is named pyspark_…, so no call is needed in anybody's own session."""
+        import pyspark_rocketmq
+        from libramq.spark.source import RocketMQSource
+
+        assert pyspark_rocketmq.DefaultSource is RocketMQSource
+        assert RocketMQSource.name() == "rocketmq"
+
+
+class TestStream:
+    def test_available_now_in_batches_of_the_limit(
+        self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
+    ):
+        sink = Sink()
+        finish(stream(spark, broker, sink, tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="100"))
+        assert sink.rows == all_keys(broker)
+        assert [len(batch) for _, batch in sorted(sink.batches.items())] == [100] * 4
+
+    def test_second_run_goes_on_where_the_first_ended(
+        self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
+    ):
+        first, second, third = Sink(), Sink(), Sink()
+        finish(stream(spark, broker, first, tmp_path, startingOffsets="earliest"))
+        broker.fill("T", 4, 10)
+        broker.fill("T", 6, 5)  # Two more queues, and five more messages in all.
+        finish(stream(spark, broker, second, tmp_path, startingOffsets="earliest"))
+        assert sorted(first.rows + second.rows) == all_keys(broker)
+        finish(stream(spark, broker, third, tmp_path, startingOffsets="earliest"))
+        assert third.rows == []
+
+    def test_crash_in_a_batch_replays_exactly_that_batch(
+        self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
+    ):
+        broken, after = Sink(), Sink()
+        broken.break_at = 1
+        query = stream(
+            spark, broker, broken, tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="100"
+        )
+        with pytest.raises(Exception, match="broken on purpose"):
+            query.awaitTermination(WAIT_SECONDS)
+        broker.fill("T", 4, 50)
+        finish(stream(spark, broker, after, tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="64"))
+        assert after.batches[1] == broken.batches[1]
+        assert sorted(broken.batches[0] + after.rows) == all_keys(broker)
+
+    def test_live_from_the_latest(self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path):
+        sink = Sink()
+        query = stream(spark, broker, sink, tmp_path, live=True)
+        try:
+            query.processAllAvailable()
+            before = all_keys(broker)
+            broker.fill("T", 4, 25)
+            query.processAllAvailable()
+            broker.fill("T", 4, 25)
+            query.processAllAvailable()
+            progress: Any = query.lastProgress
+        finally:
+            query.stop()
+        assert sink.rows == sorted(set(all_keys(broker)) - set(before))
+        assert progress is not None
+
+    def test_checkpoint_holds_positions_by_queue(
+        self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
+    ):
+        import json
+
+        finish(stream(spark, broker, Sink(), tmp_path, startingOffsets="earliest"))
+        written = (tmp_path / "offsets" / "0").read_text().splitlines()[-1]
+        assert set(from_offset(json.loads(written)).values()) == {100}

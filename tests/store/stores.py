@@ -1,0 +1,124 @@
+"""Stores for tests: small files, a clock turned by hand, and a disk that can be made to fail."""
+
+import errno
+import shutil
+from pathlib import Path
+
+from libramq.filesystem import LocalFileSystem
+from libramq.message import MessageExt, decode_records, tag_code
+from libramq.message.ids import encode_host
+from libramq.message.properties import encode_properties
+from libramq.store import MessageStore, StoreConfig, StoreMessage, run_flush
+from tests.fakes import ManualClock
+
+BORN = encode_host(("10.1.2.3", 4567))
+
+
+class Disk(LocalFileSystem):
+    """A file system whose fsync only counts, and whose calls can be made to fail."""
+
+    def __init__(self) -> None:
+        self.synced: list[int] = []
+        self.writes: list[tuple[int, int]] = []
+        self.bytes_left: int | None = None
+        self.fails_sync = False
+        self.is_cold = False
+
+    def fsync(self, file: int) -> None:
+        if self.fails_sync:
+            raise OSError(errno.EIO, "the disk is broken")
+        self.synced.append(file)
+
+    def sync_directory(self, path: Path) -> None:
+        pass
+
+    def pwrite(self, file: int, data: bytes, offset: int) -> None:
+        if self.bytes_left is not None:
+            if len(data) > self.bytes_left:
+                super().pwrite(file, data[: self.bytes_left], offset)
+                raise OSError(errno.ENOSPC, "no space left")
+            self.bytes_left -= len(data)
+        self.writes.append((offset, len(data)))
+        super().pwrite(file, data, offset)
+
+    def pread_nowait(self, file: int, size: int, offset: int) -> bytes | None:
+        return None if self.is_cold else super().pread_nowait(file, size, offset)
+
+
+def make_store(
+    root: Path, *, disk: Disk | None = None, clock: ManualClock | None = None, **options: object
+) -> MessageStore:
+    """A store that is not yet open; files of 4 KiB and of 10 units unless told otherwise."""
+    defaults: dict[str, object] = {
+        "mapped_file_size_commit_log": 4096,
+        "mapped_file_size_consume_queue": 200,
+        "tail_bytes": 4096,
+    }
+    config = StoreConfig(root=root, **(defaults | options))  # type: ignore[arg-type]
+    return MessageStore(config, disk or Disk(), clock or ManualClock(), process_id=1)
+
+
+def open_store(root: Path, **options: object) -> MessageStore:
+    """The same, open."""
+    store = make_store(root, **options)  # type: ignore[arg-type]
+    store.open()
+    return store
+
+
+def kill(store: MessageStore) -> None:
+    """What a kill leaves: nothing is written any more, the kernel drops lock and descriptors."""
+    store._release()
+
+
+def message(body: bytes | str, topic: str = "T", queue_id: int = 0, tags: str | None = None) -> StoreMessage:
+    """A message as a send processor makes it."""
+    return StoreMessage(
+        topic,
+        queue_id,
+        body if isinstance(body, bytes) else body.encode(),
+        encode_properties({"TAGS": tags} if tags else {}),
+        tag_code(tags),
+        born_timestamp_ms=5,
+        born_host=BORN,
+    )
+
+
+def flush(store: MessageStore, now_ms: int = 1 << 40) -> None:
+    """Everything to the disk, as the shell does it."""
+    plan = store.plan_flush(now_ms, thorough=True)
+    if plan is not None:
+        run_flush(store._filesystem, plan)
+        store.complete_flush(plan)
+
+
+def read_all(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[MessageExt]:
+    """Every message of a queue, pulled from its beginning."""
+    found: list[MessageExt] = []
+    offset = store.min_offset(topic, queue_id)
+    while offset < store.max_offset(topic, queue_id):
+        result = store.read(topic, queue_id, offset, 32)
+        data = b"".join(result.data)
+        assert len(data) == result.size
+        messages = decode_records(data)
+        assert len(messages) == result.count
+        assert result.next_offset > offset
+        found += messages
+        offset = result.next_offset
+    return found
+
+
+def bodies(store: MessageStore, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+    """Their bodies; that their numbers are right is checked on the way."""
+    messages = read_all(store, topic, queue_id)
+    first = store.min_offset(topic, queue_id)
+    assert [m.queue_offset for m in messages] == list(range(first, first + len(messages)))
+    assert {(m.topic, m.queue_id) for m in messages} <= {(topic, queue_id)}
+    return [m.body for m in messages]
+
+
+def copy_as_killed(root: Path, to: Path) -> Path:
+    """The directory as a killed process leaves it."""
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(root, to)
+    (to / "abort").write_text("1")
+    return to

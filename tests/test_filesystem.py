@@ -1,0 +1,77 @@
+"""The local file system: locks between processes, texts replaced whole, reads that do not wait."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import libramq
+from libramq.filesystem import LocalFileSystem
+
+HOLDER = """
+import sys
+from pathlib import Path
+from libramq.filesystem import LocalFileSystem
+print(LocalFileSystem().lock(Path(sys.argv[1])) is not None, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_lock_holds_against_this_process_and_others(tmp_path: Path):
+    filesystem = LocalFileSystem()
+    path = tmp_path / "lock"
+    held = filesystem.lock(path)
+    assert held is not None
+    assert filesystem.lock(path) is None  # And closing that descriptor dropped nothing:
+    assert other_process_can_lock(path) is False
+    filesystem.close(held)
+    assert other_process_can_lock(path) is True
+    again = filesystem.lock(path)
+    assert again is not None
+    filesystem.close(again)
+
+
+def other_process_can_lock(path: Path) -> bool:
+    environment = {**os.environ, "PYTHONPATH": str(Path(libramq.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, "-c", HOLDER, str(path)], input=b"", capture_output=True, env=environment, check=True
+    )
+    return done.stdout.strip() == b"True"
+
+
+def test_a_text_is_replaced_whole_and_the_old_one_kept(tmp_path: Path):
+    filesystem = LocalFileSystem()
+    path = tmp_path / "config" / "topics.json"
+    assert filesystem.read_text(path) is None
+    for text in ("one", "two", "three"):
+        filesystem.replace_text(path, text)
+    assert (filesystem.read_text(path), path.with_name("topics.json.bak").read_text()) == ("three", "two")
+    filesystem.replace_text(path, "four", backup=False)
+    assert (filesystem.read_text(path), path.with_name("topics.json.bak").read_text()) == ("four", "two")
+    assert sorted(os.listdir(path.parent)) == ["topics.json", "topics.json.bak"]
+
+
+def test_reads_end_with_the_file(tmp_path: Path):
+    filesystem = LocalFileSystem()
+    file = filesystem.open(tmp_path / "f", write=True, create=True)
+    filesystem.pwrite(file, b"hello", 3)
+    assert filesystem.pread(file, 100, 0) == b"\0\0\0hello"
+    assert filesystem.pread_nowait(file, 5, 3) == b"hello"
+    assert filesystem.pread_nowait(file, 100, 3) == b"hello"
+    filesystem.truncate(file, 4)
+    filesystem.truncate(file, 10)
+    assert filesystem.pread(file, 100, 0) == b"\0\0\0h" + bytes(6)
+    filesystem.close(file)
+
+
+def test_a_tree_is_removed_and_what_links_point_to_is_not(tmp_path: Path):
+    filesystem = LocalFileSystem()
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").touch()
+    (tmp_path / "tree" / "deep").mkdir(parents=True)
+    (tmp_path / "tree" / "deep" / "link").symlink_to(tmp_path / "kept")
+    filesystem.remove_tree(tmp_path / "tree")
+    filesystem.remove_tree(tmp_path / "never")
+    assert filesystem.listdir(tmp_path) == ["kept"]
+    assert filesystem.listdir(tmp_path / "kept") == ["file"]
+    assert filesystem.listdir(tmp_path / "never") == []

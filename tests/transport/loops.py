@@ -1,0 +1,38 @@
+"""Event loops for tests of the shells: scenarios run on asyncio's own and on uvloop, as in production."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import uvloop
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
+
+
+def run_on(loop: str, scenario: Callable[[], Coroutine[Any, Any, None]], *, seconds: float = 20) -> None:
+    """Run a scenario to its end; what a callback raises unseen fails it too."""
+    unseen: list[dict[str, Any]] = []
+
+    async def watched() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unseen.append(context))
+        async with asyncio.timeout(seconds):
+            await scenario()
+
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(watched())
+    assert unseen == []
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop turn until something is so that nobody tells of; the scenario's deadline ends it."""
+    while not condition():  # noqa: ASYNC110 - A transport sets no event.
+        await asyncio.sleep(0.001)
+
+
+async def until_asked(condition: Callable[[], Coroutine[Any, Any, bool]]) -> None:
+    """The same for what must be asked for."""
+    while not await condition():  # noqa: ASYNC110 - Another process decides.
+        await asyncio.sleep(0.005)

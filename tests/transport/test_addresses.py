@@ -1,0 +1,42 @@
+"""Addresses, and which of them a server listens on."""
+
+import pytest
+
+from libramq.errors import ConfigError
+from libramq.transport.address import split_address, split_name_servers
+from libramq.transport.bind import check_bind_address, is_loopback
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("127.0.0.1:9876", ("127.0.0.1", 9876)), (" h:1 ", ("h", 1)), ("[::1]:65535", ("::1", 65535))],
+)
+def test_an_address(text, address):
+    assert split_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "h", "h:", ":1", "h:0", "h:65536", "h:x", "h:-1", "h:1.5", "h:1:"])
+def test_what_is_no_address(text):
+    with pytest.raises(ConfigError, match="host:port"):
+        split_address(text)
+
+
+def test_name_servers():
+    assert split_name_servers("a:1;b:2, c:3 ;") == ("a:1", "b:2", "c:3")
+    for text in ("", ";", "a:1;b"):
+        with pytest.raises(ConfigError):
+            split_name_servers(text)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost"])
+def test_this_machine_only(host):
+    assert is_loopback(host)
+    check_bind_address(host, allow_public=False, remedy="")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.1", "no.such.host.invalid"])
+def test_addresses_that_others_reach_need_leave(host):
+    assert not is_loopback(host)
+    with pytest.raises(ConfigError, match="say please"):
+        check_bind_address(host, allow_public=False, remedy="say please")
+    check_bind_address(host, allow_public=True, remedy="")

@@ -1,0 +1,255 @@
+"""Outgoing connections: every request ends once, whatever happens to the other side."""
+
+import asyncio
+import threading
+
+import pytest
+
+from libramq.clock import SystemClock
+from libramq.errors import ConnectFailed, ConnectionLost, RemoteError, RequestTimeout
+from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
+from libramq.remoting.frame import encode_frame
+from libramq.transport import remote as remote_module
+from libramq.transport.blocking import BlockingRemote
+from libramq.transport.remote import Remotes
+from libramq.transport.server import Peer, Server
+from tests.fakes import ManualClock
+from tests.transport.loops import LOOPS, run_on, until
+
+both = pytest.mark.parametrize("loop", list(LOOPS))
+
+
+class Answering:
+    """Answers requests of code 1, drops those of code 2, closes at code 3, asks back at code 4."""
+
+    def __init__(self) -> None:
+        self.received_codes: list[int] = []
+        self.connections = 0
+
+    def connected(self, peer: Peer) -> None:
+        self.connections += 1
+
+    def closed(self, peer: Peer) -> None:
+        pass
+
+    def received(self, peer: Peer, commands: list[Command]) -> None:
+        for command in commands:
+            self.received_codes.append(command.code)
+            if command.code == 3:
+                peer.close("asked to")
+            elif command.code == 4:
+                peer.write(encode_frame(Command(code=40, flag=FLAG_ONEWAY, ext={"consumerGroup": "G"})))
+            if command.code in (1, 4) and not command.is_oneway:
+                peer.write(encode_frame(reply_to(command, 0, body=command.body)))
+
+
+async def serve() -> tuple[Server, Answering, str]:
+    handler = Answering()
+    server = Server(handler, SystemClock().monotonic_ms)
+    return server, handler, f"127.0.0.1:{await server.listen('127.0.0.1', 0)}"
+
+
+@both
+def test_requests_share_one_connection_and_each_gets_its_answer(loop):
+    async def scenario() -> None:
+        server, handler, address = await serve()
+        remotes = Remotes(SystemClock().monotonic_ms)
+        replies = await asyncio.gather(
+            *(remotes.call(address, Command(code=1, body=str(n).encode())) for n in range(50))
+        )
+        assert [reply.body for reply in replies] == [str(n).encode() for n in range(50)]
+        assert handler.connections == 1
+        assert remotes.is_connected(address)
+        await remotes.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+@both
+def test_a_connection_that_ends_fails_what_waits_and_the_next_request_makes_another(loop):
+    async def scenario() -> None:
+        lost: list[str] = []
+        server, handler, address = await serve()
+        remotes = Remotes(SystemClock().monotonic_ms, lost=lost.append)
+        waiting = [asyncio.ensure_future(remotes.call(address, Command(code=2))) for _ in range(3)]
+        await remotes.call(address, Command(code=1))
+        for outcome in await asyncio.gather(
+            remotes.call(address, Command(code=3)), *waiting, return_exceptions=True
+        ):
+            assert isinstance(outcome, ConnectionLost)
+        assert lost == [address]
+        assert not remotes.is_connected(address)
+        assert (await remotes.call(address, Command(code=1, body=b"again"))).body == b"again"
+        assert handler.connections == 2
+        await remotes.close()
+        assert lost == [address]
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+@both
+def test_a_request_without_an_answer_times_out_and_the_connection_stays(loop):
+    async def scenario() -> None:
+        server, handler, address = await serve()
+        remotes = Remotes(SystemClock().monotonic_ms)
+        with pytest.raises(RequestTimeout, match=address):
+            await remotes.call(address, Command(code=2), timeout_ms=60)
+        assert (await remotes.call(address, Command(code=1))).code == 0
+        assert handler.connections == 1
+        await remotes.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+@both
+def test_a_connection_on_which_nothing_comes_any_more_is_given_up(loop):
+    """A router that forgot it drops what we send without a word; TCP notices after a quarter of an hour."""
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        server, handler, address = await serve()
+        remotes = Remotes(clock.monotonic_ms)
+        await remotes.call(address, Command(code=1))
+        silent = asyncio.ensure_future(remotes.call(address, Command(code=2), timeout_ms=1_000))
+        await asyncio.sleep(0.01)
+        clock.advance(remote_module.SILENCE_MS_MAX)
+        with pytest.raises(RequestTimeout):
+            await silent
+        await until(lambda: not remotes.is_connected(address))
+        await remotes.call(address, Command(code=1))
+        assert handler.connections == 2
+        await remotes.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+@both
+def test_nobody_there(loop):
+    async def scenario() -> None:
+        server, _, address = await serve()
+        await server.close()
+        remotes = Remotes(SystemClock().monotonic_ms)
+        outcomes: list[object] = []
+        remotes.send(address, Command(code=1), outcomes.append)
+        with pytest.raises(ConnectFailed, match=address):
+            await remotes.call(address, Command(code=1))
+        assert [type(outcome) for outcome in outcomes] == [ConnectFailed]
+        remotes.send_oneway(address, Command(code=1, flag=FLAG_ONEWAY))
+        with pytest.raises(RemoteError):
+            await remotes.call("not an address", Command(code=1))
+        await remotes.close()
+
+    run_on(loop, scenario)
+
+
+@both
+def test_oneway_requests_arrive_and_requests_of_the_other_side_are_handed_over(loop):
+    async def scenario() -> None:
+        asked: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+        server, handler, address = await serve()
+        remotes = Remotes(
+            SystemClock().monotonic_ms,
+            asked=lambda where, command, _: asked.put_nowait((where, command.code)),
+        )
+        remotes.send_oneway(address, Command(code=1, flag=FLAG_ONEWAY))
+        await remotes.call(address, Command(code=4))
+        remotes.send_oneway(address, Command(code=1, flag=FLAG_ONEWAY))
+        assert await asked.get() == (address, 40)
+        await remotes.call(address, Command(code=1))
+        assert handler.received_codes == [1, 4, 1, 1]
+        await remotes.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+@both
+def test_stopping_ends_what_waits_and_what_connects(loop):
+    async def scenario() -> None:
+        server, _, address = await serve()
+        remotes = Remotes(SystemClock().monotonic_ms)
+        await remotes.call(address, Command(code=1))
+        outcomes: list[object] = []
+        remotes.send(address, Command(code=2), outcomes.append)
+        remotes.send("192.0.2.1:9", Command(code=1), outcomes.append)
+        await asyncio.sleep(0)
+        await remotes.close()
+        await until(lambda: len(outcomes) == 2)
+        assert {type(outcome) for outcome in outcomes} <= {ConnectionLost, ConnectFailed}
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+@both
+def test_an_answer_that_is_garbage_ends_the_connection(loop):
+    async def scenario() -> None:
+        async def garbage(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(10)
+            writer.write(b"\xff" * 20)
+            await writer.drain()
+            writer.close()
+
+        listener = await asyncio.start_server(garbage, "127.0.0.1", 0)
+        address = f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        remotes = Remotes(SystemClock().monotonic_ms)
+        with pytest.raises(ConnectionLost):
+            await remotes.call(address, Command(code=1))
+        await remotes.close()
+        listener.close()
+        await listener.wait_closed()
+
+    run_on(loop, scenario)
+
+
+# The blocking shell.
+
+
+class Background:
+    """A server on a thread of its own, for code that blocks."""
+
+    def __enter__(self) -> str:
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
+        self._thread.start()
+        self._ready.wait()
+        return self._address
+
+    async def _serve(self) -> None:
+        server, _, self._address = await serve()
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._ready.set()
+        await self._stop.wait()
+        await server.close()
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+
+def test_blocking_requests_can_be_pipelined_and_finished_in_any_order():
+    with Background() as address:
+        remote = BlockingRemote(address, SystemClock().monotonic_ms)
+        started = [remote.start(Command(code=1, body=str(n).encode())) for n in range(5)]
+        assert [remote.finish(opaque).body for opaque in reversed(started)] == [b"4", b"3", b"2", b"1", b"0"]
+        assert remote.call(Command(code=4, body=b"x")).body == b"x"
+        remote.close()
+
+
+def test_blocking_requests_that_get_no_answer():
+    with Background() as address:
+        remote = BlockingRemote(address, SystemClock().monotonic_ms)
+        for _ in range(3):
+            with pytest.raises(RequestTimeout, match=address):
+                remote.call(Command(code=2), timeout_ms=20)
+        assert len(remote._pending) == 0
+        assert remote.call(Command(code=1)).code == 0
+        with pytest.raises(ConnectionLost):
+            remote.call(Command(code=3))
+        remote.close()
+    with pytest.raises(ConnectFailed, match=address):
+        BlockingRemote(address, SystemClock().monotonic_ms)

@@ -1,0 +1,313 @@
+"""A listening socket, over real connections: what a bad, slow, silent or excessive peer does to it."""
+
+import asyncio
+import contextlib
+import socket
+
+import pytest
+
+from libramq.clock import SystemClock
+from libramq.errors import ConfigError
+from libramq.remoting.command import Command, reply_to
+from libramq.remoting.connection import FrameReader
+from libramq.remoting.frame import encode_frame
+from libramq.transport import server as server_module
+from libramq.transport.server import Peer, Server
+from tests.fakes import ManualClock
+from tests.transport.loops import LOOPS, run_on, until
+
+pytestmark = pytest.mark.parametrize("loop", list(LOOPS))
+
+
+class Echo:
+    """Answers each request with a body; remembers who came and went."""
+
+    def __init__(self, body: bytes = b"") -> None:
+        self.body = body
+        self.peers: list[Peer] = []
+        self.gone: list[Peer] = []
+        self.batches: list[int] = []
+        self.someone_left = asyncio.Event()
+
+    def connected(self, peer: Peer) -> None:
+        self.peers.append(peer)
+
+    def received(self, peer: Peer, commands: list[Command]) -> None:
+        self.batches.append(len(commands))
+        for command in commands:
+            if command.code == 666:
+                raise RuntimeError("a handler's bug")
+            peer.write(encode_frame(reply_to(command, 0, body=self.body or command.body)))
+
+    def closed(self, peer: Peer) -> None:
+        self.gone.append(peer)
+        self.someone_left.set()
+
+
+class Client:
+    """A bare connection to a server."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.frames = FrameReader()
+        self.replies: list[Command] = []
+        self.opaque = 0
+
+    @classmethod
+    async def connect(cls, port: int) -> "Client":
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    def frame(self, body: bytes = b"", code: int = 1) -> bytes:
+        self.opaque += 1
+        return encode_frame(Command(code=code, opaque=self.opaque, body=body))
+
+    async def read(self, count: int) -> list[Command]:
+        """The next replies; fewer when the connection ends."""
+        while len(self.replies) < count:
+            data = await self.reader.read(1 << 20)
+            if not data:
+                break
+            self.replies += self.frames.receive(data)
+        found, self.replies = self.replies[:count], self.replies[count:]
+        return found
+
+    async def ask(self, body: bytes = b"hi") -> bytes:
+        self.writer.write(self.frame(body))
+        (reply,) = await self.read(1)
+        assert reply.opaque == self.opaque
+        return reply.body
+
+    async def is_ended(self) -> bool:
+        """Wait for the end of the connection."""
+        try:
+            return await self.reader.read() == b""
+        except ConnectionError:
+            return True
+
+    async def close(self) -> None:
+        self.writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self.writer.wait_closed()
+
+
+async def serve(handler: Echo, clock: object = None) -> tuple[Server, int]:
+    server = Server(handler, (clock or SystemClock()).monotonic_ms)  # type: ignore[attr-defined]
+    return server, await server.listen("127.0.0.1", 0)
+
+
+def test_requests_of_one_read_are_handed_over_together_and_answered(loop):
+    async def scenario() -> None:
+        echo = Echo()
+        server, port = await serve(echo)
+        client = await Client.connect(port)
+        client.writer.write(b"".join(client.frame(str(n).encode()) for n in range(20)))
+        replies = await client.read(20)
+        assert [reply.body for reply in replies] == [str(n).encode() for n in range(20)]
+        assert sum(echo.batches) == 20
+        assert len(echo.batches) < 20
+        assert echo.peers[0].address == "{}:{}".format(*client.writer.get_extra_info("sockname")[:2])
+        await client.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+def test_a_request_that_comes_byte_by_byte_is_one_request(loop):
+    async def scenario() -> None:
+        server, port = await serve(Echo())
+        client = await Client.connect(port)
+        client.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for byte in client.frame(b"slowly"):
+            client.writer.write(bytes([byte]))
+            await asyncio.sleep(0)
+        (reply,) = await client.read(1)
+        assert reply.body == b"slowly"
+        await client.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x00\x00\x00\x00", b"GET / HTTP/1.1\r\n\r\n",
+     b"\x00\x00\x00\x08\x09\x00\x00\x04{}{}", b"\x00\x00\x00\x06\x00\x00\x00\x02{]",
+     b"\x16\x03\x01\x02\x00\x01"],
+)  # fmt: skip
+def test_bad_bytes_end_their_connection_and_no_other(loop, garbage):
+    async def scenario() -> None:
+        echo = Echo()
+        server, port = await serve(echo)
+        good, bad = await Client.connect(port), await Client.connect(port)
+        assert await good.ask() == b"hi"
+        bad.writer.write(garbage)
+        assert await bad.is_ended()
+        assert await good.ask() == b"hi"
+        assert server.connection_count == 1
+        await good.close()
+        await bad.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+def test_a_handler_that_fails_ends_that_connection_only(loop):
+    async def scenario() -> None:
+        server, port = await serve(Echo())
+        good, bad = await Client.connect(port), await Client.connect(port)
+        bad.writer.write(bad.frame(code=666))
+        assert await bad.is_ended()
+        assert await good.ask() == b"hi"
+        await good.close()
+        await bad.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+def test_who_does_not_read_is_not_read_from_and_gets_all_answers_when_it_does(loop, monkeypatch):
+    """A consumer of a thousand queues may ask for 256 MB at once; it was cut off and came back, for ever."""
+    monkeypatch.setattr(server_module, "WRITE_BUFFER_BYTES_HIGH", 64 * 1024)
+    monkeypatch.setattr(server_module, "COMMANDS_PER_TURN", 4)
+
+    async def scenario() -> None:
+        echo = Echo(b"x" * 50_000)
+        server, port = await serve(echo)
+        slow, other = await Client.connect(port), await Client.connect(port)
+        slow.writer.write(b"".join(slow.frame() for _ in range(2_000)))
+        await slow.writer.drain()
+        assert len(await other.ask()) == 50_000
+        before = -1
+        while before != sum(echo.batches):  # Until the server stands still with this one.
+            before = sum(echo.batches)
+            for _ in range(20):
+                await other.ask()
+                before += 1
+        assert before < 1_000
+        replies = await slow.read(2_000)
+        assert [reply.opaque for reply in replies] == list(range(1, 2_001))
+        assert await slow.ask() == echo.body
+        await slow.close()
+        await other.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+def test_what_is_written_unasked_to_who_does_not_read_is_bounded(loop, monkeypatch):
+    monkeypatch.setattr(server_module, "WRITE_BUFFER_BYTES_HIGH", 64 * 1024)
+    monkeypatch.setattr(server_module, "WRITE_BUFFER_BYTES_MAX", 20 * 1024 * 1024)
+
+    async def scenario() -> None:
+        echo = Echo()
+        server, port = await serve(echo)
+        client = await Client.connect(port)
+        assert await client.ask() == b"hi"
+        written = 0
+        while echo.peers[0].is_open and written < 200:
+            echo.peers[0].write(bytes(1024 * 1024))
+            written += 1
+            await asyncio.sleep(0)
+        assert 15 < written < 60
+        await echo.someone_left.wait()
+        assert server.connection_count == 0
+        await client.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+def test_silent_connections_are_closed(loop):
+    async def scenario() -> None:
+        clock = ManualClock()
+        server, port = await serve(Echo(), clock)
+        silent, busy = await Client.connect(port), await Client.connect(port)
+        await silent.ask()
+        await busy.ask()
+        clock.advance(server_module.IDLE_MS_MAX - 1)
+        await busy.ask()
+        clock.advance(2)
+        server._close_idle()
+        assert await silent.is_ended()
+        assert await busy.ask() == b"hi"
+        await silent.close()
+        await busy.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+def test_a_connection_that_cannot_finish_closing_is_aborted(loop):
+    """Its peer does not read, so what was written before would be kept for ever."""
+
+    async def scenario() -> None:
+        clock = ManualClock()
+        echo = Echo(bytes(15_000_000))
+        server, port = await serve(echo, clock)
+        client = await Client.connect(port)
+        client.writer.write(client.frame() + client.frame())
+        await until(lambda: bool(echo.batches))
+        echo.peers[0].close("asked to")
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert server.connection_count == 1
+        clock.advance(server_module.CLOSING_MS_MAX)
+        server._close_idle()
+        await echo.someone_left.wait()
+        assert server.connection_count == 0
+        await client.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+def test_stopping_does_not_wait_for_peers_that_do_not_read(loop, monkeypatch):
+    monkeypatch.setattr(server_module, "CLOSING_MS_MAX", 50)
+
+    async def scenario() -> None:
+        echo = Echo(bytes(15_000_000))
+        server, port = await serve(echo)
+        client = await Client.connect(port)
+        client.writer.write(client.frame() + client.frame())
+        await until(lambda: bool(echo.batches))
+        await server.close()
+        assert server.connection_count == 0
+        assert len(echo.gone) == 1
+        await client.close()
+
+    run_on(loop, scenario)
+
+
+def test_no_more_connections_than_the_limit(loop, monkeypatch):
+    monkeypatch.setattr(server_module, "CONNECTIONS_MAX", 2)
+
+    async def scenario() -> None:
+        server, port = await serve(Echo())
+        clients = [await Client.connect(port) for _ in range(2)]
+        for client in clients:
+            assert await client.ask() == b"hi"
+        refused = await Client.connect(port)
+        assert await refused.is_ended()
+        await clients[0].close()
+        await until(lambda: server.connection_count < 2)
+        again = await Client.connect(port)
+        assert await again.ask() == b"hi"
+        for client in (refused, clients[1], again):
+            await client.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+def test_a_taken_port_and_an_address_that_is_not_ours(loop):
+    async def scenario() -> None:
+        server, port = await serve(Echo())
+        other = Server(Echo(), SystemClock().monotonic_ms)
+        with pytest.raises(ConfigError, match=f"port {port} .* is taken"):
+            await other.listen("127.0.0.1", port)
+        with pytest.raises(ConfigError, match="cannot listen on 192"):
+            await other.listen("192.0.2.1", 0)
+        await other.close()
+        await server.close()
+
+    run_on(loop, scenario)
