@@ -59,6 +59,18 @@ class RequestCode(IntEnum):
     LITE_PULL_MESSAGE = 361
     QUERY_ASSIGNMENT = 400
     BROKER_HEARTBEAT = 904
+    # Ours, below 32,768: the wire contract of coordinated groups, version 1 (ARCHITECTURE.md).
+    GROUP_JOIN = 31000
+    GROUP_POLL = 31001
+    GROUP_RELEASE = 31002
+    GROUP_LEAVE = 31003
+    GROUP_FIND = 31004
+    OPEN_QUEUE = 31005
+    PEER_GRANT = 31010
+    PEER_MEMBERS = 31011
+    PEER_LIST = 31012
+    PEER_GATHER = 31013
+    PEER_OBSERVED = 31014
 
 
 class ResponseCode(IntEnum):
@@ -88,3 +100,8 @@ class ResponseCode(IntEnum):
     CONSUMER_NOT_ONLINE = 206
     FLOW_CONTROL = 215
     GO_AWAY = 1500
+    # Ours: coordinated groups.
+    FENCED = 3100
+    UNKNOWN_MEMBER = 3101
+    NOT_COORDINATOR = 3102
+    NOT_YET_GRANTED = 3103

@@ -184,6 +184,30 @@ class ConsumerNotOnline(BrokerError):
     remedy = "Start a consumer of the group first."
 
 
+class Fenced(BrokerError):
+    """3100: the queue is open to another member, or under a later epoch; or the group is under epochs."""
+
+    remedy = "Give the queue up; the group's coordinator says what is ours."
+
+
+class UnknownMember(BrokerError):
+    """3101: the coordinator does not know the member; its session ended."""
+
+    remedy = "Join the group again."
+
+
+class NotCoordinator(BrokerError):
+    """3102: the group lives at another broker, whose address is the remark (empty: not known yet)."""
+
+    remedy = "Ask there, or look for it with GROUP_FIND."
+
+
+class NotYetGranted(BrokerError):
+    """3103: the coordinator's grant has not reached the queue's broker."""
+
+    remedy = "Open the queue again in a moment."
+
+
 _BY_CODE: dict[int, type[BrokerError]] = {
     ResponseCode.SYSTEM_BUSY: SystemBusy,
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: RequestCodeNotSupported,
@@ -197,6 +221,10 @@ _BY_CODE: dict[int, type[BrokerError]] = {
     ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: SubscriptionGroupNotExist,
     ResponseCode.INVALID_PARAMETER: InvalidParameter,
     ResponseCode.CONSUMER_NOT_ONLINE: ConsumerNotOnline,
+    ResponseCode.FENCED: Fenced,
+    ResponseCode.UNKNOWN_MEMBER: UnknownMember,
+    ResponseCode.NOT_COORDINATOR: NotCoordinator,
+    ResponseCode.NOT_YET_GRANTED: NotYetGranted,
 }
 
 

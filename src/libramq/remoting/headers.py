@@ -119,6 +119,9 @@ class PullMessageHeader(Header):
     subscription: str | None = None
     expression_type: str | None = None
     max_msg_bytes: Int | None = None
+    # Ours: which member of a coordinated group pulls, and under which epoch it was granted the queue.
+    lb_member: str | None = None
+    lb_queue_epoch: Long | None = None
 
 
 class QueryConsumerOffsetHeader(Header):
@@ -137,6 +140,8 @@ class UpdateConsumerOffsetHeader(Header):
     topic: str
     queue_id: Int
     commit_offset: Long
+    lb_member: str | None = None
+    lb_queue_epoch: Long | None = None
 
 
 class QueueHeader(Header):
@@ -260,3 +265,38 @@ class ClusterHeader(Header):
     """GET_TOPICS_BY_CLUSTER."""
 
     cluster: str
+
+
+class GroupJoinHeader(Header):
+    """GROUP_JOIN. lb_member: who we were, when we come back to a coordinator that may have forgotten us."""
+
+    consumer_group: str
+    client_id: str = msgspec.field(name="clientID")
+    lb_session_ms: Int
+    lb_instance: str | None = None
+    lb_member: str | None = None
+
+
+class GroupMemberHeader(Header):
+    """GROUP_RELEASE, GROUP_LEAVE: a member speaks."""
+
+    consumer_group: str
+    lb_member: str
+
+
+class GroupPollHeader(Header):
+    """GROUP_POLL. lb_epoch: of the assignment that the member goes by."""
+
+    consumer_group: str
+    lb_member: str
+    lb_epoch: Long
+
+
+class OpenQueueHeader(Header):
+    """OPEN_QUEUE: a member begins with a queue that it was granted."""
+
+    consumer_group: str
+    topic: str
+    queue_id: Int
+    lb_member: str
+    lb_queue_epoch: Long

@@ -32,7 +32,7 @@ log = get_logger(__name__)
 
 #: Ours: a queue whose offset was refused again so soon is not asked for in a circle.
 ILLEGAL_OFFSET_PAUSE_MS: Final = 1_000
-#: Ours: how often the last commit of a queue in order is tried.
+#: Ours: how often the last commit of a queue is tried.
 LAST_COMMITS_MAX: Final = 2
 
 
@@ -251,7 +251,7 @@ class OwnedQueues:
             owned = self._table.get(queue)
             if address is None or owned is None or owned.is_in_doubt:
                 continue
-            if self._settings.orderly and owned.commits_awaited:
+            if owned.commits_awaited:
                 continue  # A broker of many threads may work two requests off in any order.
             owned.commits_awaited += 1
             found.append(fx.CommitOffset(queue, offset, address))
@@ -325,15 +325,14 @@ class OwnedQueues:
         return found + self._leave(owned, now_ms)
 
     def _leave(self, owned: ProcessQueue, now_ms: int) -> list[fx.Effect]:
-        """In order the next owner waits until the last commit is acknowledged; else it does not."""
+        """The last commit follows those under way, and is acknowledged before the queue is let go."""
         owned.state = QueueState.LEAVING
-        if self._locking.is_needed:
-            if owned.commits_awaited:
-                return []
-            last = self.commit([owned.queue]) if owned.last_commits < LAST_COMMITS_MAX else []
-            if last:
-                owned.last_commits += 1
-                return last
+        if owned.commits_awaited:
+            return []
+        last = self.commit([owned.queue]) if owned.last_commits < LAST_COMMITS_MAX else []
+        if last:
+            owned.last_commits += 1
+            return last
         return self._gone(owned, now_ms)
 
     def _gone(self, owned: ProcessQueue, now_ms: int) -> list[fx.Effect]:

@@ -1,0 +1,145 @@
+"""Bodies of coordinated groups: between members and their coordinator, and of brokers among themselves.
+
+Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
+"""
+
+from typing import Final
+
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.codec import Body
+
+#: How a group's queues are shared: the coordinator assigns them, or every member allocates for itself because
+#: one of them is a stock client.
+MODE_EPOCHS: Final = "epochs"
+MODE_CLIENT: Final = "client"
+
+
+class QueueGrant(Body, frozen=True, kw_only=True):
+    """A queue and the epoch it was granted under. member: to whom, where the request does not say it."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    epoch: int
+    member: str = ""
+
+    @property
+    def queue(self) -> MessageQueue:
+        """The queue it is about."""
+        return MessageQueue(self.topic, self.broker_name, self.queue_id)
+
+    @classmethod
+    def of(cls, queue: MessageQueue, epoch: int, member: str = "") -> "QueueGrant":
+        """The grant of a queue."""
+        return cls(
+            topic=queue.topic,
+            broker_name=queue.broker_name,
+            queue_id=queue.queue_id,
+            epoch=epoch,
+            member=member,
+        )
+
+
+class GroupJoinBody(Body, frozen=True, kw_only=True):
+    """GROUP_JOIN: topics with their filter expressions; what we hold already; how much we can do."""
+
+    subscriptions: dict[str, str] = {}
+    strategy: str = "balanced_sticky"
+    held: list[QueueGrant] = []
+    capacity: int = 1
+
+
+class GroupPollBody(Body, frozen=True, kw_only=True):
+    """GROUP_POLL: what the member holds, under which epochs; how many duplicates it saw since the last."""
+
+    held: list[QueueGrant] = []
+    duplicates: int = 0
+
+
+class GroupReleaseBody(Body, frozen=True, kw_only=True):
+    """GROUP_RELEASE: queues that are drained and committed."""
+
+    queues: list[QueueGrant] = []
+
+
+class GroupLeaveBody(Body, frozen=True, kw_only=True):
+    """GROUP_LEAVE: why; a rebalance reason (member_left, processing_timeout)."""
+
+    reason: str = "member_left"
+
+
+class GroupAssignment(Body, frozen=True, kw_only=True):
+    """The answer to GROUP_JOIN and GROUP_POLL: what the member may hold now, and what it is to give up."""
+
+    epoch: int
+    mode: str = MODE_EPOCHS
+    queues: list[QueueGrant] = []
+    revoke: list[QueueGrant] = []
+
+
+class PeerMember(Body, frozen=True, kw_only=True):
+    """A client that is connected to an edge. stock: it allocates for itself."""
+
+    client_id: str
+    stock: bool = True
+
+
+class PeerGrantBody(Body, frozen=True, kw_only=True):
+    """PEER_GRANT: the coordinator tells a fence whose its queues are.
+
+    epoch: the group's. complete: these are all queues of the group at this broker; others are nobody's.
+    """
+
+    group: str
+    epoch: int
+    mode: str = MODE_EPOCHS
+    grants: list[QueueGrant] = []
+    complete: bool = False
+
+
+class PeerMembersBody(Body, frozen=True, kw_only=True):
+    """PEER_MEMBERS: an edge tells the coordinator who is connected to it; all of them."""
+
+    group: str
+    broker_name: str
+    members: list[PeerMember] = []
+
+
+class PeerListBody(Body, frozen=True, kw_only=True):
+    """PEER_LIST: the coordinator tells the edges who is in a group. version: the higher one is newer."""
+
+    group: str
+    version: int
+    client_ids: list[str] = []
+    changed: bool = True
+
+
+class PeerGatherBody(Body, frozen=True, kw_only=True):
+    """PEER_GATHER: a new coordinator asks fences about a group; the answer is a PeerGathered."""
+
+    group: str
+
+
+class PeerGathered(Body, frozen=True, kw_only=True):
+    """What a fence knows: the highest epoch it has seen, and to whom its queues are open."""
+
+    epoch: int = 0
+    open: list[QueueGrant] = []
+
+
+class PeerObservation(Body, frozen=True, kw_only=True):
+    """A change of a queue's reader, as its broker saw it. Times are wall-clock milliseconds."""
+
+    topic: str
+    queue_id: int
+    client_id: str
+    at_ms: int
+    offset: int
+
+
+class PeerObservedBody(Body, frozen=True, kw_only=True):
+    """PEER_OBSERVED: an edge tells the coordinator who began to read which of its queues."""
+
+    group: str
+    broker_name: str
+    observations: list[PeerObservation] = []

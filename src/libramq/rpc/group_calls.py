@@ -1,0 +1,99 @@
+"""What members of coordinated groups ask: the coordinator, and the brokers of their queues.
+
+Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from libramq.codes import RequestCode
+from libramq.message.queue import MessageQueue
+from libramq.remoting import headers as h
+from libramq.remoting.body.codec import decode_body, encode_body
+from libramq.remoting.body.coordination import (
+    GroupAssignment,
+    GroupJoinBody,
+    GroupLeaveBody,
+    GroupPollBody,
+    GroupReleaseBody,
+    QueueGrant,
+)
+from libramq.remoting.command import Command
+from libramq.rpc.call import Call, header_call, nothing
+
+
+class Joined(NamedTuple):
+    """Who we are to the coordinator, and what it assigns."""
+
+    member: str
+    assignment: GroupAssignment
+
+
+def join_group(header: h.GroupJoinHeader, body: GroupJoinBody) -> Call[Joined]:
+    """Become a member, or come back as one; raises NotCoordinator."""
+    return header_call(
+        RequestCode.GROUP_JOIN,
+        header,
+        lambda reply: Joined(reply.ext["lbMember"], decode_body(reply.body, GroupAssignment)),
+        body=encode_body(body),
+    )
+
+
+def poll_group(group: str, member: str, epoch: int, body: GroupPollBody) -> Call[GroupAssignment]:
+    """Heartbeat and assignment in one, held until there is something to do or a third of the session passed.
+
+    Raises UnknownMember, NotCoordinator.
+    """
+    return header_call(
+        RequestCode.GROUP_POLL,
+        h.GroupPollHeader(consumer_group=group, lb_member=member, lb_epoch=epoch),
+        lambda reply: decode_body(reply.body, GroupAssignment),
+        body=encode_body(body),
+    )
+
+
+def release_queues(group: str, member: str, queues: Sequence[QueueGrant]) -> Call[None]:
+    """Tell the coordinator that queues are drained and committed."""
+    return header_call(
+        RequestCode.GROUP_RELEASE,
+        h.GroupMemberHeader(consumer_group=group, lb_member=member),
+        nothing,
+        body=encode_body(GroupReleaseBody(queues=list(queues))),
+    )
+
+
+def leave_group(group: str, member: str, reason: str) -> Call[None]:
+    """Stop being a member; all queues are free at once."""
+    return header_call(
+        RequestCode.GROUP_LEAVE,
+        h.GroupMemberHeader(consumer_group=group, lb_member=member),
+        nothing,
+        body=encode_body(GroupLeaveBody(reason=reason)),
+    )
+
+
+def find_group(group: str) -> Call[str]:
+    """The address of the group's coordinator; any broker knows."""
+    return header_call(
+        RequestCode.GROUP_FIND, h.GroupHeader(consumer_group=group), lambda reply: reply.ext["lbCoordinator"]
+    )
+
+
+def _offset(reply: Command) -> int | None:
+    offset = reply.ext.get("offset")
+    return None if offset is None else int(offset)
+
+
+def open_queue(group: str, queue: MessageQueue, member: str, epoch: int) -> Call[int | None]:
+    """Begin with a granted queue; who had it is fenced. Answers the committed offset, None if there is none.
+
+    Raises NotYetGranted, Fenced.
+    """
+    header = h.OpenQueueHeader(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        lb_member=member,
+        lb_queue_epoch=epoch,
+    )
+    return header_call(RequestCode.OPEN_QUEUE, header, _offset)
