@@ -24,5 +24,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("interop") is None:  # The keywords also hold the directory of that name.
             continue
         # Java programs start slowly and look around every 20 or 30 s; each wait inside has its own deadline.
-        mark = pytest.mark.timeout(300) if wanted else pytest.mark.skip(reason="pytest --interop runs it")
+        mark = pytest.mark.timeout(900) if wanted else pytest.mark.skip(reason="pytest --interop runs it")
         item.add_marker(mark)

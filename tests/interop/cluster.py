@@ -9,9 +9,8 @@ from typing import Any
 
 from tests.interop import wire
 from tests.interop.apache import BINARY_HEADERS, VIP_CHANNEL, MqAdmin, start_program
-from tests.interop.process import Event, Program
+from tests.interop.process import PATIENCE_S, Event, Program
 
-ROUTE_TIMEOUT_S = 20.0
 POLL_S = 0.02
 PERM_READ_WRITE = 6
 
@@ -55,9 +54,7 @@ class Cluster:
             },
         )
         assert answer.header["code"] == 0, answer.header
-        self.wait_until(
-            lambda: self.route(topic) is not None, f"no route of {topic}", within_s=ROUTE_TIMEOUT_S
-        )
+        self.wait_until(lambda: self.route(topic) is not None, f"no route of {topic}", within_s=PATIENCE_S)
 
     def route(self, topic: str) -> dict[str, Any] | None:
         answer = wire.ask(self.namesrv, wire.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})

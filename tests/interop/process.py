@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-STOP_TIMEOUT_S = 20.0
-# Apache's client drops a heartbeat when another thread is sending one. Until the next, 30 s later, the broker
-# may refuse its pulls because it knows an older subscription.
-EVENT_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 60.0
+# How long a wait may take before it is a failure. Apache's client drops a heartbeat when another thread is sending
+# one, and until the next, 30 s later, the broker may refuse its pulls; it looks at the members every 20 s where it
+# missed a notification; and its broker keeps the locks of who is gone for 60 s. All of them have been seen.
+PATIENCE_S = 150.0
 COMPLAINT_LINES = 25
 
 Event = dict[str, Any]
@@ -164,13 +165,13 @@ class Program(Process):
             if event.get("event") == kind and all(event.get(name) == value for name, value in fields.items())
         ]
 
-    def wait_event(self, kind: str, /, *, within_s: float = EVENT_TIMEOUT_S, **fields: object) -> Event:
+    def wait_event(self, kind: str, /, *, within_s: float = PATIENCE_S, **fields: object) -> Event:
         return self.wait_until(
             lambda: next(iter(self.of(kind, **fields)), None), f"no {kind} with {fields}", within_s=within_s
         )
 
     def wait_count(
-        self, count: int, kind: str, /, *, within_s: float = EVENT_TIMEOUT_S, **fields: object
+        self, count: int, kind: str, /, *, within_s: float = PATIENCE_S, **fields: object
     ) -> list[Event]:
         """At least that many events of a kind."""
 
@@ -180,7 +181,7 @@ class Program(Process):
 
         return self.wait_until(enough, f"fewer than {count} {kind} with {fields}", within_s=within_s)
 
-    def ask(self, answer: str, question: Mapping[str, object], *, within_s: float = EVENT_TIMEOUT_S) -> Event:
+    def ask(self, answer: str, question: Mapping[str, object], *, within_s: float = PATIENCE_S) -> Event:
         """Send a question with a fresh id, and return the event of kind `answer` that carries the id."""
         self._asked += 1
         identity = self._asked

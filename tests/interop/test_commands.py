@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli.commands import libra, one_line
 from tests.interop.cluster import Cluster
+from tests.interop.process import PATIENCE_S
 
 pytestmark = pytest.mark.interop
 
@@ -21,7 +22,7 @@ def test_a_topic_is_made_listed_and_routed(cluster: Cluster) -> None:
     topic = cluster.fresh_name("Commanded")
     made = ask(cluster, "updateTopic", "-t", topic, "-c", cluster.cluster_name, "-r", "3", "-w", "3")
     assert made["brokers"] == [cluster.broker_address]
-    cluster.wait_until(lambda: cluster.route(topic) is not None, f"no route of {topic}", within_s=20)
+    cluster.wait_until(lambda: cluster.route(topic) is not None, f"no route of {topic}", within_s=PATIENCE_S)
     assert topic in ask(cluster, "topicList")
     route = ask(cluster, "topicRoute", "-t", topic)
     assert route["brokerDatas"][0]["brokerAddrs"] == {"0": cluster.broker_address}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.interop.cluster import Cluster
-from tests.interop.process import Event, Program
+from tests.interop.process import PATIENCE_S, Event, Program
 
 pytestmark = pytest.mark.interop
 
@@ -80,11 +80,13 @@ def test_a_message_that_always_fails_ends_among_the_dead_letters(cluster: Cluste
 
     offsets = cluster.start("Offsets", {"group": cluster.fresh_name("asking")})
     dead = {"topic": f"%DLQ%{group}", "broker": cluster.broker_name, "queueId": 0}
-    cluster.wait_until(lambda: cluster.route(f"%DLQ%{group}") is not None, "no dead letters", within_s=20)
+    cluster.wait_until(
+        lambda: cluster.route(f"%DLQ%{group}") is not None, "no dead letters", within_s=PATIENCE_S
+    )
     cluster.wait_until(
         lambda: offsets.ask("answer", {**dead, "ask": "max"}).get("answer") == 1,
         "no dead letter",
-        within_s=20,
+        within_s=PATIENCE_S,
     )
     pulled = offsets.ask("answer", {**dead, "ask": "pull", "tags": "*", "offset": 0, "count": 8})["answer"]
     assert pulled["bodies"] == ["never"]

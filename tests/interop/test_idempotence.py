@@ -7,12 +7,12 @@ import pytest
 
 from tests.interop.cluster import Cluster
 from tests.interop.members import Members, flow
+from tests.interop.process import PATIENCE_S
 
 pytestmark = pytest.mark.interop
 
 QUEUES = 4
 # What the dead one had claimed comes back through the retry topic, 10 s later, when its lease is over.
-RECOVERY_TIMEOUT_S = 90.0
 
 
 def test_after_a_kill_only_what_was_in_a_handler_is_handled_twice(cluster: Cluster, tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_after_a_kill_only_what_was_in_a_handler_is_handled_twice(cluster: Clust
         def handled() -> Counter[str]:
             return Counter(delivery["body"] for delivery in members.deliveries())
 
-        cluster.wait_until(lambda: len(handled()) == sent[0], "not all handled", within_s=RECOVERY_TIMEOUT_S)
+        cluster.wait_until(lambda: len(handled()) == sent[0], "not all handled", within_s=PATIENCE_S)
         delivered = Counter(
             body for member in members.all for event in member.of("delivered") for body in event["bodies"]
         )

@@ -21,10 +21,10 @@ from tests.interop.apache import (
 from tests.interop.cluster import Cluster
 from tests.interop.libra import SOURCES
 from tests.interop.ports import free_broker_port, free_port
-from tests.interop.process import Process
+from tests.interop.process import PATIENCE_S, Process
 
 pytestmark = pytest.mark.interop
-FORGOTTEN_SECONDS = 10.0
+FORGOTTEN_SECONDS = 60.0
 GET_ALL_TOPIC_LIST = 206
 
 
@@ -48,7 +48,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     port = free_port()
     process = libra(tmp_path_factory.mktemp("ours"), "nameserver", "--port", str(port))
     try:
-        process.wait_line(f"listens on 127.0.0.1:{port}", within_s=20)
+        process.wait_line(f"listens on 127.0.0.1:{port}", within_s=PATIENCE_S)
         yield f"127.0.0.1:{port}"
     finally:
         process.stop()
@@ -81,16 +81,18 @@ def test_apaches_broker_registers_with_both(ours: str, theirs: str, tmp_path: Pa
         settings=SMALL_STORE,
     )
     try:
-        broker.process.wait_line("boot success", within_s=60)
-        Cluster.wait_until(lambda: name in addresses(ours), "not registered with ours", within_s=30)
-        Cluster.wait_until(lambda: name in addresses(theirs), "not registered with theirs", within_s=30)
+        broker.process.wait_line("boot success", within_s=PATIENCE_S)
+        Cluster.wait_until(lambda: name in addresses(ours), "not registered with ours", within_s=PATIENCE_S)
+        Cluster.wait_until(
+            lambda: name in addresses(theirs), "not registered with theirs", within_s=PATIENCE_S
+        )
         assert addresses(ours)[name] == addresses(theirs)[name] == broker.address
         create_topic(broker.address, f"Both_{headers}")
         request = (wire.GET_ROUTEINFO_BY_TOPIC, {"topic": f"Both_{headers}"})
         Cluster.wait_until(
             lambda: all(wire.ask(one, *request).header["code"] == 0 for one in (ours, theirs)),
             "no route",
-            within_s=20,
+            within_s=PATIENCE_S,
         )
         # The same bytes, in either dialect.
         for version in (wire.VERSION_NOW, wire.VERSION_BEFORE_STANDARD_JSON):
@@ -115,13 +117,15 @@ def test_our_broker_registers_with_apaches_name_server(theirs: str, ours: str, t
     with ExitStack() as stack:
         broker = libra(tmp_path, "broker", "-c", str(tmp_path / "broker.conf"), "-n", f"{theirs};{ours}")
         stack.callback(broker.kill)
-        Cluster.wait_until(lambda: "libra-z" in addresses(theirs), "not registered", within_s=30)
+        Cluster.wait_until(lambda: "libra-z" in addresses(theirs), "not registered", within_s=PATIENCE_S)
         assert addresses(theirs)["libra-z"] == f"127.0.0.1:{port}"
         assert addresses(ours)["libra-z"] == f"127.0.0.1:{port}"
         create_topic(f"127.0.0.1:{port}", "AtOurs")
         request = (wire.GET_ROUTEINFO_BY_TOPIC, {"topic": "AtOurs"})
         Cluster.wait_until(
-            lambda: wire.ask(theirs, *request).header["code"] == 0, "no route at Apache's", within_s=20
+            lambda: wire.ask(theirs, *request).header["code"] == 0,
+            "no route at Apache's",
+            within_s=PATIENCE_S,
         )
         assert wire.ask(theirs, *request).body == wire.ask(ours, *request).body
         broker.stop()

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.interop.cluster import Cluster
+from tests.interop.process import PATIENCE_S
 
 pytestmark = pytest.mark.interop
 
@@ -42,7 +43,7 @@ def test_offsets_of_a_queue(cluster: Cluster, dialect: str) -> None:
     cluster.wait_until(
         lambda: "answer" in program.ask("answer", {"ask": "commit", "offset": 3, **queue}),
         "commit",
-        within_s=40,
+        within_s=PATIENCE_S,
     )
     assert ask("committed") == 3
 

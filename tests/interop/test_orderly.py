@@ -5,7 +5,7 @@ import collections
 import pytest
 
 from tests.interop.cluster import Cluster
-from tests.interop.process import Event
+from tests.interop.process import PATIENCE_S, Event
 
 pytestmark = pytest.mark.interop
 
@@ -53,7 +53,7 @@ def test_a_member_that_leaves_gives_its_locks_back(cluster: Cluster) -> None:
         member.wait_until(
             lambda member=member: len(queues_of(member.of("queues", topic=topic))) == QUEUES // 2,  # type: ignore[misc]
             "half of the queues",
-            within_s=60,
+            within_s=PATIENCE_S,
         )
     assert not set(queues_of(first.of("queues", topic=topic))) & set(
         queues_of(second.of("queues", topic=topic))
@@ -62,7 +62,7 @@ def test_a_member_that_leaves_gives_its_locks_back(cluster: Cluster) -> None:
         cluster.send(topic=topic, body=f"both {i}")
     # Together they get all; neither waits on the other's output, so ask until it is so.
     cluster.wait_until(
-        lambda: len(first.of("message")) + len(second.of("message")) >= 20, "20 messages", within_s=30
+        lambda: len(first.of("message")) + len(second.of("message")) >= 20, "20 messages", within_s=PATIENCE_S
     )
 
     second.finish()
@@ -71,7 +71,7 @@ def test_a_member_that_leaves_gives_its_locks_back(cluster: Cluster) -> None:
     cluster.wait_until(
         lambda: sum(delivery["body"].startswith("alone") for delivery in first.of("message")) == 20,
         "20 messages after the other left",
-        within_s=30,
+        within_s=PATIENCE_S,
     )
     for of_queue in by_queue(first.of("message")).values():
         offsets = [delivery["offset"] for delivery in of_queue]

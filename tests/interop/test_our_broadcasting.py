@@ -10,11 +10,11 @@ from libramq.message import Message, MessageQueue
 from libramq.sync import Producer
 from tests.interop.cluster import Cluster
 from tests.interop.members import Members
+from tests.interop.process import PATIENCE_S
 
 pytestmark = pytest.mark.interop
 
 QUEUES = 4
-TIMEOUT_S = 30.0
 
 
 def send(cluster: Cluster, topic: str, what: str) -> set[str]:
@@ -37,14 +37,14 @@ def test_everybody_gets_everything_and_goes_on_after_a_restart(cluster: Cluster,
         one, two = (members.start(instance_name=name) for name in ("one", "two"))
         bodies = send(cluster, topic, "first")
         for member in (one, two, java):
-            received = [event["body"] for event in member.wait_count(20, "message", within_s=TIMEOUT_S)]
+            received = [event["body"] for event in member.wait_count(20, "message", within_s=PATIENCE_S)]
             assert sorted(received) == sorted(bodies)
         one.finish()
         bodies = send(cluster, topic, "while it was away")
         again = members.start(instance_name="one")
-        received = [event["body"] for event in again.wait_count(20, "message", within_s=TIMEOUT_S)]
+        received = [event["body"] for event in again.wait_count(20, "message", within_s=PATIENCE_S)]
         assert sorted(received) == sorted(bodies)
-        two.wait_count(40, "message", within_s=TIMEOUT_S)
+        two.wait_count(40, "message", within_s=PATIENCE_S)
     finally:
         members.stop()
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.interop.cluster import DIALECTS, Cluster
-from tests.interop.process import Event
+from tests.interop.process import PATIENCE_S, Event
 
 pytestmark = pytest.mark.interop
 
@@ -99,7 +99,7 @@ def test_sending_to_an_unknown_topic_creates_it(cluster: Cluster) -> None:
     topic = cluster.fresh_name("Created")
     assert cluster.route(topic) is None
     cluster.send(topic=topic, body="creates its topic")
-    cluster.wait_until(lambda: cluster.route(topic) is not None, "no route", within_s=20)
+    cluster.wait_until(lambda: cluster.route(topic) is not None, "no route", within_s=PATIENCE_S)
     route = cluster.route(topic)
     assert route is not None
     (queues,) = route["queueDatas"]

@@ -5,13 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from tests.interop.cluster import Cluster
-from tests.interop.process import Process, Program
+from tests.interop.process import PATIENCE_S, Process, Program
 
 pytestmark = pytest.mark.interop
 
 QUEUES = 8
-# The client looks for itself every 20 s; the broker's notification makes it 1–2 s when it is not lost.
-REBALANCE_TIMEOUT_S = 60.0
 
 STOP: Callable[[Program], None] = Program.finish
 KILL: Callable[[Process], None] = Process.kill
@@ -57,7 +55,7 @@ def queues_of(consumer: Program, topic: str) -> set[str]:
 
 def wait_queues(cluster: Cluster, consumer: Program, topic: str, count: int) -> None:
     cluster.wait_until(
-        lambda: len(queues_of(consumer, topic)) == count, f"{count} queues", within_s=REBALANCE_TIMEOUT_S
+        lambda: len(queues_of(consumer, topic)) == count, f"{count} queues", within_s=PATIENCE_S
     )
 
 
@@ -68,4 +66,4 @@ def wait_bodies(cluster: Cluster, what: str, count: int, *consumers: Program) ->
     def complete() -> bool:
         return wanted <= {delivery["body"] for consumer in consumers for delivery in consumer.of("message")}
 
-    cluster.wait_until(complete, f"not all of {what}", within_s=REBALANCE_TIMEOUT_S)
+    cluster.wait_until(complete, f"not all of {what}", within_s=PATIENCE_S)
