@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 STOP_TIMEOUT_S = 60.0
-# How long a wait may take before it is a failure. Apache's client drops a heartbeat when another thread is sending
-# one, and until the next, 30 s later, the broker may refuse its pulls; it looks at the members every 20 s where it
-# missed a notification; and its broker keeps the locks of who is gone for 60 s. All of them have been seen.
+# How long a wait may take before it is a failure. Apache's client drops a heartbeat when another thread is
+# sending one, and until the next, 30 s later, the broker may refuse its pulls; it looks at the members every
+# 20 s where it missed a notification; its broker keeps the locks of who is gone for 60 s. All were seen.
 PATIENCE_S = 150.0
 COMPLAINT_LINES = 25
 
