@@ -1,11 +1,15 @@
 """Rounds of rebalances under load: A consumes, B joins, C joins, B stops, C is killed; what each event cost.
 
+With a freeze, D joins, is stopped (SIGSTOP) for longer than its session, and goes on (SIGCONT).
 Every message carries its number and when it was sent; every consumer appends to a file of its own what it was
-given and when. Both clocks are the machine's. An event's window reaches to the next event.
+given and when. Both clocks are the machine's. An event's window reaches to the next event. The delay of a
+message is that of its first delivery; what comes again counts as a duplicate.
 """
 
 import itertools
+import os
 import random
+import signal
 import statistics
 import struct
 import sys
@@ -20,7 +24,9 @@ from servers import print_table
 from tests.interop.cluster import Cluster
 from tests.interop.process import Process
 
-EVENTS: Final = ("B joins", "C joins", "B stops", "C killed")
+#: What a round does after A consumes: who, and what happens to it.
+EVENTS: Final = (("B", "joins"), ("C", "joins"), ("B", "stops"), ("C", "killed"))
+FREEZE: Final = (("D", "joins"), ("D", "frozen"), ("D", "goes on"))
 QUEUES: Final = 16
 ENTRY: Final = struct.Struct(">qqqq")  # Number, sent and delivered in µs since 1970, queue.
 READY_S: Final = 60.0
@@ -61,23 +67,28 @@ def play(
     spacing: tuple[float, float],
     randomness: random.Random,
     after_kill_s: float = 0.0,
+    frozen_s: float = 0.0,
 ) -> tuple[list[Cost], int]:
-    """One round; what each event cost, and how many messages nobody got."""
+    """One round; what each event cost, and how many messages nobody got. frozen_s 0: no freeze."""
     topic = cluster.fresh_name("Rebalance")
     cluster.create_topic(topic, QUEUES)
     home = cluster.home / topic
-    journals = {name: home / f"{name}.bin" for name in "ABC"}
+    journals = {name: home / f"{name}.bin" for name in "ABCD"}
     running: dict[str, Process] = {}
     times_us: list[int] = []
 
     def begin(name: str) -> None:
         running[name] = start(name, topic, journals[name])
 
-    def happens(act: Callable[[], None]) -> None:
-        times_us.append(time.time_ns() // 1000)
-        act()
-        time.sleep(randomness.uniform(*spacing))
-
+    acts: dict[str, Callable[[str], None]] = {
+        "joins": begin,
+        "stops": lambda name: running[name].tell("stop"),
+        "killed": lambda name: running.pop(name).kill(),
+        "frozen": lambda name: os.kill(running[name].pid, signal.SIGSTOP),
+        "goes on": lambda name: os.kill(running[name].pid, signal.SIGCONT),
+    }
+    lasting_s = {"killed": after_kill_s, "frozen": frozen_s}
+    events = EVENTS + (FREEZE if frozen_s else ())
     try:
         begin("A")
         running["A"].wait_line("started", within_s=READY_S)
@@ -85,12 +96,10 @@ def play(
         producer = running["producer"] = Process("producer", command, directory=home)
         producer.wait_line("started", within_s=READY_S)
         time.sleep(WARM_S + randomness.random())
-        happens(lambda: begin("B"))
-        happens(lambda: begin("C"))
-        happens(lambda: running["B"].tell("stop"))
-        happens(running["C"].kill)
-        del running["C"]
-        time.sleep(after_kill_s)
+        for name, what in events:
+            times_us.append(time.time_ns() // 1000)
+            acts[what](name)
+            time.sleep(randomness.uniform(*spacing) + lasting_s.get(what, 0.0))
         producer.tell("stop")
         sent, *failed = map(int, producer.wait_line("sent ", within_s=READY_S).split()[1:])
         time.sleep(WARM_S)
@@ -98,7 +107,7 @@ def play(
         for process in running.values():
             process.stop()
     deliveries = sorted(
-        (delivery for name, path in journals.items() for delivery in read(name, path)),
+        (delivery for name, path in journals.items() if path.exists() for delivery in read(name, path)),
         key=lambda delivery: delivery.at_us,
     )
     if not deliveries:
@@ -106,7 +115,9 @@ def play(
     if failed:
         print(f"{len(failed)} of {sent} sends failed: the delays of this round say little", flush=True)
     stored = set(range(sent)) - set(failed)
-    return costs(deliveries, times_us), len(stored - {delivery.number for delivery in deliveries})
+    return costs(deliveries, [" ".join(event) for event in events], times_us), len(
+        stored - {delivery.number for delivery in deliveries}
+    )
 
 
 def read(member: str, path: Path) -> list[Delivery]:
@@ -116,7 +127,7 @@ def read(member: str, path: Path) -> list[Delivery]:
     return [Delivery(*fields, member) for fields in ENTRY.iter_unpack(data[:whole])]
 
 
-def costs(deliveries: Sequence[Delivery], times_us: Sequence[int]) -> list[Cost]:
+def costs(deliveries: Sequence[Delivery], events: Sequence[str], times_us: Sequence[int]) -> list[Cost]:
     """What each event cost, from the deliveries in order of time."""
     found = []
     before: list[Delivery] = []
@@ -129,23 +140,25 @@ def costs(deliveries: Sequence[Delivery], times_us: Sequence[int]) -> list[Cost]
     seen.update(delivery.number for delivery in deliveries if delivery.at_us < times_us[0])
     before = windows[0]
     baseline = max(gaps(before).values(), default=0.0)
-    for event, window in zip(EVENTS, windows[1:], strict=True):
+    for event, window in zip(events, windows[1:], strict=True):
         first_owner = {delivery.queue: delivery.member for delivery in before}
         last_owner = {delivery.queue: delivery.member for delivery in window}
         still = {queue for queue, owner in last_owner.items() if first_owner.get(queue) == owner}
-        numbers = [delivery.number for delivery in window]
-        fresh = set(numbers) - seen
+        fresh = []
+        for delivery in window:
+            if delivery.number not in seen:
+                seen.add(delivery.number)
+                fresh.append(delivery)
         found.append(
             Cost(
                 event=event,
-                delay_ms=max((each.at_us - each.sent_us for each in window), default=0) / 1000,
-                duplicates=len(numbers) - len(fresh),
+                delay_ms=max((each.at_us - each.sent_us for each in fresh), default=0) / 1000,
+                duplicates=len(window) - len(fresh),
                 moved=len(last_owner) - len(still),
                 still_gap_ms=max((gap for queue, gap in gaps(window).items() if queue in still), default=0.0),
                 baseline_gap_ms=baseline,
             )
         )
-        seen |= fresh
         before = window
     return found
 
@@ -173,13 +186,13 @@ def print_costs(rounds: dict[str, list[list[Cost]]]) -> None:
     """Medians and worst of all rounds."""
     rows = []
     for label, played in rounds.items():
-        for position, event in enumerate(EVENTS):
+        for position, cost in enumerate(played[0]):
             mine = [found[position] for found in played]
             delays = [each.delay_ms for each in mine]
             rows.append(
                 (
                     label,
-                    event,
+                    cost.event,
                     f"{statistics.median(delays):,.0f}",
                     f"{max(delays):,.0f}",
                     f"{statistics.median(each.duplicates for each in mine):,.0f}",

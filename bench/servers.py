@@ -37,8 +37,8 @@ Figures = dict[str, Any]
 
 
 @contextlib.contextmanager
-def running(system: str) -> Iterator[tuple[Cluster, Process]]:
-    """The system with its broker's process; store and logs are gone afterwards."""
+def running(system: str, *, brokers: int = 1) -> Iterator[tuple[Cluster, Process]]:
+    """The system with its broker's process; store and logs are gone afterwards. brokers: of ours only."""
     home = Path(tempfile.mkdtemp(prefix=f"libra-bench-{system}-"))
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, home, ignore_errors=True)
@@ -51,9 +51,9 @@ def running(system: str) -> Iterator[tuple[Cluster, Process]]:
             broker.wait_ready()
             yield Cluster(system, nameserver.address, home), broker.process
         else:
-            servers = LibraUp(home / "up")
+            servers = LibraUp(home / "up", *(("--brokers", str(brokers)) if brokers > 1 else ()))
             stack.callback(servers.stop)
-            servers.wait_ready()
+            servers.wait_ready(brokers)
             yield Cluster(system, servers.namesrv, home), servers.process
 
 

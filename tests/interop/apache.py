@@ -168,11 +168,11 @@ SMALL_STORE: Mapping[str, object] = {
 }
 
 
-def wait_broker(process: Process, namesrv: str) -> None:
-    """Until the name server knows a broker, or the process that should register one has ended."""
+def wait_broker(process: Process, namesrv: str, count: int = 1) -> None:
+    """Until the name server knows so many brokers, or the process that should register them has ended."""
     for _ in range(int(START_TIMEOUT_S / POLL_S)):
         try:
-            if wire.brokers_of(namesrv):
+            if len(wire.brokers_of(namesrv)) >= count:
                 return
         except OSError:
             pass

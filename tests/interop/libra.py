@@ -33,8 +33,8 @@ class LibraUp:
             env={"PYTHONPATH": os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])},
         )
 
-    def wait_ready(self) -> None:
-        wait_broker(self.process, self.namesrv)
+    def wait_ready(self, brokers: int = 1) -> None:
+        wait_broker(self.process, self.namesrv, brokers)
 
     def stop(self) -> None:
         self.process.stop()
