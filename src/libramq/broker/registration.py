@@ -43,6 +43,36 @@ FIRST_ROUND_MS_MAX: Final = 3_000
 RETRY_MS: Final = 1_000
 
 
+def introduction(config: BrokerConfig, topics: TopicTable) -> tuple[RegisterBrokerHeader, RegisterBrokerBody]:
+    """Who the broker is, and which topics it has."""
+    table = {topic.topic_name: _permitted(topic, config) for topic in topics}
+    wrapper = TopicConfigSerializeWrapper(data_version=topics.data_version, topic_config_table=table)
+    header = RegisterBrokerHeader(
+        broker_name=config.broker_name,
+        broker_addr=config.address,
+        cluster_name=config.cluster_name,
+        broker_id=config.broker_id,
+        ha_server_addr=f"{config.broker_ip}:{config.listen_port + 1}",
+    )
+    return header, RegisterBrokerBody(topic_config_serialize_wrapper=wrapper)
+
+
+def farewell(config: BrokerConfig) -> UnregisterBrokerHeader:
+    """Who leaves."""
+    return UnregisterBrokerHeader(
+        broker_name=config.broker_name,
+        broker_addr=config.address,
+        cluster_name=config.cluster_name,
+        broker_id=config.broker_id,
+    )
+
+
+def _permitted(topic: TopicConfig, config: BrokerConfig) -> TopicConfig:
+    """What clients may do here: no more than the broker as a whole allows (registerBrokerAll)."""
+    perm = topic.perm & (config.broker_permission | PERM_INHERIT)
+    return topic if perm == topic.perm else msgspec.structs.replace(topic, perm=perm)
+
+
 class Registration:
     """Keeps every name server informed, each at its own pace: one that hangs delays no other."""
 
@@ -85,12 +115,7 @@ class Registration:
 
     async def unregister(self) -> None:
         """Tell every name server that we leave."""
-        header = UnregisterBrokerHeader(
-            broker_name=self._config.broker_name,
-            broker_addr=self._config.address,
-            cluster_name=self._config.cluster_name,
-            broker_id=self._config.broker_id,
-        )
+        header = farewell(self._config)
         async with asyncio.TaskGroup() as group:
             for address in self._changed:
                 if self._remotes.is_connected(address):
@@ -116,24 +141,9 @@ class Registration:
         """Who we are and which topics we have; encoded on a thread, as ten thousand topics take 100 ms."""
         version = self._topics.data_version
         if self._encoded is None or self._encoded[0] != version:
-            table = {topic.topic_name: self._permitted(topic) for topic in self._topics}
-            wrapper = TopicConfigSerializeWrapper(data_version=version, topic_config_table=table)
-            header = RegisterBrokerHeader(
-                broker_name=self._config.broker_name,
-                broker_addr=self._config.address,
-                cluster_name=self._config.cluster_name,
-                broker_id=self._config.broker_id,
-                ha_server_addr=f"{self._config.broker_ip}:{self._config.listen_port + 1}",
-            )
-            body = RegisterBrokerBody(topic_config_serialize_wrapper=wrapper)
-            call = await asyncio.to_thread(register_broker, header, body)
+            call = await asyncio.to_thread(register_broker, *introduction(self._config, self._topics))
             self._encoded = (version, call)
         return self._encoded[1]
-
-    def _permitted(self, topic: TopicConfig) -> TopicConfig:
-        """What clients may do here: no more than the broker as a whole allows (registerBrokerAll)."""
-        perm = topic.perm & (self._config.broker_permission | PERM_INHERIT)
-        return topic if perm == topic.perm else msgspec.structs.replace(topic, perm=perm)
 
     async def _tell(self, address: str, call: Call[object], timeout_ms: int) -> None:
         try:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from libramq.auth.authorizer import AllowAll
 from libramq.broker.broker import Broker, Woken
 from libramq.broker.config import BrokerConfig
-from libramq.broker.durability import Durability
+from libramq.broker.flushing import Flushing
 from libramq.broker.registration import Registration
 from libramq.broker.schedule import DELIVERED_PER_ROUND_MAX
 from libramq.catalog.config_ledger import run_fold
@@ -95,7 +95,8 @@ class BrokerServer:
             randomness=self._random,
             process_id=os.getpid(),
         )
-        self._durability = Durability(broker.store, self._filesystem, self._clock, self._after_flush)
+        flushing = Flushing(broker.store, self._filesystem, self._clock, self._after_flush)
+        self._durability = flushing.durability
         self._endpoint = Endpoint(
             clock=self._clock,
             authorizer=AllowAll(),
@@ -111,7 +112,7 @@ class BrokerServer:
         except ConfigError:
             await self.stop()
             raise
-        self._run(self._durability.run())
+        self._run(flushing.run())
         self._run(
             self._every(SCAN_MS, lambda: self._perform(broker.expire_pulls(self._clock.monotonic_ms())))
         )
