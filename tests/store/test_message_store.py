@@ -176,6 +176,21 @@ def test_limits_of_one_read(tmp_path: Path):
     store.close()
 
 
+def test_who_names_more_bytes_than_apache_gives_wants_much_at_once(tmp_path: Path):
+    limits = {"in_memory_bytes": 0, "bulk_transfer_bytes": 60_000, "bulk_transfer_count": 50}
+    big = {"mapped_file_size_commit_log": 1 << 20, "mapped_file_size_consume_queue": 20_000}
+    store = open_store(tmp_path, **big, **limits)
+    store.append_batch([message(b"x" * 908) for _ in range(100)])  # 1000 bytes a record.
+    more = 256 * 1024 + 1
+    assert store.read("T", 0, 0, 1000, more - 1).count == 8
+    assert store.read("T", 0, 0, 1000, more).count == 50
+    assert store.read("T", 0, 0, 40, more).count == 40
+    store.close()
+    store = open_store(tmp_path, **big, **(limits | {"bulk_transfer_count": 1000}))
+    assert store.read("T", 0, 0, 1000, more).count == 60
+    store.close()
+
+
 def test_tag_codes_filter_on_the_queue_alone(tmp_path: Path):
     store = open_store(tmp_path, mapped_file_size_consume_queue=20_000, mapped_file_size_commit_log=1 << 20)
     store.append_batch([message(f"{i}", tags="AB"[i % 2]) for i in range(900)])

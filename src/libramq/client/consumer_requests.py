@@ -22,7 +22,7 @@ from libramq.message.record import decode_records
 from libramq.remoting.headers import PullMessageHeader
 from libramq.rpc import broker_calls as calls
 from libramq.rpc.call import Call
-from libramq.transport.remote import REQUEST_TIMEOUT_MS
+from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
 
 log = get_logger(__name__)
 T = TypeVar("T")

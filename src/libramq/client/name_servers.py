@@ -13,7 +13,8 @@ from libramq.message.names import AUTO_CREATE_TOPIC
 from libramq.remoting.body.route import TopicRouteData
 from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import topic_route
-from libramq.transport.remote import REQUEST_TIMEOUT_MS, Remotes
+from libramq.transport.remote import Remotes
+from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
 
 T = TypeVar("T")
 

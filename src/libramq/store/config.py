@@ -42,6 +42,9 @@ class StoreConfig:
     max_transfer_count_on_message_in_memory: int = 32
     max_transfer_bytes_on_message_in_disk: int = 64 * 1024
     max_transfer_count_on_message_in_disk: int = 8
+    # Ours: for a pull that names more bytes (maxMsgBytes) than Apache gives: readers of whole queues.
+    bulk_transfer_bytes: int = 4 << 20
+    bulk_transfer_count: int = 32_768
     max_filter_message_size: int = 16_000
     in_memory_bytes: int = 2 << 30  # Upstream: accessMessageInMemoryMaxRatio, 40 % of the machine's memory.
     tail_bytes: int = 16 << 20  # Ours: how much of the newest is kept in memory for reading.

@@ -60,15 +60,21 @@ def read_queue(
     *,
     may_wait: bool,
 ) -> ReadResult:
-    """Read from `offset` on; at least one message goes, whatever its size."""
+    """Read from `offset` on; at least one message goes, whatever its size.
+
+    Apache's limits hold, unless max_bytes is above its limit for messages in memory: whoever names more wants
+    much at once, and gets up to `bulk_transfer_bytes`.
+    """
     min_offset, max_offset = queue.min_offset, queue.visible_max
     outside = _outside(offset, min_offset, max_offset)
     if outside is not None:
         return outside
+    bytes_max = max_bytes if max_bytes is not None and max_bytes > 0 else 1 << 62
+    in_memory, on_disk = _limits(config, max_bytes)
     if tag_codes is None:
-        scan = min(max_count, config.max_transfer_count_on_message_in_memory)
+        scan = min(max_count, in_memory[0])
     else:
-        scan = max(config.max_filter_message_size, max_count * UNIT_BYTES) // UNIT_BYTES
+        scan = max(config.max_filter_message_size // UNIT_BYTES, min(max_count, in_memory[0]))
     scan = min(max(scan, 1), max_offset - offset)
     units = queue.units(offset, scan) if may_wait else queue.units_nowait(offset, scan)
     if isinstance(units, FileRange):
@@ -78,7 +84,6 @@ def read_queue(
 
     log_min = log.min_offset
     memory_start = log.end - config.in_memory_bytes
-    bytes_max = max_bytes if max_bytes is not None and max_bytes > 0 else 1 << 62
     status = ReadStatus.NO_MATCHED_MESSAGE
     next_offset = offset
     runs: list[tuple[int, int]] = []
@@ -86,12 +91,7 @@ def read_queue(
     count = total = 0
     for physical_offset, size, code in UNIT.iter_unpack(units):
         if count:
-            if physical_offset >= memory_start:
-                count_cap = config.max_transfer_count_on_message_in_memory
-                bytes_cap = config.max_transfer_bytes_on_message_in_memory
-            else:
-                count_cap = config.max_transfer_count_on_message_in_disk
-                bytes_cap = config.max_transfer_bytes_on_message_in_disk
+            count_cap, bytes_cap = in_memory if physical_offset >= memory_start else on_disk
             if count >= min(count_cap, max_count) or total + size > min(bytes_cap, bytes_max):
                 break
         next_offset += 1
@@ -128,6 +128,18 @@ def warm(filesystem: FileSystem, ranges: tuple[FileRange, ...]) -> None:
             filesystem.pread(file, size, offset)
         finally:
             filesystem.close(file)
+
+
+def _limits(config: StoreConfig, max_bytes: int | None) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Count and bytes of one read: of messages in memory, and of those that may be on the disk."""
+    in_memory = config.max_transfer_count_on_message_in_memory, config.max_transfer_bytes_on_message_in_memory
+    if max_bytes is not None and max_bytes > in_memory[1]:
+        bulk = config.bulk_transfer_count, config.bulk_transfer_bytes
+        return bulk, bulk
+    return in_memory, (
+        config.max_transfer_count_on_message_in_disk,
+        config.max_transfer_bytes_on_message_in_disk,
+    )
 
 
 def _outside(offset: int, min_offset: int, max_offset: int) -> ReadResult | None:

@@ -12,7 +12,7 @@ from libramq.remoting.command import Command
 from libramq.remoting.connection import FrameReader, PendingRequests
 from libramq.remoting.frame import encode_frame
 from libramq.transport.address import split_address
-from libramq.transport.remote import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
+from libramq.transport.timeouts import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 
 #: A read takes what a socket buffer may hold, so that a large reply comes in few pieces.
 READ_BYTES: Final = 1024 * 1024

@@ -13,13 +13,10 @@ from libramq.remoting.command import Command
 from libramq.remoting.connection import FrameReader, PendingRequests
 from libramq.remoting.frame import encode_frame
 from libramq.transport.address import split_address
+from libramq.transport.timeouts import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 
 log = get_logger(__name__)
 
-#: NettyClientConfig.connectTimeoutMillis.
-CONNECT_TIMEOUT_MS: Final = 3000
-#: ClientConfig.mqClientApiTimeout.
-REQUEST_TIMEOUT_MS: Final = 3000
 #: How often deadlines are looked at; upstream scans each second (NettyRemotingClient.scanResponseTable).
 DEADLINE_SCAN_MS: Final = 50
 
