@@ -1,7 +1,8 @@
-"""The committed offsets: how far each group has read each queue, and the files that remember it."""
+"""How far each group has read each queue, who may read on, and the files that remember it."""
 
 from libramq.offsets.consumer_offset import ConsumerOffset
+from libramq.offsets.fence import Claim, Fences
 from libramq.offsets.journal import OffsetJournal, OffsetRecord
 from libramq.offsets.ledger import OffsetLedger
 
-__all__ = ["ConsumerOffset", "OffsetJournal", "OffsetLedger", "OffsetRecord"]
+__all__ = ["Claim", "ConsumerOffset", "Fences", "OffsetJournal", "OffsetLedger", "OffsetRecord"]

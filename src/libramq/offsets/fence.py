@@ -1,0 +1,241 @@
+"""The fence: for each queue at this broker, who may open it and who has.
+
+    grant      (member, epoch)   the coordinator's word: who may open the queue; heard again after a restart
+    opening    (member, epoch)   who did: only its pulls and commits are taken; outlives the process
+
+An opening gives way to one under a higher epoch and to nothing else. So a queue has one reader at any moment,
+whatever coordinators say: they may be wrong, or two of them.
+
+`record` is called with every change of an opening before it takes effect (None: it is forgotten); what it
+raises keeps things as they are. Nothing else here writes.
+Ours; the contract is in ARCHITECTURE.md, "What a fence checks".
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, broker_error
+from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.codec import Body
+from libramq.remoting.body.coordination import MODE_EPOCHS, PeerGathered, PeerGrantBody, QueueGrant
+
+log = get_logger(__name__)
+
+#: Names of topics and groups have no such character.
+SEPARATOR: Final = "@"
+
+
+class Claim(NamedTuple):
+    """A member and the epoch under which it was granted a queue."""
+
+    member: str
+    epoch: int
+
+
+#: The opening of a queue that nobody has opened: every epoch is above it.
+NOBODY: Final = Claim("", 0)
+
+
+class Opening(Body, frozen=True, kw_only=True):
+    """An opening as the files have it."""
+
+    member: str
+    epoch: int
+
+
+class FencesFile(Body, frozen=True, kw_only=True):
+    """What config/groupFences.json says: openings by "topic@group@queue id"."""
+
+    openings: dict[str, Opening] = {}
+
+
+Record = Callable[[str, Opening | None], None]
+
+
+@dataclass(slots=True)
+class GroupFence:
+    """One group's queues here. is_told: the coordinator has said of all of them whose they are."""
+
+    epoch: int = 0
+    mode: str = MODE_EPOCHS
+    is_told: bool = False
+    grants: dict[tuple[str, int], Claim] = field(default_factory=dict)
+    openings: dict[tuple[str, int], Claim] = field(default_factory=dict)
+
+
+class Fences:
+    """The fences of all coordinated groups at one broker."""
+
+    def __init__(self, broker_name: str, *, record: Record = lambda *_: None) -> None:
+        self._broker_name = broker_name
+        self._record = record
+        self._groups: dict[str, GroupFence] = {}
+
+    def __contains__(self, group: str) -> bool:
+        return group in self._groups
+
+    def mode(self, group: str) -> str | None:
+        """How the group shares its queues, as far as we were told; None for a group that has no fence."""
+        fence = self._groups.get(group)
+        return fence.mode if fence is not None else None
+
+    def epoch(self, group: str) -> int:
+        """The highest epoch of the group that was seen here; 0 for none."""
+        fence = self._groups.get(group)
+        return fence.epoch if fence is not None else 0
+
+    # The coordinator's word.
+
+    def grant(self, body: PeerGrantBody) -> int:
+        """Take a coordinator's word, unless a later one was heard.
+
+        Returns the highest epoch seen: if it is above the body's, nothing was taken.
+        """
+        fence = self._groups.setdefault(body.group, GroupFence())
+        if body.epoch < fence.epoch:
+            return fence.epoch
+        fence.epoch, fence.mode = body.epoch, body.mode
+        if body.complete:
+            fence.grants.clear()
+            fence.is_told = True
+        for grant in body.grants:
+            key, claim = (grant.topic, grant.queue_id), Claim(grant.member, grant.epoch)
+            if grant.broker_name != self._broker_name:
+                continue
+            opening = fence.openings.get(key, NOBODY)
+            if claim.epoch <= opening.epoch and claim != opening:
+                log.warning("grant behind an opening, not taken", group=body.group, grant=claim, open=opening)
+                continue
+            fence.grants[key] = claim
+        return fence.epoch
+
+    def gathered(self, group: str) -> PeerGathered:
+        """What a new coordinator asks for.
+
+        Grants that nobody has used are void from now on: the new one does not know of them.
+        """
+        fence = self._groups.get(group)
+        if fence is None:
+            return PeerGathered()
+        fence.grants = {key: claim for key, claim in fence.grants.items() if fence.openings.get(key) == claim}
+        fence.is_told = False
+        return PeerGathered(
+            epoch=fence.epoch,
+            open=[
+                QueueGrant.of(MessageQueue(topic, self._broker_name, queue_id), claim.epoch, claim.member)
+                for (topic, queue_id), claim in fence.openings.items()
+            ],
+        )
+
+    # What members do.
+
+    def open(self, group: str, topic: str, queue_id: int, claim: Claim) -> Claim | None:
+        """A member begins with a queue; who had it open until now, None where that changed nothing.
+
+        Raises NotYetGranted, Fenced, and what `record` raises.
+        """
+        fence = self._groups.get(group)
+        if fence is None:
+            raise _not_yet(group, topic, queue_id, claim, NOBODY)
+        key = (topic, queue_id)
+        opening, grant = fence.openings.get(key), fence.grants.get(key)
+        if grant is None:
+            if claim == opening:
+                return None
+            if claim.epoch > fence.epoch or not fence.is_told:
+                raise _not_yet(group, topic, queue_id, claim, opening or NOBODY)
+            raise _fenced(group, topic, queue_id, claim, opening or NOBODY)
+        if claim != grant:
+            refuse = _not_yet if claim.epoch > grant.epoch else _fenced
+            raise refuse(group, topic, queue_id, claim, grant)
+        if claim == opening:
+            return None
+        assert opening is None or claim.epoch > opening.epoch, "a grant behind an opening was taken"
+        self._record(_name(group, key), Opening(member=claim.member, epoch=claim.epoch))
+        fence.openings[key] = claim
+        return opening or NOBODY
+
+    def check(self, group: str, topic: str, queue_id: int, member: str | None, epoch: int | None) -> None:
+        """A pull of a member, or a commit of anybody. Raises NotYetGranted, Fenced.
+
+        Called for every commit: a group without fences costs one miss.
+        """
+        fence = self._groups.get(group)
+        if member is None:
+            if fence is not None and fence.mode == MODE_EPOCHS:
+                raise broker_error(
+                    ResponseCode.FENCED, f"group {group} is under epochs, and this request names no member"
+                )
+            return
+        opening = fence.openings.get((topic, queue_id), NOBODY) if fence is not None else NOBODY
+        if opening.member == member and opening.epoch == epoch:
+            return
+        claim = Claim(member, epoch or 0)
+        refuse = _not_yet if claim.epoch > opening.epoch else _fenced
+        raise refuse(group, topic, queue_id, claim, opening)
+
+    # What ends.
+
+    def remove_group(self, group: str) -> None:
+        """Forget a group."""
+        fence = self._groups.get(group)
+        if fence is not None:
+            for key in fence.openings:
+                self._record(_name(group, key), None)
+            del self._groups[group]
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget a topic's queues."""
+        for group, fence in self._groups.items():
+            for key in [key for key in fence.openings if key[0] == topic]:
+                self._record(_name(group, key), None)
+                del fence.openings[key]
+            for key in [key for key in fence.grants if key[0] == topic]:
+                del fence.grants[key]
+
+    # What the files say.
+
+    def apply(self, name: str, opening: Opening | None) -> None:
+        """Make a change that was recorded."""
+        topic, group, queue_id = name.split(SEPARATOR)
+        key = (topic, int(queue_id))
+        if opening is None:
+            fence = self._groups.get(group)
+            if fence is not None:
+                fence.openings.pop(key, None)
+            return
+        fence = self._groups.setdefault(group, GroupFence())
+        fence.openings[key] = Claim(opening.member, opening.epoch)
+        fence.epoch = max(fence.epoch, opening.epoch)
+
+    def file(self) -> FencesFile:
+        """What to write to config/groupFences.json."""
+        return FencesFile(
+            openings={
+                _name(group, key): Opening(member=claim.member, epoch=claim.epoch)
+                for group, fence in self._groups.items()
+                for key, claim in fence.openings.items()
+            }
+        )
+
+
+def _name(group: str, key: tuple[str, int]) -> str:
+    return f"{key[0]}{SEPARATOR}{group}{SEPARATOR}{key[1]}"
+
+
+def _not_yet(group: str, topic: str, queue_id: int, claim: Claim, known: Claim) -> BrokerError:
+    return broker_error(
+        ResponseCode.NOT_YET_GRANTED,
+        f"{topic}-{queue_id} of group {group}: epoch {claim.epoch} is not known here yet, only {known.epoch}",
+    )
+
+
+def _fenced(group: str, topic: str, queue_id: int, claim: Claim, known: Claim) -> BrokerError:
+    return broker_error(
+        ResponseCode.FENCED,
+        f"{topic}-{queue_id} of group {group}: not {claim.member}'s under epoch {claim.epoch};"
+        f" it is under epoch {known.epoch}",
+    )

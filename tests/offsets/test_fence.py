@@ -1,0 +1,205 @@
+"""The fence: whatever coordinators and members say, and whenever the broker ends, a queue has one reader."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from libramq.errors import BrokerError, Fenced, NotYetGranted
+from libramq.offsets.fence import NOBODY, Claim, Fences, FencesFile
+from libramq.remoting.body.coordination import MODE_CLIENT, PeerGathered, PeerGrantBody, QueueGrant
+
+
+def queue(queue_id: int, member: str, epoch: int, *, topic: str = "T", broker: str = "b") -> QueueGrant:
+    return QueueGrant(topic=topic, broker_name=broker, queue_id=queue_id, epoch=epoch, member=member)
+
+
+def word(epoch: int, *grants: QueueGrant, **fields: object) -> PeerGrantBody:
+    return PeerGrantBody(group="G", epoch=epoch, grants=list(grants), **fields)  # type: ignore[arg-type]
+
+
+def outcome(call: Callable[..., object], *arguments: object) -> object:
+    """What a call returns, or the class of its refusal."""
+    try:
+        return call(*arguments)
+    except BrokerError as error:
+        return type(error)
+
+
+class Book:
+    """What survives: the changes in their order, as the ledger keeps them."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, object]] = []
+        self.is_full = False
+
+    def record(self, name: str, opening: object) -> None:
+        if self.is_full:
+            raise OSError("no space left")
+        self.lines.append((name, opening))
+
+    def fences(self) -> Fences:
+        fences = Fences("b", record=self.record)
+        for name, opening in self.lines:
+            fences.apply(name, opening)  # type: ignore[arg-type]
+        return fences
+
+
+def test_a_queue_is_opened_by_whom_it_was_granted_to_and_read_by_whom_opened_it():
+    fences = Fences("b")
+    assert outcome(fences.open, "G", "T", 0, Claim("alice", 3)) is NotYetGranted  # Nothing was heard yet.
+    assert fences.grant(word(3, queue(0, "alice", 3), queue(1, "bob", 2))) == 3
+    assert outcome(fences.check, "G", "T", 0, "alice", 3) is NotYetGranted  # Granted, not open.
+    assert outcome(fences.open, "G", "T", 0, Claim("alice", 2)) is Fenced
+    assert outcome(fences.open, "G", "T", 0, Claim("alice", 4)) is NotYetGranted
+    assert outcome(fences.open, "G", "T", 0, Claim("bob", 3)) is Fenced
+    assert fences.open("G", "T", 0, Claim("alice", 3)) == NOBODY
+    assert fences.open("G", "T", 0, Claim("alice", 3)) is None
+    fences.check("G", "T", 0, "alice", 3)
+    for member, epoch, refusal in (
+        ("alice", 2, Fenced),
+        ("alice", None, Fenced),
+        ("bob", 3, Fenced),
+        ("bob", 4, NotYetGranted),
+        (None, None, Fenced),
+    ):
+        assert outcome(fences.check, "G", "T", 0, member, epoch) is refusal
+
+
+def test_the_owner_reads_on_until_the_next_one_opens():
+    fences = Fences("b")
+    fences.grant(word(1, queue(0, "alice", 1)))
+    fences.open("G", "T", 0, Claim("alice", 1))
+    fences.grant(word(2, queue(0, "bob", 2)))
+    fences.check("G", "T", 0, "alice", 1)
+    assert outcome(fences.open, "G", "T", 0, Claim("alice", 1)) is Fenced
+    assert fences.open("G", "T", 0, Claim("bob", 2)) == Claim("alice", 1)
+    assert outcome(fences.check, "G", "T", 0, "alice", 1) is Fenced
+    fences.check("G", "T", 0, "bob", 2)
+
+
+def test_a_coordinator_that_is_behind_is_told_so_and_changes_nothing():
+    fences = Fences("b")
+    fences.grant(word(9, queue(0, "alice", 9)))
+    assert fences.grant(word(8, queue(0, "bob", 8), complete=True, mode=MODE_CLIENT)) == 9
+    assert (fences.mode("G"), fences.epoch("G")) == ("epochs", 9)
+    assert fences.open("G", "T", 0, Claim("alice", 9)) == NOBODY
+    # Of two coordinators under one epoch, the first whose member opened wins.
+    assert fences.grant(word(9, queue(0, "bob", 9))) == 9
+    assert outcome(fences.open, "G", "T", 0, Claim("bob", 9)) is Fenced
+    fences.check("G", "T", 0, "alice", 9)
+
+
+def test_a_complete_word_takes_back_what_it_does_not_name():
+    fences = Fences("b")
+    fences.grant(word(1, queue(0, "alice", 1), queue(1, "alice", 1), queue(2, "alice", 1, broker="other")))
+    assert outcome(fences.open, "G", "T", 2, Claim("alice", 1)) is NotYetGranted  # Not all was said yet.
+    fences.grant(word(2, queue(1, "alice", 1), complete=True))
+    assert outcome(fences.open, "G", "T", 0, Claim("alice", 1)) is Fenced
+    assert outcome(fences.open, "G", "T", 0, Claim("alice", 3)) is NotYetGranted
+    assert fences.open("G", "T", 1, Claim("alice", 1)) == NOBODY
+
+
+def test_commits_without_an_epoch_pass_where_members_allocate_for_themselves():
+    fences = Fences("b")
+    fences.check("G", "T", 0, None, None)
+    fences.grant(word(1))
+    assert outcome(fences.check, "G", "T", 0, None, None) is Fenced
+    fences.grant(word(2, mode=MODE_CLIENT, complete=True))
+    fences.check("G", "T", 0, None, None)
+    assert outcome(fences.check, "G", "T", 0, "zombie", 1) is NotYetGranted
+
+
+def test_openings_outlive_the_broker_and_grants_are_heard_again():
+    book = Book()
+    before = book.fences()
+    before.grant(word(7, queue(0, "alice", 5), queue(1, "bob", 7)))
+    before.open("G", "T", 0, Claim("alice", 5))
+    after = book.fences()
+    after.check("G", "T", 0, "alice", 5)
+    assert after.open("G", "T", 0, Claim("alice", 5)) is None
+    assert outcome(after.open, "G", "T", 1, Claim("bob", 7)) is NotYetGranted
+    assert outcome(after.check, "G", "T", 0, None, None) is Fenced
+    after.grant(word(7, queue(0, "alice", 5), queue(1, "bob", 7), complete=True))
+    assert after.open("G", "T", 1, Claim("bob", 7)) == NOBODY
+
+
+def test_what_cannot_be_recorded_is_not_opened():
+    book = Book()
+    fences = book.fences()
+    fences.grant(word(1, queue(0, "alice", 1)))
+    book.is_full = True
+    with pytest.raises(OSError, match="no space"):
+        fences.open("G", "T", 0, Claim("alice", 1))
+    assert outcome(fences.check, "G", "T", 0, "alice", 1) is NotYetGranted
+    book.is_full = False
+    assert fences.open("G", "T", 0, Claim("alice", 1)) == NOBODY
+
+
+def test_a_new_coordinator_gathers_what_is_open_and_voids_what_is_not():
+    fences = Fences("b")
+    assert fences.gathered("G") == PeerGathered()
+    fences.grant(word(7, queue(0, "alice", 5), queue(1, "bob", 7), complete=True))
+    fences.open("G", "T", 0, Claim("alice", 5))
+    assert fences.gathered("G") == PeerGathered(epoch=7, open=[queue(0, "alice", 5)])
+    assert outcome(fences.open, "G", "T", 1, Claim("bob", 7)) is NotYetGranted
+    fences.check("G", "T", 0, "alice", 5)
+
+
+def test_topics_and_groups_that_go_are_forgotten_on_the_disk_too():
+    book = Book()
+    fences = book.fences()
+    fences.grant(word(1, queue(0, "alice", 1), queue(0, "alice", 1, topic="U")))
+    fences.open("G", "T", 0, Claim("alice", 1))
+    fences.open("G", "U", 0, Claim("alice", 1))
+    fences.remove_topic("T")
+    assert outcome(fences.check, "G", "T", 0, "alice", 1) is NotYetGranted
+    assert list(book.fences().file().openings) == ["U@G@0"] == list(fences.file().openings)
+    fences.remove_group("G")
+    assert "G" not in fences
+    assert book.fences().file() == FencesFile()
+
+
+MEMBERS = ("alice", "bob")
+EPOCHS = st.integers(1, 6)
+STEPS = st.one_of(
+    st.tuples(st.just("grant"), EPOCHS, st.lists(st.tuples(st.sampled_from(MEMBERS), EPOCHS)), st.booleans()),
+    st.tuples(st.just("open"), st.sampled_from(MEMBERS), EPOCHS),
+    st.tuples(st.sampled_from(["restart", "gather", "fill", "empty"])),
+)
+
+
+@given(st.lists(STEPS, max_size=40))
+@settings(max_examples=300)
+def test_a_queue_has_one_reader_and_its_epoch_only_rises(steps: list[tuple[object, ...]]):
+    book = Book()
+    fences, opened = book.fences(), NOBODY
+    for step in steps:
+        match step:
+            case ("grant", epoch, claims, complete):
+                grants = [queue(0, *claim) for claim in claims]  # type: ignore[attr-defined]
+                assert fences.grant(word(epoch, *grants, complete=complete)) >= epoch  # type: ignore[arg-type]
+            case ("open", member, epoch):
+                claim = Claim(member, epoch)  # type: ignore[arg-type]
+                try:
+                    former = fences.open("G", "T", 0, claim)
+                except (BrokerError, OSError):
+                    pass
+                else:
+                    assert former in (None, opened)
+                    assert claim == opened if former is None else claim.epoch > opened.epoch
+                    opened = claim
+            case ("restart",):
+                fences = book.fences()
+            case ("gather",):
+                fences.gathered("G")
+            case (disk,):
+                book.is_full = disk == "fill"
+        readers = [
+            Claim(member, epoch)
+            for member in MEMBERS
+            for epoch in range(1, 7)
+            if outcome(fences.check, "G", "T", 0, member, epoch) is None
+        ]
+        assert readers == ([] if opened == NOBODY else [opened])
