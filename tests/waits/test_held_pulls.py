@@ -32,6 +32,18 @@ def test_a_pull_is_woken_by_a_message_at_or_after_its_offset_and_only_by_its_que
     assert len(held) == 0
 
 
+def test_pulls_of_a_queue_are_taken_out_by_what_they_ask():
+    held: HeldPulls[int] = HeldPulls()
+    pulls = [pull(), pull(offset=7), pull(queue=1)]
+    for one in pulls:
+        held.hold(one)
+    assert held.take("T", 0, lambda request: request == pulls[1].request) == [pulls[1]]
+    assert held.take("T", 0, lambda request: request == pulls[2].request) == []
+    assert held.take("U", 0, lambda _: True) == []
+    assert held.wake("T", 0, 9) == [pulls[0]]
+    assert held.expire(999) == [pulls[2]]
+
+
 def test_pulls_expire_in_the_order_of_their_deadlines_and_the_woken_do_not():
     held: HeldPulls[int] = HeldPulls()
     late, early, woken = pull(until_ms=300), pull(until_ms=200), pull(queue=1, until_ms=100)

@@ -11,7 +11,7 @@ before; whatever the moment of a crash, what is there gives the same table again
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -23,12 +23,16 @@ T = TypeVar("T")
 C = TypeVar("C")
 
 
-class ConfigChange(msgspec.Struct, Generic[C], frozen=True):
+#: Of tables that nobody asks for by version.
+NO_VERSION: Final = DataVersion()
+
+
+class ConfigChange(msgspec.Struct, Generic[C], frozen=True, omit_defaults=True):
     """One line of a journal: an entry as it is now, None where it was removed."""
 
     name: str
     config: C | None
-    version: DataVersion
+    version: DataVersion = NO_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class ConfigLedger(Generic[C]):
             self._number = number
             self._has_changes = True
 
-    def append(self, name: str, config: C | None, version: DataVersion) -> None:
+    def append(self, name: str, config: C | None, version: DataVersion = NO_VERSION) -> None:
         """Journal one change; raises OSError where the disk refuses, and then it must not take effect."""
         if self._file is None:
             self._begin()

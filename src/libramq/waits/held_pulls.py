@@ -5,7 +5,7 @@ broker runs a woken pull again, without the right to be held. Upstream: PullRequ
 """
 
 import heapq
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -66,6 +66,14 @@ class HeldPulls(Generic[T]):
             self._remove(pull)
         self._tidy()
         return woken
+
+    def take(self, topic: str, queue_id: int, is_wanted: Callable[[T], bool]) -> list[HeldPull[T]]:
+        """Take out the pulls of a queue whose requests are wanted, whatever they wait for."""
+        taken = [pull for pull in self._by_queue.get((topic, queue_id), ()) if is_wanted(pull.request)]
+        for pull in taken:
+            self._remove(pull)
+        self._tidy()
+        return taken
 
     def expire(self, now_ms: int) -> list[HeldPull[T]]:
         """Take out the pulls whose time is up."""
