@@ -16,7 +16,7 @@ from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from libramq.remoting.command import FLAG_ONEWAY, Command
 from libramq.rpc.broker_calls import PULL_SUBSCRIPTION, PULL_SUSPEND
-from libramq.rpc.endpoint import Endpoint
+from libramq.rpc.endpoint import Endpoint, Woken
 from libramq.store.flush import run_flush
 from libramq.store.read import warm
 from tests.fakes import FakePeer, ManualClock
@@ -59,9 +59,9 @@ class Conversation:
         self.broker.offsets.write_or_keep()
         self.perform(self.broker.wake())
 
-    def perform(self, woken: Sequence[object]) -> None:
+    def perform(self, woken: Sequence[Woken]) -> None:
         for one in woken:
-            self.endpoint.perform(one.pull.request, one.outcome)  # type: ignore[attr-defined]
+            self.endpoint.perform(one.request, one.outcome)
 
     def advance(self, milliseconds: int) -> None:
         """Time passes: held pulls expire, due messages are delivered, silent members leave."""

@@ -5,9 +5,7 @@ A shell feeds it reads and ticks; the simulator is such a shell too.
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from libramq import __version__
 from libramq.broker.config import BrokerConfig
@@ -30,10 +28,8 @@ from libramq.broker.runtime_info import RuntimeInfo
 from libramq.broker.schedule import DelaySchedule
 from libramq.broker.schedule_file import ScheduleFile
 from libramq.broker.stored_properties import BrokerProperties
-from libramq.catalog import GroupTable, TopicTable
+from libramq.broker.tables import Tables
 from libramq.catalog.config_file import ConfigFile
-from libramq.catalog.config_ledger import ConfigLedger, FoldPlan
-from libramq.catalog.topic_table import TopicRules, TopicsFile
 from libramq.clock import Clock
 from libramq.codes import RequestCode as R
 from libramq.filesystem import FileSystem
@@ -41,34 +37,13 @@ from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.queue_lock import QueueLocks
 from libramq.message.ids import UniqueIdGenerator
 from libramq.offsets import OffsetLedger
-from libramq.remoting.body.topic_config import (
-    PERM_READ,
-    SubscriptionGroupConfig,
-    SubscriptionGroupWrapper,
-    TopicConfig,
-)
-from libramq.rpc.endpoint import BatchProcessor, Processor, failure
+from libramq.remoting.body.topic_config import PERM_READ
+from libramq.rpc.endpoint import BatchProcessor, Processor, Woken, failure
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.store.config import FlushDiskType, StoreConfig
 from libramq.store.message_store import MessageStore
 from libramq.transport.server import Peer
 from libramq.waits import HeldPull, HeldPulls
-
-
-@dataclass(frozen=True, slots=True)
-class Woken:
-    """A held pull that was run again, and what came of it."""
-
-    pull: Pull
-    outcome: Outcome
-
-
-@dataclass(frozen=True, slots=True)
-class Fold:
-    """A table to be written whole, and the ledger to be told how that went."""
-
-    ledger: ConfigLedger[Any]
-    plan: FoldPlan
 
 
 def store_config(config: BrokerConfig) -> StoreConfig:
@@ -109,16 +84,13 @@ class Broker:
     def _open(self, filesystem: FileSystem, randomness: random.Random, process_id: int) -> None:
         config, clock = self.config, self._clock
         config_directory = Path(config.store_path) / "config"
-        self._topic_ledger = ConfigLedger(filesystem, config_directory / "topics.json", TopicConfig)
-        self._group_ledger = ConfigLedger(
-            filesystem, config_directory / "subscriptionGroup.json", SubscriptionGroupConfig
-        )
         self._schedule_file = ConfigFile(filesystem, config_directory / "delayOffset.json")
         self.ledger = OffsetLedger(filesystem, config_directory)
         self.ledger.open(clock.wall_ms())
         self._clamp_offsets()
-        self.topics = self._load_topics()
-        self.groups = self._load_groups()
+        self.tables = Tables(config, filesystem)
+        self.topics = self.tables.topics
+        self.groups = self.tables.groups
         self.offsets = OffsetCommits(self.ledger, self.store)
         self.events = EventLog(self.store)
         self.producers: ProducerGroups[Peer] = ProducerGroups()
@@ -255,7 +227,7 @@ class Broker:
             outcome = run(held, wall_ms=wall_ms)
         except Exception as error:  # A pull that fails is answered so; the others and the sender go on.
             outcome = failure(error, held.request.request)
-        return Woken(held.request, outcome)
+        return Woken(held.request.request, outcome)
 
     def tick(self) -> Reply:
         """Once a second: silent members leave, rebalances settle, rates are sampled; whom to notify."""
@@ -276,47 +248,13 @@ class Broker:
         """Leave everything on disk as after a clean stop."""
         try:
             self.offsets.write()
-            self._topic_ledger.close(self.topics.file)
-            self._group_ledger.close(self.groups.wrapper)
+            self.tables.close()
             self.save_schedule()
             self.ledger.close(self._clock.wall_ms())
         finally:
             self.store.close()
 
-    def plan_folds(self) -> list[Fold]:
-        """The tables of topics and groups that changed, to be written in a thread."""
-        return [
-            Fold(ledger, plan)
-            for ledger, plan in (
-                (self._topic_ledger, self._topic_ledger.plan_fold(self.topics.file)),
-                (self._group_ledger, self._group_ledger.plan_fold(self.groups.wrapper)),
-            )
-            if plan is not None
-        ]
-
     # How it is put together.
-
-    def _load_topics(self) -> TopicTable:
-        rules = TopicRules(
-            auto_create_topic_enable=self.config.auto_create_topic_enable,
-            default_topic_queue_nums=self.config.default_topic_queue_nums,
-            broker_name=self.config.broker_name,
-            cluster_name=self.config.cluster_name,
-        )
-        ledger = self._topic_ledger
-        table = TopicTable(rules, ledger.load(TopicsFile), record=ledger.append)
-        ledger.replay(lambda change: table.apply(change.name, change.config, change.version))
-        return table
-
-    def _load_groups(self) -> GroupTable:
-        ledger = self._group_ledger
-        table = GroupTable(
-            auto_create=self.config.auto_create_subscription_group,
-            loaded=ledger.load(SubscriptionGroupWrapper),
-            record=ledger.append,
-        )
-        ledger.replay(lambda change: table.apply(change.name, change.config, change.version))
-        return table
 
     def _clamp_offsets(self) -> None:
         """Offsets beyond what survived a crash come back to what there is."""

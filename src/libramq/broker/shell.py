@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from libramq.auth.authorizer import AllowAll
-from libramq.broker.broker import Broker, Woken
+from libramq.broker.broker import Broker
 from libramq.broker.config import BrokerConfig
 from libramq.broker.flushing import Flushing
 from libramq.broker.registration import Registration
@@ -23,7 +23,7 @@ from libramq.errors import ConfigError
 from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
 from libramq.offsets.ledger import run_persist
-from libramq.rpc.endpoint import Endpoint
+from libramq.rpc.endpoint import Endpoint, Woken
 from libramq.rpc.outcome import Reply
 from libramq.store.read import warm
 from libramq.store.segments import FileRange
@@ -162,8 +162,8 @@ class BrokerServer:
 
     def _perform(self, woken: list[Woken]) -> None:
         for one in woken:
-            if one.pull.request.peer.is_open:
-                self._endpoint.perform(one.pull.request, one.outcome)
+            if one.request.peer.is_open:
+                self._endpoint.perform(one.request, one.outcome)
 
     def _when_read(self, ranges: tuple[FileRange, ...], then: Callable[[], None]) -> None:
         future = asyncio.get_running_loop().run_in_executor(
@@ -208,11 +208,11 @@ class BrokerServer:
             ledger.complete_persist(plan)
 
     async def _fold_tables(self) -> None:
-        for fold in self.broker.plan_folds():
+        for fold in self.broker.tables.plan_folds():
             try:
                 await self._on_thread(run_fold, fold.plan)
             except OSError as error:
-                log.error("topics or groups not written; the journal stays", reason=str(error))
+                log.error("a table was not written; the journal stays", reason=str(error))
                 fold.ledger.fail_fold()
             else:
                 fold.ledger.complete_fold(fold.plan)

@@ -38,6 +38,13 @@ class Request(NamedTuple):
     monotonic_ms: int
 
 
+class Woken(NamedTuple):
+    """A request that was held, and what was decided about it since."""
+
+    request: Request
+    outcome: Outcome
+
+
 Processor = Callable[[Request], Outcome]
 BatchProcessor = Callable[[Sequence[Request]], Sequence[Outcome]]
 #: Called with (physical offset, answer) for a reply that must wait for the disk; `answer` is told whether it

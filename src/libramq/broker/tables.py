@@ -1,0 +1,98 @@
+"""The tables of a broker that its files remember: topics, groups, fences.
+
+Each has a ledger: what changes is in its journal before it takes effect, and the whole table is written soon
+after, by a thread (`plan_folds`).
+"""
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from libramq.broker.config import BrokerConfig
+from libramq.catalog import GroupTable, TopicTable
+from libramq.catalog.config_ledger import ConfigLedger, FoldPlan
+from libramq.catalog.topic_table import TopicRules, TopicsFile
+from libramq.filesystem import FileSystem
+from libramq.offsets import Fences
+from libramq.offsets.fence import FencesFile, Opening
+from libramq.remoting.body.topic_config import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    TopicConfig,
+)
+
+C = TypeVar("C")
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A table to be written whole, and the ledger to be told how that went."""
+
+    ledger: ConfigLedger[Any]
+    plan: FoldPlan
+
+
+class Tables:
+    """The tables below `config/`, as they were left."""
+
+    def __init__(self, config: BrokerConfig, filesystem: FileSystem) -> None:
+        self._config = config
+        self._filesystem = filesystem
+        self._folded: list[tuple[ConfigLedger[Any], Callable[[], object]]] = []
+        self.topics = self._load_topics()
+        self.groups = self._load_groups()
+        self.fences = self._load_fences()
+
+    def plan_folds(self) -> list[Fold]:
+        """The tables that changed, to be written in a thread."""
+        return [
+            Fold(ledger, plan)
+            for ledger, value in self._folded
+            if (plan := ledger.plan_fold(value)) is not None
+        ]
+
+    def close(self) -> None:
+        """Write what changed and close; one that fails keeps none of the others."""
+        with ExitStack() as stack:
+            for ledger, value in self._folded:
+                stack.callback(ledger.close, value)
+
+    def _ledger(self, file_name: str, kind: type[C]) -> ConfigLedger[C]:
+        path = Path(self._config.store_path) / "config" / file_name
+        return ConfigLedger(self._filesystem, path, kind)
+
+    def _load_topics(self) -> TopicTable:
+        rules = TopicRules(
+            auto_create_topic_enable=self._config.auto_create_topic_enable,
+            default_topic_queue_nums=self._config.default_topic_queue_nums,
+            broker_name=self._config.broker_name,
+            cluster_name=self._config.cluster_name,
+        )
+        ledger = self._ledger("topics.json", TopicConfig)
+        table = TopicTable(rules, ledger.load(TopicsFile), record=ledger.append)
+        ledger.replay(lambda change: table.apply(change.name, change.config, change.version))
+        self._folded.append((ledger, table.file))
+        return table
+
+    def _load_groups(self) -> GroupTable:
+        ledger = self._ledger("subscriptionGroup.json", SubscriptionGroupConfig)
+        table = GroupTable(
+            auto_create=self._config.auto_create_subscription_group,
+            loaded=ledger.load(SubscriptionGroupWrapper),
+            record=ledger.append,
+        )
+        ledger.replay(lambda change: table.apply(change.name, change.config, change.version))
+        self._folded.append((ledger, table.wrapper))
+        return table
+
+    def _load_fences(self) -> Fences:
+        ledger = self._ledger("groupFences.json", Opening)
+        fences = Fences(self._config.broker_name, record=ledger.append)
+        file = ledger.load(FencesFile)
+        for name, opening in file.openings.items() if file is not None else ():
+            fences.apply(name, opening)
+        ledger.replay(lambda change: fences.apply(change.name, change.config))
+        self._folded.append((ledger, fences.file))
+        return fences
