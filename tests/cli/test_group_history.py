@@ -102,3 +102,22 @@ def test_an_end_without_its_beginning_is_left_out():
 
 def test_durations():
     assert [duration(ms) for ms in (None, 0, 9_999, 16_600)] == ["–", "0 ms", "9999 ms", "16.6 s"]
+
+
+def test_two_readers_at_once_and_the_rush_of_the_new_one_are_told():
+    both = QueueMove(
+        topic="T", broker="a", queue=0, from_="alice", to="bob", stopped_ms=1_000, resumed_ms=1_000,
+        redelivered=0, double_owner_ms=40,
+    )  # fmt: skip
+    events = [
+        started("a", 1_000),
+        told("a", 2_300, "moved", moves=[both]),
+        settled("a", 2_300, peak_catch_up_rate=12_000, duplicates_reported=0),
+    ]
+    (found,) = rebalances(events, now_ms=10_000)
+    assert "    new owners read up to 12000 messages a second to catch up" in timeline(found)
+    assert "    alice → bob: 1 queue, still for 0 ms, read by both for up to 40 ms" in timeline(found)
+    assert (as_json(found)["peak_catch_up_rate"], as_json(found)["moves"][0]["double_owner_ms"]) == (
+        12_000,
+        40,
+    )

@@ -381,3 +381,48 @@ def test_the_largest_loads_are_kept_where_not_all_fit():
     assert min(kept.values()) == 1_000 - len(kept)
     assert bounded_loads({"a": 0, "b": 2}) == {"a": 0, "b": 2}
     assert bounded_members(["a", "b"]) == ["a", "b"]
+
+
+def test_two_that_read_a_queue_at_once_are_told_for_as_long_as_the_old_one_read_on():
+    """bob takes queue 2 at 1,000 ms; alice, who has not looked yet, pulls it once more 300 ms later."""
+    group = steady("alice")
+    group.join("bob")
+    group.now_ms += 1_000
+    group.pull("bob", 2, 3)
+    group.now_ms += 300
+    group.pull("alice", 2)
+    group.now_ms += 50
+    group.pull("bob", 2)
+    moved, settled = group.settle()
+    assert {m.queue: (m.double_owner_ms, m.pause_ms) for m in moved.moves} == {2: (300, 1_000), 3: (0, 1_000)}
+    assert settled.time_to_stable_ms == 1_300
+
+
+def test_the_peak_of_catching_up_is_the_busiest_second_until_a_pull_had_to_wait():
+    """bob reads 32 messages every 10 ms of a backlog in queue 2, then waits at its end."""
+    group = steady("alice")
+    group.join("bob")
+    group.now_ms += 1_000
+    for pull in range(10):
+        group.pull("bob", 2, offset=32 * pull)
+        group.deliver("bob", 2, 32 * pull + 32)
+        group.now_ms += 10
+    group.pull("bob", 2, offset=320)
+    group.now_ms += 5
+    group.deliver("bob", 2, 9_999)
+    group.pull("bob", 2, offset=9_999)
+    group.deliver("bob", 2, 20_000)
+    settled = group.settled()
+    assert settled.peak_catch_up_rate == 320
+    assert settled.duplicates_reported == 0
+
+
+def test_messages_of_different_seconds_are_not_one_peak():
+    group = steady("alice")
+    group.join("bob")
+    group.now_ms += 1_000
+    for pull in range(3):
+        group.pull("bob", 2, offset=32 * pull)
+        group.deliver("bob", 2, 32 * pull + 32)
+        group.now_ms += 1_000
+    assert group.settled().peak_catch_up_rate == 32

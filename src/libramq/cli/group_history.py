@@ -59,6 +59,8 @@ class Rebalance:
     time_to_stable_ms: int | None
     worst_pause_ms: int | None
     redelivered_upper_bound: int | None
+    duplicates_reported: int | None
+    peak_catch_up_rate: int | None
     unowned: int | None
     loads: dict[str, int]
 
@@ -163,6 +165,11 @@ def _together(group: str, parts: Sequence[_Part], now_ms: int) -> Rebalance:
         ),
         worst_pause_ms=max((event.worst_pause_ms or 0 for event in settled), default=None),
         redelivered_upper_bound=_sum(event.redelivered_upper_bound for event in settled),
+        duplicates_reported=_sum(event.duplicates_reported for event in settled),
+        peak_catch_up_rate=max(
+            (event.peak_catch_up_rate for event in settled if event.peak_catch_up_rate is not None),
+            default=None,
+        ),
         unowned=_sum(event.unowned for event in settled),
         loads=dict(sorted(loads.items())),
     )
@@ -188,6 +195,7 @@ def timeline(rebalance: Rebalance) -> list[str]:
             f"{moved(rebalance)} queues moved (actual/minimum), stable after "
             f"{duration(rebalance.time_to_stable_ms)}, worst pause {duration(rebalance.worst_pause_ms)}, "
             f"at most {_count(rebalance.redelivered_upper_bound, 'message')} came again{unowned}{also}",
+            *_catching_up(rebalance.peak_catch_up_rate),
             *_moves(rebalance.moves),
             _loads(rebalance.member_count, rebalance.loads),
         ]
@@ -228,6 +236,8 @@ def as_json(rebalance: Rebalance) -> dict[str, Any]:
         "time_to_stable_ms": rebalance.time_to_stable_ms,
         "worst_pause_ms": rebalance.worst_pause_ms,
         "redelivered_upper_bound": rebalance.redelivered_upper_bound,
+        "duplicates_reported": rebalance.duplicates_reported,
+        "peak_catch_up_rate": rebalance.peak_catch_up_rate,
         "unowned": rebalance.unowned,
         "loads": rebalance.loads,
         "moves": [
@@ -239,10 +249,15 @@ def as_json(rebalance: Rebalance) -> dict[str, Any]:
                 "to": move.to,
                 "pause_ms": move.pause_ms,
                 "redelivered": move.redelivered,
+                "double_owner_ms": move.double_owner_ms,
             }
             for move in rebalance.moves
         ],
     }
+
+
+def _catching_up(rate: int | None) -> list[str]:
+    return [f"new owners read up to {_count(rate, 'message')} a second to catch up"] if rate else []
 
 
 def _moves(moves: Sequence[QueueMove]) -> list[str]:
@@ -253,6 +268,7 @@ def _moves(moves: Sequence[QueueMove]) -> list[str]:
     lines = [
         f"{giver} → {taker}: {_count(len(lot), 'queue')}"
         + ("" if giver == "nobody" else f", still for {_range([move.pause_ms for move in lot])} ms")
+        + (f", read by both for up to {both} ms" if (both := max(m.double_owner_ms for m in lot)) else "")
         for (giver, taker), lot in list(pairs.items())[:NAMED_MAX]
     ]
     return lines + ([f"and {len(pairs) - NAMED_MAX} more pairs"] if len(pairs) > NAMED_MAX else [])

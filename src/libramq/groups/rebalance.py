@@ -10,6 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
+from libramq.groups.catch_up import CatchUp
 from libramq.groups.rebalance_event import (
     VERSION,
     QueueMove,
@@ -38,16 +41,24 @@ class Owner:
     read_at_ms: int
     next_offset: int
     is_waiting: bool = True
+    is_catching_up: bool = False
 
 
 @dataclass(slots=True)
 class Unsettled:
-    """A rebalance under way."""
+    """A rebalance under way.
+
+    first_reads_ms: when each member first read a queue that was not its own. returned_ms: when the owner
+    before read it again, once another had begun.
+    """
 
     started_at_ms: int
     changed_at_ms: int
     owners_before: dict[MessageQueue, str]
     moves: dict[MessageQueue, QueueMove] = field(default_factory=dict)
+    first_reads_ms: dict[tuple[MessageQueue, str], int] = field(default_factory=dict)
+    returned_ms: dict[MessageQueue, int] = field(default_factory=dict)
+    catch_up: CatchUp = field(default_factory=CatchUp)
 
 
 class GroupRebalance:
@@ -100,16 +111,22 @@ class GroupRebalance:
         if self._unsettled is not None:
             self._unsettled.changed_at_ms = now_ms
             self._unsettled.moves[queue] = self._move(queue, owner, client_id, offset, now_ms)
-        self._owners[queue] = Owner(client_id, now_ms, offset)
+        is_unsettled = self._unsettled is not None
+        self._owners[queue] = Owner(client_id, now_ms, offset, is_catching_up=is_unsettled)
 
     def answered(self, queue: MessageQueue, client_id: str, next_offset: int | None, *, now_ms: int) -> None:
         """A member's pull was answered: with the messages before `next_offset`, or with none."""
         owner = self._owners.get(queue)
-        if owner is not None and owner.client_id == client_id:
-            owner.read_at_ms = now_ms
-            owner.is_waiting = False
-            if next_offset is not None:
-                owner.next_offset = max(owner.next_offset, next_offset)
+        if owner is None or owner.client_id != client_id:
+            return
+        was_held = now_ms > owner.read_at_ms  # There was nothing to read: the owner has caught up.
+        owner.read_at_ms = now_ms
+        owner.is_waiting = False
+        owner.is_catching_up = owner.is_catching_up and next_offset is not None and not was_held
+        if next_offset is not None:
+            if owner.is_catching_up and self._unsettled is not None:
+                self._unsettled.catch_up.read(next_offset - owner.next_offset, now_ms=now_ms)
+            owner.next_offset = max(owner.next_offset, next_offset)
 
     def settle(self, queues: Iterable[MessageQueue], *, now_ms: int) -> list[RebalanceEvent]:
         """Look whether the rebalance has settled, given the queues the group should own; its last events."""
@@ -136,10 +153,18 @@ class GroupRebalance:
         self._unsettled = None
         if not self._members:
             self._owners.clear()
-        moves = [move for move in unsettled.moves.values() if move.from_ != move.to]
+        moves = [
+            msgspec.structs.replace(
+                move, double_owner_ms=max(0, unsettled.returned_ms.get(queue, 0) - move.resumed_ms)
+            )
+            for queue, move in unsettled.moves.items()
+            if move.from_ != move.to
+        ]
         events = [self._event(now_ms, kind="moved", moves=part) for part in split_moves(moves)]
         before = {queue: owner for queue, owner in unsettled.owners_before.items() if queue in self._owners}
-        last_move_ms = max((move.resumed_ms for move in moves), default=unsettled.changed_at_ms)
+        last_move_ms = max(
+            (move.resumed_ms + move.double_owner_ms for move in moves), default=unsettled.changed_at_ms
+        )
         settled = self._event(
             now_ms,
             kind="settled",
@@ -150,6 +175,8 @@ class GroupRebalance:
             time_to_stable_ms=max(0, last_move_ms - unsettled.started_at_ms),
             worst_pause_ms=max((move.pause_ms for move in moves), default=0),
             redelivered_upper_bound=sum(move.redelivered for move in unsettled.moves.values()),
+            duplicates_reported=0,
+            peak_catch_up_rate=unsettled.catch_up.peak_rate,
             unowned=unowned,
             loads=bounded_loads(loads),
         )
@@ -158,8 +185,11 @@ class GroupRebalance:
     def _move(
         self, queue: MessageQueue, owner: Owner | None, client_id: str, offset: int, now_ms: int
     ) -> QueueMove:
-        assert self._unsettled is not None
-        earlier = self._unsettled.moves.get(queue)
+        unsettled = self._unsettled
+        assert unsettled is not None
+        earlier = unsettled.moves.get(queue)
+        if earlier is not None and earlier.from_ == client_id:
+            unsettled.returned_ms[queue] = now_ms
         redelivered = max(0, owner.next_offset - offset) if owner is not None else 0
         return QueueMove(
             topic=queue.topic,
@@ -168,7 +198,7 @@ class GroupRebalance:
             from_=earlier.from_ if earlier is not None else (owner.client_id if owner else None),
             to=client_id,
             stopped_ms=earlier.stopped_ms if earlier is not None else self._stopped_ms(owner),
-            resumed_ms=now_ms,
+            resumed_ms=unsettled.first_reads_ms.setdefault((queue, client_id), now_ms),
             redelivered=redelivered + (earlier.redelivered if earlier is not None else 0),
         )
 

@@ -39,6 +39,7 @@ class QueueMove(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "fro
     """One queue that changed hands. Times are wall-clock milliseconds.
 
     stopped_ms: the old owner's last read; null when nobody had the queue. resumed_ms: the new owner's first.
+    double_owner_ms: how long the old owner read on after that.
     """
 
     topic: str
@@ -49,6 +50,7 @@ class QueueMove(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "fro
     stopped_ms: int | None
     resumed_ms: int
     redelivered: int
+    double_owner_ms: int = 0
 
     @property
     def pause_ms(self) -> int:
@@ -57,7 +59,12 @@ class QueueMove(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "fro
 
 
 class RebalanceEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event; fields that do not belong to its kind are left out."""
+    """One event; fields that do not belong to its kind are left out.
+
+    redelivered_upper_bound: by the offsets at which new owners began. duplicates_reported: by clients that
+    report them; stock ones do not. peak_catch_up_rate: messages of the busiest second that new owners read of
+    what waited in their queues, until they had caught up or the rebalance had settled.
+    """
 
     v: int
     group: str
@@ -75,6 +82,8 @@ class RebalanceEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     time_to_stable_ms: int | None = None
     worst_pause_ms: int | None = None
     redelivered_upper_bound: int | None = None
+    duplicates_reported: int | None = None
+    peak_catch_up_rate: int | None = None
     unowned: int | None = None
     loads: dict[str, int] | None = None
 
