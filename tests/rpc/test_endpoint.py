@@ -87,6 +87,20 @@ def test_answers_of_others_are_no_requests():
     assert served.log == ["end of read"]
 
 
+def test_a_question_is_sent_under_its_number_and_its_answer_handed_on():
+    heard: list[tuple[object, int, int]] = []
+    served = Served(answered=lambda peer, answer, now_ms: heard.append((peer, answer.opaque, now_ms)))
+    ext = {"consumerGroup": "G"}
+    questions = tuple(Notify(served.peer, R.GET_CONSUMER_RUNNING_INFO, ext, number) for number in (7, 8))  # type: ignore[arg-type]
+    served.endpoint.notify(Reply(notify=questions))
+    assert [(sent.opaque, sent.is_oneway, sent.ext) for sent in served.peer.replies] == [
+        (7, False, ext),
+        (8, False, ext),
+    ]
+    served.endpoint.received(served.peer, [Command(code=C.SUCCESS, opaque=8, flag=FLAG_RESPONSE)])  # type: ignore[arg-type]
+    assert heard == [(served.peer, 8, 1_000)]
+
+
 def test_oneway_requests_get_no_answer_whatever_becomes_of_them():
     served = Served(RuntimeError("a bug"))
     assert served.give(M, S, 9_999, flag=FLAG_ONEWAY) == []

@@ -60,7 +60,7 @@ class Sessions(Generic[P]):
             self._seen(session, now_ms)
 
     def answered(self, peer: P, number: int, *, knows_group: bool, now_ms: int) -> None:
-        """An answer to a question; one without the group is the last word of a member that is none any more."""
+        """An answer to a question; who does not know the group is no member of it any more."""
         group, asked = self._open.get(number, ("", None))
         if asked != peer:
             return

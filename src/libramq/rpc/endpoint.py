@@ -58,6 +58,7 @@ class Endpoint:
     """Serves requests on any number of connections; a `transport.server.Handler`.
 
     closed: called with a connection that ended, returns whom to notify.
+    answered: called with the answer to a question of ours, and when it came (monotonic).
     after_read: called when everything one read brought has been worked off.
     """
 
@@ -71,6 +72,7 @@ class Endpoint:
         when_durable: WhenDurable | None = None,
         when_read: WhenRead | None = None,
         closed: Callable[[Peer, int], Reply] | None = None,
+        answered: Callable[[Peer, Command, int], None] | None = None,
         after_read: Callable[[], None] | None = None,
     ) -> None:
         self._clock = clock
@@ -80,6 +82,7 @@ class Endpoint:
         self._when_durable = when_durable
         self._when_read = when_read
         self._closed = closed
+        self._answered = answered
         self._after_read = after_read
 
     def connected(self, peer: Peer) -> None:
@@ -103,7 +106,9 @@ class Endpoint:
         batch_processor: BatchProcessor | None = None
         for command in commands:
             if command.flag & FLAG_RESPONSE:
-                continue  # We ask clients nothing that we wait for.
+                if self._answered is not None:
+                    self._answered(peer, command, monotonic_ms)
+                continue
             request = Request(command, peer, wall_ms, monotonic_ms)
             refusal = self._refusal(command)
             processor = self._batch_processors.get(command.code) if refusal is None else None
@@ -182,7 +187,8 @@ class Endpoint:
         frame, ext = b"", None
         for notification in reply.notify:
             if notification.peer.is_open:
-                if notification.ext is not ext:  # All members of a group are told the same.
+                if notification.ext is not ext or notification.number is not None:
+                    # All members of a group are told the same.
                     frame, ext = encode_frame(notification.command()), notification.ext
                 notification.peer.write(frame)
 

@@ -22,15 +22,18 @@ from libramq.transport.server import Peer
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """A one-way request to send to another connection."""
+    """A request to send to another connection: one way, or a question whose answer carries the number."""
 
     peer: Peer
     code: int
     ext: dict[str, str] = field(default_factory=dict)
+    number: int | None = None
 
     def command(self) -> Command:
         """The request as a command."""
-        return Command(code=self.code, flag=FLAG_ONEWAY, ext=self.ext)
+        if self.number is None:
+            return Command(code=self.code, flag=FLAG_ONEWAY, ext=self.ext)
+        return Command(code=self.code, opaque=self.number, ext=self.ext)
 
 
 class Reply(msgspec.Struct, frozen=True):
