@@ -82,3 +82,20 @@ def test_what_should_wait_is_told_when_the_wait_is_over() -> None:
     assert group.due(now_ms=10_149) == []
     assert group.due(now_ms=10_150) == ["alice", "bob"]
     assert group.due(now_ms=10_200) == []
+
+
+def test_who_has_looked_too_early_is_told_to_look_again() -> None:
+    """bob is current, but a queue of his is free only in 100 ms."""
+    group: Herd[str] = Herd()
+    group.changed(["alice", "bob"], now_ms=10_000)
+    group.fetched("alice", now_ms=10_300)
+    group.fetched("bob", now_ms=10_300)
+    assert group.due(now_ms=10_350) == []
+    group.again("bob", now_ms=10_400, wait_ms=100)
+    assert not group.is_current
+    assert group.due(now_ms=10_499) == []
+    assert group.due(now_ms=10_500) == ["bob"]
+    group.fetched("bob", now_ms=10_600)
+    assert group.due(now_ms=12_000) == []
+    group.again("stranger", now_ms=12_000, wait_ms=0)
+    assert group.is_current

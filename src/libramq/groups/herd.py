@@ -71,6 +71,14 @@ class Herd(Generic[P]):
             sheep.told_at_ms = now_ms - REPEAT_MS + wait_ms
         return []
 
+    def again(self, member: P, *, now_ms: int, wait_ms: int) -> None:
+        """A member has looked, and there will be more for it: tell it to look once more in wait_ms."""
+        sheep = self._sheep.get(member)
+        if sheep is not None:
+            sheep.is_current = False
+            sheep.told_at_ms = now_ms - REPEAT_MS + min(wait_ms, REPEAT_MS)
+            self._changed_at_ms = now_ms
+
     def fetched(self, member: P, *, now_ms: int) -> None:
         """A member looks at the list."""
         sheep = self._sheep.get(member)

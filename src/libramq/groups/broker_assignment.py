@@ -1,0 +1,135 @@
+"""The broker's assignment: the queues of a group whose members ask the broker for theirs (QUERY_ASSIGNMENT).
+
+    members, queues ──► target: sticky, over all topics
+    a member asks   ──► its target, without what others were given and have not asked again since
+
+A queue that moves is with its old owner until an answer to that owner lacks it, or the owner is gone; then it
+rests for a moment, because Java's client commits one way after it has let go. Whom it is for is told to ask
+again. Times are monotonic.
+Upstream: QueryAssignmentProcessor.java, which computes each topic anew from whoever is there.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from libramq.balance import Group, Member, balanced_sticky
+from libramq.message.queue import MessageQueue
+
+#: Ours: within this the commit that follows an answer has come, on any machine that is not itself in trouble.
+REST_MS: Final = 100
+#: Ours: a group that grows by a thousand members at once is not assigned a thousand times.
+LARGE_GROUP: Final = 50
+#: Ours: a client that was told nothing asks again a second later.
+LARGE_GROUP_PAUSE_MS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A member's queues of one topic.
+
+    ask_again: clients for whom there will be more, and in how many milliseconds they should ask.
+    """
+
+    queues: Sequence[MessageQueue]
+    ask_again: Mapping[str, int]
+
+
+class BrokerAssignment:
+    """One group's target, and what its members were given."""
+
+    def __init__(self) -> None:
+        self._target: dict[str, dict[str, list[MessageQueue]]] = {}
+        self._taker: dict[MessageQueue, str] = {}
+        self._queues: dict[str, list[MessageQueue]] = {}
+        self._given: dict[str, dict[str, list[MessageQueue]]] = {}
+        self._holder: dict[MessageQueue, str] = {}
+        self._rests_until_ms: dict[MessageQueue, int] = {}
+        self._version: int | None = None
+        self._computed_at_ms = 0
+
+    def is_current(self, version: int, topic: str, queues: Sequence[MessageQueue], *, now_ms: int) -> bool:
+        """Whether the target need not be computed for that version of the group and those queues of a topic.
+
+        In a large group it need not either while the last one is fresh.
+        """
+        if self._version == version and self._queues.get(topic, []) == list(queues):
+            return True
+        is_fresh = self._version is not None and now_ms - self._computed_at_ms < LARGE_GROUP_PAUSE_MS
+        return is_fresh and len(self._target) > LARGE_GROUP
+
+    def update(
+        self,
+        version: int,
+        members: Mapping[str, frozenset[str]],
+        queues: Iterable[MessageQueue],
+        *,
+        now_ms: int,
+    ) -> None:
+        """Compute the target anew, for members by their client ids with the topics of each."""
+        for client_id in [client_id for client_id in self._given if client_id not in members]:
+            self._let_go(self._held_by(client_id), now_ms)
+            del self._given[client_id]
+        group = Group.of(
+            (
+                Member(client_id=client_id, topics=topics, owned=self._held_by(client_id))
+                for client_id, topics in members.items()
+            ),
+            queues,
+        )
+        assignment = balanced_sticky(group)
+        self._queues = {topic: list(lot) for topic, lot in group.queues.items()}
+        self._taker = {queue: client_id for client_id, lot in assignment.items() for queue in lot}
+        self._target = {client_id: {} for client_id in members}
+        for queue, client_id in sorted(self._taker.items()):
+            self._target[client_id].setdefault(queue.topic, []).append(queue)
+        self._rests_until_ms = {q: until for q, until in self._rests_until_ms.items() if until > now_ms}
+        self._version, self._computed_at_ms = version, now_ms
+
+    def ask(self, client_id: str, topic: str, *, now_ms: int) -> Answer | None:
+        """A member asks for its queues of a topic; None before a target knows it: it keeps what it has."""
+        target = self._target.get(client_id)
+        if target is None:
+            return None
+        free: list[MessageQueue] = []
+        ask_again: dict[str, int] = {}
+        for queue in target.get(topic, ()):
+            rest_ms = self._rests_until_ms.get(queue, now_ms) - now_ms
+            if self._holder.get(queue, client_id) != client_id:
+                continue
+            if rest_ms > 0:
+                ask_again[client_id] = max(rest_ms, ask_again.get(client_id, 0))
+            else:
+                free.append(queue)
+        for queue in self.give(client_id, topic, free, now_ms=now_ms):
+            taker = self._taker.get(queue)
+            if taker is not None and taker != client_id:
+                ask_again[taker] = REST_MS
+        return Answer(free, ask_again)
+
+    def give(
+        self, client_id: str, topic: str, queues: Sequence[MessageQueue], *, now_ms: int
+    ) -> list[MessageQueue]:
+        """Note what a member is answered; returns what it held of the topic and lets go with that."""
+        wanted = set(queues)
+        given = self._given.setdefault(client_id, {})
+        let_go = [
+            queue
+            for queue in given.get(topic, ())
+            if queue not in wanted and self._holder.get(queue) == client_id
+        ]
+        self._let_go(let_go, now_ms)
+        given[topic] = list(queues)
+        for queue in queues:
+            self._holder[queue] = client_id
+            self._rests_until_ms.pop(queue, None)
+        return let_go
+
+    def _held_by(self, client_id: str) -> list[MessageQueue]:
+        lots = self._given.get(client_id, {}).values()
+        return [queue for lot in lots for queue in lot if self._holder.get(queue) == client_id]
+
+    def _let_go(self, queues: Iterable[MessageQueue], now_ms: int) -> None:
+        for queue in queues:
+            self._holder.pop(queue, None)
+            self._rests_until_ms[queue] = now_ms + REST_MS
