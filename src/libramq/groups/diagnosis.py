@@ -1,0 +1,179 @@
+"""The diagnosis: what is wrong with a consumer group that its members cannot see.
+
+    strategies_differ       queues that two members read, or none, although all have looked at who is there
+    duplicate_client_ids    two connections under one client id: both allocate the same queues to themselves
+    subscriptions_differ    members that want different topics or tags of one group
+    idle_members            more members than queues
+    slow_heartbeats         fewer than three heartbeats in the time after which brokers give a member up
+
+Each is noted once when it appears, and again when it comes back after it was gone.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from libramq.message.names import RETRY_PREFIX
+from libramq.message.queue import MessageQueue
+
+#: A third of BrokerConfig.channelExpiredTimeout (120 s), Apache's patience. Here pulls count as life too, and
+#: a silent member is asked before it is given up.
+HEARTBEAT_GAP_MS_MAX: Final = 40_000
+#: How many members, queues or subscriptions a diagnosis names.
+NAMED_MAX: Final = 8
+
+
+class Kind(StrEnum):
+    """What is wrong."""
+
+    STRATEGIES_DIFFER = "strategies_differ"
+    DUPLICATE_CLIENT_IDS = "duplicate_client_ids"
+    SUBSCRIPTIONS_DIFFER = "subscriptions_differ"
+    IDLE_MEMBERS = "idle_members"
+    SLOW_HEARTBEATS = "slow_heartbeats"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """One thing that is wrong, whom it is about (a client id, or "" for the group), and a sentence with the
+    remedy.
+    """
+
+    kind: Kind
+    about: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connected:
+    """One connection of a group. heartbeat_gap_ms: the shorter one of the last two gaps, 0 before there are
+    two. subscriptions: the expression by topic.
+    """
+
+    client_id: str
+    host: str
+    joined_at_ms: int
+    heartbeat_at_ms: int
+    heartbeat_gap_ms: int = 0
+    subscriptions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupSeen:
+    """What is known of a group. queue_count: of all its topics at all brokers, None where that is not known."""
+
+    connected: Sequence[Connected]
+    queue_count: int | None
+    read_by_two: Sequence[MessageQueue] = ()
+    read_by_none: Sequence[MessageQueue] = ()
+
+
+def diagnose(group: GroupSeen) -> list[Diagnosis]:
+    """Everything that is wrong with a group."""
+    return [
+        *_strategies(group.read_by_two, group.read_by_none),
+        *_client_ids(group.connected),
+        *_subscriptions(group.connected),
+        *_idle(group),
+        *_heartbeats(group.connected),
+    ]
+
+
+class Diagnoses:
+    """What is wrong with one group now."""
+
+    def __init__(self) -> None:
+        self.current: Sequence[Diagnosis] = ()
+
+    def update(self, found: Sequence[Diagnosis]) -> list[Diagnosis]:
+        """Take in what was found now; returns what was not there before."""
+        known = {(diagnosis.kind, diagnosis.about) for diagnosis in self.current}
+        self.current = found
+        return [diagnosis for diagnosis in found if (diagnosis.kind, diagnosis.about) not in known]
+
+
+def _strategies(by_two: Sequence[MessageQueue], by_none: Sequence[MessageQueue]) -> Iterable[Diagnosis]:
+    if by_two or by_none:
+        parts = [
+            f"{_named([f'{queue.topic}:{queue.queue_id}' for queue in queues])} read by {whom}"
+            for queues, whom in ((by_two, "two members"), (by_none, "nobody"))
+            if queues
+        ]
+        yield Diagnosis(
+            Kind.STRATEGIES_DIFFER,
+            "",
+            f"{' and '.join(parts)}, although all members know who is there; "
+            "give all members the same allocation strategy",
+        )
+
+
+def _client_ids(connected: Iterable[Connected]) -> Iterable[Diagnosis]:
+    by_id: dict[str, list[Connected]] = {}
+    for one in connected:
+        by_id.setdefault(one.client_id, []).append(one)
+    for client_id, lot in by_id.items():
+        newest_ms = max(one.joined_at_ms for one in lot)
+        # A client that has reconnected sends no heartbeat on its old connection, which may take to end.
+        live = [one for one in lot if one.heartbeat_at_ms > newest_ms or one.joined_at_ms == newest_ms]
+        hosts = sorted({one.host for one in lot})
+        if len(hosts) > 1 or len(live) > 1:
+            where = f"from {_named(hosts)}" if len(hosts) > 1 else f"by {len(live)} processes on {hosts[0]}"
+            yield Diagnosis(
+                Kind.DUPLICATE_CLIENT_IDS,
+                client_id,
+                f"client id {client_id} is used {where}: all of them read the same queues; "
+                "give each its own instanceName",
+            )
+
+
+def _subscriptions(connected: Iterable[Connected]) -> Iterable[Diagnosis]:
+    members: dict[tuple[str, ...], list[str]] = {}
+    for one in connected:
+        wanted = tuple(
+            sorted(f"{topic} {tags}" for topic, tags in one.subscriptions.items() if _is_own(topic))
+        )
+        members.setdefault(wanted, []).append(one.client_id)
+    if len(members) > 1:
+        lots = [f"{_named(ids)} want {_named(wanted) or 'nothing'}" for wanted, ids in members.items()]
+        yield Diagnosis(
+            Kind.SUBSCRIPTIONS_DIFFER,
+            "",
+            f"{_named(lots, '; ')}: queues go to members that do not read them, and the latest tags count for "
+            "all; give all members the same subscriptions, or groups of their own",
+        )
+
+
+def _idle(group: GroupSeen) -> Iterable[Diagnosis]:
+    count = len({one.client_id for one in group.connected})
+    if group.queue_count is not None and group.queue_count < count:
+        yield Diagnosis(
+            Kind.IDLE_MEMBERS,
+            "",
+            f"{count} members share {group.queue_count} queues: {count - group.queue_count} have nothing to do; "
+            "give the topics more queues or run fewer members",
+        )
+
+
+def _heartbeats(connected: Iterable[Connected]) -> Iterable[Diagnosis]:
+    for one in connected:
+        if one.heartbeat_gap_ms > HEARTBEAT_GAP_MS_MAX:
+            yield Diagnosis(
+                Kind.SLOW_HEARTBEATS,
+                one.client_id,
+                f"{one.client_id} sends a heartbeat every {one.heartbeat_gap_ms / 1000:.0f} s: a lost one or "
+                "two may end its membership; set its heartbeatBrokerInterval to 30000 or less",
+            )
+
+
+def _is_own(topic: str) -> bool:
+    """Retry topics are the client's own affair: Java's subscribes to one more while it has queues."""
+    return not topic.startswith(RETRY_PREFIX)
+
+
+def _named(names: Sequence[str], separator: str = ", ") -> str:
+    counted = Counter(names)
+    distinct = list(counted)
+    more = f" and {len(distinct) - NAMED_MAX} more" if len(distinct) > NAMED_MAX else ""
+    return separator.join(distinct[:NAMED_MAX]) + more

@@ -1,0 +1,98 @@
+"""What is wrong with a group, each in one sentence, noted once."""
+
+from libramq.groups.diagnosis import (
+    HEARTBEAT_GAP_MS_MAX,
+    NAMED_MAX,
+    Connected,
+    Diagnoses,
+    GroupSeen,
+    Kind,
+    diagnose,
+)
+from libramq.message.queue import MessageQueue
+
+Q = [MessageQueue("T", "b", number) for number in range(20)]
+
+
+def member(
+    client_id: str, host: str = "10.0.0.7", *, joined: int = 0, beat: int = 100, **fields
+) -> Connected:
+    fields.setdefault("subscriptions", {"T": "*"})
+    return Connected(client_id=client_id, host=host, joined_at_ms=joined, heartbeat_at_ms=beat, **fields)
+
+
+def found(*connected: Connected, queue_count: int | None = 8, **fields) -> list[tuple[Kind, str, str]]:
+    group = GroupSeen(connected=connected, queue_count=queue_count, **fields)
+    return [(one.kind, one.about, one.text) for one in diagnose(group)]
+
+
+def test_a_healthy_group_has_nothing():
+    assert found(member("alice"), member("bob", "10.0.0.8")) == []
+    assert found() == []
+
+
+def test_queues_read_by_two_and_by_none_mean_different_strategies():
+    ((kind, about, text),) = found(
+        member("alice"), member("bob"), read_by_two=[Q[0], Q[3]], read_by_none=[Q[1]]
+    )
+    assert (kind, about) == (Kind.STRATEGIES_DIFFER, "")
+    assert text.startswith("T:0, T:3 read by two members and T:1 read by nobody, although")
+    assert "read by two" not in found(member("alice"), read_by_none=Q[:1])[0][2]
+
+
+def test_one_client_id_from_two_hosts():
+    ((kind, about, text),) = found(member("a@1"), member("a@1", "10.0.0.8", joined=50))
+    assert (kind, about) == (Kind.DUPLICATE_CLIENT_IDS, "a@1")
+    assert "from 10.0.0.7, 10.0.0.8" in text
+
+
+def test_one_client_id_on_one_host_is_double_only_when_both_go_on_beating():
+    """A client that reconnected beats on its new connection alone."""
+    assert found(member("a", joined=0, beat=100), member("a", joined=200, beat=200)) == []
+    ((kind, _, text),) = found(member("a", joined=0, beat=300), member("a", joined=200, beat=200))
+    assert kind is Kind.DUPLICATE_CLIENT_IDS
+    assert "by 2 processes on 10.0.0.7" in text
+
+
+def test_members_that_want_different_things():
+    ((kind, _, text),) = found(
+        member("alice"), member("bob"), member("carol", subscriptions={"T": "a || b", "U": "*"})
+    )
+    assert kind is Kind.SUBSCRIPTIONS_DIFFER
+    assert text.startswith("alice, bob want T *; carol want T a || b, U *: ")
+
+
+def test_retry_topics_are_no_difference():
+    """Java's client subscribes to %RETRY%group_topic while it has queues, and an idle one does not."""
+    assert found(member("alice"), member("bob", subscriptions={"T": "*", "%RETRY%G_T": "*"})) == []
+
+
+def test_more_members_than_queues():
+    ((kind, _, text),) = found(member("alice"), member("bob"), member("carol"), queue_count=2)
+    assert kind is Kind.IDLE_MEMBERS
+    assert text.startswith("3 members share 2 queues: 1 have nothing to do")
+    assert found(member("alice"), member("bob"), queue_count=2) == []
+    assert found(member("alice"), member("bob"), queue_count=None) == []
+
+
+def test_heartbeats_that_are_too_far_apart():
+    assert found(member("alice", heartbeat_gap_ms=HEARTBEAT_GAP_MS_MAX)) == []
+    ((kind, about, text),) = found(member("alice", heartbeat_gap_ms=60_000))
+    assert (kind, about) == (Kind.SLOW_HEARTBEATS, "alice")
+    assert "every 60 s" in text
+
+
+def test_a_sentence_names_so_many_and_no_more():
+    ((_, _, text),) = found(member("alice"), read_by_two=Q)
+    assert f"and {len(Q) - NAMED_MAX} more read by two" in text
+
+
+def test_each_is_new_once_until_it_was_gone():
+    diagnoses = Diagnoses()
+    idle = diagnose(GroupSeen(connected=[member("alice"), member("bob")], queue_count=1))
+    more = diagnose(GroupSeen(connected=[member("a"), member("b"), member("c")], queue_count=1))
+    assert diagnoses.update(idle) == idle
+    assert diagnoses.update(more) == []
+    assert diagnoses.current == more
+    assert diagnoses.update([]) == []
+    assert diagnoses.update(idle) == idle
