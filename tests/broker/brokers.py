@@ -146,9 +146,12 @@ class Conversation:
         self.give(peer, command)
         return find_answer(peer, command)
 
-    def beat(self, peer: FakePeer, client_id: str, group: str = "G", **fields: object) -> Command:
-        """A consumer's heartbeat."""
-        return self.ask(peer, RequestCode.HEART_BEAT, None, heartbeat(client_id, group, **fields))
+    def beat(
+        self, peer: FakePeer, client_id: str, group: str = "G", *, stock: bool = True, **fields: object
+    ) -> Command:
+        """A consumer's heartbeat. stock: it does not know of coordinators."""
+        ext = {} if stock else {"libraGroups": "1"}
+        return self.ask(peer, RequestCode.HEART_BEAT, ext, heartbeat(client_id, group, **fields))
 
     def beat_producer(self, peer: FakePeer, client_id: str, group: str = "P") -> Command:
         data = HeartbeatData(client_id=client_id, producer_data_set=[ProducerData(group_name=group)])

@@ -382,3 +382,55 @@ def test_queues_are_named_with_the_brokers_name(orderly, peer):
     lock(orderly, peer, "alice", 0)
     assert list(orderly.broker.locks._locks["G"]) == [MessageQueue("T", "broker-a", 0)]
     assert heartbeat("x").consumer_data_set[0].group_name == "G"
+
+
+# Clients that go by a coordinator.
+
+
+def test_every_heartbeat_is_told_that_there_are_coordinators(talk, peer):
+    assert talk.beat(peer, "alice").ext["libraGroups"] == "1"
+
+
+def test_members_that_go_by_a_coordinator_are_listed_but_neither_told_nor_recorded(talk, peer, bob):
+    talk.beat(peer, "alice", stock=False)
+    talk.beat(bob, "bob", stock=False)
+    talk.beat(bob, "bob", stock=False, subscriptions=[subscription("T", "a", 10)])
+    assert members(talk) == ["alice", "bob"]
+    close(talk, bob)
+    talk.create_topic("T", 4)
+    talk.create_topic("T", 8)
+    assert notifications(peer) == notifications(bob) == []
+    assert events(talk) == []
+
+
+def test_one_that_allocates_for_itself_makes_all_of_them_listen(talk, peer, bob):
+    stock: list[object] = []
+    talk.broker.consumers.stock_changed = lambda *change: stock.append(change)
+    talk.beat(peer, "alice", stock=False)
+    talk.beat(bob, "bob")
+    talk.beat(bob, "bob")
+    assert notifications(peer) == notifications(bob) == ["G"]
+    carol = FakePeer("10.0.0.9:1")
+    talk.beat(carol, "carol", stock=False)
+    assert notifications(peer) == ["G"]
+    close(talk, bob)
+    assert stock == [("G", ["bob"]), ("G", [])]
+    assert [(event.reason, event.who) for event in events(talk)] == [
+        ("member_joined", "bob"),
+        ("member_joined", "carol"),
+        ("connection_closed", "bob"),
+    ]
+    notifications(peer)
+    close(talk, carol)
+    talk.advance(1_000)
+    assert notifications(peer) == []
+
+
+def test_a_client_that_learns_of_coordinators_allocates_no_more(talk, peer):
+    stock: list[object] = []
+    talk.broker.consumers.stock_changed = lambda *change: stock.append(change)
+    talk.beat(peer, "alice")
+    talk.beat(peer, "alice", stock=False)
+    talk.beat(FakePeer("10.0.0.9:1"), "carol", "Loud", message_model="BROADCASTING")
+    assert stock == [("G", ["alice"]), ("G", [])]
+    assert members(talk) == ["alice"]

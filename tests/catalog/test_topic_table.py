@@ -38,13 +38,13 @@ def test_a_template_made_when_topics_could_be_inherited_goes_with_that(table):
 def test_a_change_is_recorded_before_it_takes_effect_and_told_after():
     log: list[object] = []
     table = TopicTable(TopicRules(), record=lambda *change: log.append((change, change[0] in table)))
-    table.changed = lambda: log.append("changed")
+    table.observe(log.append)
     table.put(config("T"), 77)
-    assert log == [(("T", config("T"), DataVersion(timestamp=77, counter=1)), False), "changed"]
+    assert log == [(("T", config("T"), DataVersion(timestamp=77, counter=1)), False), "T"]
     table.put(config("T"), 78)
     assert len(log) == 2
     assert table.delete("T", 79)
-    assert log[2:] == [(("T", None, DataVersion(timestamp=79, counter=2)), True), "changed"]
+    assert log[2:] == [(("T", None, DataVersion(timestamp=79, counter=2)), True), "T"]
     assert not table.delete("T", 80)
     assert table.data_version.counter == 2
 

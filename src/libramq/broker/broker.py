@@ -16,6 +16,7 @@ from libramq.broker.offset_commits import OffsetCommits
 from libramq.broker.processor.client_management import ClientManagement
 from libramq.broker.processor.consumer_offset import ConsumerOffsetRequests
 from libramq.broker.processor.group_admin import GroupAdministration
+from libramq.broker.processor.open_queue import OpenQueue
 from libramq.broker.processor.pull_message import Pull, PullMessage
 from libramq.broker.processor.queue_lock import QueueLockRequests
 from libramq.broker.processor.queue_offset import QueueOffsets
@@ -91,6 +92,7 @@ class Broker:
         self.tables = Tables(config, filesystem)
         self.topics = self.tables.topics
         self.groups = self.tables.groups
+        self.fences = self.tables.fences
         self.offsets = OffsetCommits(self.ledger, self.store)
         self.events = EventLog(self.store)
         self.producers: ProducerGroups[Peer] = ProducerGroups()
@@ -102,6 +104,7 @@ class Broker:
             record=self.events.record,
             locks=self.locks,
             clock=clock,
+            mode=self.fences.mode,
         )
         self.held: HeldPulls[Pull] = HeldPulls()
         loaded = self._schedule_file.load(ScheduleFile)
@@ -110,6 +113,7 @@ class Broker:
         )
         self.runtime = RuntimeInfo(self.store, version=f"LibraMQ {__version__}", started_ms=clock.wall_ms())
         self._schedule_saved: dict[int, int] = dict(self.schedule.offsets)
+        self._answers: list[Woken] = []
         self._pulls = self._pull_processor()
         self._send = self._send_processor(randomness, process_id)
         self._randomness = randomness
@@ -122,6 +126,13 @@ class Broker:
             consumers=self.consumers, producers=self.producers, topics=self.topics, groups=self.groups
         )
         offsets = self._offset_processor()
+        opening = OpenQueue(
+            fences=self.fences,
+            offsets=self.offsets,
+            topics=self.topics,
+            held=self.held,
+            answer=self._answers.append,
+        )
         queues = QueueOffsets(self.store)
         locks = QueueLockRequests(
             locks=self.locks, clients=self.consumers, topics=self.topics, groups=self.groups
@@ -131,9 +142,10 @@ class Broker:
             store=self.store,
             offsets=self.offsets,
             clients=self.consumers,
+            fences=self.fences,
             address=self.config.address,
         )
-        groups = GroupAdministration(groups=self.groups, offsets=self.offsets)
+        groups = GroupAdministration(groups=self.groups, offsets=self.offsets, fences=self.fences)
         statistics = Statistics(
             broker_name=self.config.broker_name,
             topics=self.topics,
@@ -181,6 +193,7 @@ class Broker:
             R.QUERY_TOPIC_CONSUME_BY_WHO: statistics.topic_consumers,
             R.QUERY_TOPICS_BY_CONSUMER: statistics.group_topics,
             R.GET_BROKER_RUNTIME_INFO: self.runtime.handle,
+            R.OPEN_QUEUE: opening.handle,
         }
 
     def batch_processors(self) -> Mapping[int, BatchProcessor]:
@@ -203,12 +216,14 @@ class Broker:
         return Reply(notify=self.consumers.closed(peer, now_ms=self._clock.wall_ms()))
 
     def wake(self) -> list[Woken]:
-        """Run the held pulls again whose queues grew."""
+        """The answers to held requests: pulls whose queues grew, and what others brought about."""
+        answers = self._answers.copy()
+        self._answers.clear()
         touched = self.store.drain_touched()
         if not touched or not len(self.held):
-            return []
+            return answers
         wall_ms = self._clock.wall_ms()
-        return [
+        return answers + [
             self._run_again(held, self._pulls.wake, wall_ms)
             for (topic, queue_id), end in touched.items()
             for held in self.held.wake(topic, queue_id, end)
@@ -257,16 +272,21 @@ class Broker:
     # How it is put together.
 
     def _clamp_offsets(self) -> None:
-        """Offsets beyond what survived a crash come back to what there is."""
+        """Offsets beyond what survived a crash come back to what there is.
+
+        After a clean stop a queue that is not there is another matter: somebody took its files away.
+        """
+        assert self.store.recovery is not None
+        unknown_end = None if self.store.recovery.clean else 0
         changes = self.ledger.offsets.clamp(
-            lambda topic, queue_id: self.store.max_offset(topic, queue_id) or None
+            lambda topic, queue_id: self.store.max_offset(topic, queue_id) or unknown_end
         )
         if changes:
             self.ledger.append(changes)
 
     def _offset_processor(self) -> ConsumerOffsetRequests:
         return ConsumerOffsetRequests(
-            offsets=self.offsets, store=self.store, topics=self.topics, groups=self.groups
+            offsets=self.offsets, fences=self.fences, topics=self.topics, groups=self.groups
         )
 
     def _pull_processor(self) -> PullMessage:
@@ -276,6 +296,7 @@ class Broker:
             groups=self.groups,
             clients=self.consumers,
             offsets=self.offsets,
+            fences=self.fences,
             held=self.held,
             readable=bool(self.config.broker_permission & PERM_READ),
             long_polling=self.config.long_polling_enable,

@@ -17,6 +17,7 @@ from libramq.groups.rebalance_event import Reason, RebalanceEvent
 from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
+from libramq.remoting.body.coordination import MODE_CLIENT
 from libramq.remoting.body.heartbeat import BROADCASTING, ConsumerData
 from libramq.rpc.outcome import Notify
 from libramq.transport.server import Peer
@@ -29,7 +30,12 @@ _NONE: Final[tuple[Notify, ...]] = ()
 
 
 class ConsumerClients:
-    """Groups, members and rebalances. `record` takes the rebalance events as they happen."""
+    """Groups, members and rebalances. `record` takes the rebalance events as they happen.
+
+    mode: how a group shares its queues, where that is known. What members do that go by a coordinator is the
+    coordinator's to announce and to record (`started`), except where their group allocates for itself.
+    stock_changed: called with a group and those of its members here that allocate for themselves.
+    """
 
     def __init__(
         self,
@@ -40,7 +46,9 @@ class ConsumerClients:
         record: Callable[[RebalanceEvent], None],
         locks: QueueLocks,
         clock: Clock,
+        mode: Callable[[str], str | None],
     ) -> None:
+        self.stock_changed: Callable[[str, list[str]], None] = lambda *_: None
         self.broker_name = broker_name
         self._topics = topics
         self._configs = groups
@@ -51,6 +59,8 @@ class ConsumerClients:
         self._rebalances: dict[str, GroupRebalance] = {}
         self._herds: dict[str, Herd[Peer]] = {}
         self._straggling: set[str] = set()
+        self._mode = mode
+        self._stock: dict[str, list[str]] = {}
 
     def group(self, name: str) -> ConsumerGroup[Peer] | None:
         """The group, if a member is connected."""
@@ -74,13 +84,16 @@ class ConsumerClients:
         is_new_client = not group.has_client(member.client_id)
         if is_new_client:
             self._locks.returned(group.name, member.client_id)
+        known = group.members.get(member.peer)
         is_new = self._groups.beat(group, member, data)
+        if is_new or (known is not None and known.is_stock is not member.is_stock):
+            self._watch_stock(group.name)
         resubscribed = not without_subscriptions and group.subscribe(data.subscription_data_set)
         if not is_new and not resubscribed:
             return _NONE
         if is_new_client or resubscribed:
             reason = Reason.MEMBER_JOINED if is_new_client else Reason.SUBSCRIPTION_CHANGED
-            self._changed(group.name, reason, member.client_id, now_ms)
+            self._changed(group.name, reason, member.client_id, now_ms, is_stock=member.is_stock)
         return self._notify(group)
 
     def leave(self, group_name: str, peer: Peer, reason: Reason, *, now_ms: int) -> tuple[Notify, ...]:
@@ -106,10 +119,16 @@ class ConsumerClients:
         """A topic got more or fewer queues; whom to notify."""
         notify = _NONE
         for name in self._groups.subscribers_of(topic):
-            self._changed(name, Reason.QUEUE_COUNT_CHANGED, topic, now_ms)
+            self._changed(name, Reason.QUEUE_COUNT_CHANGED, topic, now_ms, is_stock=False)
             group = self._groups.get(name)
             notify += self._notify(group) if group is not None else _NONE
         return notify
+
+    def started(
+        self, group_name: str, reason: Reason, who: str | None, members: Iterable[str], *, now_ms: int
+    ) -> None:
+        """The coordinator of a group began a rebalance."""
+        self._record(self._rebalance(group_name).changed(reason, who, members, now_ms=now_ms))
 
     def fetched(self, peer: Peer, group_name: str) -> None:
         """A member looks at the list of its group."""
@@ -123,6 +142,9 @@ class ConsumerClients:
         notify: list[Notify] = []
         for name in list(self._straggling):
             herd = self._herds[name]
+            if not self._allocates(name):
+                self._straggling.discard(name)
+                continue
             notify += _notifications(name, herd.due(now_ms=now_ms))
             if herd.is_current:
                 self._straggling.discard(name)
@@ -174,10 +196,11 @@ class ConsumerClients:
 
     def _gone(self, group_name: str, member: Member[Peer], reason: Reason, now_ms: int) -> tuple[Notify, ...]:
         group = self._groups.get(group_name)
+        self._watch_stock(group_name)
         grace_ms = 0
         if group is None or not group.has_client(member.client_id):
             grace_ms = self._locks.vanished(group_name, member.client_id, now_ms=self._clock.monotonic_ms())
-            self._changed(group_name, reason, member.client_id, now_ms)
+            self._changed(group_name, reason, member.client_id, now_ms, is_stock=member.is_stock)
         if group is None:
             self._herds.pop(group_name, None)
             self._straggling.discard(group_name)
@@ -185,12 +208,27 @@ class ConsumerClients:
         # Told sooner, the others would be refused the locks, and Java's client looks again a second later.
         return self._notify(group, wait_ms=grace_ms if grace_ms <= REPEAT_MS else 0)
 
-    def _changed(self, group_name: str, reason: Reason, who: str, now_ms: int) -> None:
+    def _changed(self, group_name: str, reason: Reason, who: str, now_ms: int, *, is_stock: bool) -> None:
         group = self._groups.get(group_name)
         if group is not None and group.message_model == BROADCASTING:
             return
-        members = group.client_ids if group is not None else []
-        self._record(self._rebalance(group_name).changed(reason, who, members, now_ms=now_ms))
+        if is_stock or self._allocates(group_name):
+            members = group.client_ids if group is not None else []
+            self.started(group_name, reason, who, members, now_ms=now_ms)
+
+    def _allocates(self, group_name: str) -> bool:
+        """Whether the members of a group allocate for themselves, ours among them."""
+        return group_name in self._stock or self._mode(group_name) == MODE_CLIENT
+
+    def _watch_stock(self, group_name: str) -> None:
+        group = self._groups.get(group_name)
+        stock = group.stock_client_ids if group is not None else []
+        if stock != self._stock.get(group_name, []):
+            if stock:
+                self._stock[group_name] = stock
+            else:
+                del self._stock[group_name]
+            self.stock_changed(group_name, stock)
 
     def _rebalance(self, group_name: str) -> GroupRebalance:
         rebalance = self._rebalances.get(group_name)
@@ -201,6 +239,8 @@ class ConsumerClients:
     def _notify(self, group: ConsumerGroup[Peer], *, wait_ms: int = 0) -> tuple[Notify, ...]:
         config = self._configs.get(group.name)
         if group.message_model == BROADCASTING or not (config and config.notify_consumer_ids_changed_enable):
+            return _NONE
+        if not self._allocates(group.name):
             return _NONE
         herd = self._herds.setdefault(group.name, Herd())
         told = herd.changed(group.members, now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms)

@@ -32,6 +32,17 @@ class OffsetCommits:
         """The offset to read next; None where the group has committed none."""
         return self._ledger.offsets.query(group, topic, queue_id)
 
+    def first_to_read(self, group: str, topic: str, queue_id: int, *, may_be_zero: bool = True) -> int | None:
+        """Where a group goes on; None where it has committed nothing and may choose.
+
+        may_be_zero: 0 for a queue that still has its first message in memory, so that a new group on a young
+        topic misses nothing.
+        """
+        offset = self.query(group, topic, queue_id)
+        if offset is None and may_be_zero and self._store.is_young(topic, queue_id):
+            return 0
+        return offset
+
     def offsets(self, group: str, topic: str) -> dict[int, int]:
         """All of a group's offsets in a topic."""
         return self._ledger.offsets.offsets(group, topic)

@@ -45,9 +45,7 @@ class Redelivery:
         """Where a message goes that failed once more after `reconsume_times`; a level < 0 buries it."""
         if reconsume_times >= reconsume_times_max or delay_level < 0:
             return self.dead_letters(group.group_name, now_ms)
-        config = self._topics.for_group(
-            names.retry_topic(group.group_name), group.retry_queue_nums, PERM_READ | PERM_WRITE, now_ms
-        )
+        config = self._topics.for_retries(group, now_ms)
         level = delay_level or FIRST_DELAY_LEVEL + reconsume_times
         return Target(config, self._random.randrange(config.write_queue_nums), level)
 

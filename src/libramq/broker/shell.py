@@ -122,8 +122,9 @@ class BrokerServer:
         self._run(self._every(SCHEDULE_SAVE_MS, broker.save_schedule))
         self._run(self._every(FOLD_MS, self._fold_tables))
         self._run(self._every(self._config.flush_consumer_offset_interval_ms, self._persist_offsets))
-        self._registration = Registration(self._config, broker.topics, self._remotes, name_servers)
-        broker.topics.changed = self._registration.announce
+        registration = Registration(self._config, broker.topics, self._remotes, name_servers)
+        self._registration = registration
+        broker.topics.observe(lambda _: registration.announce())
         if name_servers:
             self._run(self._registration.run())
             await self._registration.wait_tried()

@@ -16,6 +16,7 @@ from libramq.remoting.body.topic_config import (
     PERM_READ,
     PERM_WRITE,
     DataVersion,
+    SubscriptionGroupConfig,
     TopicConfig,
 )
 
@@ -52,7 +53,7 @@ class TopicTable:
     """Topics by name.
 
     record: called with every change before it takes effect (None: the topic goes); what it raises keeps the
-    table as it is. changed: called after every change.
+    table as it is.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class TopicTable:
         self._topics: dict[str, TopicConfig] = dict(loaded.topic_config_table) if loaded else {}
         self._record = record
         self.data_version = loaded.data_version if loaded else DataVersion()
-        self.changed: Callable[[], None] = lambda: None
+        self._observers: list[Callable[[str], None]] = []
         for config in system_topics(rules):
             self._topics.setdefault(config.topic_name, config)
         if not rules.auto_create_topic_enable:
@@ -88,6 +89,10 @@ class TopicTable:
             raise broker_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
         return config
 
+    def observe(self, observer: Callable[[str], None]) -> None:
+        """Have a function called with the name of a topic, after every change of one."""
+        self._observers.append(observer)
+
     def file(self) -> TopicsFile:
         """What to write to config/topics.json."""
         return TopicsFile(data_version=self.data_version, topic_config_table=dict(self._topics))
@@ -111,7 +116,7 @@ class TopicTable:
         version = self.data_version.next(now_ms)
         self._record(topic, None, version)
         self.apply(topic, None, version)
-        self.changed()
+        self._changed(topic)
         return True
 
     def apply(self, topic: str, config: TopicConfig | None, version: DataVersion) -> None:
@@ -164,6 +169,11 @@ class TopicTable:
             self._store(config, now_ms, is_limited=False)
         return config
 
+    def for_retries(self, group: SubscriptionGroupConfig, now_ms: int) -> TopicConfig:
+        """The retry topic of a group that exists, created when it is missing."""
+        topic = names.retry_topic(group.group_name)
+        return self.for_group(topic, group.retry_queue_nums, PERM_READ | PERM_WRITE, now_ms)
+
     def _store(self, config: TopicConfig, now_ms: int, *, is_limited: bool = True) -> None:
         topic = config.topic_name
         if is_limited and topic not in self._topics and len(self._topics) >= self._rules.topics_max:
@@ -174,7 +184,11 @@ class TopicTable:
         version = self.data_version.next(now_ms)
         self._record(topic, config, version)
         self.apply(topic, config, version)
-        self.changed()
+        self._changed(topic)
+
+    def _changed(self, topic: str) -> None:
+        for observer in self._observers:
+            observer(topic)
 
 
 def system_topics(rules: TopicRules) -> list[TopicConfig]:

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from libramq.remoting.body.heartbeat import ConsumerData, SubscriptionData
+from libramq.remoting.body.heartbeat import BROADCASTING, ConsumerData, SubscriptionData
 
 #: Whatever the shell knows a connection by.
 P = TypeVar("P", bound=Hashable)
@@ -24,13 +24,14 @@ SUBSCRIPTIONS_MAX: Final = 2_000
 
 @dataclass(slots=True)
 class Member(Generic[P]):
-    """One connected member."""
+    """One connected member. is_stock: it allocates queues for itself; ours leave that to a coordinator."""
 
     peer: P
     client_id: str
     language: str
     version: int
     heartbeat_at_ms: int
+    is_stock: bool = True
 
 
 @dataclass(slots=True)
@@ -45,11 +46,17 @@ class ConsumerGroup(Generic[P]):
     members: dict[P, Member[P]] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     _connections: dict[str, int] = field(default_factory=dict)
+    _stock: dict[str, int] = field(default_factory=dict)
 
     @property
     def client_ids(self) -> list[str]:
         """The members' client ids, each once."""
         return list(self._connections)
+
+    @property
+    def stock_client_ids(self) -> list[str]:
+        """Those of members that allocate for themselves, each once; who is broadcast to allocates nothing."""
+        return [] if self.message_model == BROADCASTING else list(self._stock)
 
     def has_client(self, client_id: str) -> bool:
         """Whether a member of that id is connected."""
@@ -61,25 +68,25 @@ class ConsumerGroup(Generic[P]):
         self.consume_type = data.consume_type
         self.message_model = data.message_model
         self.consume_from_where = data.consume_from_where
-        if known is not None and known.client_id == member.client_id:
-            self.members[member.peer] = member
-            return False
-        if known is not None:
+        is_same_client = known is not None and known.client_id == member.client_id
+        if known is None or not is_same_client or known.is_stock is not member.is_stock:
             self.drop(member.peer)
+            self._count(member, 1)
         self.members[member.peer] = member
-        self._connections[member.client_id] = self._connections.get(member.client_id, 0) + 1
-        return True
+        return not is_same_client
 
     def drop(self, peer: P) -> Member[P] | None:
         """A connection is no member any more."""
         member = self.members.pop(peer, None)
         if member is not None:
-            left = self._connections[member.client_id] - 1
-            if left:
-                self._connections[member.client_id] = left
-            else:
-                del self._connections[member.client_id]
+            self._count(member, -1)
         return member
+
+    def _count(self, member: Member[P], change: int) -> None:
+        for connections in (self._connections, self._stock) if member.is_stock else (self._connections,):
+            connections[member.client_id] = connections.get(member.client_id, 0) + change
+            if not connections[member.client_id]:
+                del connections[member.client_id]
 
     def member_of(self, peer: P, client_id: str) -> Member[P] | None:
         """The member at a connection, if it is the one with that client id."""

@@ -15,12 +15,13 @@ from libramq.message import names
 from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.remoting.body.consumers import CheckClientBody, ConsumerList
 from libramq.remoting.body.heartbeat import HeartbeatData
-from libramq.remoting.body.topic_config import PERM_READ, PERM_WRITE
 from libramq.remoting.headers import GroupHeader, UnregisterClientHeader, decode_header
 from libramq.rpc.endpoint import Request
 from libramq.rpc.outcome import SUCCESS, Notify, Outcome, Reply
 from libramq.transport.server import Peer
 
+#: The ext field by which a client says that it goes by a coordinator, and a broker that it has one.
+COORDINATED: Final = "libraGroups"
 #: Ours: groups of one process.
 GROUPS_PER_CLIENT_MAX: Final = 1_000
 #: Ours: clientIP@instanceName is some 40 characters.
@@ -61,12 +62,7 @@ class ClientManagement:
             config = self._groups.find(consumer.group_name, request.wall_ms)
             if config is None:
                 continue  # Upstream passes over groups that may not be created.
-            self._topics.for_group(
-                names.retry_topic(consumer.group_name),
-                max(1, config.retry_queue_nums),
-                PERM_READ | PERM_WRITE,
-                request.wall_ms,
-            )
+            self._topics.for_retries(config, request.wall_ms)
             notify += self._consumers.beat(
                 self._member(request, data.client_id),
                 consumer,
@@ -78,7 +74,11 @@ class ClientManagement:
                 is_changed = _fingerprint_changed(group, data.heartbeat_fingerprint) or is_changed
                 # A client that spares us its subscriptions after this broker's restart must send them again.
                 is_changed = is_changed or (data.without_sub and not group.subscriptions)
-        ext = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if is_changed else "false"}
+        ext = {
+            "IS_SUPPORT_HEART_BEAT_V2": "true",
+            "IS_SUB_CHANGE": "true" if is_changed else "false",
+            COORDINATED: "1",
+        }
         return Reply(ext=ext, notify=notify)
 
     def unregister(self, request: Request) -> Outcome:
@@ -115,7 +115,14 @@ class ClientManagement:
 
     def _member(self, request: Request, client_id: str) -> Member[Peer]:
         command = request.command
-        return Member(request.peer, client_id, command.language, command.version, request.monotonic_ms)
+        return Member(
+            request.peer,
+            client_id,
+            command.language,
+            command.version,
+            request.monotonic_ms,
+            is_stock=command.ext.get(COORDINATED) != "1",
+        )
 
 
 def _fingerprint_changed(group: ConsumerGroup[Peer], fingerprint: int) -> bool:

@@ -9,6 +9,7 @@ from libramq.broker.offset_commits import OffsetCommits
 from libramq.catalog import GroupTable, TopicTable
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
+from libramq.offsets import Fences
 from libramq.remoting.headers import (
     QueryConsumerOffsetHeader,
     UpdateConsumerOffsetHeader,
@@ -16,33 +17,30 @@ from libramq.remoting.headers import (
 )
 from libramq.rpc.endpoint import Request, failure
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
-from libramq.store.message_store import MessageStore
 
 
 class ConsumerOffsetRequests:
     """The processor of committed offsets."""
 
     def __init__(
-        self, *, offsets: OffsetCommits, store: MessageStore, topics: TopicTable, groups: GroupTable
+        self, *, offsets: OffsetCommits, fences: Fences, topics: TopicTable, groups: GroupTable
     ) -> None:
         self._offsets = offsets
-        self._store = store
+        self._fences = fences
         self._topics = topics
         self._groups = groups
 
     def query(self, request: Request) -> Outcome:
-        """The committed offset.
-
-        Where there is none, 0 for a queue that still has its first message in memory (so that a new group on
-        a young topic misses nothing), unless the client asks not to.
-        """
+        """The committed offset, or where else to begin; a client may ask not to be told 0."""
         header = decode_header(request.command, QueryConsumerOffsetHeader)
-        offset = self._offsets.query(header.consumer_group, header.topic, header.queue_id)
+        offset = self._offsets.first_to_read(
+            header.consumer_group,
+            header.topic,
+            header.queue_id,
+            may_be_zero=header.set_zero_if_not_found is not False,
+        )
         if offset is not None:
             return Reply(ext={"offset": str(offset)})
-        may_be_zero = header.set_zero_if_not_found is not False
-        if may_be_zero and self._store.is_young(header.topic, header.queue_id):
-            return Reply(ext={"offset": "0"})
         return Reply(
             ResponseCode.QUERY_NOT_FOUND, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
         )
@@ -76,4 +74,6 @@ class ConsumerOffsetRequests:
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}]"
                 f" topicConfig.readQueueNums:[{topic.read_queue_nums}]",
             )
-        self._offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        group, queue_id = header.consumer_group, header.queue_id
+        self._fences.check(group, header.topic, queue_id, header.lb_member, header.lb_queue_epoch)
+        self._offsets.commit(group, header.topic, queue_id, header.commit_offset)

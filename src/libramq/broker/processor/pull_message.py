@@ -15,6 +15,8 @@ from libramq.errors import ConfigError, broker_error
 from libramq.filter.tag import parse_tag_filter
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
+from libramq.offsets import Fences
+from libramq.remoting.body.coordination import MODE_EPOCHS
 from libramq.remoting.body.heartbeat import BROADCASTING
 from libramq.remoting.headers import PullMessageHeader, decode_header
 from libramq.rpc.broker_calls import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
@@ -42,7 +44,10 @@ _CODES: Final = {
 
 
 class Pull(NamedTuple):
-    """A pull that was checked: what to read, and for whom."""
+    """A pull that was checked: what to read, and for whom.
+
+    member: of a coordinated group; the queue must be open to it under that epoch as long as the pull lasts.
+    """
 
     request: Request
     group: str
@@ -52,6 +57,8 @@ class Pull(NamedTuple):
     count_max: int
     bytes_max: int | None
     tag_codes: frozenset[int] | None
+    member: str | None
+    epoch: int | None
 
 
 class PullMessage:
@@ -65,6 +72,7 @@ class PullMessage:
         groups: GroupTable,
         clients: ConsumerClients,
         offsets: OffsetCommits,
+        fences: Fences,
         held: HeldPulls[Pull],
         readable: bool,
         long_polling: bool,
@@ -75,6 +83,7 @@ class PullMessage:
         self._groups = groups
         self._clients = clients
         self._offsets = offsets
+        self._fences = fences
         self._held = held
         self._readable = readable
         self._long_polling = long_polling
@@ -84,7 +93,8 @@ class PullMessage:
         """Answer a pull, or hold it."""
         header = decode_header(request.command, PullMessageHeader)
         pull = self._checked(request, header)
-        if header.sys_flag & PULL_COMMIT_OFFSET:
+        self._check_fence(pull)
+        if header.sys_flag & PULL_COMMIT_OFFSET and self._may_commit(pull):
             self._offsets.commit(pull.group, pull.topic, pull.queue_id, header.commit_offset)
         hold_ms = 0
         if header.sys_flag & PULL_SUSPEND:
@@ -97,10 +107,12 @@ class PullMessage:
 
     def wake(self, held: HeldPull[Pull], *, wall_ms: int) -> Outcome:
         """Run a held pull again because its queue grew; it is held on when nothing for it came."""
+        self._check_fence(held.request)
         return self._read(held.request, held.until_ms, wall_ms=wall_ms)
 
     def expire(self, held: HeldPull[Pull], *, wall_ms: int) -> Outcome:
         """Answer a held pull whose time is up."""
+        self._check_fence(held.request)
         return self._read(held.request, None, wall_ms=wall_ms, is_woken=True)
 
     def _checked(self, request: Request, header: PullMessageHeader) -> Pull:
@@ -135,7 +147,17 @@ class PullMessage:
             max(1, header.max_msg_nums),
             header.max_msg_bytes,
             tag_codes,
+            header.lb_member,
+            header.lb_queue_epoch,
         )
+
+    def _check_fence(self, pull: Pull) -> None:
+        if pull.member is not None:
+            self._fences.check(pull.group, pull.topic, pull.queue_id, pull.member, pull.epoch)
+
+    def _may_commit(self, pull: Pull) -> bool:
+        """A pull that names no member does no harm; a commit without an epoch would."""
+        return pull.member is not None or self._fences.mode(pull.group) != MODE_EPOCHS
 
     def _requested_codes(self, header: PullMessageHeader) -> frozenset[int] | None:
         _refuse_sql92(header.expression_type)
@@ -212,7 +234,11 @@ class PullMessage:
     def _again(
         self, pull: Pull, hold_until_ms: int | None, wall_ms: int | None, is_woken: bool
     ) -> Callable[[], Outcome]:
-        return lambda: self._read(pull, hold_until_ms, wall_ms=wall_ms, is_woken=is_woken, may_wait=True)
+        def again() -> Outcome:
+            self._check_fence(pull)
+            return self._read(pull, hold_until_ms, wall_ms=wall_ms, is_woken=is_woken, may_wait=True)
+
+        return again
 
     def _code(self, pull: Pull, result: ReadResult) -> ResponseCode:
         if result.status in (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE):

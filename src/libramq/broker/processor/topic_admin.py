@@ -8,6 +8,7 @@ from libramq.broker.offset_commits import OffsetCommits
 from libramq.catalog import TopicTable
 from libramq.codes import ResponseCode
 from libramq.message import names
+from libramq.offsets import Fences
 from libramq.remoting import fastjson
 from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.route import TopicList
@@ -30,12 +31,14 @@ class TopicAdministration:
         store: MessageStore,
         offsets: OffsetCommits,
         clients: ConsumerClients,
+        fences: Fences,
         address: str,
     ) -> None:
         self._topics = topics
         self._store = store
         self._offsets = offsets
         self._clients = clients
+        self._fences = fences
         self._address = address
 
     def create(self, request: Request) -> Outcome:
@@ -72,6 +75,7 @@ class TopicAdministration:
         self._topics.delete(header.topic, request.wall_ms)
         self._store.delete_topic(header.topic)
         self._offsets.remove_topic(header.topic)
+        self._fences.remove_topic(header.topic)
         return SUCCESS
 
     def list_all(self, request: Request) -> Outcome:
