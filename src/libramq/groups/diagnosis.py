@@ -62,7 +62,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSeen:
-    """What is known of a group. queue_count: of all its topics at all brokers, None where that is not known."""
+    """What is known of a group. queue_count: at all brokers, None where that is not known."""
 
     connected: Sequence[Connected]
     queue_count: int | None
@@ -140,8 +140,8 @@ def _subscriptions(connected: Iterable[Connected]) -> Iterable[Diagnosis]:
         yield Diagnosis(
             Kind.SUBSCRIPTIONS_DIFFER,
             "",
-            f"{_named(lots, '; ')}: queues go to members that do not read them, and the latest tags count for "
-            "all; give all members the same subscriptions, or groups of their own",
+            f"{_named(lots, '; ')}: queues go to members that do not read them, and the latest tags count "
+            "for all; give all members the same subscriptions, or groups of their own",
         )
 
 
@@ -151,8 +151,8 @@ def _idle(group: GroupSeen) -> Iterable[Diagnosis]:
         yield Diagnosis(
             Kind.IDLE_MEMBERS,
             "",
-            f"{count} members share {group.queue_count} queues: {count - group.queue_count} have nothing to do; "
-            "give the topics more queues or run fewer members",
+            f"{count} members share {group.queue_count} queues, so {count - group.queue_count} of them get "
+            "none; give the topics more queues or run fewer members",
         )
 
 
