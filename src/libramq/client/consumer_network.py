@@ -20,6 +20,7 @@ from libramq.client.core.consumption import Outcome
 from libramq.client.core.process_queue import Delivery
 from libramq.client.core.push_consumer_core import FAREWELL_MS, PushConsumerCore
 from libramq.client.local_offset_store import LocalOffsetStore
+from libramq.client.member_requests import MemberRequests
 from libramq.client.name_servers import NameServers
 from libramq.clock import Clock
 from libramq.codes import RequestCode, ResponseCode
@@ -36,8 +37,9 @@ from libramq.transport.remote import Remotes
 log = get_logger(__name__)
 T = TypeVar("T")
 
-#: Ours: after the time to drain, for the listener, for last commits, for goodbyes, and one to spare.
-STOP_ROUNDS: Final = 4
+#: Ours: after the time to drain, for the listener, for last commits, for goodbyes (the coordinator's, the
+#: brokers'), and one to spare.
+STOP_ROUNDS: Final = 5
 
 Listener = Callable[[fx.Assigned | fx.Revoked | fx.Lost], None]
 
@@ -58,7 +60,7 @@ class ConsumerNetwork:
         stored_offsets: LocalOffsetStore | None = None,
     ) -> None:
         self._settings = settings
-        self._core = PushConsumerCore(settings, subscriptions)
+        self._core = PushConsumerCore(settings, subscriptions, clock.monotonic_ms)
         self._name_server_addresses = name_server_addresses
         self._clock = clock
         self._random = randomness
@@ -82,7 +84,8 @@ class ConsumerNetwork:
             fx.Stopped: lambda _: self._stopped.set(),
         }
         requests = ConsumerRequests(settings, self._core, clock, self._ask)
-        self._perform_one |= requests.by_effect()
+        member_requests = MemberRequests(settings.group, self._core, self._ask)
+        self._perform_one |= requests.by_effect() | member_requests.by_effect()
 
     @property
     def core(self) -> PushConsumerCore:

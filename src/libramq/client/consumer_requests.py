@@ -75,13 +75,15 @@ class ConsumerRequests:
         }
 
     def _send_heartbeat(self, effect: fx.SendHeartbeat) -> None:
-        def answered(outcome: int | LibraError, now_ms: int) -> Sequence[fx.Effect]:
+        def answered(outcome: calls.HeartbeatReply | LibraError, now_ms: int) -> Sequence[fx.Effect]:
             ok = not isinstance(outcome, LibraError)
             if not ok:
                 log.warning("heartbeat failed", broker=effect.address, reason=str(outcome))
-            return self._core.heartbeat_answered(effect.address, now_ms, ok=ok)
+            offers = isinstance(outcome, calls.HeartbeatReply) and outcome.coordinates
+            return self._core.heartbeat_answered(effect.address, now_ms, ok=ok, offers=offers)
 
-        self._ask(effect.address, calls.heartbeat(effect.data), answered, REQUEST_TIMEOUT_MS)
+        call = calls.heartbeat(effect.data, coordinated=not self._settings.broadcasting)
+        self._ask(effect.address, call, answered, REQUEST_TIMEOUT_MS)
 
     def _fetch_consumer_list(self, effect: fx.FetchConsumerList) -> None:
         def answered(outcome: list[str] | LibraError, now_ms: int) -> Sequence[fx.Effect]:
@@ -131,6 +133,8 @@ class ConsumerRequests:
             suspend_timeout_millis=HOLD_MS,
             max_msg_bytes=self._settings.pull_batch_bytes,
             expression_type="TAG",
+            lb_member=effect.claim.member if effect.claim else None,
+            lb_queue_epoch=effect.claim.epoch if effect.claim else None,
         )
 
         def answered(outcome: calls.PullReply | LibraError, now_ms: int) -> Sequence[fx.Effect]:
@@ -140,7 +144,7 @@ class ConsumerRequests:
                     messages = decode_records(outcome.body, broker_name=queue.broker_name)
                 except LibraError as error:
                     outcome = error
-            return self._core.pulled(queue, effect.generation, outcome, messages, now_ms)
+            return self._core.pulled(queue, effect.generation, outcome, messages, now_ms, claim=effect.claim)
 
         self._ask(effect.address, calls.pull_message(header), answered, PULL_TIMEOUT_MS)
 
@@ -166,9 +170,15 @@ class ConsumerRequests:
         def answered(outcome: LibraError | None, now_ms: int) -> Sequence[fx.Effect]:
             if outcome is not None:
                 log.warning("commit failed", queue=str(effect.queue), reason=str(outcome))
-            return self._core.committed(effect.queue, effect.offset, now_ms, ok=outcome is None)
+            return self._core.committed(effect, outcome, now_ms)
 
-        call = calls.update_consumer_offset(self._settings.group, effect.queue, effect.offset)
+        call = calls.update_consumer_offset(
+            self._settings.group,
+            effect.queue,
+            effect.offset,
+            member=effect.claim.member if effect.claim else None,
+            epoch=effect.claim.epoch if effect.claim else None,
+        )
         self._ask(effect.address, call, answered, OFFSET_TIMEOUT_MS)
 
     def _lock_queues(self, effect: fx.LockQueues) -> None:

@@ -19,6 +19,8 @@ PULL_COMMIT_OFFSET = 1
 PULL_SUSPEND = 2
 PULL_SUBSCRIPTION = 4
 PULL_LITE = 16
+#: Ours: the ext field by which clients say that they go by a coordinator, and brokers that they have one.
+COORDINATED = "libraGroups"
 
 
 class SendReply(NamedTuple):
@@ -29,6 +31,13 @@ class SendReply(NamedTuple):
     queue_offset: int
     offset_message_id: str
     transaction_id: str
+
+
+class HeartbeatReply(NamedTuple):
+    """A broker's version, and whether it has coordinators for groups."""
+
+    version: int
+    coordinates: bool
 
 
 class PullReply(NamedTuple):
@@ -99,9 +108,15 @@ def send_back(header: h.SendBackHeader) -> Call[None]:
     return header_call(RequestCode.CONSUMER_SEND_MSG_BACK, header, nothing)
 
 
-def heartbeat(data: HeartbeatData) -> Call[int]:
-    """Tell a broker who we are; answers the broker's version."""
-    return header_call(RequestCode.HEART_BEAT, None, lambda reply: reply.version, body=encode_body(data))
+def heartbeat(data: HeartbeatData, *, coordinated: bool = False) -> Call[HeartbeatReply]:
+    """Tell a broker who we are. coordinated: our groups may be shared by a coordinator."""
+    ext = {COORDINATED: "1"} if coordinated else {}
+    return Call(
+        RequestCode.HEART_BEAT,
+        lambda reply: HeartbeatReply(reply.version, reply.ext.get(COORDINATED) == "1"),
+        ext,
+        encode_body(data),
+    )
 
 
 def unregister_client(
@@ -142,11 +157,25 @@ def query_consumer_offset(
 
 
 def update_consumer_offset(
-    group: str, queue: MessageQueue, offset: int, *, oneway: bool = False
+    group: str,
+    queue: MessageQueue,
+    offset: int,
+    *,
+    oneway: bool = False,
+    member: str | None = None,
+    epoch: int | None = None,
 ) -> Call[None]:
-    """Commit a group's offset in a queue."""
+    """Commit a group's offset in a queue; raises Fenced.
+
+    member, epoch: in a coordinated group, whose the queue is.
+    """
     header = h.UpdateConsumerOffsetHeader(
-        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        commit_offset=offset,
+        lb_member=member,
+        lb_queue_epoch=epoch,
     )
     return Call(RequestCode.UPDATE_CONSUMER_OFFSET, nothing, h.encode_header(header), oneway=oneway)
 

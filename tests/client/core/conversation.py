@@ -4,6 +4,7 @@ from libramq.client.core import effects as fx
 from libramq.client.core.consumer_settings import ConsumerSettings
 from libramq.client.core.push_consumer_core import PushConsumerCore
 from libramq.codes import ResponseCode
+from libramq.errors import RequestTimeout
 from libramq.filter.tag import parse_tag_filter
 from libramq.message.queue import MessageQueue
 from libramq.rpc.broker_calls import PullReply
@@ -33,7 +34,8 @@ class Conversation:
     def __init__(self, *, expression="*", topics=("T",), **settings):
         settings = {"takeover_delay_ms": 100, "revoke_drain_ms": 75, "persist_ms": 1_000} | settings
         self.settings = ConsumerSettings(group="g", client_id="me", **settings)
-        self.core = PushConsumerCore(self.settings, {topic: parse_tag_filter(expression) for topic in topics})
+        filters = {topic: parse_tag_filter(expression) for topic in topics}
+        self.core = PushConsumerCore(self.settings, filters, lambda: self.now_ms)
         self.now_ms = 0
         self.effects = []
 
@@ -81,7 +83,8 @@ class Conversation:
         return self._(self.core.handled(results, self.now_ms))
 
     def commit_answered(self, commit, *, ok=True):
-        return self._(self.core.committed(commit.queue, commit.offset, self.now_ms, ok=ok))
+        outcome = None if ok else RequestTimeout("the test does not answer")
+        return self._(self.core.committed(commit, outcome, self.now_ms))
 
     def notified(self):
         return self._(self.core.members_changed(self.now_ms))

@@ -68,7 +68,7 @@ def test_done_messages_are_committed_with_the_next_pull_and_every_second():
     talk.pulled(q(0), found(0, 1, 2))
     first, second, third = talk.deliveries()
     talk.handled((first, Outcome.SUCCESS), (third, Outcome.SUCCESS))
-    assert talk.at(1000) == [fx.CommitOffset(q(0), 1, "a:1")]
+    assert talk.at(1000) == [fx.CommitOffset(q(0), talk.generation(q(0)), 1, "a:1")]
     talk.commit_answered(talk.effects[0])
     talk.handled((second, Outcome.SUCCESS))
     (pull,) = talk.pulled(q(0), nothing(3))
@@ -83,7 +83,7 @@ def test_unchanged_offsets_are_committed_every_five_seconds():
     """In case the last owner's commit came after ours."""
     talk = Conversation(rebalance_ms=600_000, route_refresh_ms=600_000).pulling(offset=9)
     assert talk.at(4999) == []
-    assert fx.CommitOffset(q(0), 9, "a:1") in talk.at(5000)
+    assert fx.CommitOffset(q(0), talk.generation(q(0)), 9, "a:1") in talk.at(5000)
 
 
 def test_a_commit_that_failed_is_repeated():
@@ -196,7 +196,7 @@ def test_a_refused_offset_is_replaced_committed_and_begun_anew():
     talk.pulled(q(0), found(50))
     late = talk.deliveries()[0]
     assert talk.pulled(q(0), nothing(10, ResponseCode.PULL_OFFSET_MOVED)) == [
-        fx.CommitOffset(q(0), 10, "a:1")
+        fx.CommitOffset(q(0), talk.generation(q(0)), 10, "a:1")
     ]
     (commit,) = talk.effects
     talk.handled((late, Outcome.SUCCESS))

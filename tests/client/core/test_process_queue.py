@@ -4,13 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from libramq.client.core.lease import Lease
 from libramq.client.core.process_queue import Delivery, ProcessQueue
 from libramq.message.queue import MessageQueue
 from tests.client.core.examples import message
 
 
 def queue_with(*offsets):
-    queue = ProcessQueue(MessageQueue("T", "a", 0), 1, now_ms=0)
+    queue = ProcessQueue(MessageQueue("T", "a", 0), 1, Lease(lambda: 0), now_ms=0)
     queue.put([message(offset) for offset in offsets])
     return queue
 
@@ -32,7 +33,7 @@ def test_an_empty_queue_says_nothing():
     queue = queue_with(5)
     assert removed(queue, 5) == 6
     assert removed(queue, 5) is None
-    assert ProcessQueue(MessageQueue("T", "a", 0), 1, now_ms=0).commit_offset is None
+    assert ProcessQueue(MessageQueue("T", "a", 0), 1, Lease(lambda: 0), now_ms=0).commit_offset is None
 
 
 def test_gaps_are_passed_over():

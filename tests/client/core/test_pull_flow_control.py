@@ -3,6 +3,7 @@
 import pytest
 
 from libramq.client.core.consumer_settings import ConsumerSettings
+from libramq.client.core.lease import Lease
 from libramq.client.core.process_queue import ProcessQueue
 from libramq.client.core.pull_flow_control import PullLimits, pull_limits
 from libramq.errors import ConfigError
@@ -15,7 +16,7 @@ def settings(**changes):
 
 
 def queue_with(messages):
-    queue = ProcessQueue(MessageQueue("T", "a", 0), 1, now_ms=0)
+    queue = ProcessQueue(MessageQueue("T", "a", 0), 1, Lease(lambda: 0), now_ms=0)
     queue.put(messages)
     return queue
 

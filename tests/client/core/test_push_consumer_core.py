@@ -74,7 +74,7 @@ def test_when_somebody_joins_the_member_gives_up_its_surplus():
     talk.handled((talk.deliveries()[0], Outcome.SUCCESS))
     assert talk.notified() == [fx.FetchConsumerList("a:1", ("T",))]
     talk.members("me", "you")
-    assert talk.of(fx.CommitOffset) == [fx.CommitOffset(q(3), 1, "a:1")]
+    assert talk.of(fx.CommitOffset) == [fx.CommitOffset(q(3), talk.generation(q(3)), 1, "a:1")]
     assert talk.of(fx.Revoked) == [fx.Revoked((q(2), q(3)))]
     assert talk.core.owned() == [q(0), q(1)]
     (heartbeat,) = talk.of(fx.SendHeartbeat)
@@ -102,7 +102,7 @@ def test_a_queue_with_a_running_handler_drains_before_it_is_let_go():
     assert talk.of(fx.Revoked) == []
     assert not waiting.begin()
     talk.handled((running, Outcome.SUCCESS))
-    assert talk.effects == [fx.CommitOffset(q(1), 1, "a:1"), fx.Revoked((q(1),))]
+    assert talk.effects == [fx.CommitOffset(q(1), talk.generation(q(1)), 1, "a:1"), fx.Revoked((q(1),))]
 
 
 def test_draining_has_an_end():
@@ -130,6 +130,9 @@ def test_a_queue_that_comes_back_while_it_drains_is_taken_again():
         talk.members(*ids)
     talk.handled((running, Outcome.SUCCESS))
     assert talk.of(fx.Revoked) == [fx.Revoked((q(1),))]
+    assert talk.of(fx.Assigned) == []
+    (commit,) = talk.of(fx.CommitOffset)
+    talk.commit_answered(commit)
     assert talk.of(fx.Assigned) == [fx.Assigned((q(1),))]
     assert [effect.queue for effect in talk.of(fx.QueryOffset)] == [q(1)]
 
@@ -245,6 +248,8 @@ def test_a_queue_not_pulled_for_two_minutes_is_taken_anew():
     """A pull whose answer never came, in whatever way."""
     talk = Conversation(rebalance_ms=600_000, route_refresh_ms=600_000).pulling(1)
     talk.at(120_001)
+    for commit in talk.of(fx.CommitOffset):
+        talk.commit_answered(commit)
     talk.notified()
     talk.members("me")
     assert talk.of(fx.Revoked) == [fx.Revoked((q(0),))]
@@ -279,12 +284,12 @@ def test_leaving_drains_commits_and_says_goodbye_in_this_order():
     talk.handled((done, Outcome.SUCCESS))
     running.begin()
     (commit,) = talk.stop()
-    assert commit == fx.CommitOffset(q(0), 1, "a:1")
+    assert commit == fx.CommitOffset(q(0), talk.generation(q(0)), 1, "a:1")
     assert not waiting.begin()
     talk.commit_answered(commit)
     assert talk.effects == []
     talk.handled((waiting, Outcome.SKIPPED), (running, Outcome.SUCCESS))
-    assert talk.effects == [fx.CommitOffset(q(0), 2, "a:1"), fx.Revoked((q(0),))]
+    assert talk.effects == [fx.CommitOffset(q(0), talk.generation(q(0)), 2, "a:1"), fx.Revoked((q(0),))]
     assert talk.commit_answered(talk.effects[0]) == [fx.Unregister(("a:1",))]
     assert talk.core.unregistered() == [fx.Stopped()]
     assert talk.core.phase is Phase.STOPPED
@@ -311,6 +316,48 @@ def test_leaving_does_not_wait_for_a_broker_that_does_not_answer():
     talk.at(500)
     assert talk.of(fx.Unregister) == []
     assert talk.at(1500) == [fx.Unregister(("a:1",))]
+
+
+def test_the_first_commits_of_a_topic_go_one_after_the_other():
+    """Apache's broker loses all but one of those that come at once, and acknowledges them."""
+    talk = Conversation().pulling(3)
+    for number in range(3):
+        talk.pulled(q(number), found(0))
+        talk.handled(*((delivery, Outcome.SUCCESS) for delivery in talk.deliveries()))
+    talk.stop()
+    committed = []
+    while commits := talk.of(fx.CommitOffset):
+        committed.append([commit.queue for commit in commits])
+        for commit in commits:
+            assert commit.offset == 1
+            talk.commit_answered(commit)
+    assert committed == [[q(0)], [q(1), q(2)]]
+    assert talk.of(fx.Unregister) == [fx.Unregister(("a:1",))]
+
+
+def test_who_has_committed_before_commits_all_at_once():
+    """The broker has the table."""
+    talk = Conversation().pulling(3, offset=5)
+    for number in range(3):
+        talk.pulled(q(number), found(5))
+        talk.handled(*((delivery, Outcome.SUCCESS) for delivery in talk.deliveries()))
+    talk.stop()
+    assert [commit.queue for commit in talk.of(fx.CommitOffset)] == [q(0), q(1), q(2)]
+
+
+def test_a_first_commit_that_failed_lets_the_next_one_go():
+    """At the next of its times."""
+    talk = Conversation(persist_ms=100).pulling(2)
+    for number in range(2):
+        talk.pulled(q(number), found(0))
+        talk.handled(*((delivery, Outcome.SUCCESS) for delivery in talk.deliveries()))
+    talk.at(100)
+    (first,) = talk.of(fx.CommitOffset)
+    talk.at(200)
+    assert talk.of(fx.CommitOffset) == []
+    talk.commit_answered(first, ok=False)
+    talk.at(300)
+    assert len(talk.of(fx.CommitOffset)) == 1
 
 
 def test_after_leaving_nothing_is_taken():

@@ -24,6 +24,17 @@ class BrokerContacts:
         self._to_reconnect: set[str] = set()
         #: Brokers that answered our last heartbeat, over a connection that still stands.
         self.alive: set[str] = set()
+        #: Those of them that offer coordinated groups.
+        self.offering: set[str] = set()
+
+    @property
+    def all_offer(self) -> bool:
+        """Whether every broker that answered offers coordinated groups."""
+        return bool(self.alive) and self.alive <= self.offering
+
+    def whom_to_ask(self) -> list[str]:
+        """Brokers that may know something, sorted: those that answered; when none does, all masters."""
+        return sorted(self.alive) or sorted(self._routes.masters())
 
     def take_new(self) -> frozenset[str]:
         """The addresses that the routes name since the last time."""
@@ -36,8 +47,10 @@ class BrokerContacts:
         """Whom the regular heartbeat goes to; brokers that do not answer are tried at a pace of their own."""
         return self._routes.addresses() - self._to_reconnect
 
-    def answered(self, address: str, now_ms: int, *, ok: bool) -> bool:
+    def answered(self, address: str, now_ms: int, *, ok: bool, offers: bool) -> bool:
         """A heartbeat was answered or not; says whether the broker had not known us before."""
+        if ok and address not in self.alive:
+            (self.offering.add if offers else self.offering.discard)(address)
         if not ok:
             self._try_again(address, now_ms + RECONNECT_AGAIN_MS)
             return False

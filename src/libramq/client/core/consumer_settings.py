@@ -3,6 +3,7 @@
 Upstream: client/consumer/DefaultMQPushConsumer.java.
 """
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -28,6 +29,12 @@ ORDERLY_TAKEOVER_MS: Final = 50
 SUSPEND_MS: Final = 1_000
 #: Ours: how long a listener may take over queues that are revoked.
 REVOKE_TIMEOUT_MS: Final = 10_000
+#: Ours, as the bounds: how long a member of a coordinated group may be silent (Kafka: 45 s), and how long one
+#: handler may run (Kafka: max.poll.interval.ms).
+SESSION_MS: Final = 10_000
+MAX_PROCESSING_MS: Final = 300_000
+#: What the coordinator shares queues by unless a strategy is chosen by name.
+GROUP_STRATEGY: Final = "balanced_sticky"
 
 
 class ConsumeFrom(Enum):
@@ -45,6 +52,12 @@ class ConsumerSettings:
     persist_ms: how often offsets that moved are committed (upstream: 5 s); what a member that is killed had
     done since comes again.
     catch_up_rate: messages a second of each queue that was taken over, until it is read to its end; 0: any.
+    In coordinated groups only:
+    session_ms: after so long without a word from us the coordinator gives our queues to others, and after so
+    long without a word from it we begin no handler; it hears from us every third.
+    max_processing_ms: a handler that runs longer makes the member leave its group until it is done.
+    instance_id: the name of a static member, which keeps its queues over a restart within its session.
+    group_strategy: the name of what the coordinator shares queues by.
     """
 
     group: str
@@ -76,6 +89,10 @@ class ConsumerSettings:
     revoke_is_heard: bool = False
     revoke_timeout_ms: int = REVOKE_TIMEOUT_MS
     catch_up_rate: int = 0
+    session_ms: int = SESSION_MS
+    max_processing_ms: int = MAX_PROCESSING_MS
+    instance_id: str | None = None
+    group_strategy: str = GROUP_STRATEGY
 
     def __post_init__(self) -> None:
         validate_group(self.group)
@@ -83,6 +100,8 @@ class ConsumerSettings:
             value = getattr(self, name)
             if not low <= value <= high:
                 raise ConfigError(f"{name} is between {low} and {high}, not {value}")
+        if self.instance_id is not None and not _INSTANCE_ID.fullmatch(self.instance_id):
+            raise ConfigError(f"instance_id is 1 to 64 of A-Z a-z 0-9 _ . # -, not {self.instance_id!r}")
 
     @property
     def retries_max(self) -> int:
@@ -97,6 +116,7 @@ class ConsumerSettings:
         return self.orderly_drain_ms if self.orderly else self.revoke_drain_ms
 
 
+_INSTANCE_ID: Final = re.compile(r"[A-Za-z0-9_.#-]{1,64}")
 #: DefaultMQPushConsumerImpl.checkConfig, ConsumeMessageOrderlyService.submitConsumeRequestLater; the periods
 #: are ours.
 _RANGES: Final = (
@@ -121,4 +141,6 @@ _RANGES: Final = (
     ("suspend_ms", 10, 30_000),
     ("revoke_timeout_ms", 0, 600_000),
     ("catch_up_rate", 0, 10_000_000),
+    ("session_ms", 1_000, 1_800_000),
+    ("max_processing_ms", 100, 86_400_000),
 )

@@ -16,8 +16,9 @@ from libramq.client.core import effects as fx
 from libramq.client.core.consumer_settings import ConsumerSettings
 from libramq.client.core.delivering import Delivering
 from libramq.client.core.due import Due, RedeliverDue
+from libramq.client.core.duplicates import Duplicates
+from libramq.client.core.giving_up import GivingUp
 from libramq.client.core.offset_store import OffsetStore
-from libramq.client.core.owned_queues import OwnedQueues
 from libramq.client.core.process_queue import Delivery
 from libramq.client.core.pulling import Pulling
 from libramq.client.core.queue_table import QueueTable
@@ -53,7 +54,8 @@ class Consumption:
         timers: Timers[Due],
         table: QueueTable,
         delivering: Delivering,
-        owned_queues: OwnedQueues,
+        duplicates: Duplicates,
+        giving_up: GivingUp,
         pulling: Pulling,
     ) -> None:
         self._settings = settings
@@ -63,7 +65,8 @@ class Consumption:
         self._timers = timers
         self._table = table
         self._delivering = delivering
-        self._owned_queues = owned_queues
+        self._duplicates = duplicates
+        self._giving_up = giving_up
         self._pulling = pulling
 
     def handled(self, results: Iterable[tuple[Delivery, Outcome]], now_ms: int) -> list[fx.Effect]:
@@ -72,6 +75,8 @@ class Consumption:
         for delivery, outcome in results:
             owned = delivery.process_queue
             owned.deliveries.discard(delivery)
+            if outcome is Outcome.SUCCESS:
+                self._duplicates.handled(owned.queue, delivery.messages)
             if not self._table.is_current(owned):
                 continue  # Taken away meanwhile: its new owner delivers them again.
             if outcome is Outcome.SUCCESS:
@@ -155,5 +160,5 @@ class Consumption:
         if not self._table.is_current(owned):
             return []
         if owned.dropped:
-            return self._owned_queues.drained(owned, now_ms)
+            return self._giving_up.drained(owned, now_ms)
         return self._delivering.next(owned) + self._pulling.resume(owned, now_ms)

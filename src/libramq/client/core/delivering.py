@@ -3,7 +3,8 @@
     concurrent    everything that came, at once
     orderly       one portion a queue; the next when that one is done with
 
-Portions hold at most batch_size messages of one topic. A paused queue keeps its portions back.
+Portions hold at most batch_size messages of one topic. A paused queue keeps its portions back, and so do all
+while the lease is over.
 Upstream: ConsumeMessageConcurrentlyService.submitConsumeRequest, ConsumeMessageOrderlyService.java.
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 
 from libramq.client.core import effects as fx
 from libramq.client.core.consumer_settings import ConsumerSettings
+from libramq.client.core.lease import Lease
 from libramq.client.core.process_queue import Delivery, ProcessQueue
 from libramq.message.message import MessageExt
 from libramq.message.names import retry_topic
@@ -19,7 +21,8 @@ from libramq.message.names import retry_topic
 class Delivering:
     """What handlers get next."""
 
-    def __init__(self, settings: ConsumerSettings) -> None:
+    def __init__(self, settings: ConsumerSettings, lease: Lease) -> None:
+        self._lease = lease
         self._orderly = settings.orderly
         self._size = settings.batch_size
         self._retry_topic = retry_topic(settings.group)
@@ -31,7 +34,7 @@ class Delivering:
             return self.next(owned)
         deliveries = [Delivery(owned, portion) for portion in self._cut(owned, messages)]
         owned.deliveries.update(deliveries)
-        if owned.paused:
+        if self._is_kept_back(owned):
             owned.kept += deliveries
             return []
         return [fx.Deliver(deliveries)]
@@ -40,7 +43,7 @@ class Delivering:
         """The next portion of a queue in order, when nothing keeps it."""
         if not owned.waiting or owned.deliveries or owned.sending_back:
             return []
-        if owned.suspended or owned.paused or owned.dropped or not owned.is_locked:
+        if owned.suspended or owned.dropped or not owned.is_locked or self._is_kept_back(owned):
             return []
         waiting = owned.waiting
         portion = [waiting.popleft()]
@@ -51,7 +54,7 @@ class Delivering:
         return [fx.Deliver((delivery,))]
 
     def not_begun(self, delivery: Delivery) -> list[fx.Effect]:
-        """A handler did not begin: its queue was paused, or dropped."""
+        """A handler did not begin: its queue was paused or dropped, or the lease was over."""
         owned = delivery.process_queue
         if owned.dropped:
             return []
@@ -60,17 +63,22 @@ class Delivering:
             return self.next(owned)
         delivery.started = False
         owned.deliveries.add(delivery)
-        if owned.paused:
+        if self._is_kept_back(owned):
             owned.kept.append(delivery)
             return []
         return [fx.Deliver((delivery,))]  # Paused and resumed before we heard of it.
 
     def resume(self, owned: ProcessQueue) -> list[fx.Effect]:
-        """A pause is over."""
+        """A pause is over, or the lease holds again."""
+        if self._is_kept_back(owned):
+            return []
         if self._orderly:
             return self.next(owned)
         kept, owned.kept = owned.kept, []
         return [fx.Deliver(kept)] if kept else []
+
+    def _is_kept_back(self, owned: ProcessQueue) -> bool:
+        return owned.paused or not self._lease.holds()
 
     def _cut(self, owned: ProcessQueue, messages: Sequence[MessageExt]) -> list[Sequence[MessageExt]]:
         size = self._size

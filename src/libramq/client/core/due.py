@@ -35,7 +35,7 @@ class RebalanceDue:
 
 @dataclass(frozen=True, slots=True)
 class LoadDue:
-    """The last owner has had its time: ask for the committed offset."""
+    """The last owner has had its time, or a pause is over: ask for the committed offset."""
 
     queue: MessageQueue
     generation: int
@@ -94,6 +94,21 @@ class RevokeOver:
 
 
 @dataclass(frozen=True, slots=True)
+class MembershipDue:
+    """Ask the coordinator, or for it, again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseDue:
+    """Queues that were let go have waited for others to be released with."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessingDue:
+    """Look for handlers that run too long."""
+
+
+@dataclass(frozen=True, slots=True)
 class StopDue:
     """The time to stop in is over."""
 
@@ -112,5 +127,8 @@ Due = (
     | LockDue
     | SuspendOver
     | RevokeOver
+    | MembershipDue
+    | ReleaseDue
+    | ProcessingDue
     | StopDue
 )

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from libramq.client.core.consumer_settings import PULL_BATCH_SIZE
-from libramq.client.core.process_queue import Delivery
+from libramq.client.core.process_queue import Claim, Delivery
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
+from libramq.remoting.body.coordination import GroupJoinBody, GroupPollBody, QueueGrant
 from libramq.remoting.body.heartbeat import HeartbeatData
+from libramq.remoting.headers import GroupJoinHeader
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,16 @@ class QueryOffset:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenQueue:
+    """Begin with a queue that the coordinator granted us, and ask what is committed → `opened`."""
+
+    queue: MessageQueue
+    generation: int
+    address: str
+    claim: Claim
+
+
+@dataclass(frozen=True, slots=True)
 class MaxOffset:
     """Ask where the queue ends → `start_offset_answered`."""
 
@@ -69,6 +81,7 @@ class SearchOffset:
 class Pull:
     """Ask for messages from an offset on → `pulled`.
 
+    claim: what the queue is open under in a coordinated group.
     It commits nothing on its way, as upstream's do: brokers of many threads let it overtake later commits.
     """
 
@@ -77,6 +90,7 @@ class Pull:
     address: str
     offset: int
     count_max: int = PULL_BATCH_SIZE
+    claim: Claim | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +121,13 @@ class SendCopy:
 
 @dataclass(frozen=True, slots=True)
 class CommitOffset:
-    """Commit → `committed`."""
+    """Commit → `committed`. claim: as in a pull."""
 
     queue: MessageQueue
+    generation: int
     offset: int
     address: str
+    claim: Claim | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +187,58 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class FindGroup:
+    """Ask a broker for the coordinator of our group → `group_found`. number: of the question."""
+
+    address: str
+    number: int
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroup:
+    """Become a member, or come back as one → `group_joined`. asked_ms: when; the lease counts from there."""
+
+    address: str
+    number: int
+    timeout_ms: int
+    asked_ms: int
+    header: GroupJoinHeader
+    body: GroupJoinBody
+
+
+@dataclass(frozen=True, slots=True)
+class PollGroup:
+    """Tell the coordinator that we live, and ask for what is to be done → `group_polled`."""
+
+    address: str
+    number: int
+    timeout_ms: int
+    asked_ms: int
+    member: str
+    epoch: int
+    body: GroupPollBody
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseQueues:
+    """Tell the coordinator about queues that are drained and committed."""
+
+    address: str
+    member: str
+    queues: tuple[QueueGrant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroup:
+    """Stop being a member → `group_left`."""
+
+    address: str
+    member: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Unregister:
     """Say goodbye to brokers → `unregistered`."""
 
@@ -187,6 +255,7 @@ Effect = (
     | SendHeartbeat
     | FetchConsumerList
     | QueryOffset
+    | OpenQueue
     | MaxOffset
     | SearchOffset
     | Pull
@@ -201,6 +270,11 @@ Effect = (
     | Assigned
     | Revoked
     | Lost
+    | FindGroup
+    | JoinGroup
+    | PollGroup
+    | ReleaseQueues
+    | LeaveGroup
     | Unregister
     | Stopped
 )

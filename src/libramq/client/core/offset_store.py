@@ -65,6 +65,11 @@ class OffsetStore:
         if entry is not None:
             entry.persisted = offset
 
+    def acknowledged(self, queue: MessageQueue) -> int | None:
+        """What the broker told or acknowledged last; None when nothing is committed, as far as we know."""
+        entry = self._entries.get(queue)
+        return None if entry is None else entry.persisted
+
     def forget(self, queue: MessageQueue) -> None:
         """The queue is no longer ours."""
         self._entries.pop(queue, None)

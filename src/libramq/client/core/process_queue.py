@@ -8,8 +8,10 @@ Upstream: impl/consumer/ProcessQueue.java.
 from collections import deque
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from typing import NamedTuple
 
 from libramq.client.core.catch_up import CatchUp
+from libramq.client.core.lease import Lease
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 
@@ -17,8 +19,9 @@ from libramq.message.queue import MessageQueue
 class QueueState(Enum):
     """How far an owned queue is.
 
-    WAITING for its last owner to commit, or LOCKING · LOADING its offset · PULLING · DRAINING running
-    handlers · REVOKING, while the listener has its say · LEAVING, until its offset is committed · GONE
+    WAITING for its last owner to commit, or LOCKING · LOADING its offset, in a coordinated group by opening
+    it · PULLING · DRAINING running handlers · REVOKING, while the listener has its say · LEAVING, until its
+    offset is committed · GONE
     """
 
     WAITING = "waiting"
@@ -31,33 +34,43 @@ class QueueState(Enum):
     GONE = "gone"
 
 
+class Claim(NamedTuple):
+    """A member of a coordinated group, and the epoch under which it was granted a queue."""
+
+    member: str
+    epoch: int
+
+
 class Delivery:
     """Messages handed to one call of a handler. The handler's thread calls `begin`; the core all else."""
 
-    __slots__ = ("messages", "process_queue", "started")
+    __slots__ = ("began_ms", "messages", "process_queue", "started")
 
     def __init__(self, process_queue: "ProcessQueue", messages: Sequence[MessageExt]) -> None:
         self.process_queue = process_queue
         self.messages = messages
         self.started = False
+        self.began_ms = 0
 
     def begin(self) -> bool:
         """Whether the handler may run; no longer when the queue was taken from us or is paused.
 
-        `started` is set before `dropped` is read, and the core does it the other way round: whichever
-        thread comes second sees the other.
+        Nor when the lease is over. `started` is set before `dropped` is read, and the core does it the other
+        way round: whichever thread comes second sees the other.
         """
-        self.started = True
         owned = self.process_queue
-        return not (owned.dropped or owned.paused)
+        self.began_ms = owned.lease.monotonic_ms()
+        self.started = True
+        return not (owned.dropped or owned.paused) and owned.lease.holds()
 
 
 class ProcessQueue:
     """One owned queue."""
 
-    def __init__(self, queue: MessageQueue, generation: int, *, now_ms: int) -> None:
+    def __init__(self, queue: MessageQueue, generation: int, lease: Lease, *, now_ms: int) -> None:
         self.queue = queue
         self.generation = generation
+        self.lease = lease
         self.state = QueueState.WAITING
         self.dropped = False
         self.paused = False
@@ -65,6 +78,8 @@ class ProcessQueue:
         self.is_announced = False
         self.start_offset = 0
         self.next_offset = 0
+        #: The highest offset that we handled when the queue was ours before.
+        self.handled_before = -1
         self.broker_id = 0
         self.last_pull_ms = now_ms
         self.pull_due_ms = now_ms
@@ -76,8 +91,12 @@ class ProcessQueue:
         #: Deliveries kept back by a pause.
         self.kept: list[Delivery] = []
         self.catch_up: CatchUp | None = None
-        self.commits_awaited = 0
+        self.commit_awaited = False
         self.last_commits = 0
+        # In coordinated groups only: what we may open it under, and what pulls and commits go under.
+        self.granted: Claim | None = None
+        self.opened: Claim | None = None
+        self.open_tries = 0
         # In order only: what handlers have not seen yet, whether they wait after a failure, and the lock.
         self.waiting: deque[MessageExt] = deque()
         self.suspended = False
@@ -110,6 +129,12 @@ class ProcessQueue:
     def is_busy(self) -> bool:
         """Whether a handler runs, or a message is on its way back."""
         return self.sending_back > 0 or any(delivery.started for delivery in self.deliveries)
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether a commit may go out: none is under way, and the queue is surely ours."""
+        is_ours = self.granted is None or self.opened is not None
+        return is_ours and not self.commit_awaited and not self.is_in_doubt
 
     def put(self, messages: Iterable[MessageExt]) -> None:
         """Take pulled messages in; one that is here already is replaced."""

@@ -11,6 +11,7 @@ from libramq.client.core.catch_up import CatchUp
 from libramq.client.core.consumer_settings import ConsumerSettings
 from libramq.client.core.delivering import Delivering
 from libramq.client.core.due import Due, PullDue
+from libramq.client.core.duplicates import Duplicates
 from libramq.client.core.offset_store import OffsetStore
 from libramq.client.core.process_queue import ProcessQueue, QueueState
 from libramq.client.core.pull_flow_control import (
@@ -52,6 +53,7 @@ class Pulling:
         timers: Timers[Due],
         table: QueueTable,
         delivering: Delivering,
+        duplicates: Duplicates,
     ) -> None:
         self._settings = settings
         self._subscriptions = subscriptions
@@ -60,6 +62,7 @@ class Pulling:
         self._timers = timers
         self._table = table
         self._delivering = delivering
+        self._duplicates = duplicates
         self._limits: dict[str, PullLimits] = {}
         self._retry_topic = retry_topic(settings.group)
         #: Brokers that say they do not know our subscription.
@@ -69,6 +72,7 @@ class Pulling:
         """Begin at an offset; where somebody had read already, no faster than the user wants."""
         owned.state = QueueState.PULLING
         owned.start_offset = owned.next_offset = offset
+        owned.handled_before = self._duplicates.highest(owned.queue)
         rate = self._settings.catch_up_rate
         if rate and was_committed and owned.queue.topic != self._retry_topic:
             owned.catch_up = CatchUp(rate, now_ms)
@@ -108,6 +112,7 @@ class Pulling:
         wanted = self._accept(queue.topic, messages, outcome) if messages else ()
         found: list[fx.Effect] = []
         if wanted:
+            self._duplicates.arrived(wanted, owned.handled_before)
             owned.put(wanted)
             found += self._delivering.arrived(owned, wanted)
         elif not owned.count:
@@ -140,7 +145,7 @@ class Pulling:
         count_max = self._settings.pull_batch_size
         if owned.catch_up is not None:
             count_max = min(count_max, owned.catch_up.portion)
-        return [fx.Pull(queue, owned.generation, address, owned.next_offset, count_max)]
+        return [fx.Pull(queue, owned.generation, address, owned.next_offset, count_max, owned.opened)]
 
     def _pace(self, owned: ProcessQueue, count: int, reply: PullReply, now_ms: int) -> int:
         if owned.catch_up is None:

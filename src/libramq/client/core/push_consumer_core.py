@@ -1,44 +1,32 @@
 """The push consumer's core: one method an event, each returns what is to be done about it.
 
-    start ─► routes ─► heartbeats ─► rebalance ─► owned queues ─► pulls ─► deliveries ─► offsets ─► commits
+    start ─► routes ─► heartbeats ─┬► rebalance ────┬► owned queues ─► pulls ─► deliveries ─► commits
+                                   └► coordination ─┘
 
 Time comes in as an argument; `next_due_ms` says when `tick` has something to do.
 Upstream: DefaultMQPushConsumerImpl.java, MQClientInstance.java, RebalanceService.java.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Final
 
 from libramq.client.core import due
 from libramq.client.core import effects as fx
-from libramq.client.core.broker_contacts import BrokerContacts
 from libramq.client.core.consumer_settings import ConsumerSettings
-from libramq.client.core.consumption import Consumption, Outcome
-from libramq.client.core.delivering import Delivering
-from libramq.client.core.offset_store import OffsetStore
+from libramq.client.core.consumption import Outcome
 from libramq.client.core.orderly_consumption import OrderlyConsumption
-from libramq.client.core.owned_queues import OwnedQueues
-from libramq.client.core.process_queue import Delivery, QueueState
-from libramq.client.core.pulling import Pulling
-from libramq.client.core.queue_locking import QueueLocking
-from libramq.client.core.queue_table import QueueTable
-from libramq.client.core.rebalancing import Rebalancing
-from libramq.client.core.route_table import RouteTable
-from libramq.client.core.subscription import heartbeat_data, with_retry_topic
-from libramq.client.core.timers import Timers
-from libramq.errors import LibraError
+from libramq.client.core.parts import Parts
+from libramq.client.core.process_queue import Claim, Delivery, QueueState
+from libramq.errors import Fenced, LibraError, NotYetGranted
 from libramq.filter.tag import TagFilter
-from libramq.logs import get_logger
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
+from libramq.remoting.body.coordination import GroupAssignment
 from libramq.remoting.body.route import TopicRouteData
 from libramq.rpc.broker_calls import PullReply
+from libramq.rpc.group_calls import Joined
 
-log = get_logger(__name__)
-
-#: Ours: a topic without route is asked for so soon, then half as often each time.
-ROUTE_MISSING_MS: Final = 1_000
 #: ClientConfig.persistConsumerOffsetInterval: so often even unchanged offsets are committed, in case
 #: the last owner's commit came after our first.
 PERSIST_ALL_MS: Final = 5_000
@@ -59,35 +47,32 @@ class Phase(Enum):
 class PushConsumerCore:
     """Decides; its shell does."""
 
-    def __init__(self, settings: ConsumerSettings, subscriptions: Mapping[str, TagFilter]) -> None:
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        subscriptions: Mapping[str, TagFilter],
+        monotonic_ms: Callable[[], int],
+    ) -> None:
+        """monotonic_ms: the clock of the times that events come with; handlers' threads look at it, too."""
+        parts = Parts.of(settings, subscriptions, monotonic_ms)
         self._settings = settings
-        self._subscriptions = (
-            dict(subscriptions) if settings.broadcasting else with_retry_topic(settings.group, subscriptions)
-        )
-        self._timers: Timers[due.Due] = Timers()
-        self._offsets = OffsetStore()
-        self.routes = RouteTable()
-        self._contacts = BrokerContacts(self.routes, self._timers)
-        self._table = table = QueueTable()
-        routes, offsets, timers = self.routes, self._offsets, self._timers
-        self._delivering = Delivering(settings)
-        self._pulling = Pulling(
-            settings, self._subscriptions, routes, offsets, timers, table, self._delivering
-        )
-        self._locking = QueueLocking(settings, routes, timers, table)
-        self._owned = OwnedQueues(settings, routes, offsets, timers, table, self._pulling, self._locking)
-        self._consumption = (OrderlyConsumption if settings.orderly else Consumption)(
-            settings, routes, offsets, timers, table, self._delivering, self._owned, self._pulling
-        )
-        self._rebalancing = Rebalancing(
-            settings, self._subscriptions, routes, self._contacts, timers, table, self._owned
-        )
+        self._timers = parts.timers
+        self._offsets = parts.offsets
+        self.routes = parts.routes
+        self._contacts = parts.contacts
+        self._presence = parts.presence
+        self._table = parts.table
+        self._pulling = parts.pulling
+        self._locking = parts.locking
+        self._commits = parts.commits
+        self._owned = parts.owned
+        self._opening = parts.opening
+        self._giving_up = parts.giving_up
+        self._consumption = parts.consumption
+        self._rebalancing = parts.rebalancing
+        self._coordination = parts.coordination
         self._phase = Phase.NEW
-        self._wall_minus_monotonic_ms = 0
-        self._version = 0
-        self._route_missing_ms = ROUTE_MISSING_MS
         self._persist_all_due_ms = 0
-        self._commits_awaited = 0
 
     @property
     def next_due_ms(self) -> int | None:
@@ -117,13 +102,10 @@ class PushConsumerCore:
     def start(self, now_ms: int, wall_ms: int) -> list[fx.Effect]:
         """Begin with the routes."""
         self._phase = Phase.RUNNING
-        self._wall_minus_monotonic_ms = wall_ms - now_ms
-        self._version = wall_ms
-        self._timers.at(now_ms + self._settings.heartbeat_ms, due.HeartbeatDue())
-        self._timers.at(now_ms + self._settings.persist_ms, due.PersistDue())
+        self._persist_later(now_ms)
         self._persist_all_due_ms = now_ms + PERSIST_ALL_MS
         self._locking.renew(now_ms)
-        return [fx.FetchRoutes(tuple(self._subscriptions))]
+        return self._presence.start(now_ms, wall_ms)
 
     def tick(self, now_ms: int) -> list[fx.Effect]:
         """Do what is due."""
@@ -139,13 +121,13 @@ class PushConsumerCore:
             case due.PersistDue():
                 return self._persist(now_ms)
             case due.LoadDue(queue, generation):
-                return self._owned.load(queue, generation)
+                return self._owned.load(queue, generation, now_ms)
             case due.DrainOver(queue, generation):
-                return self._owned.drain_over(queue, generation, now_ms)
+                return self._giving_up.drain_over(queue, generation, now_ms)
             case due.RedeliverDue(delivery):
                 return self._consumption.redeliver(delivery)
             case due.RebalanceDue():
-                return self._rebalancing.due(now_ms) + self._tell_of_change(now_ms)
+                return self._rebalance_due(now_ms)
             case due.LocksDue():
                 self._locking.renew(now_ms)
                 return []
@@ -156,14 +138,17 @@ class PushConsumerCore:
                 assert isinstance(self._consumption, OrderlyConsumption), "nothing else suspends queues"
                 return self._consumption.suspend_over(queue, generation)
             case due.RevokeOver(queue, generation):
-                return self._owned.revoke_over(queue, generation, now_ms)
+                return self._giving_up.revoke_over(queue, generation, now_ms)
             case due.RoutesDue():
-                return [fx.FetchRoutes(tuple(self._subscriptions))]
+                return self._presence.look()
             case due.HeartbeatDue():
-                self._timers.at(now_ms + self._settings.heartbeat_ms, due.HeartbeatDue())
-                return self._heartbeats(self._contacts.regular())
+                return self._presence.regular(now_ms)
             case due.ReconnectDue(address):
-                return self._heartbeats([address]) if self._contacts.reconnect(address) else []
+                return self._presence.heartbeats([address]) if self._contacts.reconnect(address) else []
+            case due.ProcessingDue():
+                return self._coordination.check_handlers(now_ms)
+            case due.MembershipDue() | due.ReleaseDue():
+                return []  # `_settled` asks what goes to the coordinator.
             case due.StopDue():
                 return self._stop_now(now_ms)
 
@@ -173,29 +158,24 @@ class PushConsumerCore:
         """A name server answered; None for a topic that it does not know."""
         if self._phase is not Phase.RUNNING:
             return []
-        changed = [topic for topic, route in found.items() if route and self._update(topic, route)]
-        missing = [topic for topic in self._subscriptions if self.routes.publish_info(topic) is None]
-        if missing:
-            delay_ms = min(self._route_missing_ms, self._settings.route_refresh_ms)
-            self._route_missing_ms *= 2
-        else:
-            delay_ms = self._settings.route_refresh_ms
-        self._timers.at(now_ms + delay_ms, due.RoutesDue())
-        if not changed:
+        if not self._presence.routes_fetched(found, now_ms):
             return []
-        effects = self._heartbeats(self._contacts.take_new())
+        effects = self._presence.heartbeats(self._contacts.take_new())
         if self._contacts.alive:
             effects += self._rebalance(now_ms)
         return self._settled(effects, now_ms)
 
-    def heartbeat_answered(self, address: str, now_ms: int, *, ok: bool) -> list[fx.Effect]:
-        """A broker knows us now, or did not answer."""
+    def heartbeat_answered(
+        self, address: str, now_ms: int, *, ok: bool, offers: bool = False
+    ) -> list[fx.Effect]:
+        """A broker knows us now, or did not answer. offers: it has coordinators for groups."""
         if self._phase is not Phase.RUNNING:
             return []
-        if not self._contacts.answered(address, now_ms, ok=ok):
+        if not self._contacts.answered(address, now_ms, ok=ok, offers=offers):
             return []
+        effects = self._coordination.look(now_ms)
         self._locking.confirm(address)
-        return self._settled(self._rebalance(now_ms), now_ms)
+        return self._settled(effects + self._rebalance(now_ms), now_ms)
 
     def connection_lost(self, address: str, now_ms: int) -> list[fx.Effect]:
         """A connection ended: the broker has forgotten us, or is gone."""
@@ -203,17 +183,6 @@ class PushConsumerCore:
         if self._phase is Phase.RUNNING:
             self._contacts.lost(address, now_ms)
         return []
-
-    def _update(self, topic: str, route: TopicRouteData) -> bool:
-        try:
-            return self.routes.update(topic, route)
-        except LibraError as error:
-            log.warning("route ignored", topic=topic, reason=str(error))
-            return False
-
-    def _heartbeats(self, addresses: Iterable[str]) -> list[fx.Effect]:
-        data = heartbeat_data(self._settings, self._subscriptions, self._version)
-        return [fx.SendHeartbeat(address, data) for address in sorted(addresses)]
 
     # Rebalance
 
@@ -225,11 +194,11 @@ class PushConsumerCore:
         self, address: str, topics: Sequence[str], client_ids: Sequence[str] | None, now_ms: int
     ) -> list[fx.Effect]:
         """Who is in the group; None when the broker could not say."""
-        if self._phase is not Phase.RUNNING:
+        if self._phase is not Phase.RUNNING or not self._coordination.allocates:
             return []
         effects: list[fx.Effect] = []
         if client_ids and self._settings.client_id not in client_ids:
-            effects += self._heartbeats([address])
+            effects += self._presence.heartbeats([address])
         effects += self._rebalancing.list_fetched(address, topics, client_ids, now_ms)
         effects += self._tell_of_change(now_ms)
         effects += self._rebalancing.end(now_ms)
@@ -244,15 +213,47 @@ class PushConsumerCore:
     def _rebalance(self, now_ms: int) -> list[fx.Effect]:
         if self._phase is not Phase.RUNNING:
             return []
+        if not self._coordination.allocates:
+            self._rebalancing.abandon()
+            return []
         return self._rebalancing.begin(now_ms) + self._tell_of_change(now_ms)
+
+    def _rebalance_due(self, now_ms: int) -> list[fx.Effect]:
+        if not self._coordination.allocates:
+            return []
+        return self._rebalancing.due(now_ms) + self._tell_of_change(now_ms)
 
     def _tell_of_change(self, now_ms: int) -> list[fx.Effect]:
         if not self._rebalancing.changed:
             return []
         self._rebalancing.changed = False
-        # Brokers take a subscription for newer only when its version is higher.
-        self._version = max(self._version + 1, now_ms + self._wall_minus_monotonic_ms)
-        return self._heartbeats(self._contacts.alive)
+        return self._presence.changed(now_ms)
+
+    # Coordination
+
+    def group_found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: int) -> list[fx.Effect]:
+        """A broker said where the coordinator of our group is."""
+        return self._settled(self._coordination.found(request, outcome, now_ms), now_ms)
+
+    def group_joined(
+        self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: int
+    ) -> list[fx.Effect]:
+        """The coordinator took us in, or did not."""
+        return self._settled(self._coordination.joined(request, outcome, now_ms), now_ms)
+
+    def group_polled(
+        self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: int
+    ) -> list[fx.Effect]:
+        """The coordinator said what is ours, or does not know us."""
+        return self._settled(self._coordination.polled(request, outcome, now_ms), now_ms)
+
+    def group_left(self) -> list[fx.Effect]:
+        """The coordinator knows, or was told in vain."""
+        return self._unregister() if self._phase is Phase.LEAVING else []
+
+    def opened(self, request: fx.OpenQueue, outcome: int | LibraError | None, now_ms: int) -> list[fx.Effect]:
+        """A queue's broker opened it and said what is committed (None: nothing), or refused."""
+        return self._settled(self._opening.opened(request, outcome, now_ms), now_ms)
 
     # Queues and messages
 
@@ -277,17 +278,26 @@ class PushConsumerCore:
         outcome: PullReply | LibraError,
         messages: Sequence[MessageExt],
         now_ms: int,
+        *,
+        claim: Claim | None = None,
     ) -> list[fx.Effect]:
-        """What a pull brought."""
-        return self._settled(self._owned.pulled(queue, generation, outcome, messages, now_ms), now_ms)
+        """What a pull brought. claim: what it went under."""
+        if claim is not None and isinstance(outcome, Fenced | NotYetGranted):
+            effects = self._opening.pull_refused(queue, generation, claim, outcome, now_ms)
+        else:
+            effects = self._owned.pulled(queue, generation, outcome, messages, now_ms)
+        return self._settled(effects, now_ms)
 
     def handled(self, results: Iterable[tuple[Delivery, Outcome]], now_ms: int) -> list[fx.Effect]:
         """Handlers have returned."""
-        return self._settled(self._consumption.handled(results, now_ms), now_ms)
+        results = list(results)
+        effects = self._consumption.handled(results, now_ms)
+        effects += self._coordination.ended((delivery for delivery, _ in results), now_ms)
+        return self._settled(effects, now_ms)
 
     def revoke_heard(self, queues: Iterable[MessageQueue], now_ms: int) -> list[fx.Effect]:
         """The listener has had its say about revoked queues."""
-        return self._settled(self._owned.revoke_heard(queues, now_ms), now_ms)
+        return self._settled(self._giving_up.revoke_heard(queues, now_ms), now_ms)
 
     def pause(self, queues: Iterable[MessageQueue] | None) -> None:
         """Begin no more handlers and pulls of queues (None: of any); they stay ours."""
@@ -308,19 +318,20 @@ class PushConsumerCore:
         """The retry topic took a copy, or did not."""
         return self._settled(self._consumption.copy_sent(delivery, message, now_ms, ok=ok), now_ms)
 
-    def committed(self, queue: MessageQueue, offset: int, now_ms: int, *, ok: bool) -> list[fx.Effect]:
-        """A commit was acknowledged, or was not."""
-        self._commits_awaited -= 1
-        if ok:
-            self._offsets.persisted(queue, offset)
-        return self._settled(self._owned.committed(queue, now_ms), now_ms)
+    def committed(self, commit: fx.CommitOffset, outcome: LibraError | None, now_ms: int) -> list[fx.Effect]:
+        """A commit was acknowledged (None), or was not."""
+        return self._settled(self._giving_up.committed(commit, outcome, now_ms), now_ms)
 
     def _persist(self, now_ms: int) -> list[fx.Effect]:
-        self._timers.at(now_ms + self._settings.persist_ms, due.PersistDue())
-        all_of_them = now_ms >= self._persist_all_due_ms
+        self._persist_later(now_ms)
+        # Where a coordinator allocates, nobody commits after us.
+        all_of_them = self._coordination.allocates and now_ms >= self._persist_all_due_ms
         if all_of_them:
             self._persist_all_due_ms = now_ms + PERSIST_ALL_MS
-        return self._owned.commit(self._table.all(), all_of_them=all_of_them)
+        return self._commits.commit(self._table.each(), all_of_them=all_of_them)
+
+    def _persist_later(self, now_ms: int) -> None:
+        self._timers.at(now_ms + self._coordination.persist_ms, due.PersistDue())
 
     # Stopping
 
@@ -335,9 +346,10 @@ class PushConsumerCore:
         self._owned.closing = True
         self._timers.clear()
         self._timers.at(now_ms + timeout_ms, due.StopDue())
+        self._coordination.rearm(now_ms)
         effects: list[fx.Effect] = []
         for queue in self._table.all():
-            effects += self._owned.give_up(queue, now_ms, drain_ms=timeout_ms)
+            effects += self._giving_up.give_up(queue, now_ms, drain_ms=timeout_ms)
         return self._settled(effects, now_ms)
 
     def unregistered(self) -> list[fx.Effect]:
@@ -350,27 +362,31 @@ class PushConsumerCore:
         if self._phase is not Phase.DRAINING:
             return []
         effects: list[fx.Effect] = []
+        for queue in self._table.all():
+            effects += self._giving_up.give_up(queue, now_ms, drain_ms=0)
         if len(self._table):
-            for queue in self._table.all():
-                effects += self._owned.give_up(queue, now_ms, drain_ms=0)
             self._timers.at(now_ms + FAREWELL_MS, due.StopDue())
-            return effects
-        self._commits_awaited = 0
         return effects
+
+    def _unregister(self) -> list[fx.Effect]:
+        return [fx.Unregister(tuple(sorted(self._contacts.alive)))]
 
     def _settled(self, effects: list[fx.Effect], now_ms: int) -> list[fx.Effect]:
         """What follows from an event besides its own effects."""
+        if self._coordination.must_rebalance:
+            self._coordination.must_rebalance = False
+            effects += self._rebalance(now_ms)
         effects += self._locking.requests(now_ms)
         if self._pulling.strangers:
-            effects += self._heartbeats(self._pulling.strangers)
+            effects += self._presence.heartbeats(self._pulling.strangers)
             self._pulling.strangers.clear()
         if self._table.needs_rebalance:
             self._table.needs_rebalance = False
-            if self._phase is Phase.RUNNING:
+            if self._phase is Phase.RUNNING and self._coordination.allocates:
                 self._rebalancing.soon(now_ms)
-        self._commits_awaited += sum(isinstance(effect, fx.CommitOffset) for effect in effects)
-        effects = fx.merged(effects)
-        if self._phase is Phase.DRAINING and not len(self._table) and self._commits_awaited <= 0:
+        if self._phase is Phase.DRAINING and not len(self._table):
             self._phase = Phase.LEAVING
-            effects.append(fx.Unregister(tuple(sorted(self._contacts.alive))))
-        return effects
+            effects += self._coordination.farewell() or self._unregister()
+        elif self._phase in (Phase.RUNNING, Phase.DRAINING):
+            effects += self._coordination.requests(now_ms)
+        return fx.merged(effects)

@@ -53,11 +53,17 @@ class QueueLocking:
     def __init__(
         self, settings: ConsumerSettings, routes: RouteTable, timers: Timers[Due], table: QueueTable
     ) -> None:
-        self.is_needed = settings.orderly and not settings.broadcasting
+        self._is_orderly = settings.orderly and not settings.broadcasting
+        #: Not in groups that a coordinator allocates for: fences keep order there.
+        self.is_needed = self._is_orderly
         self._routes = routes
         self._timers = timers
         self._table = table
         self._wanted: dict[MessageQueue, int] = {}
+
+    def need(self) -> None:
+        """We allocate for ourselves."""
+        self.is_needed = self._is_orderly
 
     def want(self, owned: ProcessQueue) -> None:
         """Ask for a queue with the next requests."""
@@ -75,8 +81,9 @@ class QueueLocking:
 
     def renew(self, now_ms: int) -> None:
         """Ask for every queue of ours again."""
-        if self.is_needed:
+        if self._is_orderly:
             self._timers.at(now_ms + LOCK_RENEW_MS, LocksDue())
+        if self.is_needed:
             self._want_all(self._table.all())
 
     def doubt(self, address: str) -> None:
@@ -130,6 +137,16 @@ class QueueLocking:
             else:
                 verdict.lost.append(owned)
         return verdict
+
+    def give_back(
+        self, request: fx.LockQueues, granted: Collection[MessageQueue] | LibraError
+    ) -> list[fx.Effect]:
+        """Locks came that we need no more."""
+        if isinstance(granted, LibraError) or not granted:
+            return []
+        return [
+            fx.UnlockQueues(request.address, tuple(queue for queue, _ in request.queues if queue in granted))
+        ]
 
     def _granted(self, owned: ProcessQueue, asked_ms: int, verdict: Verdict) -> None:
         owned.locked_until_ms = asked_ms + LOCK_TRUSTED_MS

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
+from libramq.client.core.lease import Lease
 from libramq.client.core.process_queue import ProcessQueue, QueueState
 from libramq.message.queue import MessageQueue
 
@@ -13,7 +14,8 @@ PULL_IDLE_MS_MAX: Final = 120_000
 class QueueTable:
     """Process queues by queue."""
 
-    def __init__(self) -> None:
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
         self._queues: dict[MessageQueue, ProcessQueue] = {}
         self._generation = 0
         self._all_paused = False
@@ -23,6 +25,9 @@ class QueueTable:
 
     def __len__(self) -> int:
         return len(self._queues)
+
+    def __contains__(self, queue: MessageQueue) -> bool:
+        return queue in self._queues
 
     def get(self, queue: MessageQueue) -> ProcessQueue | None:
         """The process queue of an owned queue."""
@@ -45,6 +50,10 @@ class QueueTable:
         """Every queue that is ours or being given up."""
         return list(self._queues)
 
+    def each(self) -> list[ProcessQueue]:
+        """Every process queue, ours or being given up."""
+        return list(self._queues.values())
+
     def idle(self, now_ms: int) -> list[MessageQueue]:
         """Queues that were not pulled for so long that something must have gone wrong."""
         return [
@@ -59,7 +68,7 @@ class QueueTable:
     def add(self, queue: MessageQueue, now_ms: int) -> ProcessQueue:
         """A queue that was given to us."""
         self._generation += 1
-        owned = self._queues[queue] = ProcessQueue(queue, self._generation, now_ms=now_ms)
+        owned = self._queues[queue] = ProcessQueue(queue, self._generation, self._lease, now_ms=now_ms)
         owned.paused = self._all_paused or queue in self._paused
         return owned
 

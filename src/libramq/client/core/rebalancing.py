@@ -13,6 +13,7 @@ from libramq.client.core import effects as fx
 from libramq.client.core.broker_contacts import BrokerContacts
 from libramq.client.core.consumer_settings import ConsumerSettings
 from libramq.client.core.due import Due, RebalanceDue
+from libramq.client.core.giving_up import GivingUp
 from libramq.client.core.owned_queues import OwnedQueues
 from libramq.client.core.queue_table import QueueTable
 from libramq.client.core.rebalance import allocate, change
@@ -39,6 +40,7 @@ class Rebalancing:
         timers: Timers[Due],
         table: QueueTable,
         owned: OwnedQueues,
+        giving_up: GivingUp,
     ) -> None:
         self._settings = settings
         self._topics = tuple(topics)
@@ -47,12 +49,18 @@ class Rebalancing:
         self._timers = timers
         self._table = table
         self._owned = owned
+        self._giving_up = giving_up
         self._lists_awaited: set[str] = set()
         self._again = False
         self._balanced = True
         self._due_ms = 0
         #: Set when queues were taken or given up.
         self.changed = False
+
+    def abandon(self) -> None:
+        """A coordinator allocates: the round under way comes to nothing."""
+        self._lists_awaited.clear()
+        self._again = False
 
     def due(self, now_ms: int) -> list[fx.Effect]:
         """A round that was set for some time."""
@@ -137,7 +145,7 @@ class Rebalancing:
         wanted = change([queue for queue in self._table.of_topic(topic) if queue not in idle], allocated)
         found: list[fx.Effect] = []
         for queue in (*wanted.give, *idle):
-            found += self._owned.give_up(queue, now_ms, drain_ms=self._settings.drain_ms)
+            found += self._giving_up.give_up(queue, now_ms, drain_ms=self._settings.drain_ms)
         for queue in wanted.take:
             found += self._owned.take(queue, now_ms, delay_ms=takeover_delay_ms)
         if wanted.take or wanted.give:

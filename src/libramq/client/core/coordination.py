@@ -1,0 +1,267 @@
+"""The coordination: what the coordinator's word means for our queues, and what it is told of them.
+
+    mode      who allocates      queues                                   handlers and commits
+    none      we do              as at Apache's brokers                   while the queue is ours
+    epochs    the coordinator    opened, given back when drained          while the lease holds, too
+    client    we do, as a        as at Apache's brokers; what was ours    while the queue is ours
+              stock client is    goes on
+              in the group
+
+Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from libramq.client.core import effects as fx
+from libramq.client.core.broker_contacts import BrokerContacts
+from libramq.client.core.consumer_settings import ConsumerSettings
+from libramq.client.core.due import Due, ReleaseDue
+from libramq.client.core.duplicates import Duplicates
+from libramq.client.core.giving_up import GivingUp
+from libramq.client.core.lease import Lease
+from libramq.client.core.membership import Answer, Membership
+from libramq.client.core.opening import Opening
+from libramq.client.core.overdue import Overdue
+from libramq.client.core.owned_queues import OwnedQueues
+from libramq.client.core.process_queue import Claim, Delivery, QueueState
+from libramq.client.core.queue_table import QueueTable
+from libramq.client.core.timers import Timers
+from libramq.errors import LibraError, RequestCodeNotSupported
+from libramq.logs import get_logger
+from libramq.remoting.body.coordination import MODE_CLIENT, MODE_EPOCHS, GroupAssignment, QueueGrant
+from libramq.rpc.group_calls import Joined
+
+log = get_logger(__name__)
+
+#: Ours: how often offsets that moved are committed under epochs. Our brokers journal all commits of a read by
+#: one write, so it costs them little, and a member that is killed repeats little.
+COMMIT_MS: Final = 100
+#: Ours: how long a queue that was let go waits for the others' last commits, to be released with them.
+RELEASE_LINGER_MS: Final = 5
+
+
+class Coordination:
+    """A member's duties."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        membership: Membership,
+        contacts: BrokerContacts,
+        timers: Timers[Due],
+        table: QueueTable,
+        lease: Lease,
+        duplicates: Duplicates,
+        owned: OwnedQueues,
+        opening: Opening,
+        giving_up: GivingUp,
+    ) -> None:
+        self._settings = settings
+        self._membership = membership
+        self._contacts = contacts
+        self._timers = timers
+        self._table = table
+        self._lease = lease
+        self._duplicates = duplicates
+        self._owned = owned
+        self._opening = opening
+        self._giving_up = giving_up
+        self._mode = ""
+        self._is_offered = False
+        self._release_due_ms: int | None = None
+        self._overdue = Overdue(settings, timers, table)
+        #: Set when we begin to allocate for ourselves.
+        self.must_rebalance = False
+
+    @property
+    def allocates(self) -> bool:
+        """Whether we allocate queues for ourselves."""
+        return self._mode == MODE_CLIENT or not self._is_offered
+
+    @property
+    def persist_ms(self) -> int:
+        """How often to commit."""
+        return (
+            min(self._settings.persist_ms, COMMIT_MS)
+            if self._mode == MODE_EPOCHS
+            else self._settings.persist_ms
+        )
+
+    # Whether to be a member
+
+    def look(self, now_ms: int) -> list[fx.Effect]:
+        """Brokers have answered, or are gone: be a member when all of them offer it."""
+        if self._settings.broadcasting or not self._contacts.alive:
+            return []
+        was_offered, self._is_offered = self._is_offered, self._contacts.all_offer
+        if not self._is_offered:
+            return self._withdraw(now_ms) if was_offered else []
+        if not self._overdue and not self._membership.is_on:
+            self._membership.begin()
+            if not was_offered:
+                self._overdue.watch(now_ms)
+        return []
+
+    def _withdraw(self, now_ms: int) -> list[fx.Effect]:
+        log.info("a broker offers no coordination; we allocate for ourselves", group=self._settings.group)
+        found = self._leave("member_left")
+        if self._mode == MODE_EPOCHS:
+            self._allocate_ourselves(now_ms)
+        self._mode = ""
+        self.must_rebalance = True
+        return found
+
+    # What we ask and tell
+
+    def requests(self, now_ms: int) -> list[fx.Effect]:
+        """What goes to the coordinator now."""
+        found = self._releases(now_ms)
+        question = self._membership.request(self._held, self._duplicates.count, now_ms)
+        return [*found, question] if question is not None else found
+
+    def rearm(self, now_ms: int) -> None:
+        """All timers were cleared."""
+        self._membership.rearm(now_ms)
+
+    def farewell(self) -> list[fx.Effect]:
+        """Nothing is ours any more, and we go. A static member comes back: its queues wait for a session."""
+        self._owned.released.clear()
+        if self._settings.instance_id is not None:
+            self._membership.end()
+            return []
+        return self._leave("member_left")
+
+    def _leave(self, reason: str) -> list[fx.Effect]:
+        known = self._membership.end()
+        self._lease.lift()
+        return [] if known is None else [fx.LeaveGroup(*known, reason)]
+
+    def _held(self) -> list[QueueGrant]:
+        found = []
+        for owned in self._table.each():
+            if owned.granted is not None:
+                found.append(QueueGrant.of(owned.queue, owned.granted.epoch))
+            elif owned.state not in (QueueState.LOCKING, QueueState.WAITING):
+                found.append(QueueGrant.of(owned.queue, 0))
+        return found
+
+    def _releases(self, now_ms: int) -> list[fx.Effect]:
+        released = self._owned.released
+        if not released:
+            return []
+        if not self._membership.member:
+            released.clear()
+            return []
+        if self._release_due_ms is None:
+            self._release_due_ms = now_ms + RELEASE_LINGER_MS
+            self._timers.at(self._release_due_ms, ReleaseDue())
+        others_follow = any(owned.state is QueueState.LEAVING for owned in self._table.each())
+        if others_follow and now_ms < self._release_due_ms:
+            return []
+        self._release_due_ms = None
+        queues = tuple(released)
+        released.clear()
+        return [fx.ReleaseQueues(self._membership.coordinator, self._membership.member, queues)]
+
+    # What the coordinator says
+
+    def found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: int) -> list[fx.Effect]:
+        """A broker said where the coordinator is."""
+        if isinstance(outcome, RequestCodeNotSupported):
+            self._contacts.offering.discard(request.address)
+            return self.look(now_ms)
+        self._membership.found(request, outcome, now_ms)
+        return []
+
+    def joined(self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: int) -> list[fx.Effect]:
+        """The coordinator took us in, or did not."""
+        return self._heard(self._membership.joined(request, outcome, now_ms), now_ms)
+
+    def polled(
+        self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: int
+    ) -> list[fx.Effect]:
+        """The coordinator said what is ours, or does not know us."""
+        answer = self._membership.polled(request, outcome, now_ms)
+        if answer is not None and answer.assignment is not None:
+            self._duplicates.count -= request.body.duplicates
+        return self._heard(answer, now_ms)
+
+    def _heard(self, answer: Answer | None, now_ms: int) -> list[fx.Effect]:
+        if answer is None:
+            return []
+        held = self._lease.holds()
+        assignment = answer.assignment
+        if assignment is None:
+            if held:
+                return []  # We come back with what we hold.
+            self._membership.forget_member()
+            return self._lose_all(now_ms)
+        if assignment.mode == MODE_CLIENT:
+            self._lease.lift()
+            if self._mode != MODE_CLIENT:
+                self._mode = MODE_CLIENT
+                self._allocate_ourselves(now_ms)
+            found: list[fx.Effect] = []
+        else:
+            self._lease.renew(answer.asked_ms + self._settings.session_ms)
+            found = self._apply(assignment, now_ms)
+        if not held:  # The lease was over.
+            found += self._owned.go_on(now_ms) + self._giving_up.go_on(now_ms)
+        return found
+
+    def _apply(self, assignment: GroupAssignment, now_ms: int) -> list[fx.Effect]:
+        """Give up what is not ours any more, open what is ours now."""
+        if self._owned.closing:
+            return []
+        found: list[fx.Effect] = []
+        if self._mode != MODE_EPOCHS:
+            self._mode = MODE_EPOCHS
+            found += self._owned.need_no_locks()
+        member = self._membership.member
+        claims = {grant.queue: Claim(member, grant.epoch) for grant in assignment.queues}
+        for queue in self._table.all():
+            if queue not in claims:
+                found += self._giving_up.give_up(queue, now_ms, drain_ms=self._settings.revoke_timeout_ms)
+        for grant in assignment.revoke:  # Released, but the coordinator has not heard of it.
+            if grant.queue not in self._table and grant not in self._owned.released:
+                self._owned.released.append(grant)
+        for queue, claim in claims.items():
+            found += self._opening.grant(queue, claim, now_ms)
+        return found
+
+    def _allocate_ourselves(self, now_ms: int) -> None:
+        """From epochs to allocating for ourselves: what is ours goes on until a round says otherwise."""
+        self._owned.released.clear()
+        self._owned.forget_claims(now_ms)
+        self.must_rebalance = True
+
+    def _lose_all(self, now_ms: int) -> list[fx.Effect]:
+        found: list[fx.Effect] = []
+        for owned in self._table.each():
+            found += self._owned.lose(owned, now_ms)
+        return found
+
+    # Handlers that run too long
+
+    def check_handlers(self, now_ms: int) -> list[fx.Effect]:
+        """Leave when a handler has run for longer than it may; we join again when it is done."""
+        self._overdue.watch(now_ms)
+        if self._mode != MODE_EPOCHS or self._owned.closing or not self._membership.is_on:
+            return []
+        self._overdue.look(now_ms)
+        if not self._overdue:
+            return []
+        log.warning(
+            "a handler runs too long; the consumer leaves its group until it is done",
+            group=self._settings.group,
+            max_processing_ms=self._settings.max_processing_ms,
+        )
+        return self._lose_all(now_ms) + self._leave("processing_timeout")
+
+    def ended(self, deliveries: Iterable[Delivery], now_ms: int) -> list[fx.Effect]:
+        """Handlers have returned."""
+        if not self._overdue:
+            return []
+        self._overdue.ended(deliveries)
+        return [] if self._overdue else self.look(now_ms)

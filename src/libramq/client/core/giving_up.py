@@ -1,0 +1,151 @@
+"""The giving up: from the moment a queue is no longer ours to the moment somebody else may have it.
+
+    DRAINING ─► REVOKING ─► LEAVING ─► GONE
+    handlers    listener    commit
+
+Upstream: RebalancePushImpl.removeUnnecessaryMessageQueue.
+"""
+
+from collections.abc import Iterable
+
+from libramq.client.core import effects as fx
+from libramq.client.core.commits import Commits
+from libramq.client.core.consumer_settings import ConsumerSettings
+from libramq.client.core.due import DrainOver, Due, RevokeOver
+from libramq.client.core.offset_store import OffsetStore
+from libramq.client.core.opening import Opening
+from libramq.client.core.owned_queues import OwnedQueues
+from libramq.client.core.process_queue import ProcessQueue, QueueState
+from libramq.client.core.queue_table import QueueTable
+from libramq.client.core.route_table import RouteTable
+from libramq.client.core.timers import Timers
+from libramq.errors import Fenced, LibraError, NotYetGranted
+from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
+
+log = get_logger(__name__)
+
+
+class GivingUp:
+    """What each queue on its way out waits for."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        routes: RouteTable,
+        offsets: OffsetStore,
+        timers: Timers[Due],
+        table: QueueTable,
+        commits: Commits,
+        owned_queues: OwnedQueues,
+        opening: Opening,
+    ) -> None:
+        self._settings = settings
+        self._routes = routes
+        self._offsets = offsets
+        self._timers = timers
+        self._table = table
+        self._commits = commits
+        self._owned_queues = owned_queues
+        self._opening = opening
+
+    def give_up(self, queue: MessageQueue, now_ms: int, *, drain_ms: int) -> list[fx.Effect]:
+        """Start no more handlers, wait for those that run, commit, let go."""
+        owned = self._table.get(queue)
+        if owned is None:
+            return []
+        owned.wanted_again = False
+        if owned.dropped:
+            return [] if drain_ms else self._hurry(owned, now_ms)
+        owned.dropped = True
+        if owned.state is QueueState.LOCKING:
+            return self._owned_queues.give_lock_up(owned)
+        owned.state = QueueState.DRAINING
+        owned.deliveries = {delivery for delivery in owned.deliveries if delivery.started}
+        if owned.is_busy and drain_ms:
+            self._timers.at(now_ms + drain_ms, DrainOver(queue, owned.generation))
+            return self._commits.commit([owned])
+        return self._revoke(owned, now_ms)
+
+    def drained(self, owned: ProcessQueue, now_ms: int) -> list[fx.Effect]:
+        """A handler of a queue that we give up is done; the last one lets it go."""
+        if owned.state is not QueueState.DRAINING or owned.is_busy or self._offsets.is_frozen(owned.queue):
+            return []
+        return self._revoke(owned, now_ms)
+
+    def drain_over(self, queue: MessageQueue, generation: int, now_ms: int) -> list[fx.Effect]:
+        """Time is up: what still runs will run again elsewhere."""
+        owned = self._going(queue, generation, QueueState.DRAINING)
+        return [] if owned is None else self._revoke(owned, now_ms)
+
+    def revoke_heard(self, queues: Iterable[MessageQueue], now_ms: int) -> list[fx.Effect]:
+        """The listener has had its say about queues that it was told are revoked."""
+        found: list[fx.Effect] = []
+        for queue in queues:
+            owned = self._table.get(queue)
+            if owned is not None and owned.state is QueueState.REVOKING:
+                found += self.leave(owned, now_ms)
+        return found
+
+    def revoke_over(self, queue: MessageQueue, generation: int, now_ms: int) -> list[fx.Effect]:
+        """The listener takes too long."""
+        owned = self._going(queue, generation, QueueState.REVOKING)
+        if owned is None:
+            return []
+        log.warning("the listener takes too long over a revoked queue", queue=str(queue))
+        return self.leave(owned, now_ms)
+
+    def leave(self, owned: ProcessQueue, now_ms: int) -> list[fx.Effect]:
+        """Let a queue go when its last commit is acknowledged."""
+        owned.state = QueueState.LEAVING
+        if self._settings.broadcasting:
+            return [*self._commits.commit([owned]), *self._owned_queues.let_go(owned, now_ms)]
+        awaited = self._commits.last(owned)
+        return self._owned_queues.let_go(owned, now_ms) if awaited is None else awaited
+
+    def go_on(self, now_ms: int) -> list[fx.Effect]:
+        """What kept last commits back is over."""
+        found: list[fx.Effect] = []
+        for owned in self._table.each():
+            if not owned.commit_awaited:
+                found += self._after_commit(owned, now_ms)
+        return found
+
+    def committed(self, commit: fx.CommitOffset, outcome: LibraError | None, now_ms: int) -> list[fx.Effect]:
+        """A commit was acknowledged (None), or was not."""
+        owned, others_may_go = self._commits.answered(commit, ok=outcome is None)
+        found: list[fx.Effect] = []
+        if owned is not None:
+            if isinstance(outcome, Fenced | NotYetGranted) and commit.claim is not None:
+                found += self._opening.refused(owned, commit.claim, outcome, now_ms)
+            if self._table.is_current(owned):
+                found += self._after_commit(owned, now_ms)
+        return found + self.go_on(now_ms) if others_may_go else found
+
+    def _after_commit(self, owned: ProcessQueue, now_ms: int) -> list[fx.Effect]:
+        if self._offsets.is_frozen(owned.queue):
+            return self._owned_queues.begin_anew(owned, now_ms)
+        return self.leave(owned, now_ms) if owned.state is QueueState.LEAVING else []
+
+    def _hurry(self, owned: ProcessQueue, now_ms: int) -> list[fx.Effect]:
+        """There is no time left: whatever a queue waits for, it is next."""
+        if owned.state is QueueState.DRAINING:
+            return self._revoke(owned, now_ms)
+        return self._owned_queues.let_go(owned, now_ms)
+
+    def _revoke(self, owned: ProcessQueue, now_ms: int) -> list[fx.Effect]:
+        queue = owned.queue
+        has_no_master = not self._settings.broadcasting and self._routes.master(queue.broker_name) is None
+        if owned.is_in_doubt or has_no_master:
+            return [fx.Lost((queue,)), *self._owned_queues.let_go(owned, now_ms)]
+        found = [*self._commits.commit([owned]), fx.Revoked((queue,))]
+        if self._settings.revoke_is_heard:
+            owned.state = QueueState.REVOKING
+            self._timers.at(now_ms + self._settings.revoke_timeout_ms, RevokeOver(queue, owned.generation))
+            return found
+        return found + self.leave(owned, now_ms)
+
+    def _going(self, queue: MessageQueue, generation: int, state: QueueState) -> ProcessQueue | None:
+        owned = self._table.get(queue)
+        is_same = owned is not None and owned.generation == generation and owned.state is state
+        return owned if is_same else None

@@ -1,0 +1,219 @@
+"""The membership: our conversation with the coordinator of a coordinated group.
+
+    FIND ─► JOIN ─► POLL ⟲
+     ▲       ▲        ├► another broker is the coordinator: there
+     │       └────────┼► it does not know us any more: joined again
+     └────────────────┴► no answer: asked for at the next broker, after a pause
+
+One question at a time. An answer to an earlier one (`number` tells) comes too late and is ignored.
+Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+from libramq.client.core import effects as fx
+from libramq.client.core.consumer_settings import ConsumerSettings
+from libramq.client.core.due import Due, MembershipDue
+from libramq.client.core.timers import Timers
+from libramq.errors import LibraError, NotCoordinator, UnknownMember
+from libramq.filter.tag import TagFilter
+from libramq.logs import get_logger
+from libramq.remoting.body.coordination import GroupAssignment, GroupJoinBody, GroupPollBody, QueueGrant
+from libramq.remoting.headers import GroupJoinHeader
+from libramq.rpc.group_calls import Joined
+
+log = get_logger(__name__)
+
+#: Ours: how soon to ask again after no answer, or one that helps nobody; twice as long each time.
+ASK_AGAIN_MS: Final = 50
+ASK_AGAIN_MS_MAX: Final = 1_000
+#: Ours: a poll that is answered at once with what we know already is not repeated at once.
+POLL_AGAIN_MS: Final = 100
+#: Ours: the least time an answer may take, however short the session is.
+ANSWER_MS_MIN: Final = 500
+
+
+class Step(Enum):
+    """What to ask next. OFF: nothing; we are no member and do not want to be one."""
+
+    OFF = "off"
+    FIND = "find"
+    JOIN = "join"
+    POLL = "poll"
+
+
+class Answer(NamedTuple):
+    """What an answer of the coordinator means. assignment: None when it does not know us any more."""
+
+    asked_ms: int
+    assignment: GroupAssignment | None
+
+
+class Membership:
+    """Who we are to whom, and what to ask next. brokers: where to ask for the coordinator."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        subscriptions: Mapping[str, TagFilter],
+        timers: Timers[Due],
+        brokers: Callable[[], Sequence[str]],
+    ) -> None:
+        self._settings = settings
+        self._subscriptions = {topic: each.expression for topic, each in subscriptions.items()}
+        self._timers = timers
+        self._brokers = brokers
+        self._step = Step.OFF
+        self._is_asking = False
+        self._number = 0
+        self._failures = 0
+        self._due_ms = 0
+        self._finds = 0
+        self._last: GroupAssignment | None = None
+        #: Where the coordinator is, as far as we know.
+        self.coordinator = ""
+        #: Who we are to it; "" while we are no member.
+        self.member = ""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether we are a member or want to be one."""
+        return self._step is not Step.OFF
+
+    def begin(self) -> None:
+        """Become a member."""
+        if self._step is Step.OFF:
+            self._step = Step.FIND
+            self._failures = self._due_ms = 0
+
+    def end(self) -> tuple[str, str] | None:
+        """Be no member any more; whom to tell, and as whom. None when nobody knows us."""
+        known = (self.coordinator, self.member) if self.member and self.coordinator else None
+        self._step, self._is_asking, self.member, self._last = Step.OFF, False, "", None
+        self._number += 1
+        return known
+
+    # Questions
+
+    def request(
+        self, held: Callable[[], list[QueueGrant]], duplicates: int, now_ms: int
+    ) -> fx.FindGroup | fx.JoinGroup | fx.PollGroup | None:
+        """The next question; None while one is under way, or during a pause."""
+        if self._step is Step.OFF or self._is_asking or now_ms < self._due_ms:
+            return None
+        session_ms = self._settings.session_ms
+        timeout_ms = max(ANSWER_MS_MIN, session_ms // 3)
+        question: fx.FindGroup | fx.JoinGroup | fx.PollGroup
+        if self._step is Step.FIND:
+            brokers = self._brokers()
+            if not brokers:
+                self._pause(now_ms, ASK_AGAIN_MS_MAX)
+                return None
+            self._finds += 1
+            address = brokers[self._finds % len(brokers)]
+            question = fx.FindGroup(address, self._number + 1, timeout_ms)
+        elif self._step is Step.JOIN:
+            header = GroupJoinHeader(
+                consumer_group=self._settings.group,
+                client_id=self._settings.client_id,
+                lb_session_ms=session_ms,
+                lb_instance=self._settings.instance_id,
+                lb_member=self.member or None,
+            )
+            body = GroupJoinBody(
+                subscriptions=self._subscriptions, strategy=self._settings.group_strategy, held=held()
+            )
+            question = fx.JoinGroup(self.coordinator, self._number + 1, timeout_ms, now_ms, header, body)
+        else:
+            body_of_poll = GroupPollBody(held=held(), duplicates=duplicates)
+            # It is held for a third of the session; the second half is for finding another coordinator.
+            timeout_ms = max(session_ms // 3 + ANSWER_MS_MIN, session_ms // 2)
+            epoch = self._last.epoch if self._last is not None else 0
+            question = fx.PollGroup(
+                self.coordinator, self._number + 1, timeout_ms, now_ms, self.member, epoch, body_of_poll
+            )
+        self._number += 1
+        self._is_asking = True
+        return question
+
+    # Answers
+
+    def found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: int) -> None:
+        """A broker said where the coordinator is."""
+        if not self._is_awaited(request.number):
+            return
+        if isinstance(outcome, NotCoordinator) and outcome.remark:
+            outcome = outcome.remark
+        if isinstance(outcome, LibraError) or not outcome:
+            self._look_again(now_ms, outcome)
+            return
+        self.coordinator = outcome
+        self._step = Step.POLL if self.member else Step.JOIN
+
+    def joined(self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: int) -> Answer | None:
+        """The coordinator took us in, or did not."""
+        if not self._is_awaited(request.number):
+            return None
+        if isinstance(outcome, LibraError):
+            if isinstance(outcome, UnknownMember):
+                self.member = ""
+            self._failed(outcome, now_ms)
+            return None
+        self.member = outcome.member
+        return self._answered(request.asked_ms, outcome.assignment)
+
+    def polled(
+        self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: int
+    ) -> Answer | None:
+        """The coordinator said what is ours, or does not know us."""
+        if not self._is_awaited(request.number):
+            return None
+        if isinstance(outcome, UnknownMember):
+            self._step, self._last, self._failures = Step.JOIN, None, 0
+            return Answer(request.asked_ms, None)
+        if isinstance(outcome, LibraError):
+            self._failed(outcome, now_ms)
+            return None
+        is_news = outcome != self._last
+        answer = self._answered(request.asked_ms, outcome)
+        if not is_news and now_ms - request.asked_ms < POLL_AGAIN_MS:
+            self._pause(now_ms, POLL_AGAIN_MS)
+        return answer
+
+    def rearm(self, now_ms: int) -> None:
+        """All timers were cleared."""
+        if self._due_ms > now_ms:
+            self._timers.at(self._due_ms, MembershipDue())
+
+    def forget_member(self) -> None:
+        """Come back as somebody new."""
+        self.member = ""
+
+    def _is_awaited(self, number: int) -> bool:
+        is_awaited = self._is_asking and number == self._number
+        if is_awaited:
+            self._is_asking = False
+        return is_awaited
+
+    def _answered(self, asked_ms: int, assignment: GroupAssignment) -> Answer:
+        self._step, self._last, self._failures = Step.POLL, assignment, 0
+        return Answer(asked_ms, assignment)
+
+    def _failed(self, error: LibraError, now_ms: int) -> None:
+        if isinstance(error, NotCoordinator) and error.remark and not self._failures:
+            self.coordinator = error.remark
+            self._failures = 1
+            return
+        self._look_again(now_ms, error)
+
+    def _look_again(self, now_ms: int, reason: LibraError | str) -> None:
+        log.warning("the group's coordinator was not reached", group=self._settings.group, reason=str(reason))
+        self._step = Step.FIND
+        self._pause(now_ms, min(ASK_AGAIN_MS << min(self._failures, 8), ASK_AGAIN_MS_MAX))
+        self._failures += 1
+
+    def _pause(self, now_ms: int, delay_ms: int) -> None:
+        self._due_ms = now_ms + delay_ms
+        self._timers.at(self._due_ms, MembershipDue())

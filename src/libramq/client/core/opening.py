@@ -1,0 +1,111 @@
+"""The opening: how queues that the coordinator grants become ours at their brokers, and stop being it.
+
+    granted ─► opened ─► PULLING ─► granted under a later epoch: opened again while it goes on
+       ▲          ├► not granted yet: again in a moment
+       └──────────┴► fenced: lost
+
+Pulls and commits go under the claim that was opened last. One that is fenced under an older claim than the
+one we have now says nothing: our own opening overtook it.
+Ours.
+"""
+
+from libramq.client.core import effects as fx
+from libramq.client.core.offset_store import OffsetStore
+from libramq.client.core.owned_queues import OwnedQueues
+from libramq.client.core.process_queue import Claim, ProcessQueue, QueueState
+from libramq.client.core.pulling import Pulling
+from libramq.client.core.queue_table import QueueTable
+from libramq.errors import Fenced, LibraError, NotYetGranted
+from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
+
+log = get_logger(__name__)
+
+
+class Opening:
+    """What fences say about our claims."""
+
+    def __init__(
+        self, offsets: OffsetStore, table: QueueTable, pulling: Pulling, owned_queues: OwnedQueues
+    ) -> None:
+        self._offsets = offsets
+        self._table = table
+        self._pulling = pulling
+        self._owned_queues = owned_queues
+        self._fenced: dict[MessageQueue, Claim] = {}
+
+    def grant(self, queue: MessageQueue, claim: Claim, now_ms: int) -> list[fx.Effect]:
+        """The coordinator says that a queue is ours."""
+        if self._fenced.get(queue) == claim or self._owned_queues.closing:
+            return []  # A fence has the last word: no use in asking again.
+        owned = self._table.get(queue)
+        if owned is None:
+            return self._owned_queues.take(queue, now_ms, delay_ms=0, claim=claim)
+        if owned.dropped:
+            owned.granted, owned.wanted_again = claim, True
+            return []
+        if owned.granted == claim:
+            return []
+        owned.granted, owned.open_tries = claim, 0
+        found = self._owned_queues.announce(owned)
+        return found + self._owned_queues.load(queue, owned.generation, now_ms)
+
+    def opened(self, request: fx.OpenQueue, outcome: int | LibraError | None, now_ms: int) -> list[fx.Effect]:
+        """The queue's broker opened it and said what is committed (None: nothing), or refused."""
+        owned = self._table.current(request.queue, request.generation)
+        if owned is None or request.claim != owned.granted:
+            return []
+        if isinstance(outcome, Fenced):
+            self._fenced[request.queue] = request.claim
+            return self._owned_queues.lose(owned, now_ms)
+        if isinstance(outcome, LibraError):
+            if not isinstance(outcome, NotYetGranted):
+                log.warning("queue not opened yet", queue=str(request.queue), reason=str(outcome))
+            self._owned_queues.load_later(owned, now_ms)
+            return []
+        self._fenced.pop(request.queue, None)
+        owned.opened, owned.open_tries = request.claim, 0
+        if owned.state is not QueueState.PULLING:
+            return self._owned_queues.committed_offset_answered(
+                owned.queue, owned.generation, outcome, now_ms
+            )
+        if self._fits(owned, outcome):
+            return self._pulling.go_on(owned, now_ms)
+        return [
+            *self._owned_queues.lose(owned, now_ms),
+            *self._owned_queues.take(request.queue, now_ms, delay_ms=0, claim=request.claim),
+        ]
+
+    def pull_refused(
+        self,
+        queue: MessageQueue,
+        generation: int,
+        claim: Claim,
+        error: Fenced | NotYetGranted,
+        now_ms: int,
+    ) -> list[fx.Effect]:
+        """A fence refused a pull."""
+        owned = self._table.current(queue, generation)
+        if owned is None or owned.state is not QueueState.PULLING:
+            return []
+        owned.is_pulling = False
+        return self.refused(owned, claim, error, now_ms)
+
+    def refused(
+        self, owned: ProcessQueue, claim: Claim, error: Fenced | NotYetGranted, now_ms: int
+    ) -> list[fx.Effect]:
+        """A fence refused a pull or a commit under a claim."""
+        if claim != owned.granted:
+            return self._pulling.pull(owned, now_ms) if owned.opened == owned.granted else []
+        if isinstance(error, Fenced):
+            return self._owned_queues.lose(owned, now_ms)
+        owned.opened = None  # The fence has forgotten that we opened it.
+        return self._owned_queues.load(owned.queue, owned.generation, now_ms)
+
+    def _fits(self, owned: ProcessQueue, committed: int | None) -> bool:
+        """Whether we can go on where we are: nobody else has been further, nobody has set the offset back."""
+        known = self._offsets.acknowledged(owned.queue)
+        if committed is None:
+            return known is None
+        ours = self._offsets.read(owned.queue)
+        return (known or 0) <= committed <= (owned.start_offset if ours is None else ours)

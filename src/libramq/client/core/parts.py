@@ -1,0 +1,107 @@
+"""The parts of a push consumer's core, put together: who knows whom."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from libramq.client.core.broker_contacts import BrokerContacts
+from libramq.client.core.commits import Commits
+from libramq.client.core.consumer_settings import ConsumerSettings
+from libramq.client.core.consumption import Consumption
+from libramq.client.core.coordination import Coordination
+from libramq.client.core.delivering import Delivering
+from libramq.client.core.due import Due
+from libramq.client.core.duplicates import Duplicates
+from libramq.client.core.giving_up import GivingUp
+from libramq.client.core.lease import Lease
+from libramq.client.core.membership import Membership
+from libramq.client.core.offset_store import OffsetStore
+from libramq.client.core.opening import Opening
+from libramq.client.core.orderly_consumption import OrderlyConsumption
+from libramq.client.core.owned_queues import OwnedQueues
+from libramq.client.core.presence import Presence
+from libramq.client.core.pulling import Pulling
+from libramq.client.core.queue_locking import QueueLocking
+from libramq.client.core.queue_table import QueueTable
+from libramq.client.core.rebalancing import Rebalancing
+from libramq.client.core.route_table import RouteTable
+from libramq.client.core.subscription import with_retry_topic
+from libramq.client.core.timers import Timers
+from libramq.filter.tag import TagFilter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the core gives its events to."""
+
+    timers: Timers[Due]
+    offsets: OffsetStore
+    routes: RouteTable
+    contacts: BrokerContacts
+    presence: Presence
+    table: QueueTable
+    pulling: Pulling
+    locking: QueueLocking
+    commits: Commits
+    owned: OwnedQueues
+    opening: Opening
+    giving_up: GivingUp
+    consumption: Consumption
+    rebalancing: Rebalancing
+    coordination: Coordination
+
+    @classmethod
+    def of(
+        cls,
+        settings: ConsumerSettings,
+        subscriptions: Mapping[str, TagFilter],
+        monotonic_ms: Callable[[], int],
+    ) -> Self:
+        """Those of one consumer."""
+        if not settings.broadcasting:
+            subscriptions = with_retry_topic(settings.group, subscriptions)
+        timers, offsets, routes, duplicates = Timers[Due](), OffsetStore(), RouteTable(), Duplicates()
+        lease = Lease(monotonic_ms)
+        table = QueueTable(lease)
+        contacts = BrokerContacts(routes, timers)
+        delivering = Delivering(settings, lease)
+        pulling = Pulling(settings, subscriptions, routes, offsets, timers, table, delivering, duplicates)
+        locking = QueueLocking(settings, routes, timers, table)
+        commits = Commits(settings, routes, offsets, table, lease)
+        owned = OwnedQueues(settings, routes, offsets, timers, table, pulling, locking, commits)
+        opening = Opening(offsets, table, pulling, owned)
+        giving_up = GivingUp(settings, routes, offsets, timers, table, commits, owned, opening)
+        kind = OrderlyConsumption if settings.orderly else Consumption
+        membership = Membership(settings, subscriptions, timers, contacts.whom_to_ask)
+        return cls(
+            timers=timers,
+            offsets=offsets,
+            routes=routes,
+            contacts=contacts,
+            presence=Presence(settings, subscriptions, routes, contacts, timers),
+            table=table,
+            pulling=pulling,
+            locking=locking,
+            commits=commits,
+            owned=owned,
+            opening=opening,
+            giving_up=giving_up,
+            consumption=kind(
+                settings, routes, offsets, timers, table, delivering, duplicates, giving_up, pulling
+            ),
+            rebalancing=Rebalancing(
+                settings, subscriptions, routes, contacts, timers, table, owned, giving_up
+            ),
+            coordination=Coordination(
+                settings,
+                membership,
+                contacts,
+                timers,
+                table,
+                lease,
+                duplicates,
+                owned,
+                opening,
+                giving_up,
+            ),
+        )

@@ -1,0 +1,90 @@
+"""The presence: which brokers our topics are at, and what they are told of us.
+
+Upstream: MQClientInstance.java (updateTopicRouteInfoFromNameServer, sendHeartbeatToAllBroker).
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from libramq.client.core import effects as fx
+from libramq.client.core.broker_contacts import BrokerContacts
+from libramq.client.core.consumer_settings import ConsumerSettings
+from libramq.client.core.due import Due, HeartbeatDue, RoutesDue
+from libramq.client.core.route_table import RouteTable
+from libramq.client.core.subscription import Subscriptions, heartbeat_data
+from libramq.client.core.timers import Timers
+from libramq.errors import LibraError
+from libramq.logs import get_logger
+from libramq.remoting.body.route import TopicRouteData
+
+log = get_logger(__name__)
+
+#: Ours: a topic without route is asked for so soon, then half as often each time.
+ROUTE_MISSING_MS: Final = 1_000
+
+
+class Presence:
+    """Looks at routes, and sends heartbeats."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        subscriptions: Subscriptions,
+        routes: RouteTable,
+        contacts: BrokerContacts,
+        timers: Timers[Due],
+    ) -> None:
+        self._settings = settings
+        self._subscriptions = subscriptions
+        self._routes = routes
+        self._contacts = contacts
+        self._timers = timers
+        self._route_missing_ms = ROUTE_MISSING_MS
+        self._wall_minus_monotonic_ms = 0
+        self._version = 0
+
+    def start(self, now_ms: int, wall_ms: int) -> list[fx.Effect]:
+        """Begin with the routes."""
+        self._wall_minus_monotonic_ms = wall_ms - now_ms
+        self._version = wall_ms
+        self._timers.at(now_ms + self._settings.heartbeat_ms, HeartbeatDue())
+        return self.look()
+
+    def look(self) -> list[fx.Effect]:
+        """Ask for the routes."""
+        return [fx.FetchRoutes(tuple(self._subscriptions))]
+
+    def routes_fetched(self, found: Mapping[str, TopicRouteData | None], now_ms: int) -> bool:
+        """A name server answered; says whether something is different now."""
+        changed = [topic for topic, route in found.items() if route and self._update(topic, route)]
+        missing = [topic for topic in self._subscriptions if self._routes.publish_info(topic) is None]
+        if missing:
+            delay_ms = min(self._route_missing_ms, self._settings.route_refresh_ms)
+            self._route_missing_ms *= 2
+        else:
+            delay_ms = self._settings.route_refresh_ms
+        self._timers.at(now_ms + delay_ms, RoutesDue())
+        return bool(changed)
+
+    def regular(self, now_ms: int) -> list[fx.Effect]:
+        """The heartbeats that are due."""
+        self._timers.at(now_ms + self._settings.heartbeat_ms, HeartbeatDue())
+        return self.heartbeats(self._contacts.regular())
+
+    def changed(self, now_ms: int) -> list[fx.Effect]:
+        """Which queues are ours has changed: tell who knows us."""
+        # Brokers take a subscription for newer only when its version is higher.
+        self._version = max(self._version + 1, now_ms + self._wall_minus_monotonic_ms)
+        return self.heartbeats(self._contacts.alive)
+
+    def heartbeats(self, addresses: Iterable[str]) -> list[fx.Effect]:
+        """Tell brokers who we are."""
+        data = heartbeat_data(self._settings, self._subscriptions, self._version)
+        return [fx.SendHeartbeat(address, data) for address in sorted(addresses)]
+
+    def _update(self, topic: str, route: TopicRouteData) -> bool:
+        try:
+            return self._routes.update(topic, route)
+        except LibraError as error:
+            log.warning("route ignored", topic=topic, reason=str(error))
+            return False

@@ -1,0 +1,89 @@
+"""The requests of a member of a coordinated group: each effect of its core for the coordinator or a fence.
+
+Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from libramq.client.consumer_requests import OFFSET_TIMEOUT_MS, Ask
+from libramq.client.core import effects as fx
+from libramq.client.core.push_consumer_core import FAREWELL_MS, PushConsumerCore
+from libramq.errors import LibraError
+from libramq.logs import get_logger
+from libramq.rpc import group_calls as calls
+
+log = get_logger(__name__)
+
+#: Ours: a release that is lost is asked for again with the next poll.
+RELEASE_TIMEOUT_MS: Final = 3_000
+
+
+class MemberRequests:
+    """One method an effect."""
+
+    def __init__(self, group: str, core: PushConsumerCore, ask: Ask) -> None:
+        self._group = group
+        self._core = core
+        self._ask = ask
+
+    def by_effect(self) -> dict[type[Any], Callable[[Any], None]]:
+        """Which method performs which effect."""
+        return {
+            fx.FindGroup: self._find,
+            fx.JoinGroup: self._join,
+            fx.PollGroup: self._poll,
+            fx.ReleaseQueues: self._release,
+            fx.LeaveGroup: self._leave,
+            fx.OpenQueue: self._open,
+        }
+
+    def _find(self, effect: fx.FindGroup) -> None:
+        self._ask(
+            effect.address,
+            calls.find_group(self._group),
+            lambda outcome, now_ms: self._core.group_found(effect, outcome, now_ms),
+            effect.timeout_ms,
+        )
+
+    def _join(self, effect: fx.JoinGroup) -> None:
+        self._ask(
+            effect.address,
+            calls.join_group(effect.header, effect.body),
+            lambda outcome, now_ms: self._core.group_joined(effect, outcome, now_ms),
+            effect.timeout_ms,
+        )
+
+    def _poll(self, effect: fx.PollGroup) -> None:
+        self._ask(
+            effect.address,
+            calls.poll_group(self._group, effect.member, effect.epoch, effect.body),
+            lambda outcome, now_ms: self._core.group_polled(effect, outcome, now_ms),
+            effect.timeout_ms,
+        )
+
+    def _release(self, effect: fx.ReleaseQueues) -> None:
+        def answered(outcome: LibraError | None, now_ms: int) -> Sequence[fx.Effect]:
+            if outcome is not None:
+                log.warning("queues not released", queues=len(effect.queues), reason=str(outcome))
+            return ()
+
+        call = calls.release_queues(self._group, effect.member, effect.queues)
+        self._ask(effect.address, call, answered, RELEASE_TIMEOUT_MS)
+
+    def _leave(self, effect: fx.LeaveGroup) -> None:
+        def answered(outcome: LibraError | None, now_ms: int) -> Sequence[fx.Effect]:
+            if outcome is not None:  # Our session ends by itself.
+                log.warning("the coordinator was not told that we leave", reason=str(outcome))
+            return self._core.group_left()
+
+        call = calls.leave_group(self._group, effect.member, effect.reason)
+        self._ask(effect.address, call, answered, FAREWELL_MS)
+
+    def _open(self, effect: fx.OpenQueue) -> None:
+        self._ask(
+            effect.address,
+            calls.open_queue(self._group, effect.queue, effect.claim.member, effect.claim.epoch),
+            lambda outcome, now_ms: self._core.opened(effect, outcome, now_ms),
+            OFFSET_TIMEOUT_MS,
+        )
