@@ -49,6 +49,7 @@ class Conversation:
             when_durable=lambda offset, answer: self.waiting.append((offset, answer)),
             when_read=lambda ranges, then: self.cold.append((ranges, then)),
             closed=self.broker.closed,
+            answered=self.broker.answered,
             after_read=self.after_read,
         )
         self.opaque = 0

@@ -4,8 +4,8 @@ import pytest
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
-from libramq.groups.consumer_group import MEMBER_SILENCE_MS_MAX
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
+from libramq.groups.session import ANSWER_MS_MAX, SILENCE_MS_MAX
 from libramq.message.queue import MessageQueue
 from libramq.remoting import fastjson
 from libramq.remoting import headers as h
@@ -78,9 +78,10 @@ def test_those_who_stay_hear_of_those_who_go(talk, peer, bob, kind):
     elif kind == "close":
         close(talk, bob)
     else:
-        talk.clock.advance(MEMBER_SILENCE_MS_MAX)
+        talk.clock.advance(SILENCE_MS_MAX)
         talk.beat(peer, "alice")
-        talk.advance(1)
+        talk.advance(0)
+        talk.advance(ANSWER_MS_MAX)
     assert notifications(peer) == ["G"]
     assert members(talk) == ["alice"]
     reason = {"unregister": "member_left", "close": "connection_closed", "silence": "session_expired"}[kind]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libramq.groups.consumer_group import MEMBER_SILENCE_MS_MAX, SUBSCRIPTIONS_MAX, ConsumerGroups, Member
+from libramq.groups.consumer_group import SUBSCRIPTIONS_MAX, ConsumerGroups, Member
 from libramq.remoting.body.heartbeat import ConsumerData, SubscriptionData
 
 
@@ -83,44 +83,76 @@ def test_a_connection_leaves_all_its_groups_at_once():
     assert [group.name for group in groups] == ["H"]
 
 
-def test_the_silent_are_those_beyond_the_limit():
-    groups = joined(member("c1", "alice", 0), member("c2", "bob", 1))
-    assert groups.silent(MEMBER_SILENCE_MS_MAX) == []
-    (silent,) = groups.silent(MEMBER_SILENCE_MS_MAX + 1)
-    assert (silent[0], silent[1].client_id) == ("G", "alice")
-
-
 def test_a_subscription_is_replaced_only_by_a_newer_one():
     """Members that were started with different expressions do not fight: the newest stays."""
     group = joined(member("c1", "alice")).get("G")
-    assert group.subscribe([subscribes("T", 10, "a")])
-    assert not group.subscribe([subscribes("T", 9, "b")])
-    assert not group.subscribe([subscribes("T", 10, "b")])
+    assert group.subscribe("c1", [subscribes("T", 10, "a")])
+    assert not group.subscribe("c1", [subscribes("T", 9, "b")])
+    assert not group.subscribe("c1", [subscribes("T", 10, "b")])
     assert group.subscriptions["T"].sub_string == "a"
-    assert group.subscribe([subscribes("T", 11, "b")])
+    assert group.subscribe("c1", [subscribes("T", 11, "b")])
     assert group.subscriptions["T"].sub_string == "b"
 
 
 def test_a_newer_version_of_the_same_expression_is_kept_and_no_change():
     group = joined(member("c1", "alice")).get("G")
-    group.subscribe([subscribes("T", 10)])
-    assert not group.subscribe([subscribes("T", 12)])
+    group.subscribe("c1", [subscribes("T", 10)])
+    assert not group.subscribe("c1", [subscribes("T", 12)])
     assert group.subscriptions["T"].sub_version == 12
 
 
 def test_topics_that_are_not_named_any_more_go():
     groups = joined(member("c1", "alice"))
     group = groups.get("G")
-    group.subscribe([subscribes("T"), subscribes("U")])
+    group.subscribe("c1", [subscribes("T"), subscribes("U")])
     assert groups.subscribers_of("U") == ["G"]
-    assert group.subscribe([subscribes("T")])
+    assert group.subscribe("c1", [subscribes("T")])
     assert list(group.subscriptions) == ["T"]
     assert groups.subscribers_of("U") == []
 
 
+def test_a_topic_stays_while_any_member_names_it():
+    """Upstream drops U with alice's next heartbeat, and bob's pulls of it fail until his."""
+    groups = joined(member("c1", "alice"), member("c2", "bob"))
+    group = groups.get("G")
+    assert group.subscribe("c1", [subscribes("T")])
+    assert group.subscribe("c2", [subscribes("T"), subscribes("U")])
+    version = group.version
+    assert not group.subscribe("c1", [subscribes("T", 2)])
+    assert (list(group.subscriptions), group.version) == (["T", "U"], version)
+    assert group.subscribe("c2", [subscribes("T")])
+    assert (list(group.subscriptions), group.version) == (["T"], version + 1)
+    group.subscribe("c2", [subscribes("V")])
+    groups.remove("G", "c2")
+    assert list(group.subscriptions) == ["T"]
+
+
+def test_retry_topics_come_and_go_without_being_a_change():
+    group = joined(member("c1", "alice")).get("G")
+    group.subscribe("c1", [subscribes("T")])
+    assert not group.subscribe("c1", [subscribes("T"), subscribes("%RETRY%G_T")])
+    assert "%RETRY%G_T" in group.subscriptions
+    assert not group.subscribe("c1", [subscribes("T")])
+    assert "%RETRY%G_T" not in group.subscriptions
+
+
+def test_what_is_known_of_a_member_outlives_its_heartbeats():
+    groups = joined(member("c1", "alice", 10))
+    group = groups.get("G")
+    group.subscribe("c1", [subscribes("T", expression="a")])
+    group.members["c1"].asks = True
+    for at_ms in (40, 100, 105):
+        groups.beat(group, member("c1", "alice", at_ms), data())
+    alice = group.members["c1"]
+    assert (alice.joined_at_ms, alice.heartbeat_gaps_ms, alice.asks) == (10, (60, 5), True)
+    assert alice.subscriptions == {"T": "a"}
+    groups.beat(group, member("c1", "eve", 200), data())
+    assert (group.members["c1"].asks, group.subscriptions) == (None, {})
+
+
 def test_subscriptions_beyond_the_limit_are_passed_over():
     group = joined(member("c1", "alice")).get("G")
-    group.subscribe([subscribes(f"T{n}") for n in range(SUBSCRIPTIONS_MAX + 5)])
+    group.subscribe("c1", [subscribes(f"T{n}") for n in range(SUBSCRIPTIONS_MAX + 5)])
     assert len(group.subscriptions) == SUBSCRIPTIONS_MAX
 
 

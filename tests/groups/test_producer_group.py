@@ -3,8 +3,8 @@
 import pytest
 
 from libramq.groups import producer_group
-from libramq.groups.consumer_group import MEMBER_SILENCE_MS_MAX, Member
-from libramq.groups.producer_group import ProducerGroups
+from libramq.groups.consumer_group import Member
+from libramq.groups.producer_group import SILENCE_MS_MAX, ProducerGroups
 
 
 def member(peer: str, client_id: str = "p", at_ms: int = 0) -> Member[str]:
@@ -28,7 +28,7 @@ def test_the_silent_are_forgotten():
     groups: ProducerGroups[str] = ProducerGroups()
     groups.beat("P", member("c1", "a", 0))
     groups.beat("P", member("c2", "b", 1))
-    groups.remove_silent(MEMBER_SILENCE_MS_MAX + 1)
+    groups.remove_silent(SILENCE_MS_MAX + 1)
     assert [m.client_id for m in groups.members("P")] == ["b"]
 
 

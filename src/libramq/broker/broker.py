@@ -39,6 +39,7 @@ from libramq.groups.queue_lock import QueueLocks
 from libramq.message.ids import UniqueIdGenerator
 from libramq.offsets import OffsetLedger
 from libramq.remoting.body.topic_config import PERM_READ
+from libramq.remoting.command import Command
 from libramq.rpc.endpoint import BatchProcessor, Processor, Woken, failure
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.store.config import FlushDiskType, StoreConfig
@@ -215,6 +216,10 @@ class Broker:
         self.producers.remove_peer(peer)
         return Reply(notify=self.consumers.closed(peer, now_ms=self._clock.wall_ms()))
 
+    def answered(self, peer: Peer, answer: Command, monotonic_ms: int) -> None:
+        """A client answers a question of ours."""
+        self.consumers.told(peer, answer, monotonic_ms=monotonic_ms)
+
     def wake(self) -> list[Woken]:
         """The answers to held requests: pulls whose queues grew, and what others brought about."""
         answers = self._answers.copy()
@@ -286,7 +291,11 @@ class Broker:
 
     def _offset_processor(self) -> ConsumerOffsetRequests:
         return ConsumerOffsetRequests(
-            offsets=self.offsets, fences=self.fences, topics=self.topics, groups=self.groups
+            offsets=self.offsets,
+            fences=self.fences,
+            topics=self.topics,
+            groups=self.groups,
+            committed=self.consumers.committed,
         )
 
     def _pull_processor(self) -> PullMessage:

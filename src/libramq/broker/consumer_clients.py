@@ -8,17 +8,19 @@ from typing import Final
 
 from libramq.catalog import GroupTable, TopicTable
 from libramq.clock import Clock
-from libramq.codes import RequestCode
+from libramq.codes import RequestCode, ResponseCode
 from libramq.groups.consumer_group import MEMBERS_MAX, ConsumerGroup, ConsumerGroups, Member
 from libramq.groups.herd import REPEAT_MS, Herd
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance import GroupRebalance
 from libramq.groups.rebalance_event import Reason, RebalanceEvent
+from libramq.groups.session import Probe, Sessions
 from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import MODE_CLIENT
 from libramq.remoting.body.heartbeat import BROADCASTING, ConsumerData
+from libramq.remoting.command import Command
 from libramq.rpc.outcome import Notify
 from libramq.transport.server import Peer
 
@@ -54,6 +56,7 @@ class ConsumerClients:
         self._configs = groups
         self._record = record
         self._groups: ConsumerGroups[Peer] = ConsumerGroups()
+        self._sessions: Sessions[Peer] = Sessions()
         self._locks = locks
         self._clock = clock
         self._rebalances: dict[str, GroupRebalance] = {}
@@ -86,9 +89,10 @@ class ConsumerClients:
             self._locks.returned(group.name, member.client_id)
         known = group.members.get(member.peer)
         is_new = self._groups.beat(group, member, data)
+        self._sessions.beat(group.name, member.peer, now_ms=member.heartbeat_at_ms)
         if is_new or (known is not None and known.is_stock is not member.is_stock):
             self._watch_stock(group.name)
-        resubscribed = not without_subscriptions and group.subscribe(data.subscription_data_set)
+        resubscribed = not without_subscriptions and group.subscribe(member.peer, data.subscription_data_set)
         if not is_new and not resubscribed:
             return _NONE
         if is_new_client or resubscribed:
@@ -109,11 +113,23 @@ class ConsumerClients:
         return notify
 
     def expire(self, *, wall_ms: int, monotonic_ms: int) -> tuple[Notify, ...]:
-        """Members that were silent too long leave; whom to notify."""
-        notify = _NONE
-        for group_name, member in self._groups.silent(monotonic_ms):
-            notify += self.leave(group_name, member.peer, Reason.SESSION_EXPIRED, now_ms=wall_ms)
+        """Members that were silent are asked whether they are there; those that did not answer leave."""
+        probes, expired = self._sessions.look(now_ms=monotonic_ms)
+        notify = tuple(self._question(probe) for probe in probes)
+        for group_name, peer in expired:
+            notify += self.leave(group_name, peer, Reason.SESSION_EXPIRED, now_ms=wall_ms)
         return notify
+
+    def told(self, peer: Peer, answer: Command, *, monotonic_ms: int) -> None:
+        """A member answers the question whether it is there."""
+        # Java's client says SYSTEM_ERROR where it has no consumer of the group (any more). A client that does
+        # not know the question is there too.
+        knows_group = answer.code != ResponseCode.SYSTEM_ERROR
+        self._sessions.answered(peer, answer.opaque, knows_group=knows_group, now_ms=monotonic_ms)
+
+    def committed(self, peer: Peer, group_name: str) -> None:
+        """A member commits an offset."""
+        self._sessions.seen(group_name, peer, now_ms=self._clock.monotonic_ms())
 
     def queue_count_changed(self, topic: str, *, now_ms: int) -> tuple[Notify, ...]:
         """A topic got more or fewer queues; whom to notify."""
@@ -154,6 +170,7 @@ class ConsumerClients:
         self, peer: Peer, group_name: str, topic: str, queue_id: int, offset: int, *, now_ms: int
     ) -> None:
         """A member pulls a queue."""
+        self._sessions.seen(group_name, peer, now_ms=self._clock.monotonic_ms())
         member = self._member(group_name, peer, topic)
         if member is not None:
             queue = MessageQueue(topic, self.broker_name, queue_id)
@@ -179,6 +196,16 @@ class ConsumerClients:
             if rebalance.is_forgettable and group is None:
                 del self._rebalances[name]
 
+    def _question(self, probe: Probe[Peer]) -> Notify:
+        group = self._groups.get(probe.group)
+        assert group is not None, "a session ends with its membership"
+        ext = {
+            "consumerGroup": probe.group,
+            "clientId": group.members[probe.peer].client_id,
+            "jstackEnable": "false",
+        }
+        return Notify(probe.peer, RequestCode.GET_CONSUMER_RUNNING_INFO, ext, probe.number)
+
     def _member(self, group_name: str, peer: Peer, topic: str) -> Member[Peer] | None:
         group = self._groups.get(group_name)
         if group is None or topic.startswith(RETRY_PREFIX) or group.message_model == BROADCASTING:
@@ -196,6 +223,7 @@ class ConsumerClients:
 
     def _gone(self, group_name: str, member: Member[Peer], reason: Reason, now_ms: int) -> tuple[Notify, ...]:
         group = self._groups.get(group_name)
+        self._sessions.ended(group_name, member.peer)
         self._watch_stock(group_name)
         grace_ms = 0
         if group is None or not group.has_client(member.client_id):

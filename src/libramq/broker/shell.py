@@ -105,6 +105,7 @@ class BrokerServer:
             when_durable=self._durability.when_durable,
             when_read=self._when_read,
             closed=broker.closed,
+            answered=broker.answered,
             after_read=self._after_read,
         )
         try:

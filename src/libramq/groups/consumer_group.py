@@ -5,17 +5,16 @@ connection ends or it has been silent too long.
 Upstream: broker/client/ConsumerGroupInfo.java, ConsumerManager.java.
 """
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from libramq.message.names import RETRY_PREFIX
 from libramq.remoting.body.heartbeat import BROADCASTING, ConsumerData, SubscriptionData
 
 #: Whatever the shell knows a connection by.
 P = TypeVar("P", bound=Hashable)
 
-#: ClientHousekeepingService, BrokerConfig.channelExpiredTimeout.
-MEMBER_SILENCE_MS_MAX: Final = 120_000
 #: Ours: the seeds' and the design's largest laboratory group on real sockets.
 MEMBERS_MAX: Final = 10_000
 #: Ours: a client subscribes to its topics, not to the world.
@@ -24,7 +23,12 @@ SUBSCRIPTIONS_MAX: Final = 2_000
 
 @dataclass(slots=True)
 class Member(Generic[P]):
-    """One connected member. is_stock: it allocates queues for itself; ours leave that to a coordinator."""
+    """One connected member.
+
+    is_stock: it does without a coordinator. asks: when it wanted to know its queues last it asked for them
+    (QUERY_ASSIGNMENT) and did not look at the list of members; None before it did either. subscriptions: its
+    expressions by topic. heartbeat_gaps_ms: between its last three heartbeats.
+    """
 
     peer: P
     client_id: str
@@ -32,21 +36,37 @@ class Member(Generic[P]):
     version: int
     heartbeat_at_ms: int
     is_stock: bool = True
+    asks: bool | None = None
+    subscriptions: Mapping[str, str] = field(default_factory=dict)
+    joined_at_ms: int = 0
+    heartbeat_gaps_ms: tuple[int, int] = (0, 0)
+
+    def follow(self, known: "Member[P] | None") -> None:
+        """Take over what was known of the same client on the same connection."""
+        if known is None:
+            self.joined_at_ms = self.heartbeat_at_ms
+            return
+        self.asks = known.asks
+        self.subscriptions = known.subscriptions
+        self.joined_at_ms = known.joined_at_ms
+        self.heartbeat_gaps_ms = (known.heartbeat_gaps_ms[1], self.heartbeat_at_ms - known.heartbeat_at_ms)
 
 
 @dataclass(slots=True)
 class ConsumerGroup(Generic[P]):
-    """One group at this broker."""
+    """One group at this broker. version: higher whenever members or what they subscribe to changed."""
 
     name: str
     consume_type: str
     message_model: str
     consume_from_where: str
     fingerprint: int | None = None
+    version: int = 0
     members: dict[P, Member[P]] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     _connections: dict[str, int] = field(default_factory=dict)
     _stock: dict[str, int] = field(default_factory=dict)
+    _common: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def client_ids(self) -> list[str]:
@@ -70,19 +90,29 @@ class ConsumerGroup(Generic[P]):
         self.consume_from_where = data.consume_from_where
         is_same_client = known is not None and known.client_id == member.client_id
         if known is None or not is_same_client or known.is_stock is not member.is_stock:
-            self.drop(member.peer)
+            self._remove(member.peer)
             self._count(member, 1)
+        member.follow(known if is_same_client else None)
         self.members[member.peer] = member
+        if known is not None and not is_same_client:
+            self._unsubscribe(known.subscriptions)
         return not is_same_client
 
     def drop(self, peer: P) -> Member[P] | None:
         """A connection is no member any more."""
+        member = self._remove(peer)
+        if member is not None:
+            self._unsubscribe(member.subscriptions)
+        return member
+
+    def _remove(self, peer: P) -> Member[P] | None:
         member = self.members.pop(peer, None)
         if member is not None:
             self._count(member, -1)
         return member
 
     def _count(self, member: Member[P], change: int) -> None:
+        self.version += 1
         for connections in (self._connections, self._stock) if member.is_stock else (self._connections,):
             connections[member.client_id] = connections.get(member.client_id, 0) + change
             if not connections[member.client_id]:
@@ -93,10 +123,12 @@ class ConsumerGroup(Generic[P]):
         member = self.members.get(peer)
         return member if member is not None and member.client_id == client_id else None
 
-    def subscribe(self, subscriptions: Sequence[SubscriptionData]) -> bool:
+    def subscribe(self, peer: P, subscriptions: Sequence[SubscriptionData]) -> bool:
         """Take in what a member subscribes to; whether the group's subscriptions changed.
 
-        A topic's subscription is replaced only by a newer one (larger subVersion); topics no longer named go.
+        A topic's subscription is replaced only by a newer one (larger subVersion). A topic goes when no
+        member names it any more; upstream drops it at the next heartbeat of any that does not. Retry topics
+        come and go without being a change: Java's client subscribes to some only while it has queues.
         """
         changed = False
         wanted = {data.topic: data for data in subscriptions[:SUBSCRIPTIONS_MAX]}
@@ -104,11 +136,31 @@ class ConsumerGroup(Generic[P]):
             known = self.subscriptions.get(topic)
             if known is None or data.sub_version > known.sub_version:
                 self.subscriptions[topic] = data
-                changed = changed or known is None or known.sub_string != data.sub_string
-        for topic in self.subscriptions.keys() - wanted.keys():
-            del self.subscriptions[topic]
-            changed = True
+                is_change = known is None or known.sub_string != data.sub_string
+                changed = changed or (is_change and not topic.startswith(RETRY_PREFIX))
+        member = self.members[peer]
+        before = member.subscriptions
+        expressions = {topic: data.sub_string for topic, data in wanted.items()}
+        if before == expressions:
+            return changed
+        self.version += 1
+        member.subscriptions = self._shared(expressions)
+        return self._unsubscribe(topic for topic in before if topic not in wanted) or changed
+
+    def _unsubscribe(self, topics: Iterable[str]) -> bool:
+        """A member does not name these any more; whether one is gone that was more than a retry topic."""
+        changed = False
+        for topic in topics:
+            if not any(topic in member.subscriptions for member in self.members.values()):
+                gone = self.subscriptions.pop(topic, None)
+                changed = changed or (gone is not None and not topic.startswith(RETRY_PREFIX))
         return changed
+
+    def _shared(self, expressions: Mapping[str, str]) -> Mapping[str, str]:
+        """Most members subscribe to the same: one mapping serves them all."""
+        if self._common != expressions:
+            self._common = expressions
+        return self._common
 
 
 class ConsumerGroups(Generic[P]):
@@ -161,16 +213,6 @@ class ConsumerGroups(Generic[P]):
         """A connection ended: its memberships, which are gone now."""
         names = list(self._names.get(peer, ()))
         return [(name, member) for name in names if (member := self.remove(name, peer)) is not None]
-
-    def silent(self, now_ms: int) -> list[tuple[str, Member[P]]]:
-        """Members that sent no heartbeat for too long."""
-        oldest = now_ms - MEMBER_SILENCE_MS_MAX
-        return [
-            (group.name, member)
-            for group in self._groups.values()
-            for member in group.members.values()
-            if member.heartbeat_at_ms < oldest
-        ]
 
     def subscribers_of(self, topic: str) -> list[str]:
         """The groups that subscribe to a topic."""

@@ -6,10 +6,12 @@ Upstream: broker/client/ProducerManager.java.
 from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
-from libramq.groups.consumer_group import MEMBER_SILENCE_MS_MAX, Member
+from libramq.groups.consumer_group import Member
 
 P = TypeVar("P", bound=Hashable)
 
+#: ClientHousekeepingService, BrokerConfig.channelExpiredTimeout.
+SILENCE_MS_MAX: Final = 120_000
 #: Ours: groups of one connection; a process has a producer or a few.
 GROUPS_PER_CONNECTION_MAX: Final = 1_000
 #: Ours: ten for each connection that the server takes.
@@ -59,7 +61,7 @@ class ProducerGroups(Generic[P]):
 
     def remove_silent(self, now_ms: int) -> None:
         """Forget those that sent no heartbeat for too long."""
-        oldest = now_ms - MEMBER_SILENCE_MS_MAX
+        oldest = now_ms - SILENCE_MS_MAX
         for group, members in list(self._groups.items()):
             for peer in [peer for peer, member in members.items() if member.heartbeat_at_ms < oldest]:
                 self.remove(group, peer)

@@ -3,7 +3,7 @@
 Upstream: ConsumerManageProcessor.java.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from libramq.broker.offset_commits import OffsetCommits
 from libramq.catalog import GroupTable, TopicTable
@@ -17,18 +17,26 @@ from libramq.remoting.headers import (
 )
 from libramq.rpc.endpoint import Request, failure
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.transport.server import Peer
 
 
 class ConsumerOffsetRequests:
-    """The processor of committed offsets."""
+    """The processor of committed offsets. committed: hears who commits for which group."""
 
     def __init__(
-        self, *, offsets: OffsetCommits, fences: Fences, topics: TopicTable, groups: GroupTable
+        self,
+        *,
+        offsets: OffsetCommits,
+        fences: Fences,
+        topics: TopicTable,
+        groups: GroupTable,
+        committed: Callable[[Peer, str], None],
     ) -> None:
         self._offsets = offsets
         self._fences = fences
         self._topics = topics
         self._groups = groups
+        self._committed = committed
 
     def query(self, request: Request) -> Outcome:
         """The committed offset, or where else to begin; a client may ask not to be told 0."""
@@ -77,3 +85,4 @@ class ConsumerOffsetRequests:
         group, queue_id = header.consumer_group, header.queue_id
         self._fences.check(group, header.topic, queue_id, header.lb_member, header.lb_queue_epoch)
         self._offsets.commit(group, header.topic, queue_id, header.commit_offset)
+        self._committed(request.peer, group)
