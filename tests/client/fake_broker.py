@@ -4,19 +4,22 @@ import contextlib
 import socket
 import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from libramq.codes import RequestCode, ResponseCode
+from libramq.filter.tag import parse_tag_filter
 from libramq.message.queue import MessageQueue
-from libramq.message.record import encode_record
+from libramq.message.record import decode_records, encode_record
 from libramq.remoting.body.codec import encode_body
-from libramq.remoting.body.route import BrokerData, QueueData, TopicRouteData
-from libramq.remoting.command import Command, reply_to
+from libramq.remoting.body.consumers import ConsumerList
+from libramq.remoting.body.route import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
+from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
 from libramq.remoting.connection import FrameReader
 from libramq.remoting.frame import encode_frame
 from libramq.remoting.headers import PullMessageHeader, QueueHeader, decode_header
 
 READ_BYTES = 1 << 16
+FIRST_STORED_MS = 1_700_000_000_001
 
 
 def record(queue: MessageQueue, offset: int, body: bytes, properties: bytes = b"") -> bytes:
@@ -28,14 +31,15 @@ def record(queue: MessageQueue, offset: int, body: bytes, properties: bytes = b"
         body=body,
         properties=properties,
         born_timestamp_ms=1_700_000_000_000 + offset,
-        store_timestamp_ms=1_700_000_000_001 + offset,
+        store_timestamp_ms=FIRST_STORED_MS + offset,
     )
 
 
 class FakeBroker:
     """queues: the records of each queue by offset. cap: messages a pull brings at most.
 
-    hang_up_after: close the connection instead of answering that pull, counted from now.
+    hang_up_after: close the connection instead of answering that pull, counted from now. is_slave: the
+    route names it as a slave. committed and members: by group.
     """
 
     def __init__(self, *, cap: int = 32) -> None:
@@ -44,17 +48,32 @@ class FakeBroker:
         self.cap = cap
         self.pulls: list[tuple[int, int]] = []
         self.hang_up_after: int | None = None
+        self.is_slave = False
+        self.committed: dict[str, dict[MessageQueue, int]] = {}
+        self.members: dict[str, list[str]] = {}
+        self.registered: set[str] = set()  # Brokers without queues.
+        self.subscriptions: list[tuple[str, str]] = []
+        self.refuses_sql = False
         self.address = ""
 
     def fill(
-        self, topic: str, queue_count: int, message_count: int, *, broker_name: str = "broker-a"
+        self,
+        topic: str,
+        queue_count: int,
+        message_count: int,
+        *,
+        broker_name: str = "broker-a",
+        tags: Sequence[bytes] = (b"t",),
     ) -> None:
         for queue_id in range(queue_count):
             queue = MessageQueue(topic, broker_name, queue_id)
             held = self.queues.setdefault(queue, {})
             for offset in range(len(held), len(held) + message_count):
                 held[offset] = record(
-                    queue, offset, b"%d/%d" % (queue_id, offset), b"TAGS\x01t\x02KEYS\x01k\x02"
+                    queue,
+                    offset,
+                    b"%d/%d" % (queue_id, offset),
+                    b"TAGS\x01%s\x02KEYS\x01k\x02" % tags[offset % len(tags)],
                 )
 
     def end(self, queue: MessageQueue) -> int:
@@ -70,6 +89,24 @@ class FakeBroker:
                 return reply_to(request, 0, ext={"offset": str(self.minimum.get(self._queue(request), 0))})
             case RequestCode.PULL_MESSAGE:
                 return self._pull(request)
+            case RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
+                topics = sorted({queue.topic for queue in self.queues})
+                return reply_to(request, 0, body=encode_body(TopicList(topic_list=topics)))
+            case RequestCode.GET_BROKER_CLUSTER_INFO:
+                brokers = {name: self._broker_data(name) for name in self._broker_names()}
+                return reply_to(request, 0, body=encode_body(ClusterInfo(broker_addr_table=brokers)))
+            case RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
+                return reply_to(request, 0, ext={"offset": str(self._search(request))})
+            case RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+                members = self.members.get(request.ext["consumerGroup"], [])
+                if not members:
+                    return reply_to(request, ResponseCode.SYSTEM_ERROR, remark="no consumer for this group")
+                return reply_to(request, 0, body=encode_body(ConsumerList(consumer_id_list=members)))
+            case RequestCode.UPDATE_CONSUMER_OFFSET:
+                queue = self._queue(request)
+                group = self.committed.setdefault(request.ext["consumerGroup"], {})
+                group[queue] = int(request.ext["commitOffset"])
+                return None if request.flag & FLAG_ONEWAY else reply_to(request, 0)
         return reply_to(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
 
     def _queue(self, request: Command) -> MessageQueue:
@@ -89,11 +126,20 @@ class FakeBroker:
                 QueueData(broker_name=n, read_queue_nums=c, write_queue_nums=c, perm=6)
                 for n, c in counts.items()
             ],
-            broker_datas=[
-                BrokerData(cluster="c", broker_name=n, broker_addrs={0: self.address}) for n in names
-            ],
+            broker_datas=[self._broker_data(name) for name in names],
         )
         return reply_to(request, 0, body=encode_body(route))
+
+    def _broker_names(self) -> list[str]:
+        return sorted({queue.broker_name for queue in self.queues} | self.registered)
+
+    def _broker_data(self, name: str) -> BrokerData:
+        return BrokerData(cluster="c", broker_name=name, broker_addrs={int(self.is_slave): self.address})
+
+    def _search(self, request: Command) -> int:
+        """Message n was stored n ms after the first."""
+        queue, wanted_ms = self._queue(request), int(request.ext["timestamp"])
+        return min(max(wanted_ms - FIRST_STORED_MS, self.minimum.get(queue, 0)), self.end(queue))
 
     def _pull(self, request: Command) -> Command | None:
         header = decode_header(request, PullMessageHeader)
@@ -113,8 +159,21 @@ class FakeBroker:
             return reply_to(request, ResponseCode.PULL_NOT_FOUND, ext={**ext, "nextBeginOffset": str(end)})
         stop = min(offset + min(header.max_msg_nums, self.cap), end)
         held = self.queues[queue]
-        body = b"".join(held[at] for at in range(offset, stop) if at in held)
-        return reply_to(request, 0, ext={**ext, "nextBeginOffset": str(stop)}, body=body)
+        self.subscriptions.append((header.expression_type or "", header.subscription or ""))
+        if header.expression_type == "SQL92" and self.refuses_sql:
+            return reply_to(request, ResponseCode.SYSTEM_ERROR, remark="no filter by SQL92")
+        found = [held[at] for at in range(offset, stop) if at in held]
+        if header.expression_type == "TAG":
+            found = [one for one in found if _passes(one, header.subscription)]
+        code = 0 if found else ResponseCode.PULL_RETRY_IMMEDIATELY
+        return reply_to(request, code, ext={**ext, "nextBeginOffset": str(stop)}, body=b"".join(found))
+
+
+def _passes(stored: bytes, expression: str | None) -> bool:
+    """By the first letter of the tag: coarser than the tag itself, as hashes are."""
+    wanted = parse_tag_filter(expression).tags
+    tag = decode_records(stored)[0].tags or ""
+    return expression in (None, "*") or tag[:1] in {each[:1] for each in wanted}
 
 
 @contextlib.contextmanager
@@ -128,9 +187,10 @@ def serving(broker: FakeBroker) -> Iterator[FakeBroker]:
                 while data := connection.recv(READ_BYTES):
                     for request in reader.receive(data):
                         reply = broker.answer(request)
-                        if reply is None:
+                        if reply is None and not request.flag & FLAG_ONEWAY:
                             return
-                        connection.sendall(encode_frame(reply))
+                        if reply is not None:
+                            connection.sendall(encode_frame(reply))
 
     class Server(socketserver.ThreadingTCPServer):
         daemon_threads = True

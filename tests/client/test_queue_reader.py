@@ -4,12 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from libramq.client.queue_reader import DEPTH, TRIES, MessagesLost, QueueReader
-from libramq.errors import ConnectFailed, NameServerUnavailable, RouteNotFound
+from libramq.client.blocking_cluster import PATIENCE_MS
+from libramq.client.queue_reader import DEPTH, MessagesLost, PullFilter, QueueReader
+from libramq.errors import BrokerError, ConnectFailed, NameServerUnavailable, RouteNotFound
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
 
-from .fake_broker import FakeBroker, serving
+from .fake_broker import FIRST_STORED_MS, FakeBroker, serving
 
 Q0 = MessageQueue("T", "broker-a", 0)
 
@@ -150,5 +151,81 @@ def test_silent_broker_is_left_out_where_that_is_allowed(
     assert pauses == []
     with pytest.raises(ConnectFailed):
         reader.max_offsets(queues)
-    assert len(pauses) == TRIES - 1
+    assert sum(pauses) == PATIENCE_MS / 1000
     reader.close()
+
+
+def test_topics_brokers_and_times(broker: FakeBroker, reader: QueueReader):
+    broker.fill("T", 1, 10)
+    broker.fill("U", 1, 1)
+    assert reader.topics() == ["T", "U"]
+    assert reader.broker_names() == {"broker-a"}
+    assert reader.offsets_at({Q0: FIRST_STORED_MS + 4}) == {Q0: 4}
+    assert reader.offsets_at({Q0: FIRST_STORED_MS + 400}) == {Q0: 10}
+
+
+def test_brokers_leave_out_what_the_filter_does_not_want(broker: FakeBroker):
+    broker.fill("T", 1, 1000, tags=[b"x", *[b"y"] * 98, b"x2"])
+    reader = QueueReader([broker.address], group="G", pull_filter=PullFilter("x || z"))
+    stretches = list(reader.read(Q0, 50, 950))
+    found = [message.queue_offset for each in stretches for message in decode_records(each.body)]
+    assert [offset for offset in found if offset < 950] == [
+        offset for offset in range(50, 950) if offset % 100 in (0, 99)
+    ]
+    assert stretches[-1].end <= 950
+    assert set(broker.subscriptions) == {("TAG", "x || z")}
+    reader.close()
+
+
+def test_filter_that_a_broker_does_not_take_is_its_refusal(broker: FakeBroker):
+    broker.fill("T", 1, 1)
+    broker.refuses_sql = True
+    reader = QueueReader([broker.address], group="G", pull_filter=PullFilter("a = 1", "SQL92"))
+    with pytest.raises(BrokerError, match="no filter by SQL92"):
+        reader.probe(reader.queues("T")[0])
+    reader.close()
+
+
+def test_slave_that_is_behind_is_asked_again(broker: FakeBroker, reader: QueueReader, pauses: list[float]):
+    """After its master is gone; what it does not have yet is not lost."""
+    broker.fill("T", 1, 40)
+    broker.is_slave = True
+    reader.queues("T")
+    stretches = reader.read(Q0, 0, 50)
+    seen = [next(stretches), next(stretches)]
+    pause = pauses.append
+
+    def catch_up(seconds: float) -> None:
+        pause(seconds)
+        broker.fill("T", 1, 10)
+
+    reader.cluster._sleep = catch_up
+    seen += stretches
+    assert [m.queue_offset for each in seen for m in decode_records(each.body)] == list(range(50))
+    assert len(pauses) == 1
+
+
+def test_topic_is_forgotten_with_its_only_broker(
+    broker: FakeBroker, reader: QueueReader, pauses: list[float]
+):
+    """Name servers know no route while the broker restarts."""
+    broker.fill("T", 1, 100)
+    stretches = reader.read(Q0, 0, 100)
+    seen = [next(stretches)]
+    held = broker.queues.pop(Q0)
+    reader.cluster.disconnect("broker-a")
+    reader.cluster._sleep = lambda seconds: (pauses.append(seconds), broker.queues.setdefault(Q0, held))[0]
+    seen += reader.read(Q0, seen[0].end, 100)
+    assert [m.queue_offset for each in seen for m in decode_records(each.body)] == list(range(100))
+    assert len(pauses) == 1
+
+
+def test_offsets_for_displays_of_lag(broker: FakeBroker, reader: QueueReader):
+    broker.fill("T", 2, 5)
+    queues = reader.queues("T")
+    reader.commit("watched", {queues[0]: 3, queues[1]: 5})
+    reader.max_offsets(queues)  # Answered after the commits on the same connection.
+    assert broker.committed == {"watched": {queues[0]: 3, queues[1]: 5}}
+    assert reader.group_members("watched", queues) == 0
+    broker.members["watched"] = ["a", "b"]
+    assert reader.group_members("watched", queues) == 2

@@ -52,7 +52,7 @@ def test_queue_reader_gives_exactly_the_stretches_asked_for(cluster: Cluster, to
 
 
 def test_batch(cluster: Cluster, topic: str, spark: "SparkSession") -> None:
-    options = {"subscribe": topic, "namesrv": cluster.namesrv, "includeProperties": "true"}
+    options = {"subscribe": topic, "namesrv": cluster.namesrv, "includeHeaders": "true"}
     rows = spark.read.format("rocketmq").options(**options).load().collect()
     by_key = {row.key: row for row in rows}
     assert len(rows) == len(by_key) == MESSAGES + 1

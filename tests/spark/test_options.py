@@ -3,46 +3,158 @@
 import pytest
 
 from libramq.errors import ConfigError
-from libramq.spark.options import SourceOptions
+from libramq.message.queue import MessageQueue
+from libramq.spark.boundary import EARLIEST, LATEST, Boundary
+from libramq.spark.positions import Bounds
+from libramq.spark.source_options import KNOWN, SourceOptions
+
+T = {"subscribe": "T"}
+Q0, Q1 = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
 
 
 def test_names_in_any_case():
     """Spark hands over a mapping whose plain copy has lower-case names."""
-    options = SourceOptions.parse({"SUBSCRIBE": "B, A,B", "maxoffsetspertrigger": "5", "NameSrv": "h:1;i:2"})
-    assert options.topics == ("A", "B")
+    options = SourceOptions.parse(
+        {
+            "SUBSCRIBE": "B, A,B",
+            "maxoffsetspertrigger": "5",
+            "NameSrv": "h:1;i:2",
+            "ROCKETMQ.mqclientapitimeout": "7",
+        }
+    )
+    assert options.subscription.topics == ("A", "B")
     assert options.max_offsets_per_trigger == 5
-    assert options.namesrv == ("h:1", "i:2")
+    assert options.connection.namesrv == ("h:1", "i:2")
+    assert options.connection.timeout_ms == 7
+
+
+def test_every_option_is_explained():
+    import libramq.spark.source_options as module
+
+    for name in KNOWN:
+        assert name in (module.__doc__ or "")
 
 
 def test_defaults(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
-    options = SourceOptions.parse({"subscribe": "T"})
-    assert options.namesrv == ("127.0.0.1:9876",)
-    assert (options.fail_on_data_loss, options.include_body, options.include_properties) == (
-        True,
-        True,
-        False,
-    )
+    options = SourceOptions.parse(T)
+    assert options.connection.namesrv == ("127.0.0.1:9876",)
+    assert options.connection.group == "TOOLS_CONSUMER"
+    assert (options.fail_on_data_loss, options.include_body, options.include_headers) == (True, True, False)
+    assert options.max_trigger_delay_ms == 15 * 60 * 1000
+    assert (options.starting_batch.default, options.starting_stream.default) == (EARLIEST, LATEST)
     monkeypatch.setenv("NAMESRV_ADDR", "ns:9876")
-    assert SourceOptions.parse({"subscribe": "T"}).namesrv == ("ns:9876",)
+    assert SourceOptions.parse(T).connection.namesrv == ("ns:9876",)
+
+
+def test_group_of_a_prefix_is_the_same_after_a_restart():
+    """Brokers keep every group they have ever seen."""
+    first, again, other = (
+        SourceOptions.parse({"subscribe": topic, "groupIdPrefix": "night"}).connection.group
+        for topic in "TTU"
+    )
+    assert first == again != other
+    assert first.startswith("night-")
+    assert SourceOptions.parse({**T, "groupIdPrefix": "night", "groupId": "day"}).connection.group == "day"
+
+
+def test_assign():
+    options = SourceOptions.parse({"assign": '{"T": {"b": [1, 0, 1], "a": [2]}}'})
+    assert options.subscription.assigned == (
+        MessageQueue("T", "a", 2),
+        MessageQueue("T", "b", 0),
+        MessageQueue("T", "b", 1),
+    )
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({}, "subscribe"),
-        ({"subscribe": " , "}, "no topic"),
-        ({"subscribe": "../x"}, r"\.\./x"),
-        ({"subscribe": "T", "startingOffset": "earliest"}, "did you mean startingOffsets"),
-        ({"subscribe": "T", "path": "/data"}, "there are: subscribe"),
-        ({"subscribe": "T", "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger='0'"),
-        ({"subscribe": "T", "maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger='many'"),
-        ({"subscribe": "T", "failOnDataLoss": "no"}, "failOnDataLoss='no': give true or false"),
-        ({"subscribe": "T", "startingOffsets": "first"}, "startingOffsets='first'"),
-        ({"subscribe": "T", "endingOffsets": "earliest"}, "would read nothing"),
-        ({"subscribe": "T", "namesrv": "nonsense"}, "'nonsense' is not an address"),
+        ({}, "exactly one of subscribe, subscribePattern, assign, and got none"),
+        ({**T, "assign": "{}"}, "got subscribe and assign"),
+        ({"subscribe": " , "}, "names no topic"),
+        ({"subscribe": "../x"}, r"subscribe='../x'.*\.\./x"),
+        ({"subscribePattern": "("}, "subscribePattern='\\(' is no regular expression"),
+        ({"assign": "[1]"}, 'assign=.*{"Flights": {"broker-a": \\[0, 1\\]}}'),
+        ({"assign": '{"T": {"a": ["0"]}}'}, "assign="),
+        ({**T, "startingOffset": "earliest"}, "did you mean startingOffsets"),
+        ({**T, "includeProperties": "true"}, "did you mean includeHeaders"),
+        ({**T, "kafka.bootstrap.servers": "h:1"}, "did you mean namesrv"),
+        ({**T, "kafka.group.id": "g"}, "did you mean groupId"),
+        ({**T, "path": "/data"}, "there are: subscribe"),
+        ({**T, "rocketmq.tls.enable": "true"}, "no option rocketmq.tls.enable"),
+        ({**T, "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger='0'"),
+        ({**T, "maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger='many': give a whole number from 1"),
+        ({**T, "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "minOffsetsPerTrigger=9 is above"),
+        ({**T, "maxTriggerDelay": "soon"}, "maxTriggerDelay='soon': give a duration like"),
+        ({**T, "failOnDataLoss": "no"}, "failOnDataLoss='no': give true or false"),
+        ({**T, "startingOffsets": "first"}, "startingOffsets='first'"),
+        ({**T, "endingOffsets": "earliest"}, "would read nothing"),
+        ({**T, "endingOffsets": '{"T": {"a": {"0": -2}}}'}, "would read nothing"),
+        ({**T, "startingTimestamp": "-1"}, "startingTimestamp='-1': give a whole number from 0"),
+        ({**T, "startingOffsetsByTimestamp": "5"}, "startingOffsetsByTimestamp='5': give JSON with millisec"),
+        ({**T, "startingOffsetsByTimestampStrategy": "warn"}, "give error or latest"),
+        ({**T, "namesrv": "nonsense"}, "'nonsense' is not an address"),
+        ({**T, "groupId": "a b"}, "groupId='a b'"),
+        ({**T, "tags": "||"}, "names no tag"),
+        ({**T, "tags": "a", "sql": "b = 1"}, "one of them"),
+        ({**T, "store": "/data", "namesrv": "h:1"}, "give one of them"),
     ],
 )
 def test_wrong_ones(given: dict[str, str], says: str):
     with pytest.raises(ConfigError, match=says):
         SourceOptions.parse(given)
+
+
+def test_options_of_the_other_kind_of_query():
+    with pytest.raises(ConfigError, match=r"latest \(-1\): a batch query begins at messages that are there"):
+        SourceOptions.parse({**T, "startingOffsets": "latest"}).check_batch()
+    with pytest.raises(ConfigError, match="batch query begins"):
+        SourceOptions.parse({**T, "startingOffsets": '{"T": {"a": {"0": -1}}}'}).check_batch()
+    with pytest.raises(ConfigError, match="endingTimestamp is for batch queries"):
+        SourceOptions.parse({**T, "endingTimestamp": "5"}).check_stream()
+
+
+class TestBoundary:
+    bounds = {Q0: Bounds(minimum=10, maximum=20), Q1: Bounds(minimum=0, maximum=7)}
+
+    def resolve(self, text: str) -> dict[MessageQueue, int]:
+        boundary = SourceOptions.parse({**T, "startingOffsets": text}).starting
+        assert isinstance(boundary, Boundary)
+        return boundary.resolve(self.bounds, lambda times_ms: {})
+
+    def test_words(self):
+        assert self.resolve("earliest") == {Q0: 10, Q1: 0}
+        assert self.resolve(" Latest") == {Q0: 20, Q1: 7}
+
+    @pytest.mark.parametrize("text", ['{"T": {"a": {"1": 3}}}', '{"T:a:1": 3}'])
+    def test_json_by_queue_and_the_rest_at_the_default(self, text: str):
+        """Nested as in Spark's Kafka source, or flat as in checkpoints."""
+        assert self.resolve(text) == {Q0: 10, Q1: 3}
+
+    def test_both_ends(self):
+        assert self.resolve('{"T": {"a": {"0": -1, "1": -2}}}') == {Q0: 20, Q1: 0}
+
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "",
+            "sometimes",
+            "[1]",
+            "{",
+            '{"T:a:0": 1.5}',
+            '{"T:a:0": true}',
+            '{"T:a:0": -3}',
+            '{"T:a:0": "12"}',
+            '{"T": {"a": {"x": 1}}}',
+            '{"T": {"a": 1}}',
+            "[" * 100_000,
+        ],
+    )
+    def test_anything_else_says_what_is_allowed(self, text: str):
+        with pytest.raises(ConfigError, match=r"startingOffsets=.*earliest, latest, or JSON"):
+            self.resolve(text)
+
+    def test_unknown_queue_is_named(self):
+        with pytest.raises(ConfigError, match=r"startingOffsets names T:a:9.*there are T:a:0, T:a:1"):
+            self.resolve('{"T:a:9": 3}')

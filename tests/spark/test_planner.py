@@ -2,33 +2,47 @@
 
 import logging
 import pickle
+from collections.abc import Mapping
 
 import pytest
 
-from libramq.errors import ConnectFailed, LibraError, RouteNotFound
+from libramq.errors import ConfigError, ConnectFailed, LibraError, NameServerUnavailable, RouteNotFound
 from libramq.message.queue import MessageQueue
-from libramq.spark.options import SourceOptions
-from libramq.spark.planner import ASK_EVERY_MS, ROUTE_EVERY_MS, Planner
-from libramq.spark.positions import Boundary, Range
+from libramq.spark.planner import ASK_EVERY_MS, ROUTE_EVERY_MS, Planner, QueuesGone
+from libramq.spark.positions import Range
+from libramq.spark.source_options import SourceOptions
 
-LATEST = Boundary(default="latest", by_queue={})
 A0, A1 = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
 B0 = MessageQueue("T", "b", 0)
 
 
 class Brokers:
-    """Queues with a minimum and a maximum, that a test moves."""
+    """Queues with a minimum and a maximum, that a test moves. Message n was stored at n ms."""
 
     def __init__(self, bounds: dict[MessageQueue, tuple[int, int]]) -> None:
         self.bounds = bounds
         self.silent: set[str] = set()
-        self.no_route = False
+        self.slaves: set[str] = set()
+        self.registered = {queue.broker_name for queue in bounds}
+        self.no_route = self.is_name_server_away = False
         self.questions = 0
 
+    def topics(self) -> list[str]:
+        return sorted({queue.topic for queue in self.bounds})
+
     def queues(self, topic: str) -> list[MessageQueue]:
-        if self.no_route:
+        if self.is_name_server_away:
+            raise NameServerUnavailable(topic)
+        found = [queue for queue in self.bounds if queue.topic == topic]
+        if self.no_route or not found:
             raise RouteNotFound(topic)
-        return [queue for queue in self.bounds if queue.topic == topic]
+        return found
+
+    def broker_names(self) -> set[str]:
+        return self.registered
+
+    def is_slave(self, broker_name: str) -> bool:
+        return broker_name in self.slaves
 
     def max_offsets(self, queues: list[MessageQueue]) -> dict[MessageQueue, int]:
         self.questions += 1
@@ -37,10 +51,13 @@ class Brokers:
     def min_offsets(self, queues: list[MessageQueue]) -> dict[MessageQueue, int]:
         return {queue: self.bounds[queue][0] for queue in queues}
 
+    def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        return {queue: min(time_ms, self.bounds[queue][1]) for queue, time_ms in times_ms.items()}
+
     def reachable_max_offsets(
         self, queues: list[MessageQueue]
     ) -> tuple[dict[MessageQueue, int], list[LibraError]]:
-        there = [queue for queue in queues if queue.broker_name not in self.silent]
+        there = [queue for queue in queues if queue.broker_name not in self.silent and queue in self.bounds]
         return self.max_offsets(there), [ConnectFailed(name) for name in sorted(self.silent)]
 
 
@@ -68,16 +85,16 @@ def planner(brokers: Brokers, time: Time, **options: str) -> Planner:
 def test_latest_is_the_same_however_often_spark_asks(brokers: Brokers, time: Time):
     """Spark asks again after the offset log is written; an answer that moved would lose what lies between."""
     plan = planner(brokers, time)
-    first = plan.initial(LATEST)
+    first = plan.initial()
     brokers.bounds[A0] = (0, 99)
-    assert plan.initial(LATEST) == first == {A0: 10, A1: 20}
+    assert plan.initial() == first == {A0: 10, A1: 20}
 
 
 def test_target_of_available_now_does_not_move(brokers: Brokers, time: Time):
     plan = planner(brokers, time, startingOffsets="earliest")
     plan.fix_target()
     brokers.bounds[A0] = (0, 99)
-    end = plan.next_end(plan.initial(LATEST), None)
+    end = plan.next_end(plan.initial(), None)
     assert end == {A0: 10, A1: 20}
     time.now_ms += ASK_EVERY_MS
     assert plan.next_end(end, None) == end
@@ -121,7 +138,7 @@ def test_silent_broker_stands_still_and_the_others_go_on(
 def test_name_server_that_is_away_does_not_stop_a_running_query(brokers: Brokers, time: Time):
     plan = planner(brokers, time)
     plan.next_end({A0: 0, A1: 0}, None)
-    brokers.no_route = True
+    brokers.is_name_server_away = True
     time.now_ms += ROUTE_EVERY_MS
     assert plan.next_end({A0: 0, A1: 0}, None) == {A0: 10, A1: 20}
 
@@ -129,15 +146,148 @@ def test_name_server_that_is_away_does_not_stop_a_running_query(brokers: Brokers
 def test_missing_topic_stops_a_new_query(brokers: Brokers, time: Time):
     brokers.no_route = True
     with pytest.raises(RouteNotFound):
-        planner(brokers, time).initial(LATEST)
+        planner(brokers, time).initial()
 
 
-def test_start_behind_its_end_reads_nothing_and_says_so(
-    brokers: Brokers, time: Time, caplog: pytest.LogCaptureFixture
+def test_queue_that_was_cut_fails_or_goes_on_from_its_end(brokers: Brokers, time: Time):
+    """Its topic was made anew, or its broker lost its tail: what comes next has numbers we have seen."""
+    with pytest.raises(
+        QueuesGone, match=r"queue T:a:0 ends at 10 and was read up to 99.*failOnDataLoss=false"
+    ):
+        planner(brokers, time).next_end({A0: 99, A1: 20}, None)
+    lenient = planner(brokers, time, failOnDataLoss="false")
+    start = {A0: 99, A1: 15}
+    end = lenient.next_end(start, None)
+    assert end == {A0: 10, A1: 20}
+    assert lenient.ranges(start, end) == [Range(A1, 15, 20)]
+    brokers.bounds[A0] = (0, 12)
+    time.now_ms += ASK_EVERY_MS
+    assert lenient.ranges(end, lenient.next_end(end, None)) == [Range(A0, 10, 12)]
+
+
+def test_slave_that_is_behind_its_master_is_waited_for(brokers: Brokers, time: Time):
+    brokers.slaves = {"a"}
+    assert planner(brokers, time).next_end({A0: 99, A1: 20}, None) == {A0: 99, A1: 20}
+
+
+@pytest.mark.parametrize("option", [{"subscribe": "T"}, {"subscribePattern": "T|U"}])
+def test_queue_that_went_away_fails_or_is_left_where_it_was(
+    brokers: Brokers, time: Time, option: dict[str, str]
 ):
-    with caplog.at_level(logging.WARNING):
-        assert planner(brokers, time).ranges({A0: 3708}, {A0: 3685}) == []
-    assert "T:a:0 starts at 3708" in caplog.text
+    start = {A0: 10, A1: 20}
+    del brokers.bounds[A1]
+    with pytest.raises(QueuesGone, match="queue T:a:1 is gone"):
+        Planner(SourceOptions.parse(option), brokers, time).next_end(start, None)
+    lenient = Planner(SourceOptions.parse({**option, "failOnDataLoss": "false"}), brokers, time)
+    brokers.bounds[A0] = (0, 12)
+    assert lenient.next_end(start, None) == {A0: 12, A1: 20}
+
+
+def test_queue_whose_broker_is_away_is_not_gone(brokers: Brokers, time: Time):
+    """Name servers forget a broker with its connection, and its queues with it."""
+    brokers.bounds[B0] = (0, 7)
+    start = {A0: 10, A1: 20, B0: 7}
+    plan = planner(brokers, time)
+    assert plan.next_end(start, None) == start
+    b0 = brokers.bounds.pop(B0)
+    for away in ({"a"}, set[str]()):  # The broker alone; then all of them.
+        brokers.registered = away
+        time.now_ms += ROUTE_EVERY_MS
+        assert plan.next_end(start, None) == start
+    brokers.registered = {"a", "b"}
+    brokers.bounds[B0] = (b0[0], 9)
+    time.now_ms += ROUTE_EVERY_MS
+    assert plan.next_end(start, None) == {**start, B0: 9}
+
+
+def test_topics_that_are_no_longer_subscribed_keep_their_place(brokers: Brokers, time: Time):
+    other = MessageQueue("Other", "a", 0)
+    assert planner(brokers, time).next_end({A0: 10, A1: 20, other: 5}, None) == {A0: 10, A1: 20, other: 5}
+
+
+def test_little_is_left_until_it_is_enough_or_time_is_up(brokers: Brokers, time: Time):
+    plan = planner(brokers, time, minOffsetsPerTrigger="50", maxTriggerDelay="10s")
+    start = plan.next_end({A0: 0, A1: 0}, None, 50)
+    assert start == {A0: 10, A1: 20}  # The first batch of a run never waits.
+    brokers.bounds[A0] = (0, 59)
+    time.now_ms += 1_000
+    assert plan.next_end(start, None, 50) == start
+    brokers.bounds[A0] = (0, 60)
+    time.now_ms += 1_000
+    assert plan.next_end(start, None, 50) == {A0: 60, A1: 20}
+    brokers.bounds[A0] = (0, 61)
+    time.now_ms += 9_999
+    assert plan.next_end({A0: 60, A1: 20}, None, 50) == {A0: 60, A1: 20}
+    time.now_ms += ASK_EVERY_MS
+    assert plan.next_end({A0: 60, A1: 20}, None, 50) == {A0: 61, A1: 20}
+
+
+def test_available_now_does_not_wait_for_more(brokers: Brokers, time: Time):
+    plan = planner(brokers, time, minOffsetsPerTrigger="50")
+    plan.fix_target()
+    first = plan.next_end({A0: 0, A1: 0}, 5, 50)
+    assert plan.next_end(first, 5, 50) != first
+
+
+def test_topics_of_a_pattern_come_and_go(brokers: Brokers, time: Time):
+    brokers.bounds |= {MessageQueue("%RETRY%T", "a", 0): (0, 1), MessageQueue("rmq_sys_T", "a", 0): (0, 1)}
+    plan = Planner(SourceOptions.parse({"subscribePattern": ".*T.*"}), brokers, time)
+    start = plan.initial()
+    assert start == {A0: 10, A1: 20}
+    new = MessageQueue("T2", "a", 0)
+    brokers.bounds[new] = (3, 9)
+    time.now_ms += ROUTE_EVERY_MS
+    assert plan.next_end(start, None) == {**start, new: 3}
+
+
+def test_assigned_queues_alone(brokers: Brokers, time: Time):
+    plan = Planner(SourceOptions.parse({"assign": '{"T": {"a": [1]}}'}), brokers, time)
+    assert plan.initial() == {A1: 20}
+    with pytest.raises(ConfigError, match="assign names T:a:7, which does not exist; there are T:a:0, T:a:1"):
+        Planner(SourceOptions.parse({"assign": '{"T": {"a": [1, 7]}}'}), brokers, time).initial()
+
+
+class TestTimes:
+    def test_start_at_a_time(self, brokers: Brokers, time: Time):
+        assert planner(brokers, time, startingTimestamp="7").initial() == {A0: 7, A1: 7}
+
+    def test_time_goes_before_times_by_queue_and_those_before_offsets(self, brokers: Brokers, time: Time):
+        by_queue = {"startingOffsetsByTimestamp": '{"T": {"a": {"0": 4}}}', "startingOffsets": "latest"}
+        assert planner(brokers, time, **by_queue).initial() == {A0: 4, A1: 0}
+        assert planner(brokers, time, startingTimestamp="7", **by_queue).initial() == {A0: 7, A1: 7}
+
+    def test_nothing_as_young(self, brokers: Brokers, time: Time):
+        with pytest.raises(
+            ConfigError, match="startingTimestamp: queue T:a:0 has no message stored at 15 ms"
+        ):
+            planner(brokers, time, startingTimestamp="15").initial()
+        latest = {"startingOffsetsByTimestampStrategy": "latest", "startingTimestamp": "15"}
+        assert planner(brokers, time, **latest).initial() == {A0: 10, A1: 15}
+
+    def test_batch_between_times(self, brokers: Brokers, time: Time):
+        plan = planner(brokers, time, startingTimestamp="3", endingTimestamp="12")
+        assert plan.batch_ranges() == [Range(A0, 3, 10), Range(A1, 3, 12)]
+
+
+def test_offsets_out_of_range_name_their_option(brokers: Brokers, time: Time):
+    with pytest.raises(ConfigError, match="startingOffsets: queue T:a:0 ends at 10, 11 is beyond"):
+        planner(brokers, time, startingOffsets='{"T": {"a": {"0": 11}}}').initial()
+    with pytest.raises(ConfigError, match="endingOffsets: queue T:a:1 ends at 20, 21 is beyond"):
+        planner(brokers, time, endingOffsets='{"T": {"a": {"1": 21}}}').batch_ranges()
+
+
+def test_batch_says_before_it_starts_that_messages_are_lost(brokers: Brokers, time: Time):
+    brokers.bounds[A0] = (5, 10)
+    start = '{"T": {"a": {"0": 2}}}'
+    with pytest.raises(QueuesGone, match="no longer holds the messages from offset 2 to 5"):
+        planner(brokers, time, startingOffsets=start).batch_ranges()
+    lenient = planner(brokers, time, startingOffsets=start, failOnDataLoss="false")
+    assert lenient.batch_ranges() == [Range(A0, 5, 10), Range(A1, 0, 20)]
+
+
+def test_pattern_that_matches_nothing_fails_a_batch(brokers: Brokers, time: Time):
+    with pytest.raises(ConfigError, match=r"subscribePattern=X.*: there is no such topic"):
+        Planner(SourceOptions.parse({"subscribePattern": "X.*"}), brokers, time).batch_ranges()
 
 
 def test_batch_reads_from_boundary_to_boundary(brokers: Brokers, time: Time):

@@ -9,18 +9,15 @@ from hypothesis import strategies as st
 from libramq.errors import ConfigError
 from libramq.message.queue import MessageQueue
 from libramq.spark.positions import (
-    ROWS_WORTH_A_TASK,
-    Boundary,
     Bounds,
     Range,
-    from_offset,
+    StreamOffset,
+    lags,
     next_end,
-    queue_of_key,
     ranges_between,
     share,
-    tasks,
-    to_offset,
 )
+from libramq.spark.queue_json import queue_of_key
 
 Q0, Q1, Q2 = (MessageQueue("Flights", "broker-a", number) for number in range(3))
 B0 = MessageQueue("Flights", "10.0.0.1:10911", 0)
@@ -40,16 +37,22 @@ def upto(**maximums: int) -> dict[MessageQueue, Bounds]:
 class TestOffsetText:
     @given(positions)
     def test_comes_back(self, given_positions: dict[MessageQueue, int]):
-        assert from_offset(json.loads(json.dumps(to_offset(given_positions)))) == given_positions
+        offset = StreamOffset(given_positions)
+        assert StreamOffset.decode(json.loads(json.dumps(offset.encode()))) == offset
+        first = StreamOffset(given_positions, began=given_positions)
+        assert StreamOffset.decode(json.loads(json.dumps(first.encode()))) == first
 
     @given(positions)
     def test_same_positions_are_the_same_text(self, given_positions: dict[MessageQueue, int]):
         """Spark compares the text: another order would look like new data, and empty batches would spin."""
         backwards = dict(reversed(given_positions.items()))
-        assert json.dumps(to_offset(given_positions)) == json.dumps(to_offset(backwards))
+        assert json.dumps(StreamOffset(given_positions).encode()) == json.dumps(
+            StreamOffset(backwards).encode()
+        )
 
     def test_looks(self):
-        assert json.dumps(to_offset({Q1: 5, Q0: 3})) == '{"Flights:broker-a:0": 3, "Flights:broker-a:1": 5}'
+        offset = StreamOffset({Q1: 5, Q0: 3})
+        assert json.dumps(offset.encode()) == '{"Flights:broker-a:0": 3, "Flights:broker-a:1": 5}'
 
     def test_broker_names_may_hold_colons(self):
         assert queue_of_key("Flights:10.0.0.1:10911:0") == B0
@@ -58,43 +61,6 @@ class TestOffsetText:
     def test_other_keys_are_refused(self, key: str):
         with pytest.raises(ConfigError, match="TOPIC:BROKER:QUEUE"):
             queue_of_key(key)
-
-
-class TestBoundary:
-    bounds = {Q0: Bounds(minimum=10, maximum=20), Q1: Bounds(minimum=0, maximum=7)}
-
-    def resolve(self, text: str) -> dict[MessageQueue, int]:
-        boundary = Boundary.parse(text, option="startingOffsets", default="earliest")
-        return boundary.resolve(self.bounds, option="startingOffsets")
-
-    def test_words(self):
-        assert self.resolve("earliest") == {Q0: 10, Q1: 0}
-        assert self.resolve(" Latest") == {Q0: 20, Q1: 7}
-
-    def test_json_by_queue_and_the_rest_at_the_default(self):
-        assert self.resolve('{"Flights:broker-a:1": 3}') == {Q0: 10, Q1: 3}
-        assert self.resolve('{"Flights:broker-a:0": -1, "Flights:broker-a:1": -2}') == {Q0: 20, Q1: 0}
-
-    @pytest.mark.parametrize(
-        "text",
-        [
-            "",
-            "sometimes",
-            "[1]",
-            "{",
-            '{"Flights:broker-a:0": 1.5}',
-            '{"Flights:broker-a:0": true}',
-            '{"Flights:broker-a:0": -3}',
-            '{"Flights:broker-a:0": "12"}',
-        ],
-    )
-    def test_anything_else_says_what_is_allowed(self, text: str):
-        with pytest.raises(ConfigError, match=r"startingOffsets=.*earliest"):
-            self.resolve(text)
-
-    def test_unknown_queue_is_named(self):
-        with pytest.raises(ConfigError, match="startingOffsets names Flights:broker-a:9"):
-            self.resolve('{"Flights:broker-a:9": 3}')
 
 
 class TestNextEnd:
@@ -151,6 +117,12 @@ class TestNextEnd:
         assert position == maximums
 
 
+def test_lags_are_those_of_started_queues_up_to_the_target():
+    bounds = upto(q0=10, q1=5, q2=7)
+    assert lags({Q0: 4, Q1: 5}, bounds) == {Q0: 6}
+    assert lags({Q0: 4, Q1: 5}, bounds, {Q0: 6}) == {Q0: 2}
+
+
 class TestShare:
     def test_in_proportion_to_what_waits(self):
         assert share({Q0: 100, Q1: 300}, 40) == {Q0: 10, Q1: 30}
@@ -170,7 +142,7 @@ class TestShare:
 
 class TestRanges:
     def test_start_behind_the_end_is_empty(self):
-        """Restarted before its first batch was done, with startingOffsets=latest."""
+        """A queue that was cut."""
         assert ranges_between({Q0: 3708, Q1: 0}, {Q0: 3685, Q1: 2}) == [Range(Q1, 0, 2)]
 
     def test_queue_without_a_start_begins_at_its_minimum(self):
@@ -178,38 +150,3 @@ class TestRanges:
 
     def test_queue_that_stood_still_is_not_read(self):
         assert ranges_between({Q0: 9}, {Q0: 9}) == []
-
-
-class TestTasks:
-    def test_few_rows_make_one_task(self):
-        ranges = [Range(MessageQueue("T", "b", number), 0, 10) for number in range(16)]
-        assert tasks(ranges, parallelism=8) == [ranges]
-
-    def test_nothing_makes_none(self):
-        assert tasks([], parallelism=4) == []
-
-    def test_many_rows_make_as_many_tasks_as_can_run(self):
-        ranges = [Range(MessageQueue("T", "b", number), 0, ROWS_WORTH_A_TASK) for number in range(16)]
-        grouped = tasks(ranges, parallelism=4)
-        assert [sum(part.row_count for part in group) for group in grouped] == [4 * ROWS_WORTH_A_TASK] * 4
-
-    def test_one_large_queue_is_split(self):
-        grouped = tasks([Range(Q0, 7, 7 + 10 * ROWS_WORTH_A_TASK)], parallelism=2)
-        assert [sum(part.row_count for part in group) for group in grouped] == [5 * ROWS_WORTH_A_TASK] * 2
-
-    @given(
-        st.dictionaries(queues, st.tuples(st.integers(0, 10**6), st.integers(1, 10**6)), max_size=30),
-        st.integers(1, 16),
-    )
-    def test_every_message_is_in_exactly_one_task(self, spans, parallelism):
-        ranges = [Range(queue, start, start + count) for queue, (start, count) in spans.items()]
-        grouped = tasks(ranges, parallelism=parallelism)
-        assert len(grouped) <= parallelism
-        parts = sorted(part for group in grouped for part in group)
-        for whole in ranges:
-            position = whole.start
-            for part in parts:
-                if part.queue == whole.queue:
-                    assert part.start == position
-                    position = part.end
-            assert position == whole.end

@@ -8,11 +8,11 @@ import pytest
 
 from libramq.message.queue import MessageQueue
 from libramq.spark.columns import FIELDS, arrow_schema
-from libramq.spark.options import SourceOptions
-from libramq.spark.positions import from_offset
+from libramq.spark.positions import StreamOffset
 from libramq.spark.schema import COLUMNS, ddl
+from libramq.spark.source_options import SourceOptions
 
-from ..client.fake_broker import FakeBroker, serving
+from ..client.fake_broker import FIRST_STORED_MS, FakeBroker, serving
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -104,7 +104,7 @@ class TestTypes:
         assert "`body`" in ddl(SourceOptions.parse({"subscribe": "T"}))
         assert "properties" not in ddl(SourceOptions.parse({"subscribe": "T"}))
         assert "body" not in ddl(SourceOptions.parse({"subscribe": "T", "includeBody": "false"}))
-        assert "properties" in ddl(SourceOptions.parse({"subscribe": "T", "includeProperties": "true"}))
+        assert "properties" in ddl(SourceOptions.parse({"subscribe": "T", "includeHeaders": "true"}))
 
 
 class TestBatch:
@@ -114,7 +114,7 @@ class TestBatch:
     def test_columns(self, spark: "SparkSession", broker: FakeBroker):
         from pyspark.sql import functions as f
 
-        frame = table(spark, broker, includeProperties="true").where("queueId = 2 and offset = 7")
+        frame = table(spark, broker, includeHeaders="true").where("queueId = 2 and offset = 7")
         (row,) = frame.select(
             "*", f.unix_millis("timestamp").alias("stored"), f.unix_millis("bornTimestamp").alias("born")
         ).collect()
@@ -148,6 +148,55 @@ class TestBatch:
         with pytest.raises(Exception, match="no longer holds the messages from offset 10 to 50"):
             table(spark, broker, startingOffsets=start).count()
         assert table(spark, broker, startingOffsets=start, failOnDataLoss="false").count() == 350
+
+    def test_tags_are_left_out_by_the_broker_and_compared_exactly(
+        self, spark: "SparkSession", broker: FakeBroker
+    ):
+        broker.fill("Tagged", 2, 200, tags=[b"red", b"rose", b"blue", b"green"])
+        frame = table(spark, broker, subscribe="Tagged", tags="red || blue")
+        assert {row.tag: row["count"] for row in frame.groupBy("tag").count().collect()} == {
+            "red": 100,
+            "blue": 100,
+        }
+        assert ("TAG", "red || blue") in broker.subscriptions
+
+    def test_refusal_of_sql_is_passed_on_before_a_task_starts(
+        self, spark: "SparkSession", broker: FakeBroker
+    ):
+        broker.refuses_sql = True
+        with pytest.raises(Exception, match="no filter by SQL92"):
+            table(spark, broker, sql="colour = 'red'").count()
+        assert len(broker.pulls) == 1
+
+    def test_pattern_and_assigned_queues(self, spark: "SparkSession", broker: FakeBroker):
+        broker.fill("T2", 1, 7)
+        given = options(broker)
+        del given["subscribe"]
+        read = spark.read.format("rocketmq").options(**given)
+        assert read.option("subscribePattern", "T.?").load().count() == 407
+        read = spark.read.format("rocketmq").options(**given)
+        assert read.option("assign", '{"T": {"broker-a": [1, 3]}}').load().count() == 200
+
+    def test_filters_are_pushed_down_behind_option_and_setting(
+        self, spark: "SparkSession", broker: FakeBroker
+    ):
+        """A reader that can do it makes Spark fail every query while its setting is off."""
+        from pyspark.sql import functions as f
+
+        where = (
+            (f.col("queueId") == 2)
+            & (f.col("offset") >= 10)
+            & (f.col("timestamp") < f.timestamp_millis(f.lit(FIRST_STORED_MS + 20)))
+        )
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+        with pytest.raises(Exception, match=r"filterPushdown\.enabled"):
+            table(spark, broker, pushdown="true").where(where).collect()
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+        assert [key[2:] for key in keys(table(spark, broker, pushdown="true").where(where))] == [
+            (2, offset) for offset in range(10, 20)
+        ]
+        assert broker.pulls == [(10, 10)]
+        assert table(spark, broker).where(where).count() == 10
 
     def test_wrong_option_is_named(self, spark: "SparkSession", broker: FakeBroker):
         with pytest.raises(Exception, match="did you mean startingOffsets"):
@@ -198,6 +247,55 @@ class TestStream:
         assert after.batches[1] == broken.batches[1]
         assert sorted(broken.batches[0] + after.rows) == all_keys(broker)
 
+    def test_crash_in_the_first_batch_of_a_stream_from_the_latest(
+        self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
+    ):
+        """Its start is not in the checkpoint yet, and where `latest` was is known to nobody else."""
+        idle, broken, after = Sink(), Sink(), Sink()
+        broken.break_at = 0
+        query = stream(spark, broker, broken, tmp_path)
+        with pytest.raises(Exception, match="broken on purpose"):
+            query.awaitTermination(WAIT_SECONDS)
+        before = all_keys(broker)
+        broker.fill("T", 4, 25)
+        finish(stream(spark, broker, after, tmp_path))
+        assert after.rows == sorted(set(all_keys(broker)) - set(before))
+        finish(stream(spark, broker, idle, tmp_path))
+        assert idle.rows == []
+
+    def test_once_ends_and_takes_everything(self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path):
+        sink = Sink()
+        source = spark.readStream.format("rocketmq").options(
+            **options(broker, startingOffsets="earliest", maxOffsetsPerTrigger="10")
+        )
+        writer = source.load().writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path))
+        finish(writer.trigger(once=True).start())
+        assert sink.rows == all_keys(broker)
+
+    def test_available_now_ends_although_queues_appear(
+        self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
+    ):
+        class Growing(Sink):
+            def __call__(self, frame: "DataFrame", batch_id: int) -> None:
+                super().__call__(frame, batch_id)
+                broker.fill("T", 4 + batch_id, 50)
+
+        sink, rest = Growing(), Sink()
+        before = all_keys(broker)
+        given = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "150"}
+        finish(stream(spark, broker, sink, tmp_path, **given))
+        assert sink.rows == before
+        finish(stream(spark, broker, rest, tmp_path, **given))
+        assert sorted(sink.rows + rest.rows) == all_keys(broker)
+
+    def test_broker_that_restarts_loses_and_repeats_nothing(
+        self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
+    ):
+        sink = Sink()
+        broker.hang_up_after = 5
+        finish(stream(spark, broker, sink, tmp_path, startingOffsets="earliest"))
+        assert sink.rows == all_keys(broker)
+
     def test_live_from_the_latest(self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path):
         sink = Sink()
         query = stream(spark, broker, sink, tmp_path, live=True)
@@ -221,4 +319,4 @@ class TestStream:
 
         finish(stream(spark, broker, Sink(), tmp_path, startingOffsets="earliest"))
         written = (tmp_path / "offsets" / "0").read_text().splitlines()[-1]
-        assert set(from_offset(json.loads(written)).values()) == {100}
+        assert set(StreamOffset.decode(json.loads(written)).positions.values()) == {100}

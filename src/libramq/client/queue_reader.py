@@ -6,48 +6,61 @@ disk) and the offsets of a queue are dense: the next pull can be sent before the
 
     ask [0,32) [32,64) [64,96) …  ──►  replies in that order; a short one is topped up before the next
 
+Ours gives as many messages as fit in REPLY_BYTES_MAX. With a filter nobody knows where a reply will end,
+so there is one pull at a time.
+
 Upstream: store/DefaultMessageStore.getMessage (limits), client/impl/consumer/PullAPIWrapper.java.
 """
 
+import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
-from libramq.clock import SystemClock
+from libramq.client.blocking_cluster import PASSING, PATIENCE_MS, BlockingCluster
 from libramq.codes import ResponseCode
-from libramq.errors import (
-    ConfigError,
-    ConnectFailed,
-    ConnectionLost,
-    LibraError,
-    NameServerUnavailable,
-    RemoteError,
-    RequestTimeout,
-    RouteNotFound,
-    SystemBusy,
-    TopicNotExist,
-)
+from libramq.errors import BrokerError, ConnectionLost, LibraError, RouteNotFound
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.route import TopicRouteData
 from libramq.remoting.headers import PullMessageHeader
-from libramq.rpc.broker_calls import PULL_SUBSCRIPTION, PullReply, max_offset, min_offset, pull_message
+from libramq.rpc.broker_calls import (
+    PULL_SUBSCRIPTION,
+    PullReply,
+    consumer_list,
+    max_offset,
+    min_offset,
+    pull_message,
+    search_offset,
+    update_consumer_offset,
+)
 from libramq.rpc.call import Call
-from libramq.rpc.name_server_calls import topic_route
 from libramq.transport.blocking import BlockingRemote
+from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
 
-T = TypeVar("T")
 Lost = Callable[[MessageQueue, int, int], None]
 
-PERM_READ: Final = 4  # PermName.java.
-CHUNK_MAX: Final = 1024  # Messages asked for in one pull; Apache answers 32, ours what fits.
-REPLY_BYTES_MAX: Final = 1024 * 1024  # A quarter of the largest body; one message is always given.
+CHUNK_MAX: Final = 4096  # Messages asked for in one pull; Apache answers 32, ours what fits.
+#: A quarter of the largest body (one message is always given), and above what Apache's clients ask for, which
+#: tells our broker to answer in bulk.
+REPLY_BYTES_MAX: Final = 1024 * 1024
 DEPTH: Final = 16  # Pulls in flight for one queue.
+IN_FLIGHT_BYTES: Final = 4 * REPLY_BYTES_MAX  # Fewer where replies are large: memory, and nothing gained.
 GROW_AFTER: Final = 64  # Full replies before more is asked for at once.
-TRIES: Final = 5
-PAUSES_SECONDS: Final = (0.1, 0.5, 1.0, 2.0)  # Between the tries: a broker that restarts is back by then.
-PASSING: Final = (ConnectFailed, ConnectionLost, RequestTimeout, SystemBusy)
+
+
+class PullFilter(NamedTuple):
+    """What brokers are to leave out. kind: TAG or SQL92, as in ExpressionType.java."""
+
+    expression: str = "*"
+    kind: str = "TAG"
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether nothing is left out."""
+        return self.expression == "*"
+
+
+EVERYTHING: Final = PullFilter()
 
 
 class MessagesLost(LibraError):
@@ -78,58 +91,88 @@ def refuse_loss(queue: MessageQueue, start: int, end: int) -> None:
 
 
 class QueueReader:
-    """Blocking and for one thread. Connections are made when needed and kept."""
+    """Blocking and for one thread; the parameters are those of `BlockingCluster`.
+
+    group: the consumer group brokers know the pulls by. pull_filter: what they leave out.
+    """
 
     def __init__(
         self,
         name_servers: Sequence[str],
         *,
         group: str,
+        pull_filter: PullFilter = EVERYTHING,
         timeout_ms: int = 10_000,
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        patience_ms: int = PATIENCE_MS,
         monotonic_ms: Callable[[], int] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        if not name_servers:
-            raise ConfigError("no name server given")
-        self._name_servers = list(name_servers)
+        self.cluster = BlockingCluster(
+            name_servers,
+            timeout_ms=timeout_ms,
+            connect_timeout_ms=connect_timeout_ms,
+            patience_ms=patience_ms,
+            monotonic_ms=monotonic_ms,
+            sleep=sleep,
+        )
         self._group = group
-        self._timeout_ms = timeout_ms
-        self._monotonic_ms = monotonic_ms or SystemClock().monotonic_ms
-        self._sleep = sleep
-        self._remotes: dict[str, BlockingRemote] = {}
-        self._addresses: dict[str, str] = {}  # Broker name → address.
+        self._filter = pull_filter
+
+    def topics(self) -> list[str]:
+        """The topics the name servers know, sorted."""
+        return self.cluster.topics()
+
+    def broker_names(self) -> set[str]:
+        """The brokers that are registered now."""
+        return self.cluster.broker_names()
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """The readable queues of a topic, as the name server knows them now."""
-        route = self._route(topic)
-        return sorted(
-            MessageQueue(topic, data.broker_name, queue_id)
-            for data in route.queue_datas
-            if data.perm & PERM_READ and data.broker_name in self._addresses
-            for queue_id in range(data.read_queue_nums)
-        )
+        return self.cluster.queues(topic)
 
     def max_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """The offset that the next message of each queue will get."""
-        return self._each(queues, max_offset)
+        return self.cluster.ask_patiently(queues, max_offset)
 
     def min_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """The offset of the oldest message of each queue."""
-        return self._each(queues, min_offset)
+        return self.cluster.ask_patiently(queues, min_offset)
+
+    def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """The first message of each queue stored at its time or later; the queue's end where none is."""
+        return self.cluster.ask_patiently(times_ms, lambda queue: search_offset(queue, times_ms[queue]))
 
     def reachable_max_offsets(
         self, queues: Iterable[MessageQueue]
     ) -> tuple[dict[MessageQueue, int], list[LibraError]]:
         """As `max_offsets`, without the queues of brokers that do not answer, and why they do not."""
-        found: dict[MessageQueue, int] = {}
-        failures: list[LibraError] = []
-        for broker_name, group in groupby(sorted(queues, key=_broker_name), key=_broker_name):
-            try:
-                found |= self._ask(list(group), max_offset)
-            except PASSING as error:
-                self._disconnect(broker_name)
-                failures.append(error)
-        return found, failures
+        return self.cluster.ask_reachable(queues, max_offset)
+
+    def is_slave(self, broker_name: str) -> bool:
+        """Whether a slave answers for a broker: it may be behind."""
+        return self.cluster.is_slave(broker_name)
+
+    def commit(self, group: str, positions: Mapping[MessageQueue, int]) -> None:
+        """Commit offsets for a group, one way: for displays of lag, not to be relied on."""
+        for queue, offset in positions.items():
+            call = update_consumer_offset(group, queue, offset, oneway=True)
+            self.cluster.broker(queue).send_oneway(call.command())
+
+    def group_members(self, group: str, queues: Iterable[MessageQueue]) -> int:
+        """How many members of a group are connected to the brokers of queues, counted once at each."""
+        count = 0
+        for queue in {queue.broker_name: queue for queue in queues}.values():
+            remote, call = self.cluster.broker(queue), consumer_list(group)
+            with contextlib.suppress(BrokerError):  # The group has none, or is not known.
+                count += len(self.cluster.finish(remote, call, self.cluster.start(remote, call)))
+        return count
+
+    def probe(self, queue: MessageQueue) -> None:
+        """Pull once: brokers that do not take the filter or the group say so."""
+        remote = self.cluster.broker(queue)
+        call = self._pull(queue, 0, 1)
+        self.cluster.finish(remote, call, self.cluster.start(remote, call))
 
     def read(
         self, queue: MessageQueue, start: int, end: int, *, lost: Lost = refuse_loss
@@ -140,65 +183,64 @@ class QueueReader:
         on behind the stretch.
         """
         position = start
-        failures = 0
+        pauses_ms = self.cluster.pauses_ms()
         while position < end:
             try:
                 for stretch in self._read_once(queue, position, end, lost):
-                    position, failures = stretch.end, 0
+                    position, pauses_ms = stretch.end, self.cluster.pauses_ms()
                     if stretch.body:
                         yield stretch
-            except PASSING:
-                failures += 1
-                if failures == TRIES:
+            except (*PASSING, RouteNotFound):  # Name servers forget a topic with its only broker.
+                self.cluster.disconnect(queue.broker_name)
+                pause_ms = next(pauses_ms, None)
+                if pause_ms is None:
                     raise
-                self._disconnect(queue.broker_name)
-                self._sleep(PAUSES_SECONDS[failures - 1])
+                self.cluster.pause(pause_ms)
 
     def close(self) -> None:
-        for remote in self._remotes.values():
-            remote.close()
-        self._remotes.clear()
+        """End all connections."""
+        self.cluster.close()
 
     def _read_once(self, queue: MessageQueue, start: int, end: int, lost: Lost) -> Iterator[Stretch]:
         """Over one connection. The first pull goes alone and tells what a reply holds."""
-        remote = self._broker(queue)
+        remote = self.cluster.broker(queue)
         in_flight: deque[_Asked] = deque()
         chunk, depth, full_replies = CHUNK_MAX, 1, 0
         asked = start
         try:
             while asked < end or in_flight:
                 while asked < end and len(in_flight) < depth:
-                    stop = min(asked + chunk, end)
+                    stop = min(asked + chunk, end) if self._filter.is_everything else end
                     in_flight.append(self._ask_for(remote, queue, asked, stop))
                     asked = stop
-                depth = DEPTH
                 call, number, position, stop = in_flight[0]
-                reply = self._answer(remote, call, number)
+                reply = self.cluster.finish(remote, call, number)
                 in_flight.popleft()
-                reached = _reached(queue, position, stop, reply, lost)
+                reached = self._reached(queue, position, stop, reply, lost)
                 yield Stretch(
                     queue, position, reached, reply.body if reply.code == ResponseCode.SUCCESS else b""
                 )
+                if not self._filter.is_everything:
+                    asked = reached
+                    continue
+                depth = max(2, min(DEPTH, IN_FLIGHT_BYTES // max(1, len(reply.body))))
                 if reached == stop:
                     full_replies += 1
                     if full_replies >= GROW_AFTER:
                         chunk, full_replies = min(2 * chunk, CHUNK_MAX), 0
                     continue
-                chunk, full_replies = max(1, reached - position), 0
+                chunk, full_replies = _smaller(reached - position, len(reply.body)), 0
                 if in_flight:  # The rest of this stretch comes before those already asked for.
                     in_flight.appendleft(self._ask_for(remote, queue, reached, stop))
                 else:
                     asked = reached
         finally:
             if in_flight:  # Left in the middle: nobody will take the answers that are still to come.
-                self._disconnect(queue.broker_name)
+                self.cluster.disconnect(queue.broker_name)
 
     def _ask_for(self, remote: BlockingRemote, queue: MessageQueue, start: int, stop: int) -> "_Asked":
-        call = self._pull(queue, start, stop - start)
-        return _Asked(call, remote.start(call.command(), timeout_ms=self._timeout_ms), start, stop)
-
-    def _answer(self, remote: BlockingRemote, call: Call[T], number: int) -> T:
-        return call.result(remote.finish(number, timeout_ms=self._timeout_ms), where=remote.address)
+        call = self._pull(queue, start, min(stop - start, CHUNK_MAX))
+        return _Asked(call, self.cluster.start(remote, call), start, stop)
 
     def _pull(self, queue: MessageQueue, offset: int, count: int) -> Call[PullReply]:
         return pull_message(
@@ -209,85 +251,28 @@ class QueueReader:
                 queue_offset=offset,
                 max_msg_nums=count,
                 sys_flag=PULL_SUBSCRIPTION,
-                subscription="*",
-                expression_type="TAG",
+                subscription=self._filter.expression,
+                expression_type=self._filter.kind,
                 max_msg_bytes=REPLY_BYTES_MAX,
             )
         )
 
-    def _each(
-        self, queues: Iterable[MessageQueue], call_of: Callable[[MessageQueue], Call[T]]
-    ) -> dict[MessageQueue, T]:
-        """One question about each queue; asked again after a lost connection."""
-        queues = list(queues)
-        for pause in PAUSES_SECONDS:
-            try:
-                return self._ask(queues, call_of)
-            except PASSING:
-                for name in {queue.broker_name for queue in queues}:
-                    self._disconnect(name)
-                self._sleep(pause)
-        return self._ask(queues, call_of)
-
-    def _ask(
-        self, queues: Sequence[MessageQueue], call_of: Callable[[MessageQueue], Call[T]]
-    ) -> dict[MessageQueue, T]:
-        """All questions in flight at once. A failure leaves answers behind: the caller disconnects."""
-        started = []
-        for queue in queues:
-            remote, call = self._broker(queue), call_of(queue)
-            started.append((queue, remote, call, remote.start(call.command(), timeout_ms=self._timeout_ms)))
-        return {queue: self._answer(remote, call, number) for queue, remote, call, number in started}
-
-    def _route(self, topic: str) -> TopicRouteData:
-        failures = []
-        for address in list(self._name_servers):
-            call = topic_route(topic)
-            try:
-                reply = self._remote(address).call(call.command(), timeout_ms=self._timeout_ms)
-                route = call.result(reply, where=f"name server {address}")
-            except TopicNotExist:
-                raise RouteNotFound(
-                    f"name server {address} knows no topic {topic}; create it "
-                    f"(libra admin updateTopic -n {address} -c CLUSTER -t {topic}) or check its name"
-                ) from None
-            except RemoteError as error:
-                self._forget(address)
-                self._name_servers.remove(address)  # Ask it last the next time.
-                self._name_servers.append(address)
-                failures.append(str(error))
-                continue
-            for broker in route.broker_datas:
-                broker_address = broker.master_address or broker.any_address
-                if broker_address is not None:
-                    self._addresses[broker.broker_name] = broker_address
-            return route
-        raise NameServerUnavailable(f"no name server answered: {'; '.join(failures)}")
-
-    def _broker(self, queue: MessageQueue) -> BlockingRemote:
-        if queue.broker_name not in self._addresses:
-            self._route(queue.topic)
-        address = self._addresses.get(queue.broker_name)
-        if address is None:
-            raise ConnectFailed(f"no broker {queue.broker_name} is registered for topic {queue.topic}")
-        return self._remote(address)
-
-    def _remote(self, address: str) -> BlockingRemote:
-        remote = self._remotes.get(address)
-        if remote is None:
-            remote = self._remotes[address] = BlockingRemote(address, self._monotonic_ms)
-        return remote
-
-    def _disconnect(self, broker_name: str) -> None:
-        """Forget the connection, and the address too: the broker may come back elsewhere."""
-        address = self._addresses.pop(broker_name, None)
-        if address is not None:
-            self._forget(address)
-
-    def _forget(self, address: str) -> None:
-        remote = self._remotes.pop(address, None)
-        if remote is not None:
-            remote.close()
+    def _reached(self, queue: MessageQueue, position: int, stop: int, reply: PullReply, lost: Lost) -> int:
+        """How far a reply brings us, at most to `stop`; what it skips is reported as lost."""
+        if reply.code == ResponseCode.SUCCESS and reply.body:
+            return max(position + 1, min(reply.next_offset, stop))
+        if position < reply.min_offset:
+            reached = min(reply.min_offset, stop)
+        elif position >= reply.max_offset and self.is_slave(queue.broker_name):
+            raise ConnectionLost(f"the slave of {queue.broker_name} does not have what its master had yet")
+        elif position >= reply.max_offset or reply.next_offset <= position:
+            reached = stop  # Beyond what the broker has: its end was cut.
+        else:
+            reached = min(reply.next_offset, stop)
+            if not self._filter.is_everything and reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+                return reached  # Nothing of it passed the filter.
+        lost(queue, position, reached)
+        return reached
 
 
 class _Asked(NamedTuple):
@@ -297,19 +282,7 @@ class _Asked(NamedTuple):
     stop: int
 
 
-def _broker_name(queue: MessageQueue) -> str:
-    return queue.broker_name
-
-
-def _reached(queue: MessageQueue, position: int, stop: int, reply: PullReply, lost: Lost) -> int:
-    """How far a reply brings us, at most to `stop`; what it skips is reported as lost."""
-    if reply.code == ResponseCode.SUCCESS and reply.body:
-        return max(position + 1, min(reply.next_offset, stop))
-    if position < reply.min_offset:
-        reached = min(reply.min_offset, stop)
-    elif position >= reply.max_offset or reply.next_offset <= position:
-        reached = stop  # Beyond what the broker has: its end was cut.
-    else:
-        reached = min(reply.next_offset, stop)
-    lost(queue, position, reached)
-    return reached
+def _smaller(count: int, size: int) -> int:
+    """What to ask for next, when a reply of so many messages and bytes was shorter than asked for."""
+    is_full = size > REPLY_BYTES_MAX // 2  # Messages vary in size: a little less, so that the next ones fit.
+    return max(1, count * 7 // 8 if is_full else count)

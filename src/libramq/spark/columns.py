@@ -14,6 +14,7 @@ Record format: store/MessageExtEncoder.java; properties: MessageDecoder.string2m
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from struct import Struct
 from typing import Any, Final
 
@@ -70,7 +71,6 @@ FIELDS: Final[tuple[tuple[str, pa.DataType], ...]] = (
 """The columns of libramq.spark.schema as Arrow types them."""
 
 COLUMNS: Final[tuple[str, ...]] = tuple(name for name, _ in FIELDS)
-NO_TEXTS: Final = pa.array([], pa.binary())
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
@@ -129,12 +129,16 @@ def _text(binary: pa.Array) -> pa.Array:
 
 
 class Records:
-    """The parsed places of all records in one stretch of bytes; each column is made when asked for."""
+    """The parsed places of records in one stretch of bytes; each column is made when asked for.
 
-    def __init__(self, data: bytes) -> None:
+    starts: where they are, in ascending order; None where they lie back to back and fill the bytes.
+    """
+
+    def __init__(self, data: bytes, starts: Positions | None = None) -> None:
         self._data = data
         self._buffer = pa.py_buffer(data)
-        starts = record_starts(data)
+        if starts is None:
+            starts = record_starts(data)
         head = _gather(data, starts, _HEAD)
         magic = head["magic"]
         wide_topic = magic == MAGIC_V2
@@ -165,6 +169,20 @@ class Records:
     def queue_offsets(self) -> Positions:
         return self._head["queue_offset"].astype(np.int64)  # type: ignore[no-any-return]
 
+    @property
+    def physical_offsets(self) -> Positions:
+        """Where each record lies in its broker's commit log."""
+        return self._head["physical_offset"].astype(np.int64)  # type: ignore[no-any-return]
+
+    @property
+    def queue_ids(self) -> Positions:
+        """The queue of each record."""
+        return self._head["queue_id"].astype(np.int64)  # type: ignore[no-any-return]
+
+    def tags(self) -> pa.Array:
+        """The tag of each record, null where it has none."""
+        return _text(self._parsed.values_of(b"TAGS"))
+
     def count_before(self, ends: Sequence[int]) -> list[int]:
         """How many records lie before each of these places of the bytes."""
         return np.searchsorted(self._starts, ends).tolist()  # type: ignore[no-any-return]
@@ -175,8 +193,6 @@ class Records:
         brokers: whose records these are, each with the place where the bytes from that broker end.
         """
         made: dict[str, pa.Array] = {}
-        in_properties = not {"key", "tag", "msgId", "properties"}.isdisjoint(schema.names)
-        properties = Properties(_slices(self._buffer, *self._properties) if in_properties else NO_TEXTS)
         for name in schema.names:
             match name:
                 case "topic":
@@ -192,21 +208,25 @@ class Records:
                 case "bornTimestamp":
                     column = _instants(self._head["born_ms"])
                 case "key":
-                    column = _text(properties.values_of(b"KEYS"))
+                    column = _text(self._parsed.values_of(b"KEYS"))
                 case "tag":
-                    column = _text(properties.values_of(b"TAGS"))
+                    column = self.tags()
                 case "msgId":
-                    column = self._message_ids(properties.values_of(b"UNIQ_KEY"))
+                    column = self._message_ids(self._parsed.values_of(b"UNIQ_KEY"))
                 case "body":
                     column = self._bodies()
                 case "reconsumeTimes":
                     column = pa.array(self._tail["reconsume_times"].astype(np.int32))
                 case "properties":
-                    column = properties.as_map()
+                    column = self._parsed.as_map()
                 case _:
                     raise ValueError(f"no column {name}")
             made[name] = column
         return pa.RecordBatch.from_arrays([made[name] for name in schema.names], schema=schema)
+
+    @cached_property
+    def _parsed(self) -> "Properties":
+        return Properties(_slices(self._buffer, *self._properties))
 
     def _brokers(self, brokers: Sequence[tuple[str, int]]) -> pa.Array:
         before = [0, *self.count_before([end for _, end in brokers])]

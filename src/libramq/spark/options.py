@@ -1,140 +1,114 @@
-"""The options of `format("rocketmq")`, named and meant as in Spark's Kafka source where it has them.
+"""Options as Spark hands them over: found whatever their case, each wrong one one clear sentence.
 
-subscribe             topics, separated by commas
-namesrv               name servers, "host:port;host:port"; else $NAMESRV_ADDR, else 127.0.0.1:9876
-startingOffsets       earliest, latest, or JSON {"TOPIC:BROKER:QUEUE": offset}; for a batch earliest,
-                      for a new stream latest unless given; a stream with a checkpoint goes on from that
-endingOffsets         latest or JSON; batches only
-maxOffsetsPerTrigger  how many messages a micro-batch reads at most; without it all there are
-failOnDataLoss        fail (true) or warn when messages to be read are gone
-includeBody           whether there is a column body (true)
-includeProperties     whether there is a column properties, a map (false: it costs half the speed)
-minPartitions         how many tasks read at once when there is much to read; else the cores
-group                 the consumer group to read as; nothing is committed
-timeoutMillis         how long a broker may take to answer (10000)
+Spark's mapping ignores case and a plain copy of it has lower-case names, so names are compared lower-cased
+and shown as they are documented. Each getter names the option and what is allowed.
 """
 
 import difflib
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from libramq.errors import ConfigError, InvalidName
-from libramq.message.names import validate_group, validate_topic
-from libramq.spark.positions import Boundary
-from libramq.transport.address import split_name_servers
+from libramq.errors import ConfigError
 
-NAMESRV_DEFAULT: Final = "127.0.0.1:9876"
-TIMEOUT_MS_DEFAULT: Final = 10_000
-TIMEOUT_MS_MAX: Final = 600_000
-PARTITIONS_MAX: Final = 10_000
-# Known to every broker without being created; the admin tools read with it too.
-GROUP_DEFAULT: Final = "TOOLS_CONSUMER"
+NUMBER_MAX: Final = (1 << 63) - 1
 
-KNOWN: Final = (
-    "subscribe",
-    "namesrv",
-    "startingOffsets",
-    "endingOffsets",
-    "maxOffsetsPerTrigger",
-    "failOnDataLoss",
-    "includeBody",
-    "includeProperties",
-    "minPartitions",
-    "group",
-    "timeoutMillis",
-)
+#: Names of Spark's Kafka source, and what people guess, for what has another name here.
+MEANT: Final = {
+    "includeproperties": "includeHeaders",
+    "kafka.bootstrap.servers": "namesrv",
+    "bootstrap.servers": "namesrv",
+    "bootstrapservers": "namesrv",
+    "nameserver": "namesrv",
+    "namesrvaddr": "namesrv",
+    "rocketmq.namesrvaddr": "namesrv",
+    "kafka.group.id": "groupId",
+    "group.id": "groupId",
+    "group": "groupId",
+    "consumergroup": "groupId",
+    "timeoutmillis": "rocketmq.mqClientApiTimeout",
+    "assignment": "assign",
+}
+
+# JavaUtils.timeStringAs: the units of Spark's own durations.
+_DURATION: Final = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
+_MILLIS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions:
-    """What a reader was asked for; plain values, so that it travels to workers."""
+class Options:
+    """The options of one table. `known`: their documented names."""
 
-    topics: tuple[str, ...]
-    namesrv: tuple[str, ...]
-    starting: Boundary | None = None
-    ending: Boundary = field(default_factory=lambda: Boundary(default="latest", by_queue={}))
-    max_offsets_per_trigger: int | None = None
-    fail_on_data_loss: bool = True
-    include_body: bool = True
-    include_properties: bool = False
-    parallelism: int = 2
-    group: str = GROUP_DEFAULT
-    timeout_ms: int = TIMEOUT_MS_DEFAULT
+    def __init__(self, given: Mapping[str, str], known: Sequence[str]) -> None:
+        self._known = {name.lower(): name for name in known}
+        self._given = {name.lower(): str(given[name]) for name in given}
+        for name in self._given:
+            if name not in self._known:
+                raise ConfigError(f"format rocketmq has no option {name}; {self._hint(name)}")
 
-    @classmethod
-    def parse(cls, given: Mapping[str, str]) -> "SourceOptions":
-        """Read the options; ConfigError says which one is wrong and what would be right."""
-        options = {name.lower(): str(value) for name, value in given.items()}
-        known = {name.lower(): name for name in KNOWN}
-        for name in options:
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {known[near[0]]}?" if near else f"there are: {', '.join(KNOWN)}"
-                raise ConfigError(f"format rocketmq has no option {name}; {hint}")
-        if "subscribe" not in options:
-            raise ConfigError('format rocketmq needs .option("subscribe", "TOPIC[,TOPIC…]")')
-        starting = options.get("startingoffsets")
-        ending = Boundary.parse(
-            options.get("endingoffsets", "latest"), option="endingOffsets", default="latest"
-        )
-        if ending.default == "earliest":
-            raise ConfigError("endingOffsets=earliest would read nothing; give latest or JSON")
-        limit = options.get("maxoffsetspertrigger")
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._given
+
+    def text(self, name: str) -> str | None:
+        """What was given; None where nothing was."""
+        return self._given.get(name.lower())
+
+    def flag(self, name: str, *, default: bool) -> bool:
+        """true or false."""
+        text = self.text(name)
+        if text is None:
+            return default
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{name}={text!r}: give true or false")
+        return text.lower() == "true"
+
+    def number(self, name: str, least: int = 1, most: int = NUMBER_MAX) -> int | None:
+        """A whole number within bounds."""
+        text = self.text(name)
+        if text is None:
+            return None
         try:
-            topics = tuple(sorted({validate_topic(name) for name in _list(options["subscribe"])}))
-            group = validate_group(options.get("group", GROUP_DEFAULT))
-        except InvalidName as error:
-            raise ConfigError(f"format rocketmq: {error}") from None
-        namesrv = options.get("namesrv") or os.environ.get("NAMESRV_ADDR") or NAMESRV_DEFAULT
-        if not topics:
-            raise ConfigError("format rocketmq: subscribe names no topic")
-        return cls(
-            topics=topics,
-            namesrv=split_name_servers(namesrv),
-            starting=None
-            if starting is None
-            else Boundary.parse(starting, option="startingOffsets", default="earliest"),
-            ending=ending,
-            max_offsets_per_trigger=None
-            if limit is None
-            else _number("maxOffsetsPerTrigger", limit, 1, (1 << 63) - 1),
-            fail_on_data_loss=_flag("failOnDataLoss", options, default=True),
-            include_body=_flag("includeBody", options, default=True),
-            include_properties=_flag("includeProperties", options, default=False),
-            parallelism=_number(
-                "minPartitions", options.get("minpartitions", str(os.cpu_count() or 2)), 1, PARTITIONS_MAX
-            ),
-            group=group,
-            timeout_ms=_number(
-                "timeoutMillis", options.get("timeoutmillis", str(TIMEOUT_MS_DEFAULT)), 1, TIMEOUT_MS_MAX
-            ),
-        )
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if not least <= number <= most:
+            raise ConfigError(f"{name}={text!r}: give a whole number from {least} to {most}")
+        return number
 
-    def starting_or(self, default: Boundary) -> Boundary:
-        """Batches begin at the earliest message unless told otherwise, streams at the latest."""
-        return default if self.starting is None else self.starting
+    def duration_ms(self, name: str, default_ms: int) -> int:
+        """A duration as Spark writes them: 500ms, 30s, 15m, 2h, 1d; without a unit milliseconds."""
+        text = self.text(name)
+        if text is None:
+            return default_ms
+        found = _DURATION.fullmatch(text.strip().lower())
+        if found is None:
+            raise ConfigError(f"{name}={text!r}: give a duration like 500ms, 30s, 15m, 2h or 1d")
+        return int(found[1]) * _MILLIS[found[2] or "ms"]
 
+    def choice(self, name: str, allowed: Sequence[str], default: str) -> str:
+        """One of some words."""
+        text = self.text(name)
+        if text is None:
+            return default
+        if text.lower() not in allowed:
+            raise ConfigError(f"{name}={text!r}: give {' or '.join(allowed)}")
+        return text.lower()
 
-def _list(text: str) -> list[str]:
-    return [part.strip() for part in text.split(",") if part.strip()]
+    def exactly_one(self, names: Sequence[str], example: str) -> str:
+        """Which of some options was given, where one must be and no more may be."""
+        given = [name for name in names if name in self]
+        if len(given) != 1:
+            found = " and ".join(given) if given else "none of them"
+            raise ConfigError(
+                f"format rocketmq needs exactly one of {', '.join(names)}, and got {found}; for example "
+                f"{example}"
+            )
+        return given[0]
 
-
-def _flag(name: str, options: Mapping[str, str], *, default: bool) -> bool:
-    text = options.get(name.lower())
-    if text is None:
-        return default
-    if text.lower() not in ("true", "false"):
-        raise ConfigError(f"{name}={text!r}: give true or false")
-    return text.lower() == "true"
-
-
-def _number(name: str, text: str, least: int, most: int) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = least - 1
-    if not least <= number <= most:
-        raise ConfigError(f"{name}={text!r}: give a number from {least} to {most}")
-    return number
+    def _hint(self, name: str) -> str:
+        meant = MEANT.get(name)
+        if meant is not None and meant.lower() in self._known:
+            return f"did you mean {meant}?"
+        near = difflib.get_close_matches(name, self._known, n=1)
+        if near:
+            return f"did you mean {self._known[near[0]]}?"
+        return f"there are: {', '.join(self._known.values())}"

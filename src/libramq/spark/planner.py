@@ -1,27 +1,20 @@
-"""The planner: asks brokers how far their queues reach, and says what a micro-batch reads.
+"""The planner: asks brokers how far their queues reach, and says what a query or a micro-batch reads.
 
-All rules are in libramq.spark.positions; here is what has to be remembered between Spark's calls and
-what has to be asked over the network. Spark polls every 10 ms when there is nothing to read.
+The rules are in libramq.spark.positions and boundary; here is what has to be remembered between Spark's calls
+and what has to be asked. Spark polls every 10 ms when there is nothing to read.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from libramq.client.queue_reader import QueueReader
+from libramq.client.queue_reader import MessagesLost
 from libramq.clock import SystemClock
-from libramq.errors import LibraError
+from libramq.errors import ConfigError, LibraError, RemoteError
 from libramq.message.queue import MessageQueue
-from libramq.spark.options import SourceOptions
-from libramq.spark.positions import (
-    Boundary,
-    Bounds,
-    Positions,
-    Range,
-    next_end,
-    queue_key,
-    ranges_between,
-)
+from libramq.spark.positions import Bounds, Positions, Range, lags, next_end, ranges_between
+from libramq.spark.queue_json import queue_key
+from libramq.spark.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +22,20 @@ ASK_EVERY_MS: Final = 20  # A question to every queue; its answer is at most thi
 ROUTE_EVERY_MS: Final = 5_000  # New queues and brokers are seen this soon; the Java client asks every 30 s.
 
 
-class Brokers(Protocol):
-    """What the planner asks of libramq.client.queue_reader."""
+class QueuesGone(LibraError):
+    """Queues that were read are no longer, or end before where they were read to."""
 
+
+class Queues(Protocol):
+    """What the planner asks: libramq.client.queue_reader, or libramq.store.reader."""
+
+    def topics(self) -> list[str]: ...
     def queues(self, topic: str) -> list[MessageQueue]: ...
+    def broker_names(self) -> set[str]: ...
+    def is_slave(self, broker_name: str) -> bool: ...
     def max_offsets(self, queues: list[MessageQueue]) -> dict[MessageQueue, int]: ...
     def min_offsets(self, queues: list[MessageQueue]) -> dict[MessageQueue, int]: ...
+    def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]: ...
     def reachable_max_offsets(
         self, queues: list[MessageQueue]
     ) -> tuple[dict[MessageQueue, int], list[LibraError]]: ...
@@ -44,15 +45,10 @@ class Planner:
     """One for each query, in one process."""
 
     def __init__(
-        self,
-        options: SourceOptions,
-        brokers: Brokers | None = None,
-        monotonic_ms: Callable[[], int] | None = None,
+        self, options: SourceOptions, queues: Queues, monotonic_ms: Callable[[], int] | None = None
     ) -> None:
         self._options = options
-        self._brokers: Brokers = brokers or QueueReader(
-            options.namesrv, group=options.group, timeout_ms=options.timeout_ms
-        )
+        self._source = queues
         self._monotonic_ms = monotonic_ms or SystemClock().monotonic_ms
         self._initial: Positions | None = None
         self._target: Positions | None = None
@@ -60,7 +56,9 @@ class Planner:
         self._queues_asked_ms: int | None = None
         self._maximums: dict[MessageQueue, int] = {}
         self._maximums_asked_ms: int | None = None
-        self._silent: str = ""
+        self._triggered_ms: int | None = None
+        self._silent = ""
+        self._warned: set[MessageQueue] = set()
 
     @property
     def latest(self) -> Positions:
@@ -69,62 +67,66 @@ class Planner:
 
     def fix_target(self) -> None:
         """AvailableNow: what is there now is what this run reads."""
-        self._target = self._brokers.max_offsets(self._current_queues())
+        self._target = self._source.max_offsets(self._current_queues({}))
 
-    def initial(self, default: Boundary) -> Positions:
+    def initial(self) -> Positions:
         """Where a new query begins; the same however often it is asked."""
         if self._initial is None:
-            boundary = self._options.starting_or(default)
-            self._initial = boundary.resolve(self._bounds(), option="startingOffsets")
+            self._initial = self._options.starting_stream.resolve(self._bounds(), self._source.offsets_at)
         return self._initial
 
-    def next_end(self, start: Positions, row_limit: int | None) -> dict[MessageQueue, int]:
-        """Where the micro-batch from `start` ends; `start` itself when there is nothing new."""
-        self._refresh()
+    def is_initial(self, positions: Positions) -> bool:
+        """Whether a new query begins here."""
+        return positions == self._initial
+
+    def next_end(
+        self, start: Positions, row_limit: int | None, row_minimum: int | None = None
+    ) -> dict[MessageQueue, int]:
+        """Where the micro-batch from `start` ends; `start` itself where nothing or too little is new."""
+        self._refresh(start)
+        cut = self._cut(start)
         new = [queue for queue in self._maximums if queue not in start]
-        minimums = self._brokers.min_offsets(new) if new else {}
+        minimums = self._source.min_offsets(new) if new else {}
         bounds = {
             # The minimum of a queue that has been started says nothing any more.
             queue: Bounds(minimum=minimums.get(queue, 0), maximum=maximum)
             for queue, maximum in self._maximums.items()
         }
-        return next_end(start, bounds, row_limit=row_limit, target=self._target)
+        if self._is_too_little(sum(lags(start, bounds, self._target).values()), row_minimum):
+            return dict(start)
+        return next_end(start, bounds, row_limit=row_limit, target=self._target) | cut
 
     def ranges(self, start: Positions, end: Positions) -> list[Range]:
         """What the micro-batch between two positions reads."""
-        for queue, position in start.items():
-            if end.get(queue, position) < position:
-                log.warning(
-                    "queue %s starts at %d, behind its end %d: it was restarted before its first batch was "
-                    "done and reads nothing now; startingOffsets=earliest or JSON avoids this",
-                    queue_key(queue),
-                    position,
-                    end[queue],
-                )
         unknown = [queue for queue in end if queue not in start]
-        known = self._brokers.min_offsets(unknown) if unknown else {}
+        known = self._source.min_offsets(unknown) if unknown else {}
         return ranges_between(start, end, known=known)
 
     def batch_ranges(self) -> list[Range]:
         """What a batch query reads."""
-        bounds = self._bounds()
-        earliest = Boundary(default="earliest", by_queue={})
-        start = self._options.starting_or(earliest).resolve(bounds, option="startingOffsets")
-        end = self._options.ending.resolve(bounds, option="endingOffsets")
+        options, bounds = self._options, self._bounds()
+        if not bounds:
+            raise ConfigError(f"{options.subscription}: there is no such topic")
+        start = options.starting_batch.resolve(bounds, self._source.offsets_at)
+        end = options.ending.resolve(bounds, self._source.offsets_at)
+        for queue, bound in bounds.items():
+            if start[queue] < min(bound.minimum, end[queue]):
+                self._lost(MessagesLost(queue, start[queue], bound.minimum))
+                start[queue] = bound.minimum
         return ranges_between(start, end)
 
     def _bounds(self) -> dict[MessageQueue, Bounds]:
-        queues = self._current_queues()
-        maximums = self._brokers.max_offsets(queues)
-        minimums = self._brokers.min_offsets(queues)
+        queues = self._current_queues({})
+        maximums = self._source.max_offsets(queues)
+        minimums = self._source.min_offsets(queues)
         return {queue: Bounds(minimum=minimums[queue], maximum=maximums[queue]) for queue in queues}
 
-    def _refresh(self) -> None:
+    def _refresh(self, start: Positions) -> None:
         asked_ms, now_ms = self._maximums_asked_ms, self._monotonic_ms()
         if asked_ms is not None and now_ms - asked_ms < ASK_EVERY_MS:
             return
         # Queues that cannot be reached keep their position and go on when they are back.
-        found, failures = self._brokers.reachable_max_offsets(self._current_queues())
+        found, failures = self._source.reachable_max_offsets(self._current_queues(start))
         self._maximums |= found
         silent = "; ".join(str(error) for error in failures)
         if silent and silent != self._silent:
@@ -132,16 +134,78 @@ class Planner:
         self._silent = silent
         self._maximums_asked_ms = self._monotonic_ms()
 
-    def _current_queues(self) -> list[MessageQueue]:
+    def _current_queues(self, start: Positions) -> list[MessageQueue]:
+        """The queues as the name servers have them; asked again once in a while."""
         asked_ms, now_ms = self._queues_asked_ms, self._monotonic_ms()
-        if asked_ms is None or now_ms - asked_ms >= ROUTE_EVERY_MS:
+        if asked_ms is not None and now_ms - asked_ms < ROUTE_EVERY_MS:
+            return self._queues
+        subscription = self._options.subscription
+        if asked_ms is None and not start:
+            self._queues = subscription.queues(self._source)
+        else:
             try:
-                self._queues = [
-                    queue for topic in self._options.topics for queue in self._brokers.queues(topic)
-                ]
-            except LibraError as error:
-                if not self._queues:
-                    raise
+                known = {*self._queues, *filter(subscription.wants, start)}
+                listed = set(subscription.queues_there(self._source))
+                # A broker that is away is no longer listed either; its queues are kept in mind.
+                self._queues = sorted(listed | known - self._gone(known - listed))
+            except RemoteError as error:
                 log.warning("the queues may have changed: %s", error)
-            self._queues_asked_ms = now_ms
+        self._queues_asked_ms = now_ms
         return self._queues
+
+    def _gone(self, missing: set[MessageQueue]) -> set[MessageQueue]:
+        """Those of the queues that are not listed although their broker is there."""
+        if not missing:
+            return missing
+        registered = self._source.broker_names()
+        suspects = {queue for queue in missing if queue.broker_name in registered}
+        if suspects:  # The broker may have come back between the two questions.
+            suspects -= set(self._options.subscription.queues_there(self._source))
+        for queue in sorted(suspects):
+            self._maximums.pop(queue, None)
+            if queue not in self._warned:
+                self._warned.add(queue)
+                self._lost(
+                    QueuesGone(
+                        f"queue {queue_key(queue)} is gone: its topic was deleted or has fewer queues now"
+                    )
+                )
+        return suspects
+
+    def _cut(self, start: Positions) -> dict[MessageQueue, int]:
+        """The new ends of queues that end before where they were read to: made anew, or cut by a crash.
+
+        As in Spark's Kafka source they go on from there. A slave may merely be behind.
+        """
+        cut = {
+            queue: maximum
+            for queue, maximum in self._maximums.items()
+            if maximum < start.get(queue, 0) and not self._source.is_slave(queue.broker_name)
+        }
+        for queue, maximum in sorted(cut.items()):
+            self._lost(
+                QueuesGone(
+                    f"queue {queue_key(queue)} ends at {maximum} and was read up to {start[queue]}: its "
+                    "topic was made anew, or its broker lost messages in a crash"
+                )
+            )
+        return cut
+
+    def _lost(self, error: LibraError) -> None:
+        if self._options.fail_on_data_loss:
+            raise QueuesGone(f"{error}; failOnDataLoss=false goes on without") from error
+        log.warning("%s; going on without", error)
+
+    def _is_too_little(self, waiting: int, row_minimum: int | None) -> bool:
+        """As in KafkaMicroBatchStream.delayBatch: the first batch of a run never waits."""
+        if row_minimum is None or self._target is not None:
+            return False
+        now_ms = self._monotonic_ms()
+        is_early = (
+            self._triggered_ms is not None
+            and now_ms - self._triggered_ms < self._options.max_trigger_delay_ms
+        )
+        if waiting < row_minimum and is_early:
+            return True
+        self._triggered_ms = now_ms
+        return False

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from libramq.errors import ConfigError
-from libramq.spark.options import SourceOptions
+from libramq.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -33,7 +33,7 @@ def ddl(options: SourceOptions) -> str:
     left_out = set()
     if not options.include_body:
         left_out.add("body")
-    if not options.include_properties:
+    if not options.include_headers:
         left_out.add("properties")
     return ", ".join(f"`{name}` {kind}" for name, kind in COLUMNS.items() if name not in left_out)
 

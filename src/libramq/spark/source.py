@@ -5,26 +5,39 @@ values; what holds a socket is made where it is used and left behind when the re
 that plan and read are imported there too: each process that only asks for the schema starts sooner.
 """
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 
-from libramq.spark.options import SourceOptions
-from libramq.spark.positions import Boundary, Range, from_offset, tasks, to_offset
+from libramq.spark.partitioning import tasks
+from libramq.spark.positions import Range, StreamOffset
 from libramq.spark.schema import columns_of, ddl
+from libramq.spark.source_options import SourceOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from libramq.client.queue_reader import QueueReader
+    from libramq.spark.lag_mirror import LagMirror
     from libramq.spark.planner import Planner
+    from libramq.spark.pushdown import Wanted
 
 
 class RocketMQSource(DataSource):
@@ -38,10 +51,15 @@ class RocketMQSource(DataSource):
         return ddl(SourceOptions.parse(self.options))
 
     def reader(self, schema: "StructType") -> "QueuesReader":
-        return QueuesReader(SourceOptions.parse(self.options), columns_of(schema))
+        options = SourceOptions.parse(self.options)
+        options.check_batch()
+        kind = FilteredQueuesReader if options.pushdown else QueuesReader
+        return kind(options, columns_of(schema))
 
     def streamReader(self, schema: "StructType") -> "QueuesStreamReader":
-        return QueuesStreamReader(SourceOptions.parse(self.options), columns_of(schema))
+        options = SourceOptions.parse(self.options)
+        options.check_stream()
+        return QueuesStreamReader(options, columns_of(schema))
 
 
 class QueueRanges(InputPartition):
@@ -58,19 +76,32 @@ class QueuesReader(DataSourceReader):
     def __init__(self, options: SourceOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
+        self._wanted: Wanted | None = None
 
     def partitions(self) -> list[InputPartition]:
         from libramq.spark.planner import Planner
+        from libramq.spark.worker import new_queue_reader
 
-        options = self._options
-        ranges = Planner(options).batch_ranges()
-        return [QueueRanges(group) for group in tasks(ranges, parallelism=options.parallelism)]
+        with closing(new_queue_reader(self._options.connection)) as queues:
+            ranges = Planner(self._options, queues).batch_ranges()
+            if self._wanted is not None:
+                ranges = self._wanted.cut(ranges, queues.offsets_at)
+            if ranges and self._options.connection.sql is not None:
+                queues.probe(ranges[0].queue)  # Brokers that cannot filter say so before a task starts.
+        return _partitions(self._options, ranges)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        from libramq.spark.worker import read_ranges
+        return _read(self._options, self._columns, partition)
 
-        assert isinstance(partition, QueueRanges)
-        return read_ranges(self._options, self._columns, partition.ranges)
+
+class FilteredQueuesReader(QueuesReader):
+    """The same with push-down. Spark fails any query on a reader that has it while its setting is off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        from libramq.spark.pushdown import Wanted
+
+        self._wanted = Wanted.of(filters)
+        return filters  # All are checked again: what is read is bounded, not filtered.
 
 
 class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -80,42 +111,84 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns
         self._planner: Planner | None = None
+        self._mirror: LagMirror | None = None
+        self._queues: QueueReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_planner": None}  # It holds sockets, and tasks do not plan.
+        # They hold sockets, and tasks do not plan.
+        return {**self.__dict__, "_planner": None, "_mirror": None, "_queues": None}
 
     @property
     def planner(self) -> "Planner":
         if self._planner is None:
+            from libramq.spark.lag_mirror import LagMirror
             from libramq.spark.planner import Planner
+            from libramq.spark.worker import new_queue_reader
 
-            self._planner = Planner(self._options)
+            self._queues = queues = new_queue_reader(self._options.connection)
+            self._planner = Planner(self._options, queues)
+            if self._options.commit_group is not None:
+                self._mirror = LagMirror(self._options.commit_group, queues)
         return self._planner
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        limit = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+        options = self._options
+        if options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.min_offsets_per_trigger is not None:
+            return ReadMinRows(options.min_offsets_per_trigger)
+        return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         self.planner.fix_target()
 
-    def initialOffset(self) -> dict[str, int]:
-        return to_offset(self.planner.initial(Boundary(default="latest", by_queue={})))
+    def initialOffset(self) -> dict[str, Any]:
+        return StreamOffset(self.planner.initial()).encode()
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        # Obeyed as given: with Trigger.Once Spark asks for everything in spite of the option.
+    def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        planner, given = self.planner, StreamOffset.decode(start)
+        if self._mirror is not None:
+            self._mirror.show(given.positions)
+        # Obeyed as given: with Trigger.Once Spark asks for everything in spite of the options.
         row_limit = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return to_offset(self.planner.next_end(from_offset(start), row_limit))
+        row_minimum = None if isinstance(limit, ReadAllAvailable) else self._options.min_offsets_per_trigger
+        end = planner.next_end(given.positions, row_limit, row_minimum)
+        if given.began is None and planner.is_initial(given.positions):
+            return StreamOffset(end, began=given.positions).encode()
+        if end == given.positions:
+            return dict(start)
+        return StreamOffset(end).encode()
 
-    def reportLatestOffset(self) -> dict[str, int] | None:
-        return to_offset(self.planner.latest)
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return StreamOffset(self.planner.latest).encode()
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        ranges = self.planner.ranges(from_offset(start), from_offset(end))
-        return [QueueRanges(group) for group in tasks(ranges, parallelism=self._options.parallelism)]
+    def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[InputPartition]:
+        ending = StreamOffset.decode(end)
+        begin = ending.began if ending.began is not None else StreamOffset.decode(start).positions
+        return _partitions(self._options, self.planner.ranges(begin, ending.positions))
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        from libramq.spark.worker import read_ranges
+        return _read(self._options, self._columns, partition)
 
-        assert isinstance(partition, QueueRanges)
-        return read_ranges(self._options, self._columns, partition.ranges)
+    def stop(self) -> None:
+        if self._queues is not None:
+            self._queues.close()
+
+
+def _partitions(options: SourceOptions, ranges: Sequence[Range]) -> list[InputPartition]:
+    groups = tasks(
+        ranges,
+        cores=os.cpu_count() or 1,
+        min_partitions=options.min_partitions,
+        max_records=options.max_records_per_partition,
+    )
+    return [QueueRanges(group) for group in groups]
+
+
+def _read(
+    options: SourceOptions, columns: tuple[str, ...], partition: InputPartition
+) -> "Iterator[pa.RecordBatch]":
+    from libramq.spark.worker import read_ranges
+
+    assert isinstance(partition, QueueRanges)
+    return read_ranges(options, columns, partition.ranges)

@@ -26,6 +26,8 @@ SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
         "spark.sql.session.timeZone": "UTC",
         # 40 ms less for every Python task than TCP over the loopback.
         "spark.python.unix.domain.socket.enabled": "true",
+        # Off, a source that can take filters fails every query; ours can where option("pushdown", "true") is.
+        "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.streaming.stateStore.providerClass": (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),

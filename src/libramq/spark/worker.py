@@ -10,12 +10,15 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from libramq.client.queue_reader import Lost, QueueReader, Stretch, refuse_loss
+from libramq.client.queue_reader import EVERYTHING, Lost, PullFilter, QueueReader, Stretch, refuse_loss
+from libramq.filter.tag import parse_tag_filter
 from libramq.message.queue import MessageQueue
 from libramq.spark.columns import Records, arrow_schema
-from libramq.spark.options import SourceOptions
-from libramq.spark.positions import Range, queue_key
+from libramq.spark.positions import Range
+from libramq.spark.queue_json import queue_key
+from libramq.spark.source_options import Connection, SourceOptions
 
 log = logging.getLogger(__name__)
 
@@ -23,23 +26,41 @@ BATCH_BYTES: Final = 8 * 1024 * 1024  # Of records; several pulls, and far below
 BATCH_ROWS: Final = 20_000
 READERS_MAX: Final = 8
 
-_readers: dict[tuple[object, ...], QueueReader] = {}
+_readers: dict[tuple[int, Connection], QueueReader] = {}
 
 
-def queue_reader(options: SourceOptions) -> QueueReader:
-    """This process's reader for these servers."""
-    key = (os.getpid(), options.namesrv, options.group, options.timeout_ms)
+def queue_reader(connection: Connection) -> QueueReader:
+    """This process's reader for these servers. Everything that matters is in the key."""
+    key = (os.getpid(), connection)
     reader = _readers.get(key)
     if reader is None:
         while len(_readers) >= READERS_MAX:
             _readers.pop(next(iter(_readers))).close()
-        reader = _readers[key] = QueueReader(
-            options.namesrv, group=options.group, timeout_ms=options.timeout_ms
-        )
+        reader = _readers[key] = new_queue_reader(connection)
     return reader
 
 
+def new_queue_reader(connection: Connection) -> QueueReader:
+    """A reader for one thread alone."""
+    return QueueReader(
+        connection.namesrv,
+        group=connection.group,
+        pull_filter=pull_filter(connection),
+        timeout_ms=connection.timeout_ms,
+        connect_timeout_ms=connection.connect_timeout_ms,
+        patience_ms=connection.patience_ms,
+    )
+
+
+def pull_filter(connection: Connection) -> PullFilter:
+    """What brokers are to leave out."""
+    if connection.sql is not None:
+        return PullFilter(connection.sql, "SQL92")
+    return EVERYTHING if connection.tags is None else PullFilter(connection.tags, "TAG")
+
+
 def warn_of_loss(queue: MessageQueue, start: int, end: int) -> None:
+    """Say what is lost, and go on."""
     log.warning("messages %d to %d of queue %s are lost; going on behind them", start, end, queue_key(queue))
 
 
@@ -48,7 +69,8 @@ def read_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """Exactly the messages of the ranges; what is not there fails the task or is warned about."""
     lost = refuse_loss if options.fail_on_data_loss else warn_of_loss
-    reader = queue_reader(options)
+    reader = queue_reader(options.connection)
+    convert = Conversion(options.connection, columns, lost)
     stretches: list[Stretch] = []
     size = rows = 0
     for part in ranges:
@@ -57,34 +79,53 @@ def read_ranges(
             size += len(stretch.body)
             rows += stretch.end - stretch.start
             if size >= BATCH_BYTES or rows >= BATCH_ROWS:
-                yield to_batch(stretches, columns, lost)
+                yield convert(stretches)
                 stretches, size, rows = [], 0, 0
     if stretches:
-        yield to_batch(stretches, columns, lost)
+        yield convert(stretches)
 
 
-def to_batch(stretches: Sequence[Stretch], columns: Sequence[str], lost: Lost) -> pa.RecordBatch:
-    """One batch of several replies, with exactly the offsets each was to cover."""
-    ends = np.cumsum([len(stretch.body) for stretch in stretches]).tolist()
-    records = Records(b"".join([stretch.body for stretch in stretches]))
-    batch = records.batch(
-        [(stretch.queue.broker_name, end) for stretch, end in zip(stretches, ends, strict=True)],
-        arrow_schema(columns),
-    )
-    expected = np.concatenate([np.arange(stretch.start, stretch.end) for stretch in stretches])
-    found = records.queue_offsets
-    if np.array_equal(found, expected):
-        return batch
-    # The broker passed over messages, or gave more than it was asked for.
-    keep = np.zeros(len(found), dtype=np.bool_)
-    first = 0
-    for stretch, last in zip(stretches, records.count_before(ends), strict=True):
-        offsets = found[first:last]
-        keep[first:last] = (offsets >= stretch.start) & (offsets < stretch.end)
-        for start, end in _gaps(stretch, np.unique(offsets[keep[first:last]]).tolist()):
-            lost(stretch.queue, start, end)
-        first = last
-    return batch.filter(pa.array(keep))
+class Conversion:
+    """Makes one batch of several replies, with exactly the offsets each was to cover."""
+
+    def __init__(self, connection: Connection, columns: Sequence[str], lost: Lost) -> None:
+        self._schema = arrow_schema(columns)
+        self._is_filtered = not pull_filter(connection).is_everything
+        tags = None if connection.tags is None else parse_tag_filter(connection.tags).tags
+        # Brokers compare hashes, which may collide.
+        self._tags = None if tags is None else pa.array(sorted(tags), pa.string())
+        self._lost = lost
+
+    def __call__(self, stretches: Sequence[Stretch]) -> pa.RecordBatch:
+        ends = np.cumsum([len(stretch.body) for stretch in stretches]).tolist()
+        records = Records(b"".join([stretch.body for stretch in stretches]))
+        brokers = [(stretch.queue.broker_name, end) for stretch, end in zip(stretches, ends, strict=True)]
+        batch = records.batch(brokers, self._schema)
+        keep = self._covered(records, stretches, ends)
+        if self._tags is not None:
+            is_wanted = pc.is_in(records.tags(), self._tags)
+            keep = is_wanted if keep is None else pc.and_(keep, is_wanted)
+        return batch if keep is None else batch.filter(keep)
+
+    def _covered(
+        self, records: Records, stretches: Sequence[Stretch], ends: Sequence[int]
+    ) -> pa.BooleanArray | None:
+        """Which records are those the stretches were to cover; None for all of them."""
+        found = records.queue_offsets
+        expected = np.concatenate([np.arange(stretch.start, stretch.end) for stretch in stretches])
+        if np.array_equal(found, expected):
+            return None
+        # The broker passed over messages, or gave more than it was asked for.
+        keep = np.zeros(len(found), dtype=np.bool_)
+        first = 0
+        for stretch, last in zip(stretches, records.count_before(ends), strict=True):
+            offsets = found[first:last]
+            keep[first:last] = (offsets >= stretch.start) & (offsets < stretch.end)
+            if not self._is_filtered:
+                for start, end in _gaps(stretch, np.unique(offsets[keep[first:last]]).tolist()):
+                    self._lost(stretch.queue, start, end)
+            first = last
+        return pa.array(keep)
 
 
 def _gaps(stretch: Stretch, offsets: list[int]) -> Iterator[tuple[int, int]]:

@@ -21,7 +21,13 @@ READ_BYTES: Final = 1024 * 1024
 class BlockingRemote:
     """One connection to one address."""
 
-    def __init__(self, address: str, monotonic_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        address: str,
+        monotonic_ms: Callable[[], int],
+        *,
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+    ) -> None:
         self.address = address
         self._monotonic_ms = monotonic_ms
         self._reader = FrameReader()
@@ -29,7 +35,7 @@ class BlockingRemote:
         self._replies: dict[int, Command] = {}
         host, port = split_address(address)
         try:
-            self._socket = socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_MS / 1000)
+            self._socket = socket.create_connection((host, port), timeout=connect_timeout_ms / 1000)
         except OSError as error:
             raise ConnectFailed(f"cannot connect to {address}: {error.strerror or error}") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -37,12 +43,13 @@ class BlockingRemote:
     def start(self, request: Command, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> int:
         """Write a request; returns the number to `finish` it with."""
         self._pending.add(request, request.opaque, deadline_ms=self._monotonic_ms() + timeout_ms)
-        try:
-            self._socket.settimeout(timeout_ms / 1000)
-            self._socket.sendall(encode_frame(request))
-        except OSError as error:
-            raise ConnectionLost(f"the connection to {self.address} ended: {error}") from None
+        self._write(request, timeout_ms)
         return request.opaque
+
+    def send_oneway(self, request: Command, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
+        """Write a one-way request; nobody says whether it arrived."""
+        self._pending.number(request)
+        self._write(request, timeout_ms)
 
     def finish(self, opaque: int, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Command:
         """Wait for the reply to a request started before."""
@@ -62,6 +69,13 @@ class BlockingRemote:
     def close(self) -> None:
         """End the connection."""
         self._socket.close()
+
+    def _write(self, request: Command, timeout_ms: int) -> None:
+        try:
+            self._socket.settimeout(timeout_ms / 1000)
+            self._socket.sendall(encode_frame(request))
+        except OSError as error:
+            raise ConnectionLost(f"the connection to {self.address} ended: {error}") from None
 
     def _read(self, timeout_ms: int) -> None:
         try:

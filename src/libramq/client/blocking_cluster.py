@@ -1,0 +1,229 @@
+"""The cluster for synchronous code: routes from name servers, a connection a broker, questions to queues.
+
+For one thread. A broker that restarts is away for seconds and may come back elsewhere, so a lost connection
+takes the address with it, and a question may be repeated for as long as its asker is patient.
+
+Upstream: client/impl/factory/MQClientInstance.java (routes), here without a thread of its own.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Final, TypeVar
+
+from libramq.clock import SystemClock
+from libramq.errors import (
+    ConfigError,
+    ConnectFailed,
+    ConnectionLost,
+    LibraError,
+    NameServerUnavailable,
+    RemoteError,
+    RequestTimeout,
+    RouteNotFound,
+    ServiceNotAvailable,
+    SystemBusy,
+    TopicNotExist,
+)
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.route import TopicRouteData
+from libramq.rpc.call import Call
+from libramq.rpc.name_server_calls import all_topics, cluster_info, topic_route
+from libramq.transport.blocking import BlockingRemote
+from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
+
+T = TypeVar("T")
+
+PERM_READ: Final = 4  # PermName.java.
+PATIENCE_MS: Final = 4_000  # Ours: a broker that is restarted by hand is back by then.
+PAUSES_MS: Final = (100, 500, 1_000, 2_000)  # Ours: between tries; the last one again and again.
+PASSING: Final = (
+    ConnectFailed, ConnectionLost, RequestTimeout, SystemBusy, ServiceNotAvailable, NameServerUnavailable,
+)  # fmt: skip
+"""What may be over in a moment."""
+
+
+class BlockingCluster:
+    """Name servers and brokers. Connections are made when needed and kept.
+
+    timeout_ms: for one answer. patience_ms: how long questions are repeated while a broker is away.
+    """
+
+    def __init__(
+        self,
+        name_servers: Sequence[str],
+        *,
+        timeout_ms: int = 10_000,
+        connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        patience_ms: int = PATIENCE_MS,
+        monotonic_ms: Callable[[], int] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if not name_servers:
+            raise ConfigError("no name server given")
+        self._name_servers = list(name_servers)
+        self._timeout_ms = timeout_ms
+        self._connect_timeout_ms = connect_timeout_ms
+        self._patience_ms = patience_ms
+        self._monotonic_ms = monotonic_ms or SystemClock().monotonic_ms
+        self._sleep = sleep
+        self._remotes: dict[str, BlockingRemote] = {}
+        self._addresses: dict[str, str] = {}  # Broker name → address.
+        self._slaves: set[str] = set()  # Brokers whose master is away.
+
+    def topics(self) -> list[str]:
+        """The topics the name servers know, sorted."""
+        return sorted(self.ask_name_server(all_topics()))
+
+    def broker_names(self) -> set[str]:
+        """The brokers that are registered now."""
+        return set(self.ask_name_server(cluster_info()).broker_addr_table)
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The readable queues of a topic, as the name server knows them now."""
+        route = self._route(topic)
+        return sorted(
+            MessageQueue(topic, data.broker_name, queue_id)
+            for data in route.queue_datas
+            if data.perm & PERM_READ and data.broker_name in self._addresses
+            for queue_id in range(data.read_queue_nums)
+        )
+
+    def is_slave(self, broker_name: str) -> bool:
+        """Whether a slave answers for a broker: it may be behind."""
+        return broker_name in self._slaves
+
+    def broker(self, queue: MessageQueue) -> BlockingRemote:
+        """The connection to a queue's broker."""
+        if queue.broker_name not in self._addresses:
+            self._route(queue.topic)
+        address = self._addresses.get(queue.broker_name)
+        if address is None:
+            raise ConnectFailed(f"no broker {queue.broker_name} is registered for topic {queue.topic}")
+        return self._remote(address)
+
+    def start(self, remote: BlockingRemote, call: Call[T]) -> int:
+        """Send a request; returns the number to `finish` it with."""
+        return remote.start(call.command(), timeout_ms=self._timeout_ms)
+
+    def finish(self, remote: BlockingRemote, call: Call[T], number: int) -> T:
+        """Wait for an answer and read it."""
+        return call.result(remote.finish(number, timeout_ms=self._timeout_ms), where=remote.address)
+
+    def ask(
+        self, queues: Sequence[MessageQueue], call_of: Callable[[MessageQueue], Call[T]]
+    ) -> dict[MessageQueue, T]:
+        """One question about each queue, all in flight at once. A failure ends the connections."""
+        started = []
+        try:
+            for queue in queues:
+                remote, call = self.broker(queue), call_of(queue)
+                started.append((queue, remote, call, self.start(remote, call)))
+            return {queue: self.finish(remote, call, number) for queue, remote, call, number in started}
+        except LibraError:
+            for name in {queue.broker_name: None for queue in queues}:
+                self.disconnect(name)
+            raise
+
+    def ask_patiently(
+        self, queues: Iterable[MessageQueue], call_of: Callable[[MessageQueue], Call[T]]
+    ) -> dict[MessageQueue, T]:
+        """The same, repeated while brokers are away."""
+        queues = list(queues)
+        for pause_ms in self.pauses_ms():
+            try:
+                return self.ask(queues, call_of)
+            except (*PASSING, RouteNotFound):  # Name servers forget a topic with its only broker.
+                self.pause(pause_ms)
+        return self.ask(queues, call_of)
+
+    def ask_reachable(
+        self, queues: Iterable[MessageQueue], call_of: Callable[[MessageQueue], Call[T]]
+    ) -> tuple[dict[MessageQueue, T], list[LibraError]]:
+        """The same, without waiting: leaves out the queues of brokers that do not answer, and says why."""
+        found: dict[MessageQueue, T] = {}
+        failures: list[LibraError] = []
+        for _, group in groupby(sorted(queues, key=_broker_name), key=_broker_name):
+            try:
+                found |= self.ask(list(group), call_of)
+            except (*PASSING, RouteNotFound) as error:
+                failures.append(error)
+        return found, failures
+
+    def ask_name_server(self, call: Call[T]) -> T:
+        """Ask the name servers in turn until one answers."""
+        failures = []
+        for address in list(self._name_servers):
+            try:
+                reply = self._remote(address).call(call.command(), timeout_ms=self._timeout_ms)
+                return call.result(reply, where=f"name server {address}")
+            except TopicNotExist:
+                raise
+            except RemoteError as error:
+                self._forget(address)
+                self._name_servers.remove(address)  # Ask it last the next time.
+                self._name_servers.append(address)
+                failures.append(str(error))
+        raise NameServerUnavailable(f"no name server answered: {'; '.join(failures)}")
+
+    def pauses_ms(self) -> Iterator[int]:
+        """The pauses to make between tries, together as long as we are patient."""
+        left_ms, number = self._patience_ms, 0
+        while left_ms > 0:
+            pause_ms = min(PAUSES_MS[min(number, len(PAUSES_MS) - 1)], left_ms)
+            yield pause_ms
+            left_ms -= pause_ms
+            number += 1
+
+    def pause(self, pause_ms: int) -> None:
+        """Wait."""
+        self._sleep(pause_ms / 1000)
+
+    def disconnect(self, broker_name: str) -> None:
+        """Forget the connection, and the address too: the broker may come back elsewhere."""
+        address = self._addresses.pop(broker_name, None)
+        if address is not None:
+            self._forget(address)
+
+    def close(self) -> None:
+        """End all connections."""
+        for remote in self._remotes.values():
+            remote.close()
+        self._remotes.clear()
+
+    def _route(self, topic: str) -> TopicRouteData:
+        try:
+            route = self.ask_name_server(topic_route(topic))
+        except TopicNotExist:
+            asked = self._name_servers[0]
+            raise RouteNotFound(
+                f"name server {asked} knows no topic {topic}; create it "
+                f"(libra admin updateTopic -n {asked} -c CLUSTER -t {topic}) or check its name"
+            ) from None
+        for broker in route.broker_datas:
+            address = broker.master_address or broker.any_address
+            if address is None:
+                continue
+            self._addresses[broker.broker_name] = address
+            if broker.master_address is None:
+                self._slaves.add(broker.broker_name)
+            else:
+                self._slaves.discard(broker.broker_name)
+        return route
+
+    def _remote(self, address: str) -> BlockingRemote:
+        remote = self._remotes.get(address)
+        if remote is None:
+            remote = self._remotes[address] = BlockingRemote(
+                address, self._monotonic_ms, connect_timeout_ms=self._connect_timeout_ms
+            )
+        return remote
+
+    def _forget(self, address: str) -> None:
+        remote = self._remotes.pop(address, None)
+        if remote is not None:
+            remote.close()
+
+
+def _broker_name(queue: MessageQueue) -> str:
+    return queue.broker_name

@@ -1,0 +1,203 @@
+"""The options of reading `format("rocketmq")`, named and meant as in Spark's Kafka source where it has them.
+
+What to read, exactly one of
+  subscribe             topics, separated by commas
+  subscribePattern      a regular expression (Python's) that a topic's whole name must match
+  assign                queues: {"Flights": {"broker-a": [0, 1]}}
+From where
+  namesrv               name servers, "host:port;host:port"; else $NAMESRV_ADDR, else 127.0.0.1:9876
+  store                 a broker's store directory or a copy of it, read without a broker; batches only
+  storeBroker           the broker name its rows have ("store")
+From which message to which; see libramq.spark.boundary
+  startingOffsets       earliest, latest, JSON; earliest for a batch, latest for a new stream
+  startingOffsetsByTimestamp, startingTimestamp, startingOffsetsByTimestampStrategy (error, latest)
+  endingOffsets         latest, JSON; batches only, as are
+  endingOffsetsByTimestamp, endingTimestamp
+How much at once; streams only
+  maxOffsetsPerTrigger  how many messages a micro-batch reads at most; without it all there are
+  minOffsetsPerTrigger  wait until so many are there, but no longer than
+  maxTriggerDelay       15m
+How many tasks
+  minPartitions         at least so many tasks, where there are as many messages; without it as many as cores,
+                        and one where there is little to read
+  maxRecordsPerPartition  no task reads more than so many messages
+What comes out
+  includeBody           whether there is a column body (true)
+  includeHeaders        whether there is a column properties, a map (false: it costs half the speed)
+  tags                  "TagA || TagB": brokers leave out all other messages
+  sql                   an SQL92 expression over properties, for brokers with enablePropertyFilter
+  pushdown              filters of a batch query on topic, broker, queueId, offset and timestamp bound what
+                        is read (false); needs spark.sql.python.filterPushdown.enabled=true
+  failOnDataLoss        fail (true) or warn when messages or queues to be read are gone
+Groups
+  groupId               the consumer group brokers know the reads by (TOOLS_CONSUMER); nothing is committed
+  groupIdPrefix         where groupId is not given: the group is the prefix and a digest of the subscription
+  commitGroupId         after each micro-batch its positions are committed for this group, for displays of
+                        lag; never read back, and refused where the group has members
+Patience
+  brokerTimeout         how long a broker may be away before a query fails (60s)
+  rocketmq.mqClientApiTimeout     milliseconds a server has for one answer (10000)
+  rocketmq.connectTimeoutMillis   milliseconds for a connection (3000)
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from libramq.errors import ConfigError, InvalidName
+from libramq.filter.tag import parse_tag_filter
+from libramq.message.names import validate_group
+from libramq.spark.boundary import EARLIEST, LATEST, Boundary
+from libramq.spark.options import Options
+from libramq.spark.subscription import Subscription
+from libramq.transport.address import split_name_servers
+from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
+
+NAMESRV_DEFAULT: Final = "127.0.0.1:9876"
+TIMEOUT_MS_DEFAULT: Final = 10_000  # Ours: a pull may have to wait for a disk.
+TIMEOUT_MS_MAX: Final = 600_000
+BROKER_TIMEOUT_MS: Final = 60_000  # Ours: Apache's broker takes half a minute to be back after a kill.
+TRIGGER_DELAY_MS: Final = 15 * 60_000  # KafkaSourceProvider, DEFAULT_MAX_TRIGGER_DELAY.
+PARTITIONS_MAX: Final = 10_000
+#: Known to every broker without being created; the admin tools read with it too.
+GROUP_DEFAULT: Final = "TOOLS_CONSUMER"
+
+KNOWN: Final = (
+    "subscribe", "subscribePattern", "assign", "namesrv", "store", "storeBroker", "startingOffsets",
+    "startingOffsetsByTimestamp", "startingTimestamp", "startingOffsetsByTimestampStrategy", "endingOffsets",
+    "endingOffsetsByTimestamp", "endingTimestamp", "maxOffsetsPerTrigger", "minOffsetsPerTrigger",
+    "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition", "includeBody", "includeHeaders", "tags",
+    "sql", "pushdown", "failOnDataLoss", "groupId", "groupIdPrefix", "commitGroupId", "brokerTimeout",
+    "rocketmq.mqClientApiTimeout", "rocketmq.connectTimeoutMillis",
+)  # fmt: skip
+_OF_BATCHES: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "store", "pushdown")
+_EARLIEST: Final = Boundary(side="starting", default=EARLIEST)
+_ENDING_LATEST: Final = Boundary(side="ending", default=LATEST)
+_LATEST: Final = Boundary(side="starting", default=LATEST)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """How servers are reached. A value, and so the key of what is kept open."""
+
+    namesrv: tuple[str, ...]
+    group: str = GROUP_DEFAULT
+    tags: str | None = None
+    sql: str | None = None
+    timeout_ms: int = TIMEOUT_MS_DEFAULT
+    connect_timeout_ms: int = CONNECT_TIMEOUT_MS
+    patience_ms: int = BROKER_TIMEOUT_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """What a reader was asked for; plain values, so that it travels to workers."""
+
+    subscription: Subscription
+    connection: Connection
+    starting: Boundary | None = None
+    ending: Boundary = _ENDING_LATEST
+    max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_ms: int = TRIGGER_DELAY_MS
+    min_partitions: int | None = None
+    max_records_per_partition: int | None = None
+    fail_on_data_loss: bool = True
+    include_body: bool = True
+    include_headers: bool = False
+    pushdown: bool = False
+    commit_group: str | None = None
+    store: str | None = None
+    store_broker: str = "store"
+    of_batches: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> "SourceOptions":
+        """Read the options; ConfigError says which one is wrong and what would be right."""
+        options = Options(given, KNOWN)
+        subscription = Subscription.parse(options)
+        if "store" in options and "namesrv" in options:
+            raise ConfigError("store reads a directory and namesrv asks servers; give one of them")
+        parsed = cls(
+            subscription=subscription,
+            connection=_connection(options, subscription),
+            starting=Boundary.parse(options, "starting"),
+            ending=Boundary.parse(options, "ending") or _ENDING_LATEST,
+            max_offsets_per_trigger=options.number("maxOffsetsPerTrigger"),
+            min_offsets_per_trigger=options.number("minOffsetsPerTrigger"),
+            max_trigger_delay_ms=options.duration_ms("maxTriggerDelay", TRIGGER_DELAY_MS),
+            min_partitions=options.number("minPartitions", 1, PARTITIONS_MAX),
+            max_records_per_partition=options.number("maxRecordsPerPartition"),
+            fail_on_data_loss=options.flag("failOnDataLoss", default=True),
+            include_body=options.flag("includeBody", default=True),
+            include_headers=options.flag("includeHeaders", default=False),
+            pushdown=options.flag("pushdown", default=False),
+            commit_group=_group(options, "commitGroupId"),
+            store=options.text("store"),
+            store_broker=options.text("storeBroker") or "store",
+            of_batches=tuple(name for name in _OF_BATCHES if name in options),
+        )
+        parsed.ending.refuse(EARLIEST, "that would read nothing; give latest or JSON")
+        low, high = parsed.min_offsets_per_trigger, parsed.max_offsets_per_trigger
+        if low is not None and high is not None and low > high:
+            raise ConfigError(f"minOffsetsPerTrigger={low} is above maxOffsetsPerTrigger={high}")
+        return parsed
+
+    def check_batch(self) -> None:
+        """Raise ConfigError for what makes no sense in a batch query."""
+        if self.starting is not None:
+            self.starting.refuse(
+                LATEST, "a batch query begins at messages that are there; give earliest or JSON"
+            )
+
+    def check_stream(self) -> None:
+        """Raise ConfigError for what makes no sense in a streaming query."""
+        if self.of_batches:
+            raise ConfigError(
+                f"{self.of_batches[0]} is for batch queries (spark.read), this is a streaming one"
+            )
+
+    @property
+    def starting_batch(self) -> Boundary:
+        """Batches begin at the earliest message unless told otherwise."""
+        return self.starting or _EARLIEST
+
+    @property
+    def starting_stream(self) -> Boundary:
+        """New streams begin at the latest message unless told otherwise."""
+        return self.starting or _LATEST
+
+
+def _connection(options: Options, subscription: Subscription) -> Connection:
+    tags, sql = options.text("tags"), options.text("sql")
+    if tags is not None and sql is not None:
+        raise ConfigError("tags and sql: brokers take one of them")
+    parse_tag_filter(tags)
+    group = _group(options, "groupId")
+    if group is None and (prefix := _group(options, "groupIdPrefix")) is not None:
+        # The same after a restart: brokers keep every group they have seen.
+        group = f"{prefix}-{hashlib.sha256(str(subscription).encode()).hexdigest()[:8]}"
+    return Connection(
+        namesrv=split_name_servers(
+            options.text("namesrv") or os.environ.get("NAMESRV_ADDR") or NAMESRV_DEFAULT
+        ),
+        group=group or GROUP_DEFAULT,
+        tags=None if tags == "*" else tags,
+        sql=sql,
+        timeout_ms=options.number("rocketmq.mqClientApiTimeout", 1, TIMEOUT_MS_MAX) or TIMEOUT_MS_DEFAULT,
+        connect_timeout_ms=options.number("rocketmq.connectTimeoutMillis", 1, TIMEOUT_MS_MAX)
+        or CONNECT_TIMEOUT_MS,
+        patience_ms=options.duration_ms("brokerTimeout", BROKER_TIMEOUT_MS),
+    )
+
+
+def _group(options: Options, name: str) -> str | None:
+    text = options.text(name)
+    if text is None:
+        return None
+    try:
+        return validate_group(text)
+    except InvalidName as error:
+        raise ConfigError(f"{name}={text!r}: {error}") from None

@@ -1,0 +1,156 @@
+"""The stream reader, called in the order in which Spark calls it. Most tests are traps of its contract."""
+
+import contextlib
+import json
+import pickle
+from collections.abc import Callable, Iterator
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from libramq.errors import ConfigError
+from libramq.message.queue import MessageQueue
+from libramq.spark.source import QueueRanges, QueuesStreamReader
+from libramq.spark.source_options import SourceOptions
+
+from ..client.fake_broker import FakeBroker, serving
+from ..fakes import ManualClock
+
+EVERYTHING = ReadAllAvailable()
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with serving(FakeBroker()) as started:
+        started.fill("T", 2, 100)
+        yield started
+
+
+Reader = Callable[..., QueuesStreamReader]
+
+
+@pytest.fixture
+def reader(broker: FakeBroker) -> Iterator[Reader]:
+    made: list[QueuesStreamReader] = []
+
+    def make(**options: str) -> QueuesStreamReader:
+        given = {"subscribe": "T", "namesrv": broker.address, **options}
+        made.append(QueuesStreamReader(SourceOptions.parse(given), ("offset",)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def read(
+    of: QueuesStreamReader, start: dict[str, object], end: dict[str, object]
+) -> list[tuple[int, int, int]]:
+    ranges = []
+    for partition in of.partitions(start, end):
+        assert isinstance(partition, QueueRanges)
+        ranges += [(part.queue.queue_id, part.start, part.end) for part in partition.ranges]
+    return sorted(ranges)
+
+
+def test_restart_before_the_first_batch_is_done_reads_that_batch(broker: FakeBroker, reader: Reader):
+    """Where a first batch begins is not in the checkpoint, and `latest` moves."""
+    first = reader()
+    start = first.initialOffset()
+    end = first.latestOffset(start, EVERYTHING)
+    assert read(first, start, end) == []
+    broker.fill("T", 2, 10)
+    again = reader()
+    assert again.initialOffset() != start
+    assert read(again, again.initialOffset(), end) == []
+    # The batch after begins where the first one ended, at the former latest.
+    following = again.latestOffset(end, EVERYTHING)
+    assert read(again, end, following) == [(0, 100, 110), (1, 100, 110)]
+
+
+def test_first_batch_with_rows_survives_a_restart(broker: FakeBroker, reader: Reader):
+    first = reader()
+    start = first.initialOffset()
+    broker.fill("T", 2, 10)
+    first.planner._maximums_asked_ms = None
+    end = json.loads(json.dumps(first.latestOffset(start, EVERYTHING)))
+    assert read(first, start, end) == [(0, 100, 110), (1, 100, 110)]
+    broker.fill("T", 2, 10)
+    again = reader()
+    assert read(again, again.initialOffset(), end) == [(0, 100, 110), (1, 100, 110)]
+
+
+def test_nothing_new_is_the_same_text(broker: FakeBroker, reader: Reader):
+    """Spark compares text: anything else is a new batch, and empty batches would spin."""
+    stream = reader(startingOffsets="earliest")
+    end = stream.latestOffset(stream.initialOffset(), EVERYTHING)
+    for _ in range(3):
+        after = stream.latestOffset(end, EVERYTHING)
+        assert json.dumps(after) == json.dumps(end)
+    broker.fill("T", 1, 1)
+    stream.planner._maximums_asked_ms = None
+    later = stream.latestOffset(end, EVERYTHING)
+    assert list(later) == ["T:broker-a:0", "T:broker-a:1"]
+    assert json.dumps(stream.latestOffset(later, EVERYTHING)) == json.dumps(later)
+
+
+def test_limits_are_obeyed_as_given(broker: FakeBroker, reader: Reader):
+    """With Trigger.Once Spark gives no limit in spite of the option."""
+    stream = reader(startingOffsets="earliest", maxOffsetsPerTrigger="50")
+    assert stream.getDefaultReadLimit() == ReadMaxRows(50)
+    start = stream.initialOffset()
+    assert read(stream, start, stream.latestOffset(start, ReadMaxRows(50))) == [(0, 0, 25), (1, 0, 25)]
+    assert read(stream, start, stream.latestOffset(start, EVERYTHING)) == [(0, 0, 100), (1, 0, 100)]
+    assert reader(minOffsetsPerTrigger="5").getDefaultReadLimit() == ReadMinRows(5)
+    assert reader().getDefaultReadLimit() == EVERYTHING
+
+
+def test_last_batch_is_in_the_lag_mirror_although_spark_never_commits_it(broker: FakeBroker, reader: Reader):
+    stream = reader(startingOffsets="earliest", commitGroupId="night")
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, EVERYTHING)
+    stream.planner._source.max_offsets([])
+    assert set(broker.committed["night"].values()) == {0}
+    stream.latestOffset(end, EVERYTHING)  # Asked when the batch before is done.
+    stream.planner._source.max_offsets(list(broker.queues))  # Answered behind the one-way commits.
+    assert broker.committed["night"] == {
+        MessageQueue("T", "broker-a", 0): 100,
+        MessageQueue("T", "broker-a", 1): 100,
+    }
+
+
+def test_lag_mirror_is_not_for_a_group_that_has_members(broker: FakeBroker, reader: Reader):
+    broker.members["orders"] = ["somebody"]
+    stream = reader(commitGroupId="orders")
+    with pytest.raises(ConfigError, match="commitGroupId='orders': the group has 1 members"):
+        stream.latestOffset(stream.initialOffset(), EVERYTHING)
+
+
+def test_what_is_committed_is_never_read_back(broker: FakeBroker, reader: Reader):
+    broker.committed["night"] = dict.fromkeys(broker.queues, 7)
+    stream = reader(startingOffsets="earliest", commitGroupId="night")
+    assert set(stream.initialOffset().values()) == {0}
+
+
+def test_idle_polls_do_not_reach_the_broker_seventy_times_a_second(broker: FakeBroker, reader: Reader):
+    """Spark asks every 10 ms; the planner answers out of its memory for 20."""
+    clock = ManualClock()
+    stream = reader(startingOffsets="earliest")
+    stream.planner._monotonic_ms = clock.monotonic_ms
+    end = stream.latestOffset(stream.initialOffset(), EVERYTHING)
+    asked: list[int] = []
+    answer = broker.answer
+    broker.answer = lambda request: (asked.append(request.code), answer(request))[1]  # type: ignore[method-assign]
+    for _ in range(100):
+        clock.advance(10)
+        stream.latestOffset(end, EVERYTHING)
+        stream.reportLatestOffset()
+    assert len(asked) <= 50 * len(broker.queues)
+
+
+def test_travels_to_tasks_without_its_sockets(reader: Reader):
+    stream = reader(commitGroupId="night")
+    start = stream.initialOffset()
+    with contextlib.closing(pickle.loads(pickle.dumps(stream)).planner._source) as queues:
+        assert queues is not stream.planner._source
+    assert stream.initialOffset() == start
