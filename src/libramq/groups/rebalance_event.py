@@ -31,8 +31,13 @@ class Reason(StrEnum):
     MEMBER_LEFT = "member_left"
     CONNECTION_CLOSED = "connection_closed"
     SESSION_EXPIRED = "session_expired"
+    PROCESSING_TIMEOUT = "processing_timeout"
     SUBSCRIPTION_CHANGED = "subscription_changed"
     QUEUE_COUNT_CHANGED = "queue_count_changed"
+    BROKER_CHANGED = "broker_changed"
+    STRATEGY_CHANGED = "strategy_changed"
+    MODE_CHANGED = "mode_changed"
+    OPERATOR = "operator"
 
 
 class QueueMove(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):

@@ -1,0 +1,96 @@
+"""The rebalance of a coordinated group: from the first change until every queue is where it is meant to be.
+
+A coordinator knows who held what before, so it knows the moves and how few there could have been.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from libramq.balance.group import counts
+from libramq.groups.coordinator_effect import HandedOver, Settled, Started
+from libramq.groups.group_state import MemberProfile
+from libramq.groups.queue_handover import QueueHandover
+from libramq.groups.rebalance_event import Reason
+from libramq.groups.target_assignment import fewest_moves
+from libramq.message.queue import MessageQueue
+
+
+@dataclass(slots=True)
+class CoordinatedRebalance:
+    """One that is under way. before: holders by queue; names: client ids by member, of then and since.
+
+    causes: what has not been recorded yet, and who brought it about. is_started: something has been.
+    Retry topics are no load: they are in none of the figures.
+    """
+
+    started_at_ms: int
+    before: dict[MessageQueue, str]
+    names: dict[str, str] = field(default_factory=dict)
+    causes: dict[Reason, dict[str, None]] = field(default_factory=dict)
+    duplicates: int = 0
+    is_started: bool = False
+
+    def add(self, reason: Reason, who: str) -> None:
+        """There is another cause."""
+        self.causes.setdefault(reason, {})[who] = None
+
+    def take_started(self, group: str, epoch: int, members: Sequence[str]) -> list[Started]:
+        """What has to be recorded now: one event a reason."""
+        events = [
+            Started(group=group, epoch=epoch, reason=reason, who=tuple(who), members=tuple(members))
+            for reason, who in self.causes.items()
+        ]
+        self.causes.clear()
+        self.is_started = self.is_started or bool(events)
+        return events
+
+    def rename(self, old: str, new: str) -> None:
+        """A member took another's place; its queues have not moved."""
+        for queue, member in self.before.items():
+            if member == old:
+                self.before[queue] = new
+
+    def settled(
+        self,
+        group: str,
+        profiles: Sequence[MemberProfile],
+        queues: Sequence[MessageQueue],
+        handover: QueueHandover,
+        *,
+        now_ms: int,
+    ) -> Settled:
+        """What came of it."""
+        loads = Counter({profile.client_id: 0 for profile in profiles})
+        loads.update(self._name(held.member) for q, held in handover.holdings.items() if counts(q.topic))
+        return Settled(
+            group=group,
+            epoch=handover.epoch,
+            moves=tuple(self._moves(handover)),
+            minimum=fewest_moves(group, profiles, [q for q in queues if counts(q.topic)], self.before),
+            time_to_stable_ms=now_ms - self.started_at_ms,
+            unheld=sum(queue not in handover.holdings for queue in queues if counts(queue.topic)),
+            duplicates=self.duplicates,
+            loads=loads,
+        )
+
+    def know(self, profiles: Mapping[str, str]) -> None:
+        """Remember client ids by member: who is gone at the end had a name too."""
+        self.names.update(profiles)
+
+    def _moves(self, handover: QueueHandover) -> list[HandedOver]:
+        return [
+            HandedOver(
+                queue=queue,
+                from_=self._name(self.before[queue]) if queue in self.before else None,
+                to=self._name(holding.member),
+                freed_at_ms=handover.freed.get(queue),
+                granted_at_ms=holding.granted_at_ms,
+                epoch=holding.epoch,
+            )
+            for queue, holding in sorted(handover.holdings.items())
+            if counts(queue.topic) and self.before.get(queue) != holding.member
+        ]
+
+    def _name(self, member: str) -> str:
+        return self.names.get(member, member)

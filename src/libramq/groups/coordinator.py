@@ -1,0 +1,297 @@
+"""The coordinator: all coordinated groups that live at this broker.
+
+A state machine: requests, events and times in, effects out; times are monotonic. A request is answered by an
+`Answer`, in the same call or a later one. The contract is in ARCHITECTURE.md, "Coordinated groups".
+"""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from random import Random
+from typing import Final, Generic, TypeVar
+
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, InvalidName, broker_error
+from libramq.groups.coordinated_group import CoordinatedGroup
+from libramq.groups.coordinator_effect import Answer, Effect, Grant
+from libramq.groups.group_member import GroupMember, held_of
+from libramq.groups.group_request import SessionLimits, check_listed, member_profile
+from libramq.groups.group_state import GroupState, Record
+from libramq.groups.group_view import GroupView, view_of
+from libramq.groups.rebalance_event import Reason
+from libramq.groups.shared_tables import SharedTables
+from libramq.logs import get_logger
+from libramq.message import names
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.coordination import (
+    GroupJoinBody,
+    GroupLeaveBody,
+    GroupPollBody,
+    GroupReleaseBody,
+    PeerGathered,
+)
+from libramq.remoting.headers import GroupJoinHeader, GroupMemberHeader, GroupPollHeader
+
+log = get_logger(__name__)
+
+P = TypeVar("P", bound=Hashable)
+T = TypeVar("T")
+
+#: Ours: as many as the group table takes (catalog.group_table.GROUPS_MAX).
+GROUPS_MAX: Final = 25_000
+#: Ours: members of all groups; one held poll each, as waits.held_pulls.HELD_PULLS_MAX.
+MEMBERS_OF_ALL_MAX: Final = 200_000
+
+
+class Coordinator(Generic[P, T]):
+    """Groups by name. P: a connection; T: a request that is answered later.
+
+    record: persists a group's state before anybody hears of it; None removes it. restored: what was
+    persisted; those members count as heard of when the first call tells what time it is. must_gather: whether
+    another broker may have had a group that is not known here.
+    """
+
+    def __init__(
+        self,
+        *,
+        randomness: Random,
+        record: Record = lambda *_: None,
+        restored: Mapping[str, GroupState] | None = None,
+        must_gather: Callable[[str], bool] = lambda _: False,
+        sessions: SessionLimits | None = None,
+    ) -> None:
+        self._randomness = randomness
+        self._must_gather = must_gather
+        self._sessions = sessions or SessionLimits()
+        self._shared: SharedTables[P] = SharedTables(record)
+        self._groups: dict[str, CoordinatedGroup[P, T]] = {}
+        self._stock: dict[str, tuple[str, ...]] = {}
+        self._restored = dict(restored or {})
+        self._is_begun = False
+        for name, state in self._restored.items():
+            self._groups[name] = CoordinatedGroup(name, shared=self._shared, state=state)
+
+    # Requests of members.
+
+    def join(
+        self, ticket: T, peer: P, header: GroupJoinHeader, body: GroupJoinBody, *, now_ms: int
+    ) -> list[Effect[T]]:
+        """GROUP_JOIN: answered at once."""
+        self._begin(now_ms)
+        try:
+            names.validate_group(header.consumer_group)
+            check_listed(body.held)
+            fresh = f"{self._randomness.getrandbits(128):032x}"
+            profile = member_profile(header, body, fresh, self._sessions)
+            group = self._group_to_join(header.consumer_group, now_ms)
+            member = group.join(profile, header.lb_member, held_of(body.held), peer, now_ms=now_ms)
+        except (BrokerError, InvalidName) as error:
+            return [_refusal(ticket, error)]
+        effects = group.publish(now_ms=now_ms)
+        if group.is_mute:
+            remark = f"the state of group {group.name} cannot be written; look at the broker's disk"
+            return [*effects, Answer(ticket, ResponseCode.SYSTEM_BUSY, remark)]
+        return [*effects, group.welcome(ticket, member, now_ms=now_ms)]
+
+    def poll(
+        self, ticket: T, peer: P, header: GroupPollHeader, body: GroupPollBody, *, now_ms: int
+    ) -> list[Effect[T]]:
+        """GROUP_POLL: answered when the assignment differs from what the member says, or after a while."""
+        self._begin(now_ms)
+        try:
+            check_listed(body.held)
+            group, member = self._require(header.consumer_group, header.lb_member)
+        except BrokerError as error:
+            return [_refusal(ticket, error)]
+        held = held_of(body.held)
+        group.poll(ticket, member, header.lb_epoch, held, peer, duplicates=body.duplicates, now_ms=now_ms)
+        return group.publish(now_ms=now_ms)
+
+    def release(
+        self, ticket: T, peer: P, header: GroupMemberHeader, body: GroupReleaseBody, *, now_ms: int
+    ) -> list[Effect[T]]:
+        """GROUP_RELEASE: queues that are not the member's any more, or not yet, are passed over."""
+        self._begin(now_ms)
+        try:
+            check_listed(body.queues)
+            group, member = self._require(header.consumer_group, header.lb_member)
+        except BrokerError as error:
+            return [_refusal(ticket, error)]
+        group.release(member, held_of(body.queues), peer, now_ms=now_ms)
+        return [Answer(ticket), *group.publish(now_ms=now_ms)]
+
+    def leave(
+        self, ticket: T, peer: P, header: GroupMemberHeader, body: GroupLeaveBody, *, now_ms: int
+    ) -> list[Effect[T]]:
+        """GROUP_LEAVE."""
+        self._begin(now_ms)
+        try:
+            group, member = self._require(header.consumer_group, header.lb_member)
+        except BrokerError as error:
+            return [_refusal(ticket, error)]
+        is_timeout = body.reason == Reason.PROCESSING_TIMEOUT
+        reason = Reason.PROCESSING_TIMEOUT if is_timeout else Reason.MEMBER_LEFT
+        group.expel(member, reason, now_ms=now_ms)
+        return [Answer(ticket), *group.publish(now_ms=now_ms)]
+
+    # Events.
+
+    def closed(self, peer: P, *, now_ms: int) -> list[Effect[T]]:
+        """A connection ended: members that spoke over it have a grace to come over another."""
+        self._begin(now_ms)
+        effects: list[Effect[T]] = []
+        for key in self._shared.connections.members(peer):
+            group = self._groups[key.group]
+            group.closed(group.members.require(key.member), now_ms=now_ms)
+            effects += group.publish(now_ms=now_ms)
+        return effects
+
+    def queues_changed(self, topic: str, queues: Sequence[MessageQueue], *, now_ms: int) -> list[Effect[T]]:
+        """These are all queues of a topic over all brokers; none: there is no such topic."""
+        self._begin(now_ms)
+        topics = self._shared.topics
+        before = topics.queues(topic)
+        if not topics.tell(topic, queues):
+            return []
+        reason = None
+        if before is not None:
+            same = {queue.broker_name for queue in before} == {queue.broker_name for queue in queues}
+            reason = Reason.QUEUE_COUNT_CHANGED if same else Reason.BROKER_CHANGED
+        effects: list[Effect[T]] = []
+        for name in topics.groups(topic):
+            group = self._groups[name]
+            group.queues_changed(reason, topic, now_ms=now_ms)
+            effects += group.publish(now_ms=now_ms)
+        return effects
+
+    def stock_members(self, group: str, client_ids: Sequence[str], *, now_ms: int) -> list[Effect[T]]:
+        """These members of a group, wherever connected, allocate for themselves; all of them."""
+        self._begin(now_ms)
+        if client_ids:
+            self._stock[group] = tuple(client_ids)
+        else:
+            self._stock.pop(group, None)
+        known = self._groups.get(group)
+        if known is None:
+            return []
+        known.stock_members(client_ids, now_ms=now_ms)
+        return known.publish(now_ms=now_ms)
+
+    def gathered(self, group: str, answers: Sequence[PeerGathered], *, now_ms: int) -> list[Effect[T]]:
+        """What the fences know of a group; the answer to `Gather`."""
+        self._begin(now_ms)
+        known = self._groups.get(group)
+        if known is None:
+            return []
+        known.gathered(answers, now_ms=now_ms)
+        return known.publish(now_ms=now_ms)
+
+    def refused(self, group: str, epoch: int, *, now_ms: int) -> list[Effect[T]]:
+        """A fence has seen a higher epoch than ours: somebody else had the group meanwhile.
+
+        If it lives there now, `drop` it; else it is gathered again, and goes on above that epoch.
+        """
+        self._begin(now_ms)
+        known = self._groups.get(group)
+        if known is None or epoch <= known.queues.epoch:
+            return []
+        known.gather(epoch, now_ms=now_ms)
+        return known.publish(now_ms=now_ms)
+
+    def drop(self, group: str, address: str = "", *, now_ms: int) -> list[Effect[T]]:
+        """The group lives elsewhere now, at that address (empty: not known), or was deleted."""
+        self._begin(now_ms)
+        self._stock.pop(group, None)
+        known = self._groups.pop(group, None)
+        if known is None:
+            return []
+        effects = known.dissolve(address)
+        try:
+            self._shared.record(group, None)
+        except OSError as error:  # Read again after a restart, it is dropped again.
+            log.error("group state cannot be removed", group=group, reason=str(error))
+        return effects
+
+    def tick(self, now_ms: int) -> list[Effect[T]]:
+        """Time has passed: sessions, graces, polls, revocations, and changes to act upon."""
+        self._begin(now_ms)
+        effects: list[Effect[T]] = []
+        touched: dict[str, None] = {}
+        for key in self._shared.timers.take_due(now_ms):
+            group = self._groups.get(key.group)
+            if group is None:
+                continue
+            touched[key.group] = None
+            if not key.member:
+                group.due(now_ms=now_ms)
+            elif (member := group.members.get(key.member)) is not None:
+                group.member_due(member, now_ms=now_ms)
+        for name in touched:
+            effects += self._groups[name].publish(now_ms=now_ms)
+        return effects
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When `tick` has something to do next; at the earliest."""
+        return self._shared.timers.next_due_ms if self._is_begun or not self._restored else 0
+
+    # What can be seen.
+
+    def __contains__(self, group: str) -> bool:
+        return group in self._groups
+
+    def names(self) -> list[str]:
+        """The groups that live here."""
+        return list(self._groups)
+
+    def topics(self) -> list[str]:
+        """The topics that somebody has to tell the queues of."""
+        return list(self._shared.topics)
+
+    def grants_for(self, broker_name: str) -> list[Grant]:
+        """All that a broker's fence is to know, of every group; for a link that is new."""
+        bodies = ((name, group.grants(broker_name)) for name, group in self._groups.items())
+        return [Grant(broker_name, body) for _, body in bodies if body is not None]
+
+    def group(self, name: str) -> GroupView | None:
+        """The group as it is now."""
+        group = self._groups.get(name)
+        return view_of(group) if group is not None else None
+
+    def _begin(self, now_ms: int) -> None:
+        """The first call tells what time it is: sessions of restored members begin."""
+        if self._is_begun:
+            return
+        self._is_begun = True
+        for group in self._groups.values():
+            group.begin(now_ms=now_ms)
+        self._restored.clear()
+
+    def _group_to_join(self, name: str, now_ms: int) -> CoordinatedGroup[P, T]:
+        group = self._groups.get(name)
+        if self._shared.connections.member_count >= MEMBERS_OF_ALL_MAX:
+            raise broker_error(
+                ResponseCode.SYSTEM_ERROR, f"{MEMBERS_OF_ALL_MAX} members are here, the most there may be"
+            )
+        if group is not None:
+            return group
+        if len(self._groups) >= GROUPS_MAX:
+            raise broker_error(
+                ResponseCode.SYSTEM_ERROR, f"{GROUPS_MAX} groups live here, the most there may be"
+            )
+        group = self._groups[name] = CoordinatedGroup(name, shared=self._shared, now_ms=now_ms)
+        if name in self._stock:
+            group.stock_members(self._stock[name], now_ms=now_ms)
+        elif self._must_gather(name):
+            group.gather(0, now_ms=now_ms)
+        return group
+
+    def _require(self, group: str, member: str) -> tuple[CoordinatedGroup[P, T], GroupMember[P, T]]:
+        known = self._groups.get(group)
+        if known is None:
+            raise broker_error(ResponseCode.UNKNOWN_MEMBER, f"group {group} has no members here")
+        return known, known.members.require(member)
+
+
+def _refusal(ticket: T, error: BrokerError | InvalidName) -> Answer[T]:
+    if isinstance(error, BrokerError):
+        return Answer(ticket, ResponseCode(error.response_code), error.remark)
+    return Answer(ticket, ResponseCode.INVALID_PARAMETER, str(error))

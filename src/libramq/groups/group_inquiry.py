@@ -1,0 +1,79 @@
+"""The inquiry: what a coordinator has to find out before it may say who holds what.
+
+    GATHERING   of a group taken over: the fences have been asked
+    AWAITING    they have answered; members who have queues open are given a session to come
+    RETURNING   from client mode: every member is asked, by its next poll, what it has
+
+Members go on reading meanwhile: what they say they hold is what they are told to hold.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from libramq.groups.queue_handover import Holding
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.coordination import PeerGathered
+
+#: Ours: a broker that has not answered by then is as good as gone, and its fence will refuse us if we err.
+GATHER_MS_MAX: Final = 5_000
+#: The design's: one session of our clients as they come.
+AWAIT_MS_MAX: Final = 10_000
+#: Ours: a poll that is answered is followed by the next one at once.
+RETURN_MS_MAX: Final = 500
+
+#: What members say they hold, by member in the order they joined.
+Claims = Mapping[str, Mapping[MessageQueue, int]]
+
+
+class InquiryKind(Enum):
+    """Who is asked."""
+
+    GATHERING = auto()
+    AWAITING = auto()
+    RETURNING = auto()
+
+
+@dataclass(slots=True)
+class GroupInquiry:
+    """One that is under way. awaited: members not heard of yet; epoch: the highest that was seen."""
+
+    kind: InquiryKind
+    until_ms: int
+    epoch: int
+    awaited: dict[str, None] = field(default_factory=dict)
+    openings: dict[MessageQueue, Holding] = field(default_factory=dict)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all that is to be known is known."""
+        return self.kind is not InquiryKind.GATHERING and not self.awaited
+
+    def gathered(self, answers: Iterable[PeerGathered], members: Iterable[str], *, now_ms: int) -> None:
+        """The fences have answered; these members are here already."""
+        for answer in answers:
+            self.epoch = max([self.epoch, answer.epoch, *(opening.epoch for opening in answer.open)])
+            for opening in answer.open:
+                known = self.openings.get(opening.queue)
+                if known is None or opening.epoch > known.epoch:
+                    self.openings[opening.queue] = Holding(opening.member, opening.epoch)
+        self.kind = InquiryKind.AWAITING
+        self.until_ms = now_ms + AWAIT_MS_MAX
+        self.awaited = dict.fromkeys(holding.member for holding in self.openings.values())
+        for member in members:
+            self.awaited.pop(member, None)
+
+    def holdings(self, claims: Claims) -> dict[MessageQueue, Holding]:
+        """Who holds what, after all: openings of members who came, then what members claim besides.
+
+        Epochs that no fence has seen were never opened, and stay what they are: nothing.
+        """
+        held = {queue: holding for queue, holding in self.openings.items() if holding.member in claims}
+        for member, queues in claims.items():
+            for queue, epoch in queues.items():
+                if self.kind is InquiryKind.RETURNING:
+                    held.setdefault(queue, Holding(member, self.epoch + 1))
+                elif epoch <= self.epoch:
+                    held.setdefault(queue, Holding(member, epoch))
+        return held

@@ -1,0 +1,170 @@
+"""The membership of a coordinated group: who is a member, and who comes back as whom.
+
+a new client                         a new id
+with the id of a member              that member: what it holds stays
+with an id of a former life          that id again, if nobody has it
+with the name of a static member     that one's place under a new id; the former self is turned away
+"""
+
+import re
+from collections.abc import Hashable, Iterator
+from typing import Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, broker_error
+from libramq.groups.consumer_group import MEMBERS_MAX
+from libramq.groups.group_member import GroupMember
+from libramq.groups.group_state import MemberProfile
+from libramq.groups.member_connections import MemberConnections, MemberKey
+
+P = TypeVar("P", bound=Hashable)
+T = TypeVar("T")
+
+#: Ours: former selves of static members that are still turned away by name.
+REPLACED_MAX: Final = 1_000
+
+#: 128 bits.
+_ID = re.compile(r"[0-9a-f]{32}\Z")
+
+
+class Admission(NamedTuple, Generic[P, T]):
+    """A member was admitted. earlier: what it said of itself before; replaced: whose place it took."""
+
+    member: GroupMember[P, T]
+    earlier: MemberProfile | None = None
+    replaced: GroupMember[P, T] | None = None
+
+
+class GroupMembership(Generic[P, T]):
+    """The members of one group, in the order they joined."""
+
+    def __init__(self, group: str, connections: MemberConnections[P]) -> None:
+        self._group = group
+        self._connections = connections
+        self._members: dict[str, GroupMember[P, T]] = {}
+        self._instances: dict[str, str] = {}
+        self._replaced: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, member: str) -> bool:
+        return member in self._members
+
+    def __iter__(self) -> Iterator[GroupMember[P, T]]:
+        return iter(self._members.values())
+
+    def get(self, member: str) -> GroupMember[P, T] | None:
+        """The member of that id."""
+        return self._members.get(member)
+
+    def require(self, member: str) -> GroupMember[P, T]:
+        """The member of that id; raises UnknownMember, or Fenced where another has taken its place."""
+        known = self._members.get(member)
+        if known is not None:
+            return known
+        if member in self._replaced:
+            raise self.fenced(self._replaced[member])
+        raise broker_error(
+            ResponseCode.UNKNOWN_MEMBER, f"group {self._group} has no member {member[:40]!r} (any more)"
+        )
+
+    def fenced(self, instance: str) -> BrokerError:
+        """What a former self hears."""
+        return broker_error(
+            ResponseCode.FENCED, f"another client has joined group {self._group} as instance {instance}"
+        )
+
+    def admit(self, profile: MemberProfile, wanted: str | None, peer: P, *, now_ms: int) -> Admission[P, T]:
+        """A client joins; profile.member is a new id, `wanted` the one it says it has.
+
+        Raises Fenced, InvalidParameter, or SystemError when the group is full.
+        """
+        instance = profile.instance
+        former = self._instances.get(instance) if instance is not None else None
+        if wanted is not None and wanted in self._members:
+            if former not in (None, wanted):
+                raise broker_error(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"member {wanted} cannot become instance {instance}, which is member {former};"
+                    " leave first, or choose another lbInstance",
+                )
+            return self._readmit(self._members[wanted], profile, peer, now_ms)
+        if instance is not None and wanted is not None and self._replaced.get(wanted) == instance:
+            raise self.fenced(instance)
+        replaced = self._members[former] if former is not None else None
+        if replaced is None and len(self._members) >= MEMBERS_MAX:
+            raise broker_error(
+                ResponseCode.SYSTEM_ERROR,
+                f"group {self._group} has {MEMBERS_MAX} members, the most there may be; let some leave first",
+            )
+        if wanted is not None and _ID.match(wanted) and wanted not in self._replaced:
+            profile = msgspec.structs.replace(profile, member=wanted)
+        if replaced is not None:
+            self.remove(replaced)
+            self._remember(replaced)
+        return Admission(self._add(profile, peer, now_ms), None, replaced)
+
+    def restore(self, profile: MemberProfile, *, now_ms: int) -> None:
+        """A member that was recorded; it may be anywhere."""
+        self._add(profile, None, now_ms)
+
+    def heard(self, member: GroupMember[P, T], peer: P, *, now_ms: int) -> None:
+        """A request of a member has come."""
+        member.heard(now_ms=now_ms)
+        if member.peer != peer:
+            self._connections.move(MemberKey(self._group, member.id), member.peer, peer)
+            member.peer = peer
+
+    def closed(self, member: GroupMember[P, T], *, now_ms: int) -> None:
+        """A member's connection ended."""
+        self._connections.move(MemberKey(self._group, member.id), member.peer, None)
+        member.closed(now_ms=now_ms)
+
+    def remove(self, member: GroupMember[P, T]) -> None:
+        """It is no member any more."""
+        del self._members[member.id]
+        self._connections.member_count -= 1
+        self._connections.move(MemberKey(self._group, member.id), member.peer, None)
+        if member.profile.instance is not None:
+            del self._instances[member.profile.instance]
+
+    @property
+    def profiles(self) -> list[MemberProfile]:
+        """What members said of themselves."""
+        return [member.profile for member in self._members.values()]
+
+    @property
+    def client_ids(self) -> list[str]:
+        """Their client ids, sorted, each once."""
+        return sorted({member.profile.client_id for member in self._members.values()})
+
+    def _readmit(
+        self, member: GroupMember[P, T], profile: MemberProfile, peer: P, now_ms: int
+    ) -> Admission[P, T]:
+        earlier = member.profile
+        if earlier.instance is not None:
+            del self._instances[earlier.instance]
+        member.profile = msgspec.structs.replace(profile, member=earlier.member)
+        if profile.instance is not None:
+            self._instances[profile.instance] = earlier.member
+        self.heard(member, peer, now_ms=now_ms)
+        return Admission(member, earlier)
+
+    def _add(self, profile: MemberProfile, peer: P | None, now_ms: int) -> GroupMember[P, T]:
+        member: GroupMember[P, T] = GroupMember(profile, now_ms)
+        self._members[member.id] = member
+        self._connections.member_count += 1
+        if profile.instance is not None:
+            self._instances[profile.instance] = member.id
+        if peer is not None:
+            self.heard(member, peer, now_ms=now_ms)
+        return member
+
+    def _remember(self, replaced: GroupMember[P, T]) -> None:
+        assert replaced.profile.instance is not None
+        self._replaced[replaced.id] = replaced.profile.instance
+        if len(self._replaced) > REPLACED_MAX:
+            del self._replaced[next(iter(self._replaced))]

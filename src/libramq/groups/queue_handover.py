@@ -1,0 +1,184 @@
+"""The handover: whose a group's queues are, whose they are meant to be, and under which epochs.
+
+    held by its target      nothing happens to it, its epoch included
+    held by another         revoked: the holder is asked to give it up, and loses it after REVOKE_TIMEOUT_MS
+    held by nobody          granted to its target, under an epoch above all its earlier ones
+
+So no queue is ever held by two. What has to be said to fences and members is collected in `granted` and
+`stirred` until somebody takes it from there.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, NamedTuple, Self
+
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.coordination import QueueGrant
+
+#: The design's revoke_timeout: how long a member may take to give up a queue.
+REVOKE_TIMEOUT_MS: Final = 10_000
+
+
+class Holding(NamedTuple):
+    """Who holds a queue, since when, and under which epoch."""
+
+    member: str
+    epoch: int
+    granted_at_ms: int = 0
+
+
+class QueueHandover:
+    """The queues of one group. epoch: the group's; it rises with the target and with nothing else.
+
+    revoked: queues whose holder is to give them up, and since when, the longest first. freed: when a queue
+    was last given up. granted, stirred: queues with a new holder, members whose queues changed.
+    """
+
+    def __init__(self, epoch: int = 0, holdings: Iterable[QueueGrant] = ()) -> None:
+        self.epoch = epoch
+        self.target: dict[MessageQueue, str] = {}
+        self.holdings: dict[MessageQueue, Holding] = {}
+        self.revoked: dict[MessageQueue, int] = {}
+        self.freed: dict[MessageQueue, int] = {}
+        self.granted: dict[MessageQueue, None] = {}
+        self.stirred: dict[str, None] = {}
+        self._of_member: dict[str, dict[MessageQueue, Holding]] = {}
+        self._free: dict[MessageQueue, None] = {}
+        self._gone: set[str] = set()
+        self._last: dict[MessageQueue, int] = {}
+        self._floor = epoch
+        for grant in holdings:
+            self._hold(grant.queue, Holding(grant.member, grant.epoch))
+            self.target[grant.queue] = grant.member
+
+    @classmethod
+    def resumed(cls, epoch: int, holdings: Mapping[MessageQueue, Holding]) -> Self:
+        """Begin under a new epoch with what was found out; all of it is to be said again."""
+        handover = cls(epoch)
+        handover._floor = epoch - 1
+        for queue, holding in holdings.items():
+            handover._hold(queue, holding)
+            handover.target[queue] = holding.member
+            handover.granted[queue] = None
+            handover.stirred[holding.member] = None
+        return handover
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every queue is where it is meant to be."""
+        return not self.revoked and not self._free
+
+    def of(self, member: str) -> Mapping[MessageQueue, Holding]:
+        """What a member holds, revoked queues included."""
+        return self._of_member.get(member, {})
+
+    def owned(self, member: str) -> list[MessageQueue]:
+        """The same, what it has held longest first: where some have to go, those stay."""
+        held = self.of(member)
+        return sorted(held, key=lambda queue: (held[queue].epoch, queue))
+
+    def retarget(self, target: Mapping[MessageQueue, str], *, now_ms: int) -> bool:
+        """The queues are meant for these members from now on; whether that is new."""
+        is_new = target != self.target
+        if is_new:
+            self.epoch += 1
+            self.target = dict(target)
+        self._gone.clear()
+        for queue, holding in self.holdings.items():
+            is_revoked = self.target.get(queue) != holding.member
+            if is_revoked != (queue in self.revoked):
+                self.stirred[holding.member] = None
+                if is_revoked:
+                    self.revoked[queue] = now_ms
+                else:
+                    del self.revoked[queue]
+        self._free = dict.fromkeys(queue for queue in self.target if queue not in self.holdings)
+        self.grant_free(now_ms=now_ms)
+        return is_new
+
+    def grant_free(self, *, now_ms: int) -> None:
+        """Grant what nobody holds to whom it is meant for."""
+        ready = [queue for queue in self._free if self.target[queue] not in self._gone]
+        if any(self._last.get(queue, self._floor) >= self.epoch for queue in ready):
+            self.epoch += 1  # Given up by whom it was meant for: a new grant all the same.
+        for queue in ready:
+            del self._free[queue]
+            self._hold(queue, Holding(self.target[queue], self.epoch, now_ms))
+            self.granted[queue] = None
+            self.stirred[self.target[queue]] = None
+
+    def release(self, member: str, queues: Mapping[MessageQueue, int], *, now_ms: int) -> list[MessageQueue]:
+        """A member has given up queues, each under that epoch; those that are free now."""
+        freed = []
+        for queue, epoch in queues.items():
+            holding = self.holdings.get(queue)
+            if holding is not None and holding.member == member and holding.epoch == epoch:
+                self._free_queue(queue, now_ms)
+                freed.append(queue)
+        return freed
+
+    def take_overdue(self, *, now_ms: int) -> list[tuple[MessageQueue, Holding]]:
+        """Take the queues whose holders did not give them up in time; what was taken from whom."""
+        overdue = [queue for queue, since in self.revoked.items() if now_ms - since >= REVOKE_TIMEOUT_MS]
+        taken = [(queue, self.holdings[queue]) for queue in overdue]
+        for queue, holding in taken:
+            self.stirred[holding.member] = None
+            self._free_queue(queue, now_ms)
+        return taken
+
+    @property
+    def overdue_at_ms(self) -> int | None:
+        """When the next queue is taken from a holder that has not given it up."""
+        return next(iter(self.revoked.values())) + REVOKE_TIMEOUT_MS if self.revoked else None
+
+    def expel(self, member: str, *, now_ms: int) -> None:
+        """A member is gone: what it held is free, and nothing is meant for it."""
+        self._gone.add(member)
+        for queue in list(self.of(member)):
+            self._free_queue(queue, now_ms)
+
+    def rename(self, old: str, new: str, *, now_ms: int) -> None:
+        """A member takes another's place: the same queues under a new epoch, so that the other is fenced.
+
+        What the other was to give up is free: its place is taken by a process that never had it.
+        """
+        self.epoch += 1
+        for queue in list(self.of(old)):
+            if queue in self.revoked:
+                self._free_queue(queue, now_ms)
+                continue
+            self._drop(queue)
+            self._hold(queue, Holding(new, self.epoch, now_ms))
+            self.granted[queue] = None
+        self.stirred[new] = None
+        for queue, member in self.target.items():
+            if member == old:
+                self.target[queue] = new
+
+    def vanish(self, queues: Collection[MessageQueue]) -> None:
+        """These do not exist any more; who held one is told, nobody is asked."""
+        for queue in queues:
+            if queue in self.holdings:
+                self.stirred[self.holdings[queue].member] = None
+                self._drop(queue)
+            self._floor = max(self._floor, self._last.pop(queue, 0))
+            self.freed.pop(queue, None)
+
+    def _hold(self, queue: MessageQueue, holding: Holding) -> None:
+        assert queue not in self.holdings, "a queue has one holder"
+        self.holdings[queue] = holding
+        self._of_member.setdefault(holding.member, {})[queue] = holding
+        self._last[queue] = holding.epoch
+
+    def _free_queue(self, queue: MessageQueue, now_ms: int) -> None:
+        self._drop(queue)
+        self.freed[queue] = now_ms
+        if queue in self.target:
+            self._free[queue] = None
+
+    def _drop(self, queue: MessageQueue) -> None:
+        holding = self.holdings.pop(queue)
+        self.revoked.pop(queue, None)
+        held = self._of_member[holding.member]
+        del held[queue]
+        if not held:
+            del self._of_member[holding.member]

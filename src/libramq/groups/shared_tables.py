@@ -1,0 +1,22 @@
+"""What all coordinated groups of a broker share: topics, connections, timers, where states are written."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from libramq.groups.group_state import Record
+from libramq.groups.member_connections import MemberConnections, MemberKey
+from libramq.groups.timers import Timers
+from libramq.groups.watched_topics import WatchedTopics
+
+P = TypeVar("P", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTables(Generic[P]):
+    """Each is its owner's to change; a group touches its own entries."""
+
+    record: Record
+    topics: WatchedTopics = field(default_factory=WatchedTopics)
+    connections: MemberConnections[P] = field(default_factory=MemberConnections)
+    timers: Timers[MemberKey] = field(default_factory=Timers)

@@ -1,0 +1,110 @@
+"""The target assignment: which member each queue is meant for, as the group's strategy has it.
+
+A strategy may be a user's own. One that raises, or gives a queue twice or to nobody we know, is logged, and
+balanced_sticky decides instead: a group is never without a target.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from libramq.balance import Assignment, Group, Member, Strategy, strategy_named
+from libramq.errors import ConfigError
+from libramq.groups.group_state import MemberProfile
+from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
+
+log = get_logger(__name__)
+
+DEFAULT_STRATEGY: Final = "balanced_sticky"
+#: Capacities that are all the same change nothing.
+BALANCED_STICKY: Final = strategy_named(DEFAULT_STRATEGY, by_capacity=True)
+
+Target = dict[MessageQueue, str]
+#: What a member holds, in the order in which it had better keep it.
+Owned = Callable[[str], Sequence[MessageQueue]]
+
+
+def strategy_wanted(profiles: Iterable[MemberProfile]) -> str:
+    """The strategy that most members name; of several, the one that was named first."""
+    named = Counter(profile.strategy for profile in profiles)
+    return max(named, key=lambda name: named[name], default=DEFAULT_STRATEGY)
+
+
+def find_strategy(name: str) -> Strategy | None:
+    """The strategy of that name; None where there is none, or where it needs what only a client knows."""
+    if name == DEFAULT_STRATEGY:
+        return BALANCED_STICKY
+    try:
+        return strategy_named(name)
+    except ConfigError:
+        return None
+
+
+def target_assignment(
+    group: str,
+    strategy: Strategy,
+    profiles: Sequence[MemberProfile],
+    queues: Sequence[MessageQueue],
+    owned: Owned,
+) -> Target:
+    """Whom each queue is meant for, by member; queues that nobody may have are left out."""
+    ids = _strategy_ids(profiles)
+    members = [
+        Member(
+            client_id=client_id,
+            topics=frozenset(profile.subscriptions),
+            owned=owned(profile.member),
+            instance_id=profile.instance,
+            capacity=profile.capacity,
+        )
+        for client_id, profile in ids.items()
+    ]
+    given = Group.of(members, queues)
+    if strategy is not BALANCED_STICKY:
+        try:
+            return _checked(strategy.assign(given), ids, queues)
+        except Exception:  # Whatever a user's own code may raise.
+            log.warning("strategy failed, balanced_sticky instead", group=group, exc_info=True)
+    return _checked(BALANCED_STICKY.assign(given), ids, queues)
+
+
+def fewest_moves(
+    group: str,
+    profiles: Sequence[MemberProfile],
+    queues: Sequence[MessageQueue],
+    holders: Mapping[MessageQueue, str],
+) -> int:
+    """How many queues must get another holder, at best, so that the group is balanced."""
+    owned: dict[str, list[MessageQueue]] = {}
+    for queue, member in holders.items():
+        owned.setdefault(member, []).append(queue)
+    target = target_assignment(group, BALANCED_STICKY, profiles, queues, lambda member: owned.get(member, ()))
+    return sum(holders.get(queue) != member for queue, member in target.items())
+
+
+def _strategy_ids(profiles: Sequence[MemberProfile]) -> dict[str, MemberProfile]:
+    """Members by what strategies know them by: their client ids, where these are their own."""
+    counted = Counter(profile.client_id for profile in profiles)
+    ids = {}
+    for profile in profiles:
+        is_own = counted[profile.client_id] == 1
+        ids[profile.client_id if is_own else f"{profile.client_id}#{profile.member}"] = profile
+    return ids
+
+
+def _checked(
+    assignment: Assignment, profiles: Mapping[str, MemberProfile], queues: Sequence[MessageQueue]
+) -> Target:
+    """The assignment by queue; raises ConfigError where it makes no sense."""
+    existing = set(queues)
+    target: Target = {}
+    for client_id, share in assignment.items():
+        profile = profiles.get(client_id)
+        for queue in share:
+            if profile is None or queue.topic not in profile.subscriptions or queue not in existing:
+                raise ConfigError(f"the strategy gives {queue} to {client_id}, who may not have it")
+            if queue in target:
+                raise ConfigError(f"the strategy gives {queue} twice")
+            target[queue] = profile.member
+    return target

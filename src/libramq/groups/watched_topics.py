@@ -1,0 +1,50 @@
+"""The topics that coordinated groups subscribe to, and their queues over all brokers."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from libramq.message.queue import MessageQueue
+
+
+class WatchedTopics:
+    """Topics by name; a topic is watched while a group subscribes to it."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[str, None]] = {}
+        self._queues: dict[str, tuple[MessageQueue, ...]] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._groups)
+
+    def queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
+        """The topic's queues, sorted; None while nobody has said."""
+        return self._queues.get(topic)
+
+    def groups(self, topic: str) -> list[str]:
+        """The groups that subscribe to a topic."""
+        return list(self._groups.get(topic, ()))
+
+    def watch(self, group: str, topics: Iterable[str]) -> list[str]:
+        """A group subscribes to these too; those that are new here."""
+        new = []
+        for topic in topics:
+            if topic not in self._groups:
+                new.append(topic)
+            self._groups.setdefault(topic, {})[group] = None
+        return new
+
+    def unwatch(self, group: str, topics: Iterable[str]) -> None:
+        """A group does not subscribe to these any more."""
+        for topic in topics:
+            groups = self._groups.get(topic, {})
+            groups.pop(group, None)
+            if not groups:
+                self._groups.pop(topic, None)
+                self._queues.pop(topic, None)
+
+    def tell(self, topic: str, queues: Sequence[MessageQueue]) -> bool:
+        """These are the topic's queues; whether anybody cares and did not know."""
+        told = tuple(sorted(set(queues)))
+        if topic not in self._groups or self._queues.get(topic) == told:
+            return False
+        self._queues[topic] = told
+        return True

@@ -1,0 +1,287 @@
+"""A coordinator with its surroundings in one thread: honest members, fences that listen, and a clock.
+
+Members do what ours do: poll, take what they are given, give up what is revoked (at once, or when told to),
+poll again. Nothing is random but member ids, which come from a seed.
+"""
+
+from dataclasses import dataclass, field
+from random import Random
+
+from libramq.codes import ResponseCode
+from libramq.groups.coordinator import Coordinator
+from libramq.groups.coordinator_effect import (
+    Answer,
+    Effect,
+    Gather,
+    Grant,
+    ModeChanged,
+    Settled,
+    Started,
+    WatchTopic,
+)
+from libramq.groups.group_state import GroupState
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.coordination import (
+    MODE_EPOCHS,
+    GroupAssignment,
+    GroupJoinBody,
+    GroupLeaveBody,
+    GroupPollBody,
+    GroupReleaseBody,
+    PeerGathered,
+    QueueGrant,
+)
+from libramq.remoting.headers import GroupJoinHeader, GroupMemberHeader, GroupPollHeader
+
+GROUP = "G"
+SESSION_MS = 10_000
+
+
+def queues_of(topic: str, count: int, broker: str = "b") -> list[MessageQueue]:
+    return [MessageQueue(topic, broker, n) for n in range(count)]
+
+
+@dataclass
+class Consumer:
+    """One honest member. drains: whether it gives up revoked queues at once."""
+
+    client_id: str
+    peer: str
+    topics: tuple[str, ...] = ("T",)
+    instance: str | None = None
+    session_ms: int = SESSION_MS
+    strategy: str = "balanced_sticky"
+    capacity: int = 1
+    drains: bool = True
+    is_silent: bool = False
+    member: str | None = None
+    epoch: int = -1
+    mode: str = MODE_EPOCHS
+    held: dict[MessageQueue, int] = field(default_factory=dict)
+    revoked: dict[MessageQueue, int] = field(default_factory=dict)
+    polls: set[str] = field(default_factory=set)
+    refused: ResponseCode | None = None
+
+    def listed(self) -> list[QueueGrant]:
+        return [QueueGrant.of(queue, epoch) for queue, epoch in self.held.items()]
+
+
+class Surroundings:
+    """The coordinator, its members, and what it had done."""
+
+    def __init__(self, queues: list[MessageQueue] | None = None, *, brokers: tuple[str, ...] = ()) -> None:
+        self.states: dict[str, GroupState] = {}
+        self.topics: dict[str, list[MessageQueue]] = {}
+        for queue in queues if queues is not None else queues_of("T", 8):
+            self.topics.setdefault(queue.topic, []).append(queue)
+        self.now_ms = 1_000_000
+        self.consumers: dict[str, Consumer] = {}
+        self.effects: list[Effect] = []
+        self.records = 0
+        self.is_disk_full = False
+        self.must_gather = False
+        self.fences: dict[str, PeerGathered] = {}
+        self.tickets = 0
+        self.asked_at: dict[str, int] = {}
+        self.slowest_ms = 0
+        self.coordinator = self.begin()
+
+    def begin(self, seed: int = 1) -> Coordinator[str, str]:
+        return Coordinator(
+            randomness=Random(seed),
+            record=self.record,
+            restored=self.states,
+            must_gather=lambda _: self.must_gather,
+        )
+
+    def restart(self) -> None:
+        """The broker's process ends and another one begins; connections are gone."""
+        self.coordinator = self.begin(self.tickets)
+        self.asked_at.clear()
+        for consumer in self.consumers.values():
+            consumer.polls.clear()
+            consumer.peer += "'"
+        for topic in self.coordinator.topics():
+            self.do(self.coordinator.queues_changed(topic, self.topics.get(topic, ()), now_ms=self.now_ms))
+
+    def record(self, group: str, state: GroupState | None) -> None:
+        if self.is_disk_full:
+            raise OSError("no space left on device")
+        self.records += 1
+        if state is None:
+            self.states.pop(group, None)
+        else:
+            self.states[group] = state
+
+    # What members do.
+
+    def add(self, client_id: str, **fields) -> Consumer:
+        """A consumer starts and joins."""
+        consumer = Consumer(client_id, peer=f"peer of {client_id}", **fields)
+        self.consumers[client_id] = consumer
+        self.join(consumer)
+        return consumer
+
+    def join(self, consumer: Consumer, *, claims: bool = False) -> None:
+        header = GroupJoinHeader(
+            consumer_group=GROUP,
+            client_id=consumer.client_id,
+            lb_session_ms=consumer.session_ms,
+            lb_instance=consumer.instance,
+            lb_member=consumer.member,
+        )
+        body = GroupJoinBody(
+            subscriptions=dict.fromkeys(consumer.topics, "*"),
+            strategy=consumer.strategy,
+            capacity=consumer.capacity,
+            held=consumer.listed() if claims else [],
+        )
+        if not claims:
+            consumer.held.clear()
+        self.do(self.coordinator.join(self.ticket(consumer), consumer.peer, header, body, now_ms=self.now_ms))
+
+    def poll(self, consumer: Consumer) -> None:
+        header = GroupPollHeader(
+            consumer_group=GROUP, lb_member=consumer.member or "", lb_epoch=consumer.epoch
+        )
+        ticket = self.ticket(consumer)
+        consumer.polls.add(ticket)
+        self.asked_at[ticket] = self.now_ms
+        body = GroupPollBody(held=consumer.listed())
+        self.do(self.coordinator.poll(ticket, consumer.peer, header, body, now_ms=self.now_ms))
+
+    def release(self, consumer: Consumer) -> None:
+        """Give up all that is revoked."""
+        header = GroupMemberHeader(consumer_group=GROUP, lb_member=consumer.member or "")
+        body = GroupReleaseBody(queues=[QueueGrant.of(q, epoch) for q, epoch in consumer.revoked.items()])
+        for queue in consumer.revoked:
+            consumer.held.pop(queue, None)
+        consumer.revoked.clear()
+        ticket = self.ticket(consumer)
+        self.do(self.coordinator.release(ticket, consumer.peer, header, body, now_ms=self.now_ms))
+
+    def leave(self, consumer: Consumer, reason: str = "member_left") -> None:
+        header = GroupMemberHeader(consumer_group=GROUP, lb_member=consumer.member or "")
+        self.consumers.pop(consumer.client_id, None)
+        body = GroupLeaveBody(reason=reason)
+        ticket = self.ticket(consumer)
+        self.do(self.coordinator.leave(ticket, consumer.peer, header, body, now_ms=self.now_ms))
+
+    def kill(self, consumer: Consumer) -> None:
+        """Its process ends, and its connection with it."""
+        self.consumers.pop(consumer.client_id)
+        self.do(self.coordinator.closed(consumer.peer, now_ms=self.now_ms))
+
+    def tell(self, topic: str, queues: list[MessageQueue]) -> None:
+        self.topics[topic] = queues
+        self.do(self.coordinator.queues_changed(topic, queues, now_ms=self.now_ms))
+
+    def stock(self, *client_ids: str) -> None:
+        self.do(self.coordinator.stock_members(GROUP, client_ids, now_ms=self.now_ms))
+
+    # What happens.
+
+    def run(self, ms: int) -> None:
+        """Let time pass, everybody doing what is to be done at once."""
+        end_ms = self.now_ms + ms
+        self.work()
+        while (due_ms := self.coordinator.next_due_ms) is not None and due_ms <= end_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            self.do(self.coordinator.tick(self.now_ms))
+            self.work()
+        self.now_ms = end_ms
+
+    def work(self) -> None:
+        """Every consumer that has no poll waiting gives up what it can and polls."""
+        for _ in range(50):
+            idle = [each for each in self.consumers.values() if not each.polls and not each.is_silent]
+            if not idle:
+                return
+            for consumer in idle:
+                if consumer.member is None:
+                    continue
+                if consumer.revoked and consumer.drains:
+                    self.release(consumer)
+                if not consumer.polls:
+                    self.poll(consumer)
+            if all(each.member is None for each in idle):
+                return
+        raise AssertionError("polls are answered again and again")
+
+    def do(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            self.effects.append(effect)
+            match effect:
+                case Answer():
+                    self.answered(effect)
+                case WatchTopic(topic):
+                    if topic in self.topics:
+                        self.tell(topic, self.topics[topic])
+                case Gather():
+                    if self.fences:
+                        answers = list(self.fences.values())
+                        self.do(self.coordinator.gathered(GROUP, answers, now_ms=self.now_ms))
+                case Grant(_, body):
+                    state = self.states.get(body.group)
+                    assert state is not None, "granted before it was recorded"
+                    assert body.epoch <= state.epoch
+
+    def answered(self, answer: Answer) -> None:
+        client_id = answer.ticket.rpartition("/")[0]
+        if answer.ticket in self.asked_at:
+            self.slowest_ms = max(self.slowest_ms, self.now_ms - self.asked_at.pop(answer.ticket))
+        consumer = self.consumers.get(client_id)
+        if consumer is None:
+            return
+        consumer.polls.discard(answer.ticket)
+        if answer.code != ResponseCode.SUCCESS:
+            consumer.refused = answer.code
+            consumer.member = None
+            consumer.held.clear()
+            return
+        consumer.member = answer.member or consumer.member
+        if answer.assignment is not None:
+            self.assigned(consumer, answer.assignment)
+
+    def assigned(self, consumer: Consumer, assignment: GroupAssignment) -> None:
+        consumer.epoch, consumer.mode = assignment.epoch, assignment.mode
+        if assignment.mode != MODE_EPOCHS:
+            consumer.revoked.clear()
+            return
+        revoked = {grant.queue: grant.epoch for grant in assignment.revoke}
+        consumer.held = {grant.queue: grant.epoch for grant in assignment.queues} | {
+            queue: epoch for queue, epoch in consumer.held.items() if queue in revoked
+        }
+        consumer.revoked = {queue: epoch for queue, epoch in revoked.items() if queue in consumer.held}
+
+    def ticket(self, consumer: Consumer) -> str:
+        self.tickets += 1
+        return f"{consumer.client_id}/{self.tickets}"
+
+    # What can be seen.
+
+    @property
+    def view(self):
+        view = self.coordinator.group(GROUP)
+        assert view is not None
+        return view
+
+    def owners(self) -> dict[int, str]:
+        """Client ids by queue id; for groups of one topic at one broker."""
+        names = {member.member: member.client_id for member in self.view.members}
+        return {queue.queue_id: names[held.member] for queue, held in sorted(self.view.owners.items())}
+
+    def loads(self) -> dict[str, int]:
+        return {member.client_id: len(member.owned) for member in self.view.members}
+
+    def take(self, kind: type) -> list:
+        """The effects of that kind since they were taken last."""
+        taken = [effect for effect in self.effects if isinstance(effect, kind)]
+        self.effects = [effect for effect in self.effects if not isinstance(effect, kind)]
+        return taken
+
+
+__all__ = [
+    "GROUP", "SESSION_MS", "Answer", "Consumer", "Gather", "Grant", "ModeChanged", "Settled", "Started",
+    "Surroundings", "WatchTopic", "queues_of",
+]  # fmt: skip
