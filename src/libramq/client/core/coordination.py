@@ -16,7 +16,7 @@ from typing import Final
 from libramq.client.core import effects as fx
 from libramq.client.core.broker_contacts import BrokerContacts
 from libramq.client.core.consumer_settings import ConsumerSettings
-from libramq.client.core.due import Due, ReleaseDue
+from libramq.client.core.due import Due, PersistDue, ReleaseDue
 from libramq.client.core.duplicates import Duplicates
 from libramq.client.core.giving_up import GivingUp
 from libramq.client.core.lease import Lease
@@ -97,7 +97,7 @@ class Coordination:
         was_offered, self._is_offered = self._is_offered, self._contacts.all_offer
         if not self._is_offered:
             return self._withdraw(now_ms) if was_offered else []
-        if not self._overdue and not self._membership.is_on:
+        if not self._overdue:
             self._membership.begin()
             if not was_offered:
                 self._overdue.watch(now_ms)
@@ -193,7 +193,7 @@ class Coordination:
         held = self._lease.holds()
         assignment = answer.assignment
         if assignment is None:
-            if held:
+            if held and self._membership.is_on:
                 return []  # We come back with what we hold.
             self._membership.forget_member()
             return self._lose_all(now_ms)
@@ -217,17 +217,18 @@ class Coordination:
         found: list[fx.Effect] = []
         if self._mode != MODE_EPOCHS:
             self._mode = MODE_EPOCHS
+            self._timers.at(now_ms + self.persist_ms, PersistDue())
             found += self._owned.need_no_locks()
         member = self._membership.member
         claims = {grant.queue: Claim(member, grant.epoch) for grant in assignment.queues}
-        for queue in self._table.all():
-            if queue not in claims:
-                found += self._giving_up.give_up(queue, now_ms, drain_ms=self._settings.revoke_timeout_ms)
-        for grant in assignment.revoke:  # Released, but the coordinator has not heard of it.
-            if grant.queue not in self._table and grant not in self._owned.released:
-                self._owned.released.append(grant)
+        for owned in self._table.each():
+            owned.is_asked_back = owned.queue not in claims
+            if owned.is_asked_back:
+                drain_ms = self._settings.revoke_timeout_ms
+                found += self._giving_up.give_up(owned.queue, now_ms, drain_ms=drain_ms)
         for queue, claim in claims.items():
-            found += self._opening.grant(queue, claim, now_ms)
+            if claim.epoch:  # Else the coordinator repeats what we hold, until it knows more.
+                found += self._opening.grant(queue, claim, now_ms)
         return found
 
     def _allocate_ourselves(self, now_ms: int) -> None:

@@ -1,9 +1,10 @@
 """The membership: our conversation with the coordinator of a coordinated group.
 
-    FIND ─► JOIN ─► POLL ⟲
-     ▲       ▲        ├► another broker is the coordinator: there
-     │       └────────┼► it does not know us any more: joined again
-     └────────────────┴► no answer: asked for at the next broker, after a pause
+    OFF ─► FIND ─► JOIN ─► POLL ⟲
+            ▲       ▲        ├► another broker is the coordinator: there
+            │       └────────┼► it does not know us any more: joined again
+            ├────────────────┴► no answer: asked for at the next broker, after a pause
+    REPLACED ◄───────┴ another client has our instance id: it is the member now, for good
 
 One question at a time. An answer to an earlier one (`number` tells) comes too late and is ignored.
 Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
@@ -17,7 +18,7 @@ from libramq.client.core import effects as fx
 from libramq.client.core.consumer_settings import ConsumerSettings
 from libramq.client.core.due import Due, MembershipDue
 from libramq.client.core.timers import Timers
-from libramq.errors import LibraError, NotCoordinator, UnknownMember
+from libramq.errors import ConnectionLost, Fenced, LibraError, NotCoordinator, UnknownMember
 from libramq.filter.tag import TagFilter
 from libramq.logs import get_logger
 from libramq.remoting.body.coordination import GroupAssignment, GroupJoinBody, GroupPollBody, QueueGrant
@@ -36,16 +37,20 @@ ANSWER_MS_MIN: Final = 500
 
 
 class Step(Enum):
-    """What to ask next. OFF: nothing; we are no member and do not want to be one."""
+    """What to ask next. OFF, REPLACED: nothing; we are no member and do not want to be one."""
 
     OFF = "off"
+    REPLACED = "replaced"
     FIND = "find"
     JOIN = "join"
     POLL = "poll"
 
 
+_NOTHING: Final = (Step.OFF, Step.REPLACED)
+
+
 class Answer(NamedTuple):
-    """What an answer of the coordinator means. assignment: None when it does not know us any more."""
+    """What an answer of the coordinator means. assignment: None when we are no member of its any more."""
 
     asked_ms: int
     assignment: GroupAssignment | None
@@ -80,10 +85,10 @@ class Membership:
     @property
     def is_on(self) -> bool:
         """Whether we are a member or want to be one."""
-        return self._step is not Step.OFF
+        return self._step not in _NOTHING
 
     def begin(self) -> None:
-        """Become a member."""
+        """Become a member, unless we are one."""
         if self._step is Step.OFF:
             self._step = Step.FIND
             self._failures = self._due_ms = 0
@@ -101,7 +106,7 @@ class Membership:
         self, held: Callable[[], list[QueueGrant]], duplicates: int, now_ms: int
     ) -> fx.FindGroup | fx.JoinGroup | fx.PollGroup | None:
         """The next question; None while one is under way, or during a pause."""
-        if self._step is Step.OFF or self._is_asking or now_ms < self._due_ms:
+        if self._step in _NOTHING or self._is_asking or now_ms < self._due_ms:
             return None
         session_ms = self._settings.session_ms
         timeout_ms = max(ANSWER_MS_MIN, session_ms // 3)
@@ -156,9 +161,9 @@ class Membership:
         """The coordinator took us in, or did not."""
         if not self._is_awaited(request.number):
             return None
+        if isinstance(outcome, Fenced):
+            return self._replaced(request.asked_ms, outcome)
         if isinstance(outcome, LibraError):
-            if isinstance(outcome, UnknownMember):
-                self.member = ""
             self._failed(outcome, now_ms)
             return None
         self.member = outcome.member
@@ -173,6 +178,8 @@ class Membership:
         if isinstance(outcome, UnknownMember):
             self._step, self._last, self._failures = Step.JOIN, None, 0
             return Answer(request.asked_ms, None)
+        if isinstance(outcome, Fenced):
+            return self._replaced(request.asked_ms, outcome)
         if isinstance(outcome, LibraError):
             self._failed(outcome, now_ms)
             return None
@@ -201,8 +208,16 @@ class Membership:
         self._step, self._last, self._failures = Step.POLL, assignment, 0
         return Answer(asked_ms, assignment)
 
+    def _replaced(self, asked_ms: int, error: Fenced) -> Answer:
+        log.error("another client is this member now", group=self._settings.group, reason=str(error))
+        self._step, self.member, self._last = Step.REPLACED, "", None
+        return Answer(asked_ms, None)
+
     def _failed(self, error: LibraError, now_ms: int) -> None:
-        if isinstance(error, NotCoordinator) and error.remark and not self._failures:
+        if not self._failures and isinstance(error, ConnectionLost):
+            self._failures = 1  # It may still be there, and has begun to wait for us to come back.
+            return
+        if not self._failures and isinstance(error, NotCoordinator) and error.remark:
             self.coordinator = error.remark
             self._failures = 1
             return

@@ -69,7 +69,7 @@ class OwnedQueues:
         self._retry_topic = retry_topic(settings.group)
         #: Set when we leave: nothing is taken any more.
         self.closing = False
-        #: Queues of a coordinated group that were let go; the coordinator is to be told.
+        #: Queues that a coordinator has asked back and that were let go; it is to be told.
         self.released: list[QueueGrant] = []
 
     def take(
@@ -330,7 +330,7 @@ class OwnedQueues:
         found = self._unlock(owned)
         if owned.wanted_again:
             found += self.take(owned.queue, now_ms, delay_ms=0, claim=owned.granted)
-        elif owned.granted is not None:
+        elif owned.granted is not None and owned.is_asked_back:
             self.released.append(QueueGrant.of(owned.queue, owned.granted.epoch))
         return found
 

@@ -97,6 +97,7 @@ class ProcessQueue:
         self.granted: Claim | None = None
         self.opened: Claim | None = None
         self.open_tries = 0
+        self.is_asked_back = False
         # In order only: what handlers have not seen yet, whether they wait after a failure, and the lock.
         self.waiting: deque[MessageExt] = deque()
         self.suspended = False

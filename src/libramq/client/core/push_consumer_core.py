@@ -72,6 +72,7 @@ class PushConsumerCore:
         self._rebalancing = parts.rebalancing
         self._coordination = parts.coordination
         self._phase = Phase.NEW
+        self._persisted_ms = 0
         self._persist_all_due_ms = 0
 
     @property
@@ -323,6 +324,8 @@ class PushConsumerCore:
         return self._settled(self._giving_up.committed(commit, outcome, now_ms), now_ms)
 
     def _persist(self, now_ms: int) -> list[fx.Effect]:
+        if now_ms - self._persisted_ms < self._coordination.persist_ms:
+            return []  # The period has become shorter; another timer came up before.
         self._persist_later(now_ms)
         # Where a coordinator allocates, nobody commits after us.
         all_of_them = self._coordination.allocates and now_ms >= self._persist_all_due_ms
@@ -331,6 +334,7 @@ class PushConsumerCore:
         return self._commits.commit(self._table.each(), all_of_them=all_of_them)
 
     def _persist_later(self, now_ms: int) -> None:
+        self._persisted_ms = now_ms
         self._timers.at(now_ms + self._coordination.persist_ms, due.PersistDue())
 
     # Stopping

@@ -1,0 +1,510 @@
+"""The coordination: queues granted, opened, asked back and fenced; the lease; the change of modes."""
+
+import pytest
+
+from libramq.client.core import effects as fx
+from libramq.client.core.consumption import Outcome
+from libramq.client.core.push_consumer_core import Phase
+from libramq.errors import ConnectFailed, ConnectionLost
+from libramq.remoting.body.coordination import QueueGrant
+from tests.client.core.conversation import found, nothing, q
+from tests.client.core.coordinated import (
+    FENCED,
+    NOT_YET_GRANTED,
+    UNKNOWN_MEMBER,
+    Member,
+    assigned,
+    client_mode,
+    refusal,
+)
+
+
+def grants(*queues, epoch=1):
+    return tuple(QueueGrant.of(queue, epoch) for queue in queues)
+
+
+# Taking
+
+
+def test_granted_queues_are_opened_and_pulled_from_where_the_group_is():
+    """No pause, no lock; the listener hears of all of them at once, and the poll goes on with them."""
+    talk = Member(orderly=True).member()
+    talk.polled(assigned(q(0), q(1), epoch=3))
+    assert talk.of(fx.Assigned) == [fx.Assigned((q(0), q(1)))]
+    assert talk.of(fx.LockQueues) == []
+    first, second = talk.of(fx.OpenQueue)
+    assert (first.queue, first.address, first.claim) == (q(0), "a:1", talk.claim(3))
+    assert talk.held() == {q(0): 3, q(1): 3}
+    (pull,) = talk.opened(first, 42)
+    assert (pull.offset, pull.claim) == (42, talk.claim(3))
+    (question,) = talk.opened(second, None)
+    assert isinstance(question, fx.MaxOffset)
+    (pull,) = talk.start_at(q(1), 7)
+    assert (pull.offset, pull.claim) == (7, talk.claim(3))
+
+
+def test_a_grant_that_has_not_arrived_is_tried_again_soon():
+    """10 ms, twice as long each time, 200 ms at most."""
+    talk = Member().member()
+    talk.polled(assigned(q(0)))
+    times = []
+    for _ in range(7):
+        (request,) = talk.of(fx.OpenQueue)
+        talk.opened(request, refusal(NOT_YET_GRANTED))
+        before = talk.now_ms
+        while not talk.of(fx.OpenQueue):
+            talk.at(talk.core.next_due_ms)
+        times.append(talk.now_ms - before)
+    assert times == [10, 20, 40, 80, 160, 200, 200]
+
+
+def test_a_queue_whose_broker_is_away_is_opened_when_it_is_back():
+    """It stays ours: the coordinator says so."""
+    talk = Member().member()
+    talk.polled(assigned(q(0)))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, ConnectFailed("away"))
+    assert talk.of(fx.Revoked) == talk.of(fx.Lost) == []
+    (request,) = talk.at(10)
+    talk.opened(request, 5)
+    assert [pull.offset for pull in talk.of(fx.Pull)] == [5]
+
+
+def test_a_claim_that_a_fence_has_refused_is_not_tried_again():
+    """Another one is."""
+    talk = Member().member()
+    talk.polled(assigned(q(0)))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, refusal(FENCED))
+    assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
+    talk.polled(assigned(q(0), epoch=2, revoke=[q(3)]))
+    assert [each.claim.epoch for each in talk.of(fx.OpenQueue)] == [2]
+
+
+# Giving up
+
+
+def test_queues_asked_back_are_drained_committed_and_released_together():
+    """Prefetched messages are left, what runs ends, the others do not notice."""
+    talk = Member().holding(q(0), q(1), q(2))
+    done = [talk.busy(q(number), 0, 1, 2) for number in range(3)]
+    talk.polled(assigned((q(2), 1), epoch=2, revoke=[q(0), q(1)]))
+    assert talk.of(fx.ReleaseQueues) == talk.of(fx.Revoked) == []
+    assert not done[0][1].begin()
+    assert done[2][1].begin()
+    assert talk.held() == {q(0): 1, q(1): 1, q(2): 1}
+    talk.handled((done[0][0], Outcome.SUCCESS), (done[1][0], Outcome.SUCCESS))
+    commits = talk.of(fx.CommitOffset)
+    assert [(each.queue, each.offset, each.claim) for each in commits] == [
+        (q(0), 1, talk.claim()),
+        (q(1), 1, talk.claim()),
+    ]
+    assert talk.of(fx.Revoked) == [fx.Revoked((q(0), q(1)))]
+    talk.commit_answered(commits[0])
+    assert talk.of(fx.ReleaseQueues) == []
+    assert talk.commit_answered(commits[1]) == [fx.ReleaseQueues("a:1", "m1", grants(q(0), q(1)))]
+
+
+def test_a_queue_that_is_ready_does_not_wait_long_for_the_others():
+    """5 ms: the other's broker may not answer."""
+    talk = Member().holding(q(0), q(1))
+    for number in range(2):
+        (delivery,) = talk.busy(q(number), 0)
+        talk.handled((delivery, Outcome.SUCCESS))
+    talk.polled(assigned(epoch=2, revoke=[q(0), q(1)]))
+    first, _ = talk.of(fx.CommitOffset)
+    assert talk.commit_answered(first) == []
+    assert talk.at(talk.now_ms + 5) == [fx.ReleaseQueues("a:1", "m1", grants(q(0)))]
+
+
+def test_an_idle_queue_is_released_in_the_same_turn():
+    """Nothing runs, nothing is to be committed."""
+    talk = Member().holding(q(0), q(1), offset=4)
+    talk.polled(assigned(q(0), revoke=[q(1)]))
+    assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", grants(q(1)))]
+    assert talk.held() == {q(0): 1}
+
+
+def test_a_handler_has_ten_seconds():
+    """Then the queue is released without it."""
+    talk = Member(session_ms=60_000).holding(q(0))
+    talk.busy(q(0), 0)
+    talk.polled(assigned(epoch=2, revoke=[q(0)]))
+    talk.at(9_999)
+    assert talk.of(fx.ReleaseQueues) == []
+    assert fx.ReleaseQueues("a:1", "m1", grants(q(0))) in talk.at(10_000)
+
+
+def test_the_listener_has_its_say_before_a_queue_is_released():
+    """on_revoked."""
+    talk = Member(revoke_is_heard=True).holding(q(0))
+    talk.polled(assigned(epoch=2, revoke=[q(0)]))
+    assert talk.of(fx.Revoked) == [fx.Revoked((q(0),))]
+    assert talk.of(fx.ReleaseQueues) == []
+    talk._(talk.core.revoke_heard((q(0),), talk.now_ms))
+    assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", grants(q(0)))]
+
+
+def test_a_queue_that_is_ours_again_before_it_was_released_is_opened_again():
+    """Another member came and went; it is not released at all."""
+    talk = Member().holding(q(0))
+    (delivery,) = talk.busy(q(0), 0)
+    talk.polled(assigned(epoch=2, revoke=[q(0)]))
+    talk.polled(assigned((q(0), 1), epoch=3))
+    talk.handled((delivery, Outcome.SUCCESS))
+    (commit,) = talk.of(fx.CommitOffset)
+    talk.commit_answered(commit)
+    assert talk.of(fx.ReleaseQueues) == []
+    assert [each.claim for each in talk.of(fx.OpenQueue)] == [talk.claim()]
+
+
+# Fences
+
+
+@pytest.mark.parametrize("by", ["pull", "commit"])
+def test_a_fenced_queue_is_lost_at_once(by):
+    """Nothing more of it is committed, and nobody is told that it is released."""
+    talk = Member().holding(q(0))
+    (delivery,) = talk.busy(q(0), 0)
+    if by == "pull":
+        talk.pull_failed(talk.of(fx.Pull)[0], FENCED)
+    else:
+        talk.handled((delivery, Outcome.SUCCESS))
+        (commit,) = [each for each in talk.at(100) if isinstance(each, fx.CommitOffset)]
+        talk.commit_refused(commit, FENCED)
+    assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
+    assert talk.of(fx.ReleaseQueues) == talk.of(fx.CommitOffset) == talk.of(fx.OpenQueue) == []
+    assert talk.core.owned() == []
+    assert talk.handled((delivery, Outcome.SUCCESS)) == []
+
+
+def test_a_commit_that_is_fenced_while_its_queue_leaves_ends_it():
+    """The coordinator took it after all."""
+    talk = Member().holding(q(0))
+    (delivery,) = talk.busy(q(0), 0)
+    talk.handled((delivery, Outcome.SUCCESS))
+    talk.polled(assigned(epoch=2, revoke=[q(0)]))
+    (commit,) = talk.of(fx.CommitOffset)
+    talk.commit_refused(commit, FENCED)
+    assert talk.of(fx.Lost) == talk.of(fx.ReleaseQueues) == []
+    assert talk.held() == {q(0): 1}
+
+
+def test_a_later_epoch_of_a_queue_of_ours_is_opened_while_it_goes_on():
+    """What is prefetched stays; a pull that our own opening fenced goes out again under the new claim."""
+    talk = Member().holding(q(0))
+    talk.pulled(q(0), found(0, 1))
+    first, second = talk.deliveries()
+    assert first.begin()
+    (pull,) = talk.of(fx.Pull)
+    talk.polled(assigned(q(0), epoch=2))
+    (request,) = talk.of(fx.OpenQueue)
+    assert talk.of(fx.Assigned) == talk.of(fx.Revoked) == talk.of(fx.Lost) == []
+    talk.pull_failed(pull, FENCED)
+    assert talk.effects == []
+    (again,) = talk.opened(request, 0)
+    assert (again.offset, again.claim) == (2, talk.claim(2))
+    assert second.begin()
+    talk.handled((first, Outcome.SUCCESS), (second, Outcome.SUCCESS))
+    (commit,) = [each for each in talk.at(100) if isinstance(each, fx.CommitOffset)]
+    assert (commit.offset, commit.claim) == (2, talk.claim(2))
+
+
+def test_a_pull_that_is_fenced_after_our_opening_was_answered_goes_out_again():
+    """The two answers came in the other order."""
+    talk = Member().holding(q(0))
+    (pull,) = talk.of(fx.Pull)
+    talk.polled(assigned(q(0), epoch=2))
+    (request,) = talk.of(fx.OpenQueue)
+    assert talk.opened(request, 0) == []
+    (again,) = talk.pull_failed(pull, FENCED)
+    assert again.claim == talk.claim(2)
+    talk.pull_failed(again, FENCED)
+    assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
+
+
+@pytest.mark.parametrize("committed", [5, None])
+def test_where_the_group_is_elsewhere_the_queue_begins_anew(committed):
+    """Somebody else has read on, or the offset was taken away: what is prefetched is of no use."""
+    talk = Member().holding(q(0), offset=3)
+    (waiting,) = talk.busy(q(0), 3, started=0)
+    talk.polled(assigned(q(0), epoch=2))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, committed)
+    assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
+    assert talk.of(fx.Assigned) == [fx.Assigned((q(0),))]
+    assert not waiting.begin()
+    (request,) = talk.of(fx.OpenQueue)
+    (pull,) = talk.opened(request, 5)
+    assert pull.offset == 5
+
+
+def test_a_fence_that_has_forgotten_is_told_again():
+    """NOT_YET_GRANTED to a pull: its file was lost."""
+    talk = Member().holding(q(0), offset=2)
+    (pull,) = talk.of(fx.Pull)
+    (request,) = talk.pull_failed(pull, NOT_YET_GRANTED)
+    (pull,) = talk.opened(request, 2)
+    assert (pull.offset, pull.claim) == (2, talk.claim())
+
+
+def test_a_commit_is_never_without_claim():
+    """From client mode: not before the queue is open, and one that was fenced before is repeated after."""
+    talk = Member().looking(1)
+    talk.found_group()
+    talk.group_joined(client_mode())
+    talk.members("me")
+    talk.committed(q(0), 0)
+    (delivery,) = talk.busy(q(0), 0)
+    talk.handled((delivery, Outcome.SUCCESS))
+    (commit,) = [each for each in talk.at(1000) if isinstance(each, fx.CommitOffset)]
+    assert commit.claim is None
+    talk.polled(assigned(q(0), epoch=5))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.commit_refused(commit, FENCED)
+    assert talk.of(fx.Lost) == []
+    assert [each for each in talk.at(talk.now_ms + 999) if isinstance(each, fx.CommitOffset)] == []
+    talk.opened(request, 0)
+    (commit,) = [each for each in talk.at(talk.now_ms + 1000) if isinstance(each, fx.CommitOffset)]
+    assert (commit.offset, commit.claim) == (1, talk.claim(5))
+
+
+# Commits
+
+
+def test_what_moved_is_committed_every_tenth_of_a_second():
+    """And what did not is left alone; there is nobody whose commit could come after ours."""
+    talk = Member(persist_ms=1_000).holding(q(0), q(1))
+    talk.at(1_000)
+    (delivery,) = talk.busy(q(0), 0)
+    talk.handled((delivery, Outcome.SUCCESS))
+    (commit,) = [each for each in talk.at(1_100) if isinstance(each, fx.CommitOffset)]
+    talk.commit_answered(commit)
+    later = talk.at(9_000)
+    assert [each for each in later if isinstance(each, fx.CommitOffset)] == []
+
+
+def test_a_queue_has_one_commit_under_way():
+    """A broker of many threads may work two off in any order."""
+    talk = Member().holding(q(0))
+    (first,) = talk.busy(q(0), 0)
+    talk.handled((first, Outcome.SUCCESS))
+    talk.at(1_000)
+    (commit,) = talk.of(fx.CommitOffset)
+    talk.pulled(q(0), found(1))
+    talk.handled(*((each, Outcome.SUCCESS) for each in talk.deliveries()))
+    assert [each for each in talk.at(2_000) if isinstance(each, fx.CommitOffset)] == []
+    talk.commit_answered(commit)
+    assert [each.offset for each in talk.at(2_100) if isinstance(each, fx.CommitOffset)] == [2]
+
+
+# The lease
+
+
+def asleep(session_ms=3_000):
+    """A member that was stopped for a minute, with a message handled and one that waits."""
+    talk = Member(session_ms=session_ms).holding(q(0))
+    done, waiting = talk.busy(q(0), 0, 1)
+    talk.handled((done, Outcome.SUCCESS))
+    talk.now_ms += 60_000
+    return talk, waiting
+
+
+def test_who_wakes_up_begins_no_handler_and_commits_nothing():
+    """The coordinator may have given its queues to others; only its answer tells."""
+    talk, waiting = asleep()
+    assert not waiting.begin()
+    talk.handled((waiting, Outcome.SKIPPED))
+    assert talk.deliveries() == []
+    assert talk.pulled(q(0), found(2))[-1].offset == 3
+    assert talk.deliveries() == []
+    assert not [each for each in talk.at(talk.now_ms + 100) if isinstance(each, fx.CommitOffset)]
+
+
+def test_who_is_still_a_member_goes_on():
+    """The coordinator had patience, or was away as well."""
+    talk, waiting = asleep()
+    assert not waiting.begin()
+    talk.handled((waiting, Outcome.SKIPPED))
+    talk.polled(ConnectionLost("after a minute"))
+    talk.polled(assigned(q(0)))
+    (delivery,) = talk.deliveries()
+    assert delivery.begin()
+    assert [each.offset for each in talk.at(talk.now_ms + 100) if isinstance(each, fx.CommitOffset)] == [1]
+
+
+def test_an_answer_from_before_the_sleep_renews_nothing():
+    """It lay in the socket; the lease counts from when the question was asked."""
+    talk, waiting = asleep()
+    talk.polled(assigned(q(0), epoch=1, revoke=[q(3)]))
+    assert not waiting.begin()
+    talk.polled(assigned(q(0)))
+    assert waiting.begin()
+
+
+def test_who_is_no_member_any_more_loses_everything_and_joins_anew():
+    """As somebody new, with nothing."""
+    talk, _ = asleep()
+    talk.polled(refusal(UNKNOWN_MEMBER))
+    assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
+    assert talk.of(fx.CommitOffset) == []
+    join = talk.question
+    assert (join.header.lb_member, join.body.held) == (None, [])
+    talk.group_joined(member="m2")
+    talk.polled(assigned(q(0), epoch=2))
+    (request,) = talk.of(fx.OpenQueue)
+    assert request.claim == talk.claim(2, "m2")
+
+
+def test_a_queue_that_is_asked_back_while_the_lease_is_over_waits_with_its_commit():
+    """Until it holds again."""
+    talk, _ = asleep()
+    talk.polled(assigned(epoch=2, revoke=[q(0)]))
+    assert talk.of(fx.CommitOffset) == talk.of(fx.ReleaseQueues) == []
+    talk.polled(assigned(epoch=2, revoke=[q(0)]))
+    (commit,) = talk.of(fx.CommitOffset)
+    assert talk.commit_answered(commit) == [fx.ReleaseQueues("a:1", "m1", grants(q(0)))]
+
+
+def test_while_the_coordinator_is_away_the_session_is_for_consuming():
+    """And not a millisecond longer."""
+    talk = Member(session_ms=3_000).holding(q(0))
+    waiting = talk.busy(q(0), *range(5), started=0)
+    talk.polled(ConnectionLost("down"))
+    talk.polled(ConnectFailed("down"))
+    talk.at(2_999)
+    assert waiting[0].begin()
+    talk.at(3_000)
+    assert not waiting[1].begin()
+
+
+# Handlers that run too long
+
+
+def test_a_handler_that_runs_too_long_costs_the_membership_until_it_is_done():
+    """Its queues are for others; the reason is told."""
+    talk = Member(max_processing_ms=1_000, session_ms=600_000).holding(q(0), q(1))
+    running, other = talk.busy(q(0), 0), talk.busy(q(1), 0)
+    talk.at(500)
+    talk.handled((other[0], Outcome.SUCCESS))
+    talk.at(1_000)
+    assert talk.core.owned() == [q(0), q(1)]
+    talk.at(1_100)
+    assert talk.of(fx.Lost) == [fx.Lost((q(0), q(1)))]
+    assert talk.of(fx.LeaveGroup) == [fx.LeaveGroup("a:1", "m1", "processing_timeout")]
+    assert talk.of(fx.CommitOffset)[1:] == []
+    assert [each for each in talk.at(10_000) if isinstance(each, fx.FindGroup)] == []
+    talk.handled((running[0], Outcome.SUCCESS))
+    assert len(talk.of(fx.FindGroup)) == 1
+
+
+# Modes
+
+
+def test_in_client_mode_we_allocate_as_stock_clients_do():
+    """Queues that the strategy leaves us go on as they are; the polls go on, too."""
+    talk = Member().holding(q(0), q(1), count=4)
+    (waiting,) = talk.busy(q(0), 0, started=0)
+    talk.polled(client_mode(9))
+    assert [each.topics for each in talk.of(fx.FetchConsumerList)] == [("T",)]
+    assert talk.held() == {q(0): 0, q(1): 0}
+    assert talk.question.epoch == 9
+    talk.members("me", "you")
+    assert talk.of(fx.Revoked) == talk.of(fx.Assigned) == []
+    talk.now_ms += 60_000
+    assert waiting.begin()
+    (pull,) = [each for each in talk.pulled(q(1), found(0)) if isinstance(each, fx.Pull)]
+    assert pull.claim is None
+
+
+def test_in_client_mode_queues_in_order_are_locked():
+    """No handler begins before that."""
+    talk = Member(orderly=True, rebalance_ms=600_000).holding(q(0), offset=3)
+    talk.polled(client_mode(2))
+    (request,) = talk.of(fx.LockQueues)
+    talk.pulled(q(0), found(3))
+    assert talk.deliveries() == []
+    talk._(talk.core.locks_answered(request, {q(0)}, talk.now_ms))
+    assert [each.queue for each in talk.of(fx.QueryOffset)] == [q(0)]
+    talk.committed(q(0), 3)
+    assert len(talk.deliveries()) == 1
+
+
+def test_back_under_epochs_locks_are_given_back_and_queues_go_on():
+    """Opened while they are pulled."""
+    talk = Member(orderly=True, rebalance_ms=600_000, orderly_takeover_ms=0).looking(1)
+    talk.found_group()
+    talk.group_joined(client_mode())
+    talk.members("me")
+    (request,) = talk.of(fx.LockQueues)
+    talk._(talk.core.locks_answered(request, {q(0)}, talk.now_ms))
+    talk.committed(q(0), 0)
+    assert len(talk.of(fx.Pull)) == 1
+    assert talk.polled(client_mode(2))[-1].body.held == [QueueGrant.of(q(0), 0)]
+    talk.polled(assigned(q(0), epoch=3))
+    assert talk.of(fx.UnlockQueues) == [fx.UnlockQueues("a:1", (q(0),))]
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, 0)
+    talk.busy(q(0), 0)
+    assert talk.of(fx.Pull)[0].claim == talk.claim(3)
+
+
+def test_a_list_of_members_that_comes_too_late_changes_nothing():
+    """It was asked for in client mode."""
+    talk = Member().looking(2)
+    talk.found_group()
+    talk.group_joined(client_mode())
+    assert len(talk.of(fx.FetchConsumerList)) == 1
+    talk.polled(assigned(q(0), epoch=3))
+    assert talk.members("me") == []
+    assert talk.core.owned() == [q(0)]
+    assert talk.notified() == []
+
+
+# Stopping
+
+
+def test_a_graceful_stop_commits_leaves_and_unregisters():
+    """In this order; leaving frees all queues at once."""
+    talk = Member().holding(q(0), q(1))
+    (delivery,) = talk.busy(q(0), 0)
+    talk.stop(timeout_ms=5_000)
+    assert talk.of(fx.ReleaseQueues) == talk.of(fx.LeaveGroup) == []
+    talk.polled(assigned(q(0), q(1), epoch=2))
+    assert talk.of(fx.OpenQueue) == []
+    talk.handled((delivery, Outcome.SUCCESS))
+    (commit,) = talk.of(fx.CommitOffset)
+    assert talk.commit_answered(commit) == [fx.LeaveGroup("a:1", "m1", "member_left")]
+    assert talk._(talk.core.group_left()) == [fx.Unregister(("a:1",))]
+    assert talk.core.unregistered() == [fx.Stopped()]
+    assert talk.core.phase is Phase.STOPPED
+
+
+def test_a_static_member_keeps_its_queues_when_it_stops():
+    """It commits, and is back within its session."""
+    talk = Member(instance_id="left").holding(q(0))
+    (delivery,) = talk.busy(q(0), 0)
+    talk.handled((delivery, Outcome.SUCCESS))
+    talk.stop()
+    (commit,) = talk.of(fx.CommitOffset)
+    assert talk.commit_answered(commit) == [fx.Unregister(("a:1",))]
+
+
+# Duplicates
+
+
+def test_what_came_again_after_a_move_is_counted_and_reported():
+    """What we handled ourselves, and only when the coordinator has heard of it, it is forgotten."""
+    talk = Member().holding(q(0))
+    deliveries = talk.busy(q(0), 0, 1, 2, started=0)
+    talk.handled(*((each, Outcome.SUCCESS) for each in deliveries))
+    talk.pull_failed(fx.Pull(q(0), talk.generation(q(0)), "a:1", 3, claim=talk.claim()), FENCED)
+    talk.polled(assigned((q(0), 2), epoch=2))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, 1)
+    talk.pulled(q(0), found(1, 2, 3))
+    talk.polled(assigned((q(0), 2), epoch=3))
+    assert talk.question.body.duplicates == 2
+    talk.polled(assigned((q(0), 2), epoch=4))
+    assert talk.question.body.duplicates == 0
+    talk.pulled(q(0), nothing(4))

@@ -1,0 +1,179 @@
+"""The membership: how a member finds its coordinator, joins, polls, and comes back."""
+
+import pytest
+
+from libramq.client.core import effects as fx
+from libramq.errors import ConnectFailed, ConnectionLost, RequestTimeout
+from tests.client.core.conversation import RETRY, q
+from tests.client.core.coordinated import (
+    FENCED,
+    NOT_COORDINATOR,
+    UNKNOWN_MEMBER,
+    Member,
+    assigned,
+    refusal,
+)
+from tests.client.core.examples import route
+
+
+def test_a_member_finds_joins_and_polls():
+    """With its subscriptions, its session, and the epoch of what it was told."""
+    talk = Member(session_ms=6_000).looking()
+    assert talk.of(fx.FetchConsumerList) == []
+    assert talk.question == fx.FindGroup("a:1", 1, 2_000)
+    talk.found_group("b:1")
+    join = talk.question
+    assert isinstance(join, fx.JoinGroup)
+    assert (join.address, join.header.lb_session_ms, join.header.lb_member) == ("b:1", 6_000, None)
+    assert join.body.subscriptions == {"T": "*", RETRY: "*"}
+    assert (join.body.strategy, join.body.held) == ("balanced_sticky", [])
+    talk.group_joined(assigned(epoch=7))
+    poll = talk.question
+    assert isinstance(poll, fx.PollGroup)
+    assert (poll.address, poll.member, poll.epoch, poll.timeout_ms) == ("b:1", "m1", 7, 3_000)
+    assert talk.polled(assigned(epoch=8))[-1].epoch == 8
+
+
+def test_brokers_that_offer_nothing_are_rebalanced_as_ever():
+    """Apache's; and where one of several is such a one."""
+    talk = Member()
+    talk.start()
+    talk.routes(T=route(2, brokers=("a", "b")))
+    talk.heartbeat("a:1")
+    assert len(talk.of(fx.FetchConsumerList)) == 1
+    talk._(talk.core.heartbeat_answered("b:1", 0, ok=True, offers=True))
+    assert talk.of(fx.FindGroup) == []
+
+
+def test_a_broker_that_offers_nothing_ends_the_membership():
+    """It joined the cluster later: nobody can keep its queues for a coordinator."""
+    talk = Member().holding(q(0))
+    talk.heartbeat("b:1")
+    assert talk.of(fx.LeaveGroup) == [fx.LeaveGroup("a:1", "m1", "member_left")]
+    assert len(talk.of(fx.FetchConsumerList)) == 1
+    assert talk.core.owned() == [q(0)]
+
+
+def test_a_broker_that_does_not_know_the_question_offers_nothing():
+    """Whatever its heartbeat said."""
+    talk = Member().looking()
+    talk.found_group(refusal(3, "not supported"))
+    assert len(talk.of(fx.FetchConsumerList)) == 1
+
+
+def test_who_broadcasts_is_no_member():
+    """It shares nothing."""
+    talk = Member(broadcasting=True).looking()
+    assert talk.question is None
+
+
+def test_the_coordinator_is_asked_for_at_one_broker_after_the_other():
+    """Pauses of 50 ms, twice as long each time, a second at most."""
+    talk = Member().looking(brokers=("a", "b"))
+    asked, times = [talk.question.address], []
+    for _ in range(8):
+        talk.found_group(ConnectFailed("nobody"))
+        before = talk.now_ms
+        number = talk.question.number
+        while talk.question.number == number:
+            talk.at(talk.core.next_due_ms)
+        times.append(talk.now_ms - before)
+        asked.append(talk.question.address)
+    assert times == [50, 100, 200, 400, 800, 1000, 1000, 1000]
+    assert set(asked[:4]) == {"a:1", "b:1"}
+
+
+@pytest.mark.parametrize("asked_first", ["join", "poll"])
+def test_another_broker_is_the_coordinator(asked_first):
+    """Asked at once, there; from one to the other and on only after a pause."""
+    talk = Member().looking()
+    talk.found_group()
+    if asked_first == "poll":
+        talk.group_joined()
+    answer = talk.group_joined if asked_first == "join" else talk.polled
+    answer(refusal(NOT_COORDINATOR, "b:1"))
+    assert (talk.question.address, type(talk.question).__name__.lower()) == ("b:1", f"{asked_first}group")
+    answer(refusal(NOT_COORDINATOR, "a:1"))
+    assert talk.effects == []
+    talk.at(talk.now_ms + 100)
+    assert len(talk.of(fx.FindGroup)) == 1
+
+
+def test_a_coordinator_that_is_not_known_yet_is_asked_for_again():
+    """Its address is empty."""
+    talk = Member().looking()
+    talk.found_group(refusal(NOT_COORDINATOR, ""))
+    assert len(talk.at(50)) == 1
+
+
+def test_a_connection_that_ended_is_made_again_before_the_grace_is_over():
+    """At once, at the same coordinator; then at whoever is asked for it, and as the same member."""
+    talk = Member().holding(q(0))
+    talk.polled(ConnectionLost("gone"))
+    (poll,) = talk.effects
+    assert (poll.address, poll.member) == ("a:1", "m1")
+    talk.polled(ConnectFailed("gone"))
+    assert [type(each) for each in talk.at(talk.now_ms + 100)] == [fx.FindGroup]
+    talk.found_group("b:1")
+    (poll,) = talk.effects
+    assert (poll.address, poll.member) == ("b:1", "m1")
+    assert talk.held() == {q(0): 1}
+    assert talk.core.owned() == [q(0)]
+
+
+def test_a_member_that_is_not_known_any_more_comes_back_with_what_it_holds():
+    """The coordinator's memory is gone, its session was not over."""
+    talk = Member().holding(q(0), q(1))
+    talk.polled(refusal(UNKNOWN_MEMBER))
+    join = talk.question
+    assert join.header.lb_member == "m1"
+    assert talk.held() == {q(0): 1, q(1): 1}
+    assert talk.of(fx.Lost) == []
+    talk.group_joined(assigned(q(0), q(1)))
+    assert talk.of(fx.OpenQueue) == []
+    assert talk.core.owned() == [q(0), q(1)]
+
+
+def test_under_another_id_its_queues_are_opened_again():
+    """Somebody else has got it; the queues go on meanwhile."""
+    talk = Member().holding(q(0))
+    talk.polled(refusal(UNKNOWN_MEMBER))
+    talk.group_joined(assigned((q(0), 2), epoch=2), member="m2")
+    (request,) = talk.of(fx.OpenQueue)
+    assert request.claim == talk.claim(2, "m2")
+    assert talk.of(fx.Lost) == []
+
+
+def test_a_late_answer_to_an_earlier_question_says_nothing():
+    """The poll had timed out."""
+    talk = Member().holding(q(0))
+    late = talk.question
+    talk.polled(RequestTimeout("late"))
+    assert talk._(talk.core.group_polled(late, assigned(), talk.now_ms)) == []
+    assert talk.core.owned() == [q(0)]
+
+
+def test_a_poll_that_says_nothing_new_too_soon_is_not_repeated_at_once():
+    """Whatever is wrong between the two, it is no reason to ask a thousand times a second."""
+    talk = Member().holding(q(0))
+    assert talk.polled(assigned(q(0))) == []
+    assert talk.at(99) == []
+    talk.at(100)
+    assert len(talk.of(fx.PollGroup)) == 1
+
+
+def test_a_static_member_that_another_has_replaced_is_none_any_more():
+    """Two with the same instance id would throw each other out for ever."""
+    talk = Member(instance_id="left").holding(q(0))
+    talk.polled(refusal(FENCED))
+    assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
+    assert talk.of(fx.JoinGroup) == talk.of(fx.FindGroup) == []
+    talk._(talk.core.heartbeat_answered("b:1", talk.now_ms, ok=True, offers=True))
+    assert talk.of(fx.FindGroup) == talk.of(fx.FetchConsumerList) == []
+
+
+def test_the_strategy_that_was_chosen_by_name_is_asked_for():
+    """And the name of a static member is told."""
+    talk = Member(group_strategy="AVG_BY_CIRCLE", instance_id="left").looking()
+    talk.found_group()
+    assert (talk.question.body.strategy, talk.question.header.lb_instance) == ("AVG_BY_CIRCLE", "left")
