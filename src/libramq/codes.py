@@ -58,6 +58,7 @@ class RequestCode(IntEnum):
     GET_SUBSCRIPTIONGROUP_CONFIG = 352
     LITE_PULL_MESSAGE = 361
     QUERY_ASSIGNMENT = 400
+    SET_MESSAGE_REQUEST_MODE = 401
     BROKER_HEARTBEAT = 904
     # Ours, below 32,768: the wire contract of coordinated groups, version 1 (ARCHITECTURE.md).
     GROUP_JOIN = 31000

@@ -16,7 +16,6 @@ NOT_SERVED = {
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,  # Asked of clients.
     RequestCode.GET_CONSUMER_RUNNING_INFO,
     RequestCode.CONSUME_MESSAGE_DIRECTLY,
-    RequestCode.QUERY_ASSIGNMENT,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
 }
 

@@ -18,6 +18,7 @@ from libramq.broker.processor.consumer_offset import ConsumerOffsetRequests
 from libramq.broker.processor.group_admin import GroupAdministration
 from libramq.broker.processor.open_queue import OpenQueue
 from libramq.broker.processor.pull_message import Pull, PullMessage
+from libramq.broker.processor.query_assignment import QueryAssignment
 from libramq.broker.processor.queue_lock import QueueLockRequests
 from libramq.broker.processor.queue_offset import QueueOffsets
 from libramq.broker.processor.send_back import SendBack
@@ -147,6 +148,13 @@ class Broker:
             address=self.config.address,
         )
         groups = GroupAdministration(groups=self.groups, offsets=self.offsets, fences=self.fences)
+        assignments = QueryAssignment(
+            broker_name=self.config.broker_name,
+            clients=self.consumers,
+            topics=self.topics,
+            groups=self.groups,
+            queues=self.topics.queues,
+        )
         statistics = Statistics(
             broker_name=self.config.broker_name,
             topics=self.topics,
@@ -195,6 +203,8 @@ class Broker:
             R.QUERY_TOPICS_BY_CONSUMER: statistics.group_topics,
             R.GET_BROKER_RUNTIME_INFO: self.runtime.handle,
             R.OPEN_QUEUE: opening.handle,
+            R.QUERY_ASSIGNMENT: assignments.query,
+            R.SET_MESSAGE_REQUEST_MODE: assignments.set_mode,
         }
 
     def batch_processors(self) -> Mapping[int, BatchProcessor]:

@@ -3,7 +3,7 @@
 Upstream: broker/client/ConsumerManager.java, DefaultConsumerIdsChangeListener.java.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from libramq.catalog import GroupTable, TopicTable
@@ -148,9 +148,35 @@ class ConsumerClients:
 
     def fetched(self, peer: Peer, group_name: str) -> None:
         """A member looks at the list of its group."""
-        herd = self._herds.get(group_name)
-        if herd is not None:
-            herd.fetched(peer, now_ms=self._clock.monotonic_ms())
+        group = self._groups.get(group_name)
+        if group is not None:
+            self._looked(peer, group, asks=False)
+
+    def asked(self, peer: Peer, group: ConsumerGroup[Peer]) -> None:
+        """A member asks for its queues of a topic."""
+        self._looked(peer, group, asks=True)
+
+    def ask_again(self, group: ConsumerGroup[Peer], clients: Mapping[str, int]) -> None:
+        """There will be more queues for some clients, in so many milliseconds."""
+        herd = self._herds.get(group.name)
+        if not clients or herd is None:
+            return
+        for peer, member in group.members.items():
+            wait_ms = clients.get(member.client_id)
+            if wait_ms is not None:
+                herd.again(peer, now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms)
+        self._straggling.add(group.name)
+
+    def _looked(self, peer: Peer, group: ConsumerGroup[Peer], *, asks: bool) -> None:
+        now_ms = self._clock.monotonic_ms()
+        herd = self._herds.get(group.name)
+        must_tell = group.looked(peer, asks=asks)
+        if herd is None:
+            return
+        if must_tell:
+            herd.changed(group.members, now_ms=now_ms, wait_ms=1)
+            self._straggling.add(group.name)
+        herd.fetched(peer, now_ms=now_ms)
 
     def herd(self) -> tuple[Notify, ...]:
         """Whom to tell again of a change that they have not looked at."""

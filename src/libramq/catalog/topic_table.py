@@ -10,6 +10,7 @@ from typing import Final
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.message import names
+from libramq.message.queue import MessageQueue
 from libramq.remoting.body.codec import Body
 from libramq.remoting.body.topic_config import (
     PERM_INHERIT,
@@ -88,6 +89,12 @@ class TopicTable:
         if config is None:
             raise broker_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
         return config
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that can be read of a topic here, in order; none where there is no such topic."""
+        config = self._topics.get(topic)
+        count = config.read_queue_nums if config is not None else 0
+        return [MessageQueue(topic, self._rules.broker_name, queue_id) for queue_id in range(count)]
 
     def observe(self, observer: Callable[[str], None]) -> None:
         """Have a function called with the name of a topic, after every change of one."""

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from libramq.groups.broker_assignment import BrokerAssignment
 from libramq.message.names import RETRY_PREFIX
 from libramq.remoting.body.heartbeat import BROADCASTING, ConsumerData, SubscriptionData
 
@@ -54,7 +55,10 @@ class Member(Generic[P]):
 
 @dataclass(slots=True)
 class ConsumerGroup(Generic[P]):
-    """One group at this broker. version: higher whenever members or what they subscribe to changed."""
+    """One group at this broker.
+
+    version: higher whenever members or what they subscribe to changed. assignment: for members that ask.
+    """
 
     name: str
     consume_type: str
@@ -62,11 +66,13 @@ class ConsumerGroup(Generic[P]):
     consume_from_where: str
     fingerprint: int | None = None
     version: int = 0
+    assignment: BrokerAssignment = field(default_factory=BrokerAssignment)
     members: dict[P, Member[P]] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     _connections: dict[str, int] = field(default_factory=dict)
     _stock: dict[str, int] = field(default_factory=dict)
     _common: Mapping[str, str] = field(default_factory=dict)
+    _looking: set[P] = field(default_factory=set)
 
     @property
     def client_ids(self) -> list[str]:
@@ -77,6 +83,11 @@ class ConsumerGroup(Generic[P]):
     def stock_client_ids(self) -> list[str]:
         """Those of members that allocate for themselves, each once; who is broadcast to allocates nothing."""
         return [] if self.message_model == BROADCASTING else list(self._stock)
+
+    @property
+    def allocates(self) -> bool:
+        """Whether a member looked at the list of members, to allocate for itself."""
+        return bool(self._looking)
 
     def has_client(self, client_id: str) -> bool:
         """Whether a member of that id is connected."""
@@ -109,6 +120,7 @@ class ConsumerGroup(Generic[P]):
         member = self.members.pop(peer, None)
         if member is not None:
             self._count(member, -1)
+            self._looking.discard(peer)
         return member
 
     def _count(self, member: Member[P], change: int) -> None:
@@ -122,6 +134,24 @@ class ConsumerGroup(Generic[P]):
         """The member at a connection, if it is the one with that client id."""
         member = self.members.get(peer)
         return member if member is not None and member.client_id == client_id else None
+
+    def looked(self, peer: P, *, asks: bool) -> bool:
+        """A member asks for its queues, or looks at the list; whether others must learn that it is that kind.
+
+        Who does neither yet does as the others do.
+        """
+        member = self.members.get(peer)
+        if member is None or member.asks is asks:
+            return False
+        allocated = self.allocates
+        member.asks = asks
+        if asks:
+            self._looking.discard(peer)
+        else:
+            self._looking.add(peer)
+        return self.allocates is not allocated and any(
+            other.asks for other in self.members.values() if other is not member
+        )
 
     def subscribe(self, peer: P, subscriptions: Sequence[SubscriptionData]) -> bool:
         """Take in what a member subscribes to; whether the group's subscriptions changed.

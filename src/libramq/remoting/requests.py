@@ -106,6 +106,7 @@ _SPECS: Final = (
     RequestSpec(R.GROUP_FIND, h.GroupHeader, _G, "consumerGroup", Action.SUB),
     RequestSpec(R.OPEN_QUEUE, h.OpenQueueHeader, _G, "consumerGroup", Action.SUB),
     RequestSpec(R.QUERY_ASSIGNMENT, h.NoHeader, _G, None, Action.SUB, _CONTROL),
+    RequestSpec(R.SET_MESSAGE_REQUEST_MODE, h.NoHeader, _G, None, Action.UPDATE, _CONTROL),
     RequestSpec(R.PEER_GRANT, h.NoHeader, _C, None, Action.UPDATE, _TABLE),
     RequestSpec(R.PEER_MEMBERS, h.NoHeader, _C, None, Action.UPDATE, _TABLE),
     RequestSpec(R.PEER_LIST, h.NoHeader, _C, None, Action.UPDATE, _TABLE),

@@ -1,0 +1,121 @@
+"""QUERY_ASSIGNMENT, SET_MESSAGE_REQUEST_MODE: which queues a member reads, where it does not decide itself.
+
+    all members ask, all queues are here    the group's sticky assignment, over all its topics
+    some allocate for themselves            what the strategy gives that the request names: theirs, too
+    queues at several brokers               likewise: members ask any of them, and all must say the same
+
+POP is not served yet: every queue is to be pulled.
+Upstream: QueryAssignmentProcessor.java.
+"""
+
+from collections.abc import Callable, Sequence
+
+from libramq.balance import strategy_named
+from libramq.broker.consumer_clients import ConsumerClients
+from libramq.catalog import GroupTable, TopicTable
+from libramq.codes import ResponseCode
+from libramq.groups.consumer_group import ConsumerGroup
+from libramq.message.names import RETRY_PREFIX
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.assignment import (
+    MODE_PULL,
+    MessageRequestModeBody,
+    QueryAssignmentBody,
+    QueryAssignmentReply,
+    QueueAssignment,
+)
+from libramq.remoting.body.codec import decode_body, encode_body
+from libramq.remoting.body.heartbeat import BROADCASTING
+from libramq.rpc.endpoint import Request
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.transport.server import Peer
+
+
+class QueryAssignment:
+    """The processor of members that ask for their queues.
+
+    queues: all queues of a topic, at whichever broker, sorted; none when there is no such topic.
+    """
+
+    def __init__(
+        self,
+        *,
+        broker_name: str,
+        clients: ConsumerClients,
+        topics: TopicTable,
+        groups: GroupTable,
+        queues: Callable[[str], Sequence[MessageQueue]],
+    ) -> None:
+        self._broker_name = broker_name
+        self._clients = clients
+        self._topics = topics
+        self._groups = groups
+        self._queues = queues
+
+    def query(self, request: Request) -> Outcome:
+        """A member's queues of a topic; ConfigError for a strategy that is not known or needs more."""
+        body = decode_body(request.command.body, QueryAssignmentBody)
+        assigned = self._assigned(request, body)
+        reply = QueryAssignmentReply(
+            message_queue_assignments=None
+            if assigned is None
+            else [QueueAssignment.of(queue) for queue in assigned]
+        )
+        return Reply(body=encode_body(reply))
+
+    def set_mode(self, request: Request) -> Outcome:
+        """How a group is to read a topic: by pulling, so far."""
+        body = decode_body(request.command.body, MessageRequestModeBody)
+        if body.topic.startswith(RETRY_PREFIX):
+            return Reply(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+        self._topics.require(body.topic)
+        self._groups.require(body.consumer_group, request.wall_ms)
+        if body.mode != MODE_PULL:
+            return Reply(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f"message request mode {body.mode} is not served yet; consumers read by {MODE_PULL}",
+            )
+        return SUCCESS
+
+    def _assigned(self, request: Request, body: QueryAssignmentBody) -> Sequence[MessageQueue] | None:
+        queues = self._queues(body.topic)
+        if not queues:
+            return None
+        if body.message_model == BROADCASTING:
+            return queues
+        group = self._clients.group(body.consumer_group)
+        if group is None or not group.has_client(body.client_id):
+            return None  # Its heartbeat is on its way; upstream's strategies would take everything from it.
+        self._clients.asked(request.peer, group)
+        now_ms = request.monotonic_ms
+        is_sticky = not group.allocates and (
+            group.assignment.is_current(group.version, body.topic, queues, now_ms=now_ms)
+            or self._update(group, queues, now_ms)
+        )
+        if not is_sticky:
+            client_ids = sorted(group.client_ids)
+            share = strategy_named(body.strategy_name)(body.client_id, queues, client_ids)
+            group.assignment.give(body.client_id, body.topic, share, now_ms=now_ms)
+            return share
+        answer = group.assignment.ask(body.client_id, body.topic, now_ms=now_ms)
+        if answer is None:
+            return None
+        self._clients.ask_again(group, answer.ask_again)
+        return answer.queues
+
+    def _update(self, group: ConsumerGroup[Peer], asked: Sequence[MessageQueue], now_ms: int) -> bool:
+        """Assign the group's queues anew; False when some are elsewhere."""
+        if not self._are_here(asked):
+            return False
+        queues = [queue for topic in group.subscriptions for queue in self._queues(topic)]
+        if not self._are_here(queues):
+            return False
+        members: dict[str, frozenset[str]] = {}
+        for member in group.members.values():
+            topics = frozenset(member.subscriptions)
+            members[member.client_id] = members.get(member.client_id, frozenset()) | topics
+        group.assignment.update(group.version, members, queues, now_ms=now_ms)
+        return True
+
+    def _are_here(self, queues: Sequence[MessageQueue]) -> bool:
+        return all(queue.broker_name == self._broker_name for queue in queues)

@@ -1,0 +1,53 @@
+"""Bodies of queue assignments by a broker.
+
+Upstream: body/QueryAssignmentRequestBody.java, QueryAssignmentResponseBody.java,
+SetMessageRequestModeRequestBody.java, common/message/MessageQueueAssignment.java.
+"""
+
+from typing import Final
+
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.codec import Body
+from libramq.remoting.body.consumers import QueueRef
+from libramq.remoting.body.heartbeat import CLUSTERING
+
+#: MessageRequestMode: how a client reads a queue that it was assigned.
+MODE_PULL: Final = "PULL"
+MODE_POP: Final = "POP"
+
+
+class QueryAssignmentBody(Body, frozen=True, kw_only=True):
+    """QUERY_ASSIGNMENT: a member asks for its queues of a topic. strategy_name: what others of it use."""
+
+    topic: str
+    consumer_group: str
+    client_id: str
+    strategy_name: str = ""
+    message_model: str = CLUSTERING
+
+
+class QueueAssignment(Body, frozen=True, kw_only=True):
+    """A queue and how to read it."""
+
+    message_queue: QueueRef
+    mode: str = MODE_PULL
+
+    @classmethod
+    def of(cls, queue: MessageQueue) -> "QueueAssignment":
+        """To be pulled."""
+        return cls(message_queue=QueueRef.of(queue))
+
+
+class QueryAssignmentReply(Body, frozen=True, kw_only=True):
+    """The member's queues; None when it is to keep what it has."""
+
+    message_queue_assignments: list[QueueAssignment] | None = None
+
+
+class MessageRequestModeBody(Body, frozen=True, kw_only=True):
+    """SET_MESSAGE_REQUEST_MODE: how a group reads a topic."""
+
+    topic: str
+    consumer_group: str
+    mode: str = MODE_PULL
+    pop_share_queue_num: int = 0

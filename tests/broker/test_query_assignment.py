@@ -1,0 +1,177 @@
+"""QUERY_ASSIGNMENT: members that ask for their queues, alone and beside others that do not ask."""
+
+import pytest
+
+from libramq.balance import averagely
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
+from libramq.groups.broker_assignment import REST_MS
+from libramq.groups.herd import REPEAT_MS, ROUND_GAP_MS
+from libramq.message.queue import MessageQueue
+from libramq.remoting import fastjson
+from libramq.remoting import headers as h
+from libramq.remoting.body.assignment import MessageRequestModeBody, QueryAssignmentBody, QueryAssignmentReply
+from libramq.remoting.body.codec import decode_body
+from libramq.rpc.outcome import Reply
+from tests.broker.brokers import Conversation, notifications, subscription
+from tests.fakes import FakePeer
+
+
+@pytest.fixture
+def bob() -> FakePeer:
+    return FakePeer("10.0.0.8:1000")
+
+
+def query(talk: Conversation, peer: FakePeer, who: str, topic: str = "T", **fields: object):
+    body = QueryAssignmentBody(topic=topic, consumer_group="G", client_id=who, **fields)
+    return talk.ask(peer, R.QUERY_ASSIGNMENT, None, body)
+
+
+def assigned(
+    talk: Conversation, peer: FakePeer, who: str, topic: str = "T", **fields: object
+) -> set[int] | None:
+    fields.setdefault("strategy_name", "AVG")
+    reply = query(talk, peer, who, topic, **fields)
+    assert reply.code == C.SUCCESS, reply.remark
+    found = decode_body(reply.body, QueryAssignmentReply).message_queue_assignments
+    return None if found is None else {one.message_queue.queue_id for one in found}
+
+
+def look(talk: Conversation, peer: FakePeer) -> None:
+    talk.ask(peer, R.GET_CONSUMER_LIST_BY_GROUP, h.GroupHeader(consumer_group="G"))
+
+
+def pass_time(talk: Conversation, milliseconds: int) -> None:
+    """As the shell does 20 times a second."""
+    talk.clock.advance(milliseconds)
+    talk.endpoint.notify(Reply(notify=talk.broker.consumers.herd()))
+
+
+def test_the_answer_is_what_java_reads(talk, peer):
+    talk.create_topic("T", 1)
+    talk.beat(peer, "alice")
+    body = fastjson.loads(query(talk, peer, "alice").body)
+    queue = {"topic": "T", "brokerName": "broker-a", "queueId": 0}
+    assert body == {"messageQueueAssignments": [{"messageQueue": queue, "mode": "PULL"}]}
+
+
+def test_a_newcomer_gets_its_share_when_the_old_owner_has_asked(talk, peer, bob):
+    """alice has four; bob's first answer has none, alice's next lacks two, and bob is told of them."""
+    talk.create_topic("T", 4)
+    talk.beat(peer, "alice")
+    assert assigned(talk, peer, "alice") == {0, 1, 2, 3}
+    talk.clock.advance(5_000)
+    talk.beat(bob, "bob")
+    assert assigned(talk, bob, "bob") == set()
+    kept = assigned(talk, peer, "alice")
+    assert len(kept) == 2
+    assert notifications(bob) == ["G"]
+    pass_time(talk, REST_MS)
+    assert notifications(bob) == ["G"]
+    assert assigned(talk, bob, "bob") == {0, 1, 2, 3} - kept
+    talk.clock.advance(ROUND_GAP_MS)
+    assigned(talk, bob, "bob")
+    pass_time(talk, REPEAT_MS)
+    assert notifications(bob) == []
+
+
+def test_a_share_is_even_over_topics_and_the_retry_topic_stays(talk, peer, bob):
+    for topic in ("T", "U"):
+        talk.create_topic(topic, 1)
+    wants = [subscription("T"), subscription("U"), subscription("%RETRY%G")]
+    for who, client_id in ((peer, "alice"), (bob, "bob")):
+        talk.beat(who, client_id, subscriptions=wants)
+    loads = [
+        sum(len(assigned(talk, who, client_id, topic) or ()) for topic in ("T", "U"))
+        for who, client_id in ((peer, "alice"), (bob, "bob"))
+    ]
+    assert loads == [1, 1]
+    retry = [assigned(talk, peer, "alice", "%RETRY%G"), assigned(talk, bob, "bob", "%RETRY%G")]
+    assert sorted(map(len, retry)) == [0, 1]
+
+
+def test_the_queues_of_one_that_left_are_given_on(talk, peer, bob):
+    talk.create_topic("T", 4)
+    talk.beat(peer, "alice")
+    talk.beat(bob, "bob")
+    mine, theirs = assigned(talk, peer, "alice"), assigned(talk, bob, "bob")
+    assert mine | theirs == {0, 1, 2, 3}
+    bob.is_open = False
+    talk.endpoint.closed(bob)
+    assert assigned(talk, peer, "alice") == mine
+    talk.clock.advance(REST_MS)
+    assert assigned(talk, peer, "alice") == {0, 1, 2, 3}
+
+
+def test_beside_one_that_allocates_for_itself_the_named_strategy_counts(talk, peer, bob):
+    """Both compute the same from the same list; alice is told that her answer has changed."""
+    talk.create_topic("T", 5)
+    talk.beat(peer, "alice")
+    talk.beat(bob, "bob")
+    assigned(talk, peer, "alice")
+    notifications(peer)
+    talk.clock.advance(ROUND_GAP_MS)
+    assigned(talk, peer, "alice")
+    look(talk, bob)
+    pass_time(talk, 50)
+    assert notifications(peer) == ["G"]
+    queues = [MessageQueue("T", "broker-a", number) for number in range(5)]
+    for client_id in ("alice", "bob"):
+        share = averagely(client_id, queues, ["alice", "bob"])
+        assert assigned(talk, peer, client_id) == {queue.queue_id for queue in share}
+    assert assigned(talk, peer, "alice", strategy_name="AVG_BY_CIRCLE") == {0, 2, 4}
+
+
+def test_a_strategy_that_nobody_knows_is_refused_where_it_matters(talk, peer, bob):
+    talk.create_topic("T", 4)
+    talk.beat(peer, "alice")
+    assert assigned(talk, peer, "alice", strategy_name="MINE") == {0, 1, 2, 3}
+    talk.beat(bob, "bob")
+    look(talk, bob)
+    reply = query(talk, peer, "alice", strategy_name="MINE")
+    assert reply.code == C.INVALID_PARAMETER
+    assert "there is no strategy 'MINE'; known are AVG, " in reply.remark
+    reply = query(talk, peer, "alice", strategy_name="MACHINE_ROOM")
+    assert "MACHINE_ROOM" in reply.remark
+
+
+def test_who_is_not_known_yet_keeps_what_it_has(talk, peer):
+    talk.create_topic("T", 4)
+    assert assigned(talk, peer, "alice") is None
+    talk.beat(peer, "alice")
+    assert assigned(talk, peer, "bob") is None
+    assert assigned(talk, peer, "alice", "Unknown") is None
+    assert fastjson.loads(query(talk, peer, "alice", "Unknown").body) == {}
+
+
+def test_who_is_broadcast_to_reads_everything(talk, peer, bob):
+    talk.create_topic("T", 2)
+    talk.beat(peer, "alice", message_model="BROADCASTING")
+    talk.beat(bob, "bob", message_model="BROADCASTING")
+    for who, client_id in ((peer, "alice"), (bob, "bob")):
+        assert assigned(talk, who, client_id, message_model="BROADCASTING") == {0, 1}
+
+
+def test_new_queues_are_assigned(talk, peer):
+    talk.create_topic("T", 2)
+    talk.beat(peer, "alice")
+    assert assigned(talk, peer, "alice") == {0, 1}
+    talk.create_topic("T", 3)
+    assert assigned(talk, peer, "alice") == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("topic", "mode", "code"),
+    [
+        ("T", "PULL", C.SUCCESS),
+        ("T", "POP", C.REQUEST_CODE_NOT_SUPPORTED),
+        ("%RETRY%G", "PULL", C.NO_PERMISSION),
+        ("Unknown", "PULL", C.TOPIC_NOT_EXIST),
+    ],
+)
+def test_queues_are_read_by_pulling(talk, peer, topic, mode, code):
+    talk.create_topic("T")
+    body = MessageRequestModeBody(topic=topic, consumer_group="G", mode=mode)
+    reply = talk.ask(peer, R.SET_MESSAGE_REQUEST_MODE, None, body)
+    assert reply.code == code
+    assert mode == "PULL" or "POP is not served yet" in reply.remark
