@@ -188,6 +188,7 @@ class Producer(_Blocking):
 class PushConsumer(_Blocking):
     """Has handlers called with messages; see libramq.client.PushConsumer for the options.
 
+    session_ms, max_processing_ms, instance_id and all others mean the same here.
     Coroutine functions run on the consumer's thread, and so do the listeners.
     """
 
@@ -214,7 +215,10 @@ class PushConsumer(_Blocking):
         self._wait(self._consumer.resume(queues))
 
     def stop(self, *, timeout_ms: int = asynchronous_push_consumer.STOP_TIMEOUT_MS) -> None:
-        """Leave the group: running handlers end, what is done is committed, brokers are told."""
+        """Leave the group: running handlers end, what is done is committed, brokers are told.
+
+        A static member (instance_id) does not leave: its queues wait for it until its session is over.
+        """
         self._stop_timeout_ms = timeout_ms
         super().stop()
 

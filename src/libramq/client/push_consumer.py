@@ -15,10 +15,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
-from libramq.balance import TopicRule, strategy_named
+from libramq.balance import TopicRule, averagely, strategy_named
 from libramq.client.consumer_network import ConsumerNetwork
 from libramq.client.core import effects as fx
-from libramq.client.core.consumer_settings import ConsumeFrom, ConsumerSettings
+from libramq.client.core.consumer_settings import GROUP_STRATEGY, ConsumeFrom, ConsumerSettings
 from libramq.client.core.process_queue import Delivery
 from libramq.client.handlers import Handler, Handlers
 from libramq.client.identity import (
@@ -56,7 +56,17 @@ class PushConsumer:
     """A member of a consumer group.
 
     consume_from: where a group begins that is new to a queue; consume_timestamp_ms for TIMESTAMP.
-    strategy: the name of a load balancing strategy or what strategy_named made, the same in all members.
+    strategy: the name of a load balancing strategy or what strategy_named made, the same in all members. None:
+    members that allocate for themselves go by AVG, and a coordinator, which knows names only, goes by
+    balanced_sticky.
+    Where brokers have coordinators (LibraMQ's), the group is coordinated: each queue has one owner at any
+    moment, also in order, and moves without pauses for the others. Against Apache's brokers, and while a
+    member is in the group that allocates for itself, members allocate for themselves.
+    session_ms: after so long without a word from this member its queues go to others (10 s); it begins no
+    handler while it has not heard from its coordinator for so long.
+    max_processing_ms: a handler that runs longer (5 min) makes the member leave the group until it is done.
+    instance_id: makes the member a static one: stopped and started again within its session under the same
+    name it keeps its queues, and nothing moves. No two members may have the same.
     threads: how many handlers run at once. batch_size: how many messages one call of a handler gets.
     orderly: each queue is locked for one member, and its messages are handled one batch after the other; a
     batch whose handler fails is handled again after suspend_ms, and the queue waits for it.
@@ -75,12 +85,13 @@ class PushConsumer:
         namesrv: str | Sequence[str] | None = None,
         consume_from: ConsumeFrom = ConsumeFrom.LAST_OFFSET,
         consume_timestamp_ms: int | None = None,
-        strategy: str | TopicRule = "AVG",
+        strategy: str | TopicRule | None = None,
         threads: int = THREADS,
         batch_size: int = 1,
         orderly: bool = False,
         broadcasting: bool = False,
         instance_name: str | None = None,
+        instance_id: str | None = None,
         local_offsets: str | Path | None = None,
         on_assigned: QueueHook | None = None,
         on_revoked: QueueHook | None = None,
@@ -124,7 +135,9 @@ class PushConsumer:
                 client_id=self.client_id,
                 consume_from=consume_from,
                 consume_timestamp_ms=consume_timestamp_ms,
-                strategy=strategy_named(strategy) if isinstance(strategy, str) else strategy,
+                strategy=_rule(strategy),
+                group_strategy=strategy if isinstance(strategy, str) else GROUP_STRATEGY,
+                instance_id=instance_id,
                 batch_size=batch_size,
                 orderly=orderly,
                 broadcasting=broadcasting,
@@ -185,6 +198,7 @@ class PushConsumer:
         """Leave the group: running handlers end, what is done is committed, brokers are told.
 
         Handlers that run longer than the timeout are not waited for; their messages come again elsewhere.
+        A static member (instance_id) does not leave: its queues wait for it until its session is over.
         """
         network, self._network = self._network, None
         if network is None:
@@ -245,6 +259,12 @@ class PushConsumer:
 
     def _deliver(self, deliveries: Sequence[Delivery]) -> None:
         self._running_handlers.deliver(deliveries)
+
+
+def _rule(strategy: str | TopicRule | None) -> TopicRule:
+    if strategy is None:
+        return averagely
+    return strategy_named(strategy) if isinstance(strategy, str) else strategy
 
 
 def _listed(queues: Iterable[MessageQueue] | None) -> tuple[MessageQueue, ...] | None:
