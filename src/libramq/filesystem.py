@@ -95,6 +95,10 @@ class FileSystem(Protocol):
         """Lock the file for this process alone until the descriptor is closed; None where another has it."""
         ...
 
+    def is_locked(self, path: Path) -> bool:
+        """Whether somebody holds that lock; changes nothing."""
+        ...
+
     def read_text(self, path: Path) -> str | None:
         """The whole of a small UTF-8 file; None where none is."""
         ...
@@ -233,6 +237,26 @@ class LocalFileSystem:
                 return None
             raise
         return file
+
+    def is_locked(self, path: Path) -> bool:
+        """Whether somebody holds the lock of `lock`, Java's included."""
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            if hasattr(fcntl, "F_OFD_GETLK"):
+                asked = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)  # struct flock
+                kind: int = struct.unpack("hhqqi0q", fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))[0]
+                return kind != fcntl.F_UNLCK
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as failed:
+            if failed.errno in (errno.EACCES, errno.EAGAIN):
+                return True
+            raise
+        finally:
+            os.close(file)
+        return False
 
     def read_text(self, path: Path) -> str | None:
         """The whole of a small UTF-8 file."""

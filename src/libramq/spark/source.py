@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from libramq.spark.lag_mirror import LagMirror
     from libramq.spark.planner import Planner
     from libramq.spark.pushdown import Wanted
+    from libramq.store.reader import Span
 
 
 class RocketMQSource(DataSource):
@@ -70,6 +71,14 @@ class QueueRanges(InputPartition):
         self.ranges = tuple(ranges)
 
 
+class StoreSpans(InputPartition):
+    """What one task reads from a store directory."""
+
+    def __init__(self, spans: "tuple[Span, ...]") -> None:
+        super().__init__(None)
+        self.spans = spans
+
+
 class QueuesReader(DataSourceReader):
     """Reads topics from one boundary to another, once."""
 
@@ -82,6 +91,8 @@ class QueuesReader(DataSourceReader):
         from libramq.spark.planner import Planner
         from libramq.spark.worker import new_queue_reader
 
+        if self._options.store is not None:
+            return self._store_partitions(self._options.store)
         with closing(new_queue_reader(self._options.connection)) as queues:
             ranges = Planner(self._options, queues).batch_ranges()
             if self._wanted is not None:
@@ -91,7 +102,21 @@ class QueuesReader(DataSourceReader):
         return _partitions(self._options, ranges)
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        if isinstance(partition, StoreSpans):
+            from libramq.spark.store_queues import read_spans
+
+            return read_spans(self._options, self._columns, partition.spans)
         return _read(self._options, self._columns, partition)
+
+    def _store_partitions(self, directory: str) -> list[InputPartition]:
+        from libramq.spark.planner import Planner
+        from libramq.spark.store_queues import StoreQueues
+
+        with closing(StoreQueues(directory, self._options.store_broker)) as queues:
+            ranges = Planner(self._options, queues).batch_ranges()
+            if self._wanted is not None:
+                ranges = self._wanted.cut(ranges, queues.offsets_at)
+            return [StoreSpans(queues.spans(group)) for group in _groups(self._options, ranges)]
 
 
 class FilteredQueuesReader(QueuesReader):
@@ -176,13 +201,16 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _partitions(options: SourceOptions, ranges: Sequence[Range]) -> list[InputPartition]:
-    groups = tasks(
+    return [QueueRanges(group) for group in _groups(options, ranges)]
+
+
+def _groups(options: SourceOptions, ranges: Sequence[Range]) -> list[list[Range]]:
+    return tasks(
         ranges,
         cores=os.cpu_count() or 1,
         min_partitions=options.min_partitions,
         max_records=options.max_records_per_partition,
     )
-    return [QueueRanges(group) for group in groups]
 
 
 def _read(

@@ -120,6 +120,8 @@ class SourceOptions:
         subscription = Subscription.parse(options)
         if "store" in options and "namesrv" in options:
             raise ConfigError("store reads a directory and namesrv asks servers; give one of them")
+        if "store" in options and ("tags" in options or "sql" in options):
+            raise ConfigError("tags and sql are for brokers; of a store, filter the column tag or properties")
         parsed = cls(
             subscription=subscription,
             connection=_connection(options, subscription),

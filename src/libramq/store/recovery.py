@@ -12,7 +12,7 @@ Upstream: store/DefaultMessageStore.recover, CommitLog.recoverNormally, recoverA
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from libramq.errors import InvalidName, StoreCorrupt
 from libramq.message.record import BLANK_MAGIC, RecordHead, has_good_crc, peek_record
@@ -39,11 +39,21 @@ class RecoveryReport:
     last_store_timestamp_ms: int = 0
 
 
+class LogFiles(Protocol):
+    """The files of a log: libramq.store.segments, or read_only_files."""
+
+    @property
+    def file_size(self) -> int: ...
+    def start_of(self, offset: int) -> int: ...
+    def has(self, offset: int) -> bool: ...
+    def read(self, offset: int, size: int) -> bytes: ...
+
+
 class LogScan:
     """Reads records of the log one after the other; afterwards `end` is where the good ones end."""
 
-    def __init__(self, log: CommitLog, start: int) -> None:
-        self._segments = log.segments
+    def __init__(self, files: LogFiles, start: int) -> None:
+        self._segments = files
         self.end = start
 
     def __iter__(self) -> Iterator[RecordHead]:
@@ -92,7 +102,7 @@ def recover(
     start = _clean_start(log, queues) if clean else _safe_start(log, checkpoint)
     for queue in queues:
         queue.truncate_physical(start)
-    scan = LogScan(log, start)
+    scan = LogScan(log.segments, start)
     count = timestamp_ms = unreachable = 0
     for head in scan:
         count += 1
@@ -142,7 +152,7 @@ def _clean_start(log: CommitLog, queues: ConsumeQueueTable) -> int:
 def _safe_start(log: CommitLog, checkpoint: Checkpoint) -> int:
     """The newest file whose first record is good and was stored before everything that may be lost."""
     for start in reversed(log.segments.starts):
-        first = next(iter(LogScan(log, start)), None)
+        first = next(iter(LogScan(log.segments, start)), None)
         if first is not None and 0 < first.store_timestamp_ms <= checkpoint.safe_timestamp_ms:
             return start
     return log.segments.starts[0]

@@ -1,0 +1,106 @@
+"""A store directory in the place of brokers: what the planner asks, and the reading of ranges.
+
+The directory is surveyed once, when a query is planned; tasks read what was found then.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from libramq.client.queue_reader import Lost, refuse_loss
+from libramq.errors import LibraError, RouteNotFound, StoreCorrupt
+from libramq.message.queue import MessageQueue
+from libramq.spark.columns import Records, arrow_schema
+from libramq.spark.positions import Range
+from libramq.spark.source_options import SourceOptions
+from libramq.spark.worker import warn_of_loss
+from libramq.store.reader import Span, StoreReader
+
+
+class StoreQueues:
+    """The queues of a store directory."""
+
+    def __init__(self, directory: str, broker_name: str) -> None:
+        self._broker_name = broker_name
+        self._directory = directory
+        self._reader = StoreReader(Path(directory))
+        self._extents = self._reader.survey()
+
+    def topics(self) -> list[str]:
+        """The topics that have messages or had some."""
+        return sorted({topic for topic, _ in self._extents})
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues of a topic; RouteNotFound where there is none."""
+        found = [
+            MessageQueue(name, self._broker_name, number) for name, number in self._extents if name == topic
+        ]
+        if not found:
+            there = ", ".join(self.topics()[:20])
+            raise RouteNotFound(f"store {self._directory} has no topic {topic}; there are {there}")
+        return found
+
+    def broker_names(self) -> set[str]:
+        """The one the user named."""
+        return {self._broker_name}
+
+    def is_slave(self, broker_name: str) -> bool:
+        """Nothing here is behind anything."""
+        return False
+
+    def max_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """Where each queue ends."""
+        return {queue: self._extents[queue.topic, queue.queue_id].max_offset for queue in queues}
+
+    def min_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """Where each queue begins."""
+        return {queue: self._extents[queue.topic, queue.queue_id].min_offset for queue in queues}
+
+    def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """The first message of each queue stored at its time or later; the queue's end where none is."""
+        keys = {queue: (queue.topic, queue.queue_id) for queue in times_ms}
+        return {
+            queue: self._reader.offset_at(keys[queue], self._extents[keys[queue]], time_ms)
+            for queue, time_ms in times_ms.items()
+        }
+
+    def reachable_max_offsets(
+        self, queues: Iterable[MessageQueue]
+    ) -> tuple[dict[MessageQueue, int], list[LibraError]]:
+        """All of them."""
+        return self.max_offsets(queues), []
+
+    def spans(self, ranges: Sequence[Range]) -> tuple[Span, ...]:
+        """What a task has to know to read ranges."""
+        return tuple(
+            Span(key, part.start, part.end, self._extents[key])
+            for part in ranges
+            for key in [(part.queue.topic, part.queue.queue_id)]
+        )
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self._reader.close()
+
+
+def read_spans(
+    options: SourceOptions, columns: Sequence[str], spans: Sequence[Span]
+) -> Iterator[pa.RecordBatch]:
+    """Exactly the messages of the spans; what is not there fails the task or is warned about."""
+    assert options.store is not None
+    lost: Lost = refuse_loss if options.fail_on_data_loss else warn_of_loss
+
+    def lost_of(key: tuple[str, int], start: int, end: int) -> None:
+        lost(MessageQueue(key[0], options.store_broker, key[1]), start, end)
+
+    schema = arrow_schema(columns)
+    reader = StoreReader(Path(options.store))
+    try:
+        for window in reader.windows(spans, lost_of):
+            records = Records(window.data, window.starts)
+            if not (records.physical_offsets == window.physical).all():
+                raise StoreCorrupt(f"{options.store}: its consume queues lead to what is no record")
+            yield records.batch([(options.store_broker, len(window.data))], schema)
+    finally:
+        reader.close()

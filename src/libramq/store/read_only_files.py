@@ -1,0 +1,82 @@
+"""Read-only files: one long run of bytes in files of equal size, of a store that may belong to somebody else.
+
+Nothing is locked, made, mended or removed. How large a file is says the first one, so that a store need not
+be read with the configuration it was written with. The last file may be shorter: a copy need not be whole.
+"""
+
+from pathlib import Path
+
+from libramq.errors import StoreCorrupt
+from libramq.filesystem import FileSystem
+from libramq.store.segments import NAME_DIGITS
+
+
+class ReadOnlyFiles:
+    """The files of a directory, opened when they are read."""
+
+    def __init__(self, filesystem: FileSystem, directory: Path) -> None:
+        self.starts: list[int] = []
+        self.file_size = 0
+        self.end = 0
+        self._filesystem = filesystem
+        self._directory = directory
+        self._open: dict[int, int] = {}
+        for name in filesystem.listdir(directory):
+            if len(name) == NAME_DIGITS and name.isascii() and name.isdecimal():
+                self._add(int(name), filesystem.size(directory / name))
+
+    @property
+    def min_offset(self) -> int:
+        """The first byte there is."""
+        return self.starts[0] if self.starts else 0
+
+    def start_of(self, offset: int) -> int:
+        """Where the file with this byte begins."""
+        return offset - offset % self.file_size
+
+    def has(self, offset: int) -> bool:
+        """Whether a file holds this byte."""
+        return self.min_offset <= offset < self.end
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes of one file; fewer where it ends."""
+        start = self.start_of(offset)
+        file = self._open.get(start)
+        if file is None:
+            path = self._directory / f"{start:0{NAME_DIGITS}d}"
+            try:
+                file = self._open[start] = self._filesystem.open(path)
+            except FileNotFoundError:
+                raise StoreCorrupt(f"{path} was removed since the store was looked at") from None
+        return self._filesystem.pread(file, size, offset - start)
+
+    def read_across(self, offset: int, size: int) -> bytes:
+        """The same, from as many files as it takes."""
+        parts = []
+        while size > 0 and self.has(offset):
+            part = self.read(offset, min(size, self.start_of(offset) + self.file_size - offset))
+            if not part:
+                break
+            parts.append(part)
+            offset += len(part)
+            size -= len(part)
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        while self._open:
+            self._filesystem.close(self._open.popitem()[1])
+
+    def _add(self, start: int, size: int) -> None:
+        if not size:  # The next file of a store that is being written.
+            return
+        if not self.starts:
+            self.file_size = size
+        if start != (self.starts[-1] + self.file_size if self.starts else start) or start % self.file_size:
+            raise StoreCorrupt(
+                f"{self._directory}: file {start} does not follow the one before; one is missing"
+            )
+        if self.end != start and self.starts:
+            raise StoreCorrupt(f"{self._directory}: the file before {start} is cut short")
+        self.starts.append(start)
+        self.end = start + size

@@ -1,0 +1,323 @@
+"""The store reader: a store directory, or a copy of it, read without its broker. Apache's too.
+
+    survey()   where each queue begins and ends, up to the last whole durable record
+    windows()  stretches of the log with the places of the wanted records in them, on whole arrays
+
+Where the store was closed, its consume queues are right. Where it was not (`abort` is there), they are taken
+for right up to the checkpoint, as in recovery. What lies behind is read from the log record by record, if
+nobody has the store open, and left alone if somebody has: that broker could still lose it.
+
+Reading goes through the log once for all queues together, in the order in which it was written.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from libramq.errors import StoreCorrupt, StoreError
+from libramq.filesystem import FileSystem, LocalFileSystem
+from libramq.message.record import RECORD_BYTES_MIN
+from libramq.message.sys_flag import BORN_HOST_V6, is_queued
+from libramq.store.checkpoint import read_checkpoint
+from libramq.store.config import UNIT_BYTES
+from libramq.store.consume_queue import BLANK_SIZE, BLANK_UNIT, UNIT
+from libramq.store.dispatch import unit_tag_code
+from libramq.store.read_only_files import ReadOnlyFiles
+from libramq.store.recovery import LogScan
+
+QueueKey = tuple[str, int]
+Lost = Callable[[QueueKey, int, int], None]
+
+WINDOW_BYTES: Final = 8 << 20  # Ours: of the log at a time.
+BLOCK_UNITS: Final = 1 << 16  # Ours: of a queue at a time, 1.3 MB.
+GAP_BYTES: Final = 16 << 10  # Ours: a read of its own costs what copying so much does.
+_UNITS: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
+_STORE_TIMESTAMP_AT: Final = 56  # With an IPv4 born host; twelve later with IPv6.
+_SYS_FLAG_AT: Final = 36
+
+
+class Extent(NamedTuple):
+    """Where a queue begins and ends. tail: the units from `tail_start` on that its files do not have."""
+
+    min_offset: int
+    max_offset: int
+    tail_start: int
+    tail: bytes
+
+
+class Span(NamedTuple):
+    """The messages [start, end) of a queue, as a survey found it."""
+
+    queue: QueueKey
+    start: int
+    end: int
+    extent: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class LogWindow:
+    """A stretch of the log. starts: where the wanted records are in it; physical: and in the log."""
+
+    data: bytes
+    starts: npt.NDArray[np.int64]
+    physical: npt.NDArray[np.int64]
+
+
+class StoreReader:
+    """Reads; nothing in the directory is changed."""
+
+    def __init__(self, root: Path, *, filesystem: FileSystem | None = None) -> None:
+        self._filesystem = filesystem or LocalFileSystem()
+        self._root = root
+        if not self._filesystem.is_directory(root / "commitlog"):
+            raise StoreError(f"{root} is no store directory: it has no commitlog")
+        self._log = ReadOnlyFiles(self._filesystem, root / "commitlog")
+        self._files: dict[QueueKey, ReadOnlyFiles] = {}
+
+    def survey(self) -> dict[QueueKey, Extent]:
+        """Every queue there is; reads the end of the log where the store was not closed."""
+        found = {key: _Found(*self._ends_of_files(key)) for key in self._keys()}
+        if self._filesystem.exists(self._root / "abort"):
+            checkpoint = read_checkpoint(self._filesystem, self._root / "checkpoint")
+            for key, queue in found.items():
+                queue.truncate(self._first_after(key, queue, checkpoint.safe_timestamp_ms + 1))
+            if not self._filesystem.is_locked(self._root / "lock"):
+                self._scan(found)
+        return {
+            key: Extent(self._min_offset(key, queue), queue.max_offset, queue.written, bytes(queue.tail))
+            for key, queue in sorted(found.items())
+        }
+
+    def offset_at(self, key: QueueKey, extent: Extent, time_ms: int) -> int:
+        """The first message of a queue stored at a time or later; the queue's end where there is none."""
+        low, high = extent.min_offset, extent.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            (unit,) = self._units(key, extent, middle, middle + 1)
+            if self._stored_ms(int(unit["physical"])) < time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def windows(self, spans: Iterable[Span], lost: Lost) -> Iterator[LogWindow]:
+        """Exactly the records of the spans, in the order of the log; `lost` is told of those not there."""
+        cursors = [_Cursor(self, span, lost) for span in spans]
+        while cursors := [cursor for cursor in cursors if cursor.has_more]:
+            first = min(cursor.next_physical for cursor in cursors)
+            limit = min(first + WINDOW_BYTES, self._log.start_of(first) + self._log.file_size)
+            taken = [cursor.take(limit) for cursor in cursors]
+            physical = np.concatenate([each[0] for each in taken])
+            order = np.argsort(physical, kind="stable")
+            yield self._fetch(physical[order], np.concatenate([each[1] for each in taken])[order])
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        for files in (self._log, *self._files.values()):
+            files.close()
+
+    def _keys(self) -> Iterator[QueueKey]:
+        queues = self._root / "consumequeue"
+        for topic in self._filesystem.listdir(queues):
+            for name in self._filesystem.listdir(queues / topic) if (queues / topic).is_dir() else ():
+                if name.isascii() and name.isdecimal() and str(int(name)) == name:
+                    yield topic, int(name)
+
+    def _files_of(self, key: QueueKey) -> ReadOnlyFiles:
+        files = self._files.get(key)
+        if files is None:
+            directory = self._root / "consumequeue" / key[0] / str(key[1])
+            files = self._files[key] = ReadOnlyFiles(self._filesystem, directory)
+        return files
+
+    def _ends_of_files(self, key: QueueKey) -> tuple[int, int]:
+        """The first number in the files, and the one after the last unit. Files are zeroes behind it."""
+        files = self._files_of(key)
+        if not files.starts:
+            return 0, 0
+        low, high = files.starts[-1] // UNIT_BYTES, files.end // UNIT_BYTES
+        while low < high:
+            middle = (low + high) // 2
+            physical, size, _ = UNIT.unpack(files.read(middle * UNIT_BYTES, UNIT_BYTES))
+            if physical >= 0 and size > 0:
+                low = middle + 1
+            else:
+                high = middle
+        return files.min_offset // UNIT_BYTES, low
+
+    def _first_after(self, key: QueueKey, queue: "_Found", time_ms: int) -> int:
+        """The first unit that does not lead to a record stored before a time."""
+        low, high = queue.first, queue.written
+        while low < high:
+            middle = (low + high) // 2
+            physical, size, _ = UNIT.unpack(self._files_of(key).read(middle * UNIT_BYTES, UNIT_BYTES))
+            is_gone = size == BLANK_SIZE or 0 <= physical < self._log.min_offset
+            if is_gone or 0 < self._stored_ms(physical) < time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _scan(self, found: dict[QueueKey, "_Found"]) -> None:
+        """Read the log from where the trusted units end; each record gives its queue a unit again."""
+        start = self._log.min_offset
+        for key, queue in found.items():
+            if queue.written > queue.first:
+                data = self._files_of(key).read((queue.written - 1) * UNIT_BYTES, UNIT_BYTES)
+                physical, size, _ = UNIT.unpack(data)
+                if size != BLANK_SIZE:
+                    start = max(start, physical + size)
+        for head in LogScan(self._log, start):
+            if is_queued(head.sys_flag):
+                unit = UNIT.pack(head.physical_offset, head.size, unit_tag_code(head))
+                found.setdefault((head.topic, head.queue_id), _Found(0, 0)).add(head.queue_offset, unit)
+
+    def _min_offset(self, key: QueueKey, queue: "_Found") -> int:
+        """The first message that is still in the log."""
+        extent = Extent(queue.first, queue.max_offset, queue.written, bytes(queue.tail))
+        low, high = queue.first, queue.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            (unit,) = self._units(key, extent, middle, middle + 1)
+            if unit["physical"] >= self._log.min_offset and unit["size"] != BLANK_SIZE:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _units(self, key: QueueKey, extent: Extent, start: int, end: int) -> npt.NDArray[np.void]:
+        data = b""
+        if start < extent.tail_start:
+            size = (min(end, extent.tail_start) - start) * UNIT_BYTES
+            data = self._files_of(key).read_across(start * UNIT_BYTES, size)
+        tail_from = max(start, extent.tail_start) - extent.tail_start
+        data += extent.tail[tail_from * UNIT_BYTES : max(0, end - extent.tail_start) * UNIT_BYTES]
+        if len(data) != (end - start) * UNIT_BYTES:
+            raise StoreCorrupt(f"queue {key[1]} of topic {key[0]} has no units {start} to {end} any more")
+        return np.frombuffer(data, dtype=_UNITS)
+
+    def _stored_ms(self, physical: int) -> int:
+        """The store time of a record; 0 where there is none."""
+        if not self._log.has(physical):
+            return 0
+        head = self._log.read(physical, RECORD_BYTES_MIN)
+        if len(head) < RECORD_BYTES_MIN:
+            return 0
+        at = _STORE_TIMESTAMP_AT + (12 if head[_SYS_FLAG_AT + 3] & BORN_HOST_V6 else 0)
+        return int.from_bytes(head[at : at + 8], signed=True)
+
+    def _fetch(self, physical: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> LogWindow:
+        """The stretch of the log with these records, without large gaps between them."""
+        ends = physical + sizes
+        cuts = np.flatnonzero(physical[1:] - ends[:-1] > GAP_BYTES) + 1
+        firsts, lasts = np.concatenate(([0], cuts)), np.concatenate((cuts, [len(physical)]))
+        pieces = []
+        starts = np.empty(len(physical), dtype=np.int64)
+        length = 0
+        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+            begin, size = int(physical[first]), int(ends[last - 1] - physical[first])
+            piece = self._log.read(begin, size)
+            if len(piece) != size:
+                raise StoreCorrupt(
+                    f"{self._root / 'commitlog'} does not hold {size} bytes at {begin} any more"
+                )
+            starts[first:last] = physical[first:last] - (begin - length)
+            pieces.append(piece)
+            length += size
+        return LogWindow(pieces[0] if len(pieces) == 1 else b"".join(pieces), starts, physical)
+
+
+@dataclass(slots=True)
+class _Found:
+    """A queue while it is surveyed: units [first, written) in its files, and those after them."""
+
+    first: int
+    written: int
+    tail: bytearray = field(default_factory=bytearray)
+
+    @property
+    def max_offset(self) -> int:
+        return self.written + len(self.tail) // UNIT_BYTES
+
+    def truncate(self, written: int) -> None:
+        self.written = written
+
+    def add(self, queue_offset: int, unit: bytes) -> None:
+        """As ConsumeQueue.rebuild: gaps are filled with blanks; number 0 means the topic was made anew."""
+        if queue_offset < self.max_offset:
+            if queue_offset:
+                return
+            self.first = self.written = 0
+            self.tail.clear()
+        elif not self.max_offset:
+            self.first = self.written = queue_offset
+        self.tail += BLANK_UNIT * (queue_offset - self.max_offset) + unit
+
+
+class _Cursor:
+    """Goes through the units of one span, block by block."""
+
+    def __init__(self, reader: StoreReader, span: Span, lost: Lost) -> None:
+        self._reader = reader
+        self._lost = lost
+        self._queue, self._next, end, self._extent = span
+        self._end = min(end, self._extent.max_offset)
+        self._physical = self._sizes = np.empty(0, dtype=np.int64)
+        if self._next < min(self._extent.min_offset, end):
+            begin = min(self._extent.min_offset, end)
+            lost(self._queue, self._next, begin)
+            self._next = begin
+        if max(self._next, self._end) < end:
+            lost(self._queue, max(self._next, self._end), end)
+        self._load()
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a record is left."""
+        return len(self._physical) > 0
+
+    @property
+    def next_physical(self) -> int:
+        """Where the next record is."""
+        return int(self._physical[0])
+
+    def take(self, limit: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Places and sizes of the records that begin before a place of the log."""
+        physical, sizes = [], []
+        while self.has_more:
+            count = int(np.searchsorted(self._physical, limit))
+            physical.append(self._physical[:count])
+            sizes.append(self._sizes[:count])
+            self._physical, self._sizes = self._physical[count:], self._sizes[count:]
+            if self.has_more:
+                break
+            self._load()
+        if not physical:
+            return self._physical, self._sizes
+        return np.concatenate(physical), np.concatenate(sizes)
+
+    def _load(self) -> None:
+        while not len(self._physical) and self._next < self._end:
+            stop = min(self._next + BLOCK_UNITS, self._end)
+            units = self._reader._units(self._queue, self._extent, self._next, stop)
+            sizes = units["size"].astype(np.int64)
+            blank = np.flatnonzero(sizes == BLANK_SIZE)
+            for first, last in _runs(blank):
+                self._lost(self._queue, self._next + first, self._next + last)
+            keep = sizes != BLANK_SIZE
+            self._physical, self._sizes = units["physical"].astype(np.int64)[keep], sizes[keep]
+            self._next = stop
+
+
+def _runs(places: npt.NDArray[np.int64]) -> Sequence[tuple[int, int]]:
+    """Neighbouring places as [first, last)."""
+    if not len(places):
+        return ()
+    cuts = np.flatnonzero(np.diff(places) > 1)
+    firsts = places[np.concatenate(([0], cuts + 1))]
+    lasts = places[np.concatenate((cuts, [len(places) - 1]))] + 1
+    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))

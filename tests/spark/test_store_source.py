@@ -1,0 +1,88 @@
+"""`option("store", DIR)` in a real Spark session: a store directory as a table, without its broker."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from libramq.spark.store_queues import StoreQueues
+
+from ..store.stores import copy_as_killed, message, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+Row = tuple[str, str, int, int, bytes, str | None]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Row]]:
+    """A closed store with 900 messages of two topics, and what is in it."""
+    root = tmp_path_factory.mktemp("store")
+    store = open_store(root)
+    rows: list[Row] = []
+    for number in range(900):
+        topic, queue_id = ("T", number % 2) if number % 3 else ("U", 0)
+        body, tag = b"%d" % number, f"tag{number % 5}"
+        (result,) = store.append_batch([message(body, topic, queue_id, tag)])
+        rows.append((topic, "broker-a", queue_id, result.queue_offset, body, tag))
+    store.close()
+    return root, sorted(rows)
+
+
+def table(spark: "SparkSession", root: Path, **more: str) -> "DataFrame":
+    given = {"store": str(root), "storeBroker": "broker-a", "subscribe": "T,U", **more}
+    return spark.read.format("rocketmq").options(**given).load()
+
+
+def rows_of(frame: "DataFrame") -> list[Row]:
+    return sorted(
+        (row.topic, row.broker, row.queueId, row.offset, bytes(row.body), row.tag) for row in frame.collect()
+    )
+
+
+def test_every_message_once(spark: "SparkSession", written: tuple[Path, list[Row]]):
+    root, rows = written
+    assert rows_of(table(spark, root, minPartitions="3")) == rows
+
+
+def test_killed_store(spark: "SparkSession", written: tuple[Path, list[Row]], tmp_path: Path):
+    """Its units are made again from the log by whoever plans, and travel to the tasks."""
+    root, rows = written
+    copy = copy_as_killed(root, tmp_path / "copy")
+    (copy / "checkpoint").unlink()
+    assert rows_of(table(spark, copy)) == rows
+
+
+def test_offsets_and_filters(spark: "SparkSession", written: tuple[Path, list[Row]]):
+    root, rows = written
+    frame = table(
+        spark,
+        root,
+        subscribe="T",
+        startingOffsets='{"T": {"broker-a": {"1": 10}}}',
+        pushdown="true",
+    )
+    wanted = [row for row in rows if row[0] == "T" and row[2] == 1 and 10 <= row[3] < 20]
+    assert rows_of(frame.where("queueId = 1 and offset < 20")) == wanted
+
+
+def test_wrong_ones(spark: "SparkSession", written: tuple[Path, list[Row]], tmp_path: Path):
+    root, _ = written
+    with pytest.raises(Exception, match="has no topic V; there are T, U"):
+        table(spark, root, subscribe="V").count()
+    with pytest.raises(Exception, match="is no store directory"):
+        table(spark, tmp_path).count()
+    stream = spark.readStream.format("rocketmq").options(store=str(root), subscribe="T").load()
+    query = stream.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()
+    with pytest.raises(Exception, match="store is for batch queries"):
+        query.awaitTermination()
+
+
+def test_queues_of_a_store(written: tuple[Path, list[Row]]):
+    queues = StoreQueues(str(written[0]), "b")
+    assert queues.topics() == ["T", "U"]
+    assert [queue.queue_id for queue in queues.queues("T")] == [0, 1]
+    queues.close()
