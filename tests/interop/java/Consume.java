@@ -24,8 +24,8 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 /**
  * Apache's push consumer: prints each delivery and each change of its queues as a JSON line, until "stop".
  *
- * <p>Properties: namesrv, group, topic, tags (*), orderly (false), fail (none | first | always), delayLevel (1),
- * maxReconsume (-1), from (first | last | timestamp), threads (4), broadcast (false).
+ * <p>Properties: namesrv, group, topic (several by commas), tags (*), orderly (false), fail (none | first | always), delayLevel (1),
+ * maxReconsume (-1), from (first | last | timestamp), threads (4), broadcast (false), clientRebalance (true).
  */
 public final class Consume {
     private static final PrintStream OUT =
@@ -49,6 +49,7 @@ public final class Consume {
         if (Boolean.getBoolean("broadcast")) {
             consumer.setMessageModel(MessageModel.BROADCASTING);
         }
+        consumer.setClientRebalance(Boolean.parseBoolean(System.getProperty("clientRebalance", "true")));
         consumer.setMessageQueueListener(new MessageQueueListener() {
             @Override
             public void messageQueueChanged(String topic, Set<MessageQueue> all, Set<MessageQueue> mine) {
@@ -60,7 +61,9 @@ public final class Consume {
                     .fluentPut("queues", queues));
             }
         });
-        consumer.subscribe(System.getProperty("topic"), System.getProperty("tags", "*"));
+        for (String topic : System.getProperty("topic").split(",")) {
+            consumer.subscribe(topic, System.getProperty("tags", "*"));
+        }
         if (Boolean.getBoolean("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
                 context.setSuspendCurrentQueueTimeMillis(200);

@@ -1,0 +1,87 @@
+"""Apache's Java push consumers under setClientRebalance(false): the broker says which queues they read."""
+
+import collections
+from collections.abc import Callable
+
+import pytest
+
+from tests.interop.cluster import Cluster
+from tests.interop.process import PATIENCE_S, Process, Program
+from tests.interop.test_rebalance import queues_of, send, wait_bodies, wait_queues
+
+pytestmark = pytest.mark.interop
+
+QUEUES = 8
+
+STOP: Callable[[Program], None] = Program.finish
+KILL: Callable[[Process], None] = Process.kill
+
+
+@pytest.mark.parametrize("leave", [STOP, KILL], ids=["stopped", "killed"])
+def test_two_that_ask_share_the_queues_and_one_takes_over(
+    cluster: Cluster, leave: Callable[[Program], None]
+) -> None:
+    """One, then two with four queues each, then one again. Nothing comes twice on the join."""
+    topic, group = cluster.fresh_name("Asked"), cluster.fresh_name("group")
+    cluster.create_topic(topic, QUEUES)
+    first = cluster.consumer(group, topic, clientRebalance=False)
+    wait_queues(cluster, first, topic, QUEUES)
+    send(cluster, topic, "alone", 24)
+    wait_bodies(cluster, "alone", 24, first)
+
+    second = cluster.consumer(group, topic, clientRebalance=False)
+    wait_queues(cluster, first, topic, QUEUES // 2)
+    wait_queues(cluster, second, topic, QUEUES // 2)
+    assert queues_of(first, topic) | queues_of(second, topic) == all_queues(cluster)
+    send(cluster, topic, "both", 24)
+    wait_bodies(cluster, "both", 24, first, second)
+    assert second.of("message"), "the second member consumes what is in its queues"
+    assert came_again(first, second) == {}
+
+    leave(second)
+    wait_queues(cluster, first, topic, QUEUES)
+    send(cluster, topic, "again", 24)
+    wait_bodies(cluster, "again", 24, first)
+
+
+def test_one_that_asks_beside_one_that_allocates(cluster: Cluster) -> None:
+    """Both halves fit together, whichever comes first."""
+    topic, group = cluster.fresh_name("Mixed"), cluster.fresh_name("group")
+    cluster.create_topic(topic, QUEUES)
+    asks = cluster.consumer(group, topic, clientRebalance=False)
+    allocates = cluster.consumer(group, topic)
+    wait_queues(cluster, asks, topic, QUEUES // 2)
+    wait_queues(cluster, allocates, topic, QUEUES // 2)
+    assert queues_of(asks, topic) | queues_of(allocates, topic) == all_queues(cluster)
+    allocates.finish()
+    wait_queues(cluster, asks, topic, QUEUES)
+
+
+def test_loads_are_even_over_topics(cluster: Cluster) -> None:
+    """Four topics of one queue: Apache gives all of them to the first member, we two to each."""
+    if cluster.kind != "libra":
+        pytest.skip("Apache's broker assigns each topic by itself")
+    topics, group = [cluster.fresh_name("Single") for _ in range(4)], cluster.fresh_name("group")
+    for topic in topics:
+        cluster.create_topic(topic, 1)
+    names = {"group": group, "topic": ",".join(topics), "clientRebalance": False}
+    members = [cluster.start("Consume", names) for _ in range(2)]
+
+    def loads() -> list[int]:
+        return [sum(len(queues_of(member, topic)) for topic in topics) for member in members]
+
+    cluster.wait_until(lambda: loads() == [2, 2], "two queues each", within_s=PATIENCE_S)
+    members[1].finish()
+    cluster.wait_until(lambda: loads()[0] == 4, "all queues", within_s=PATIENCE_S)
+
+
+def all_queues(cluster: Cluster) -> set[str]:
+    return {f"{cluster.broker_name}:{queue}" for queue in range(QUEUES)}
+
+
+def came_again(*consumers: Program) -> dict[str, int]:
+    """The bodies that were delivered more than once, and how often."""
+    counts = collections.Counter(
+        delivery["body"] for consumer in consumers for delivery in consumer.of("message")
+    )
+    return {body: count for body, count in counts.items() if count > 1}
