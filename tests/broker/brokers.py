@@ -72,6 +72,13 @@ class Conversation:
             self.perform(self.broker.wake())
         self.endpoint.notify(self.broker.tick())
         self.perform(self.broker.wake())
+        self.coordinate()
+
+    def coordinate(self) -> None:
+        """What is due in coordinated groups is done; timers ring until nothing is."""
+        now_ms = self.clock.monotonic_ms()
+        while (due_ms := self.broker.next_due_ms) is not None and due_ms <= now_ms:
+            self.perform(self.broker.coordinate(now_ms))
 
     def flush(self) -> None:
         """The disk confirms everything, and who waited for that is answered."""

@@ -10,12 +10,14 @@ from pathlib import Path
 from libramq import __version__
 from libramq.broker.config import BrokerConfig
 from libramq.broker.consumer_clients import ConsumerClients
+from libramq.broker.coordination import Coordination
 from libramq.broker.event_log import EventLog
 from libramq.broker.message_log import MessageLog
 from libramq.broker.offset_commits import OffsetCommits
 from libramq.broker.processor.client_management import ClientManagement
 from libramq.broker.processor.consumer_offset import ConsumerOffsetRequests
 from libramq.broker.processor.group_admin import GroupAdministration
+from libramq.broker.processor.group_membership import GroupMembership
 from libramq.broker.processor.open_queue import OpenQueue
 from libramq.broker.processor.pull_message import Pull, PullMessage
 from libramq.broker.processor.query_assignment import QueryAssignment
@@ -108,6 +110,18 @@ class Broker:
             clock=clock,
             mode=self.fences.mode,
         )
+        self._answers: list[Woken] = []
+        self.coordination = Coordination(
+            broker_name=config.broker_name,
+            address=config.address,
+            tables=self.tables,
+            consumers=self.consumers,
+            clock=clock,
+            randomness=randomness,
+            answer=self._answers.append,
+        )
+        self.consumers.stock_changed = self.coordination.stock_changed
+        self.topics.observe(self.coordination.topic_changed)
         self.held: HeldPulls[Pull] = HeldPulls()
         loaded = self._schedule_file.load(ScheduleFile)
         self.schedule = DelaySchedule(
@@ -115,7 +129,6 @@ class Broker:
         )
         self.runtime = RuntimeInfo(self.store, version=f"LibraMQ {__version__}", started_ms=clock.wall_ms())
         self._schedule_saved: dict[int, int] = dict(self.schedule.offsets)
-        self._answers: list[Woken] = []
         self._pulls = self._pull_processor()
         self._send = self._send_processor(randomness, process_id)
         self._randomness = randomness
@@ -125,8 +138,13 @@ class Broker:
     def processors(self) -> Mapping[int, Processor]:
         """The processor of each request."""
         clients = ClientManagement(
-            consumers=self.consumers, producers=self.producers, topics=self.topics, groups=self.groups
+            consumers=self.consumers,
+            producers=self.producers,
+            topics=self.topics,
+            groups=self.groups,
+            gone=self.coordination.closed,
         )
+        membership = GroupMembership(coordination=self.coordination, groups=self.groups, topics=self.topics)
         offsets = self._offset_processor()
         opening = OpenQueue(
             fences=self.fences,
@@ -147,7 +165,7 @@ class Broker:
             fences=self.fences,
             address=self.config.address,
         )
-        groups = GroupAdministration(groups=self.groups, offsets=self.offsets, fences=self.fences)
+        groups = GroupAdministration(groups=self.groups, offsets=self.offsets, coordination=self.coordination)
         assignments = QueryAssignment(
             broker_name=self.config.broker_name,
             clients=self.consumers,
@@ -202,6 +220,11 @@ class Broker:
             R.QUERY_TOPIC_CONSUME_BY_WHO: statistics.topic_consumers,
             R.QUERY_TOPICS_BY_CONSUMER: statistics.group_topics,
             R.GET_BROKER_RUNTIME_INFO: self.runtime.handle,
+            R.GROUP_JOIN: membership.join,
+            R.GROUP_POLL: membership.poll,
+            R.GROUP_RELEASE: membership.release,
+            R.GROUP_LEAVE: membership.leave,
+            R.GROUP_FIND: membership.find,
             R.OPEN_QUEUE: opening.handle,
             R.QUERY_ASSIGNMENT: assignments.query,
             R.SET_MESSAGE_REQUEST_MODE: assignments.set_mode,
@@ -224,6 +247,7 @@ class Broker:
         """A connection ended; whom to notify."""
         self.held.remove_owner(peer)
         self.producers.remove_peer(peer)
+        self.coordination.closed(peer)
         return Reply(notify=self.consumers.closed(peer, now_ms=self._clock.wall_ms()))
 
     def answered(self, peer: Peer, answer: Command, monotonic_ms: int) -> None:
@@ -243,6 +267,16 @@ class Broker:
             for (topic, queue_id), end in touched.items()
             for held in self.held.wake(topic, queue_id, end)
         ]
+
+    def coordinate(self, monotonic_ms: int) -> list[Woken]:
+        """Coordinated groups as time passes, at `next_due_ms` and later; the answers to held requests."""
+        self.coordination.tick(monotonic_ms)
+        return self.wake()
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When `coordinate` has something to do next, at the earliest (monotonic); None: nothing."""
+        return self.coordination.next_due_ms
 
     def expire_pulls(self, monotonic_ms: int) -> list[Woken]:
         """Answer the held pulls whose time is up."""

@@ -69,6 +69,10 @@ class ConsumerClients:
         """The group, if a member is connected."""
         return self._groups.get(name)
 
+    def is_member(self, peer: Peer) -> bool:
+        """Whether a connection is a member of any group."""
+        return self._groups.group_count(peer) > 0
+
     def groups_of(self, topic: str) -> list[str]:
         """The groups that subscribe to a topic."""
         return self._groups.subscribers_of(topic)
@@ -141,10 +145,22 @@ class ConsumerClients:
         return notify
 
     def started(
-        self, group_name: str, reason: Reason, who: str | None, members: Iterable[str], *, now_ms: int
+        self,
+        group_name: str,
+        reason: Reason,
+        who: str | None,
+        members: Iterable[str],
+        *,
+        epoch: int | None = None,
+        now_ms: int,
     ) -> None:
-        """The coordinator of a group began a rebalance."""
-        self._record(self._rebalance(group_name).changed(reason, who, members, now_ms=now_ms))
+        """A rebalance of a group began; epoch: under that one, where a coordinator began it."""
+        rebalance = self._rebalance(group_name)
+        self._record(rebalance.changed(reason, who, members, epoch=epoch, now_ms=now_ms))
+
+    def reported(self, group_name: str, duplicates: int) -> None:
+        """Members told their coordinator how many messages came again."""
+        self._rebalance(group_name).reported(duplicates)
 
     def fetched(self, peer: Peer, group_name: str) -> None:
         """A member looks at the list of its group."""
@@ -182,7 +198,7 @@ class ConsumerClients:
         """Whom to tell again of a change that they have not looked at."""
         now_ms = self._clock.monotonic_ms()
         notify: list[Notify] = []
-        for name in list(self._straggling):
+        for name in sorted(self._straggling):
             herd = self._herds[name]
             if not self._allocates(name):
                 self._straggling.discard(name)

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from libramq.auth.authorizer import AllowAll
+from libramq.broker.alarm import Alarm
 from libramq.broker.broker import Broker
 from libramq.broker.config import BrokerConfig
 from libramq.broker.flushing import Flushing
@@ -71,6 +72,7 @@ class BrokerServer:
         self._tasks: list[asyncio.Task[None]] = []
         self._read_threads = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="libra-read")
         self._remotes = Remotes(clock.monotonic_ms, lost=self._name_server_lost)
+        self._alarm = Alarm(clock.monotonic_ms, self._coordinate)
         self._broker: Broker | None = None
         self._registration: Registration | None = None
 
@@ -143,6 +145,7 @@ class BrokerServer:
             await server.close()
         await self._remotes.close()
         self._read_threads.shutdown()
+        self._alarm.cancel()
         if self._broker is not None:
             self._broker.close()
 
@@ -166,6 +169,11 @@ class BrokerServer:
         for one in woken:
             if one.request.peer.is_open:
                 self._endpoint.perform(one.request, one.outcome)
+        self._alarm.ring_by(self.broker.next_due_ms)
+
+    def _coordinate(self) -> None:
+        self._perform(self.broker.coordinate(self._clock.monotonic_ms()))
+        self._durability.appended()
 
     def _when_read(self, ranges: tuple[FileRange, ...], then: Callable[[], None]) -> None:
         future = asyncio.get_running_loop().run_in_executor(

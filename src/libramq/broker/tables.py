@@ -1,4 +1,4 @@
-"""The tables of a broker that its files remember: topics, groups, fences.
+"""The tables of a broker that its files remember: topics, groups, fences, coordinated groups.
 
 Each has a ledger: what changes is in its journal before it takes effect, and the whole table is written soon
 after, by a thread (`plan_folds`).
@@ -15,6 +15,7 @@ from libramq.catalog import GroupTable, TopicTable
 from libramq.catalog.config_ledger import ConfigLedger, FoldPlan
 from libramq.catalog.topic_table import TopicRules, TopicsFile
 from libramq.filesystem import FileSystem
+from libramq.groups.group_state import GroupState, GroupStatesFile
 from libramq.offsets import Fences
 from libramq.offsets.fence import FencesFile, Opening
 from libramq.remoting.body.topic_config import (
@@ -44,6 +45,8 @@ class Tables:
         self.topics = self._load_topics()
         self.groups = self._load_groups()
         self.fences = self._load_fences()
+        self.group_states: dict[str, GroupState] = {}
+        self._states_ledger = self._load_group_states()
 
     def plan_folds(self) -> list[Fold]:
         """The tables that changed, to be written in a thread."""
@@ -58,6 +61,17 @@ class Tables:
         with ExitStack() as stack:
             for ledger, value in self._folded:
                 stack.callback(ledger.close, value)
+
+    def record_group(self, group: str, state: GroupState | None) -> None:
+        """Remember how a coordinated group is, None: not at all; raises OSError where the disk refuses."""
+        self._states_ledger.append(group, state)
+        self._apply_state(group, state)
+
+    def _apply_state(self, group: str, state: GroupState | None) -> None:
+        if state is None:
+            self.group_states.pop(group, None)
+        else:
+            self.group_states[group] = state
 
     def _ledger(self, file_name: str, kind: type[C]) -> ConfigLedger[C]:
         path = Path(self._config.store_path) / "config" / file_name
@@ -96,3 +110,11 @@ class Tables:
         ledger.replay(lambda change: fences.apply(change.name, change.config))
         self._folded.append((ledger, fences.file))
         return fences
+
+    def _load_group_states(self) -> ConfigLedger[GroupState]:
+        ledger = self._ledger("groups.json", GroupState)
+        file = ledger.load(GroupStatesFile)
+        self.group_states.update(file.groups if file is not None else {})
+        ledger.replay(lambda change: self._apply_state(change.name, change.config))
+        self._folded.append((ledger, lambda: GroupStatesFile(groups=dict(self.group_states))))
+        return ledger

@@ -59,6 +59,7 @@ class Unsettled:
     first_reads_ms: dict[tuple[MessageQueue, str], int] = field(default_factory=dict)
     returned_ms: dict[MessageQueue, int] = field(default_factory=dict)
     catch_up: CatchUp = field(default_factory=CatchUp)
+    duplicates: int = 0
 
 
 class GroupRebalance:
@@ -83,11 +84,20 @@ class GroupRebalance:
         return self._unsettled is None and not self._members
 
     def changed(
-        self, reason: Reason, who: str | None, members: Iterable[str], *, now_ms: int
+        self,
+        reason: Reason,
+        who: str | None,
+        members: Iterable[str],
+        *,
+        epoch: int | None = None,
+        now_ms: int,
     ) -> RebalanceEvent:
-        """The group changed: a rebalance begins, or the one under way goes on with new members."""
+        """The group changed: a rebalance begins, or the one under way goes on with new members.
+
+        epoch: the group's, where it has a coordinator; else changes are counted.
+        """
         self._members = sorted(set(members))
-        self._epoch += 1
+        self._epoch = epoch if epoch is not None else self._epoch + 1
         if self._unsettled is None:
             owners = {queue: owner.client_id for queue, owner in self._owners.items()}
             self._unsettled = Unsettled(now_ms, now_ms, owners)
@@ -100,6 +110,11 @@ class GroupRebalance:
             members=bounded_members(self._members),
             member_count=len(self._members),
         )
+
+    def reported(self, duplicates: int) -> None:
+        """Members saw so many messages again while queues moved."""
+        if self._unsettled is not None:
+            self._unsettled.duplicates += duplicates
 
     def pulled(self, queue: MessageQueue, client_id: str, offset: int, *, now_ms: int) -> None:
         """A member asks for a queue's messages from `offset` on."""
@@ -175,7 +190,7 @@ class GroupRebalance:
             time_to_stable_ms=max(0, last_move_ms - unsettled.started_at_ms),
             worst_pause_ms=max((move.pause_ms for move in moves), default=0),
             redelivered_upper_bound=sum(move.redelivered for move in unsettled.moves.values()),
-            duplicates_reported=0,
+            duplicates_reported=unsettled.duplicates,
             peak_catch_up_rate=unsettled.catch_up.peak_rate,
             unowned=unowned,
             loads=bounded_loads(loads),

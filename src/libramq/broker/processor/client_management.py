@@ -3,6 +3,7 @@
 Upstream: ClientManageProcessor.java, ConsumerManageProcessor.java.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from libramq.broker.consumer_clients import ConsumerClients
@@ -29,7 +30,10 @@ CLIENT_ID_LENGTH_MAX: Final = 255
 
 
 class ClientManagement:
-    """The processor of clients that come, stay and go."""
+    """The processor of clients that come, stay and go.
+
+    gone: told of every connection that has left the last of its groups.
+    """
 
     def __init__(
         self,
@@ -38,11 +42,13 @@ class ClientManagement:
         producers: ProducerGroups[Peer],
         topics: TopicTable,
         groups: GroupTable,
+        gone: Callable[[Peer], None],
     ) -> None:
         self._consumers = consumers
         self._producers = producers
         self._topics = topics
         self._groups = groups
+        self._gone = gone
 
     def heartbeat(self, request: Request) -> Outcome:
         """A client says who it is; whoever shares a group with it hears of a change."""
@@ -91,6 +97,8 @@ class ClientManagement:
         notify = self._consumers.leave(
             header.consumer_group, request.peer, Reason.MEMBER_LEFT, now_ms=request.wall_ms
         )
+        if not self._consumers.is_member(request.peer):
+            self._gone(request.peer)
         return Reply(notify=notify)
 
     def check_config(self, request: Request) -> Outcome:

@@ -3,10 +3,10 @@
 Upstream: AdminBrokerProcessor.java.
 """
 
+from libramq.broker.coordination import Coordination
 from libramq.broker.offset_commits import OffsetCommits
 from libramq.catalog import GroupTable
 from libramq.codes import ResponseCode
-from libramq.offsets import Fences
 from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.remoting.body.topic_config import SubscriptionGroupConfig
 from libramq.remoting.headers import DeleteGroupHeader, GroupByNameHeader, decode_header
@@ -17,10 +17,10 @@ from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 class GroupAdministration:
     """The processor of questions about groups, and of changes to them."""
 
-    def __init__(self, *, groups: GroupTable, offsets: OffsetCommits, fences: Fences) -> None:
+    def __init__(self, *, groups: GroupTable, offsets: OffsetCommits, coordination: Coordination) -> None:
         self._groups = groups
         self._offsets = offsets
-        self._fences = fences
+        self._coordination = coordination
 
     def create(self, request: Request) -> Outcome:
         """Create a group or change it."""
@@ -32,7 +32,7 @@ class GroupAdministration:
         """Delete a group's configuration, and its offsets if asked to."""
         header = decode_header(request.command, DeleteGroupHeader)
         self._groups.delete(header.group_name, request.wall_ms)
-        self._fences.remove_group(header.group_name)
+        self._coordination.drop(header.group_name)
         if header.clean_offset:
             self._offsets.remove_group(header.group_name)
         return SUCCESS

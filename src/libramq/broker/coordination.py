@@ -1,0 +1,266 @@
+"""Coordination: coordinated groups as this broker carries them.
+
+    requests, ends of connections, topics, time  →  coordinator  →  effects  →  answers, fences, events
+
+Grants for our own queues go straight to our fences. What concerns other brokers goes through `peers`, and
+comes back by the methods below; without peers this broker is alone and everything lives here. Answers to
+requests that were held are handed to `answer`.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Final, Protocol
+
+from libramq.broker.consumer_clients import ConsumerClients
+from libramq.broker.tables import Tables
+from libramq.clock import Clock
+from libramq.codes import ResponseCode
+from libramq.errors import broker_error
+from libramq.groups import coordinator_effect as fx
+from libramq.groups.coordinator import Coordinator
+from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
+from libramq.remoting import headers as h
+from libramq.remoting.body import coordination as bodies
+from libramq.remoting.body.codec import encode_body
+from libramq.rpc.endpoint import Request, Woken
+from libramq.rpc.outcome import Reply
+from libramq.transport.server import Peer
+
+log = get_logger(__name__)
+
+#: Ours: who brought a rebalance about is named in its event, up to so many; a hundred may join at once.
+NAMED_MAX: Final = 5
+
+Effect = fx.Effect[Request]
+
+
+class Peers(Protocol):
+    """The other brokers of the cluster. What they have to say comes back by Coordination's methods."""
+
+    def coordinator_of(self, group: str) -> str | None:
+        """The address of the broker where a group lives; None while nobody knows."""
+        ...
+
+    def queues(self, topic: str) -> Sequence[MessageQueue]:
+        """The queues of a topic at other brokers; from now on `topic_changed` says when they change."""
+        ...
+
+    def grant(self, broker_name: str, body: bodies.PeerGrantBody) -> None:
+        """Tell another broker's fence whose its queues are; `refused` where it has seen a higher epoch."""
+        ...
+
+    def change_mode(self, body: bodies.PeerGrantBody) -> None:
+        """Tell all other fences that a group shares its queues in another way."""
+        ...
+
+    def gather(self, group: str, own: bodies.PeerGathered) -> None:
+        """Ask all other fences; `gathered` with what they know, and what ours does."""
+        ...
+
+    def stock_changed(self, group: str, client_ids: Sequence[str]) -> None:
+        """Clients of our own connections allocate for themselves; `stock_members` with those of all edges."""
+        ...
+
+
+class Coordination:
+    """The coordinator of the groups that live here, and all that it needs of its broker."""
+
+    def __init__(
+        self,
+        *,
+        broker_name: str,
+        address: str,
+        tables: Tables,
+        consumers: ConsumerClients,
+        clock: Clock,
+        randomness: Random,
+        answer: Callable[[Woken], None],
+    ) -> None:
+        self.peers: Peers | None = None
+        self._broker_name = broker_name
+        self._address = address
+        self._topics = tables.topics
+        self._fences = tables.fences
+        self._consumers = consumers
+        self._clock = clock
+        self._answer = answer
+        self._effects: deque[Effect] = deque()
+        self._is_performing = False
+        self._coordinator: Coordinator[Peer, Request] = Coordinator(
+            randomness=randomness,
+            record=tables.record_group,
+            restored=tables.group_states,
+            must_gather=self._must_gather,
+        )
+        self._perform(self._coordinator.grants_for(broker_name))
+        for topic in self._coordinator.topics():
+            self.topic_changed(topic)
+
+    # Where groups live.
+
+    def address_of(self, group: str) -> str:
+        """The address of a group's coordinator; raises NotCoordinator while nobody knows it."""
+        address = self._address if self.peers is None else self.peers.coordinator_of(group)
+        if address is None:
+            raise broker_error(ResponseCode.NOT_COORDINATOR, "")
+        return address
+
+    def require_here(self, group: str) -> None:
+        """Raises NotCoordinator, with the right address if it is known, where a group lives elsewhere."""
+        address = self.address_of(group)
+        if address != self._address:
+            raise broker_error(ResponseCode.NOT_COORDINATOR, address)
+
+    # Requests of members: answered by `answer`, now or later.
+
+    def join(self, request: Request, header: h.GroupJoinHeader, body: bodies.GroupJoinBody) -> None:
+        """GROUP_JOIN."""
+        self._perform(self._coordinator.join(request, request.peer, header, body, now_ms=self._now_ms()))
+
+    def poll(self, request: Request, header: h.GroupPollHeader, body: bodies.GroupPollBody) -> None:
+        """GROUP_POLL."""
+        self._perform(self._coordinator.poll(request, request.peer, header, body, now_ms=self._now_ms()))
+
+    def release(self, request: Request, header: h.GroupMemberHeader, body: bodies.GroupReleaseBody) -> None:
+        """GROUP_RELEASE."""
+        self._perform(self._coordinator.release(request, request.peer, header, body, now_ms=self._now_ms()))
+
+    def leave(self, request: Request, header: h.GroupMemberHeader, body: bodies.GroupLeaveBody) -> None:
+        """GROUP_LEAVE."""
+        self._perform(self._coordinator.leave(request, request.peer, header, body, now_ms=self._now_ms()))
+
+    # What happens here.
+
+    def closed(self, peer: Peer) -> None:
+        """A connection ended; polls that it held are dropped."""
+        self._perform(self._coordinator.closed(peer, now_ms=self._now_ms()))
+
+    def topic_changed(self, topic: str) -> None:
+        """A topic has other queues, here or at another broker."""
+        elsewhere = self.peers.queues(topic) if self.peers is not None else ()
+        queues = [*self._topics.queues(topic), *elsewhere]
+        self._perform(self._coordinator.queues_changed(topic, queues, now_ms=self._now_ms()))
+
+    def stock_changed(self, group: str, client_ids: Sequence[str]) -> None:
+        """Other clients than before, of our own connections, allocate for themselves."""
+        if self.peers is not None:
+            self.peers.stock_changed(group, client_ids)
+        else:
+            self.stock_members(group, client_ids)
+
+    def drop(self, group: str) -> None:
+        """A group was deleted."""
+        self._perform(self._coordinator.drop(group, now_ms=self._now_ms()))
+        self._fences.remove_group(group)
+
+    # What peers say.
+
+    def stock_members(self, group: str, client_ids: Sequence[str]) -> None:
+        """All clients of a group that lives here, wherever connected, that allocate for themselves."""
+        self._perform(self._coordinator.stock_members(group, client_ids, now_ms=self._now_ms()))
+        if client_ids and group not in self._coordinator and group in self._fences:
+            # A fence is left from a life of the group that nobody else remembers.
+            self._change_mode(fx.ModeChanged(group, bodies.MODE_CLIENT, self._fences.epoch(group)))
+
+    def gathered(self, group: str, answers: Sequence[bodies.PeerGathered]) -> None:
+        """What all fences know of a group, ours among them."""
+        self._perform(self._coordinator.gathered(group, answers, now_ms=self._now_ms()))
+
+    def refused(self, group: str, epoch: int) -> None:
+        """A fence has seen a higher epoch than that of our grant."""
+        self._perform(self._coordinator.refused(group, epoch, now_ms=self._now_ms()))
+
+    def grants_for(self, broker_name: str) -> list[bodies.PeerGrantBody]:
+        """All that another broker's fence is to know; for a link that is new."""
+        return [grant.body for grant in self._coordinator.grants_for(broker_name)]
+
+    # Time.
+
+    def tick(self, now_ms: int) -> None:
+        """Time has passed (monotonic)."""
+        self._perform(self._coordinator.tick(now_ms))
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When `tick` has something to do next, at the earliest (monotonic)."""
+        return self._coordinator.next_due_ms
+
+    # Effects.
+
+    def _perform(self, effects: Iterable[Effect]) -> None:
+        """Do these and what follows from them, in their order. One that fails keeps none of the others."""
+        self._effects.extend(effects)
+        if self._is_performing:
+            return
+        self._is_performing = True
+        while self._effects:
+            effect = self._effects.popleft()
+            try:
+                self._do(effect)
+            except Exception:
+                log.exception("effect of coordination failed", effect=type(effect).__name__)
+        self._is_performing = False
+
+    def _do(self, effect: Effect) -> None:
+        match effect:
+            case fx.Answer():
+                self._answer(Woken(effect.ticket, _reply(effect)))
+            case fx.Grant():
+                self._grant(effect.broker_name, effect.body)
+            case fx.WatchTopic():
+                self.topic_changed(effect.topic)
+            case fx.Gather():
+                own = self._fences.gathered(effect.group)
+                if self.peers is not None:
+                    self.peers.gather(effect.group, own)
+                else:
+                    self.gathered(effect.group, [own])
+            case fx.Started():
+                self._consumers.started(
+                    effect.group,
+                    effect.reason,
+                    _named(effect.who),
+                    effect.members,
+                    epoch=effect.epoch,
+                    now_ms=self._clock.wall_ms(),
+                )
+            case fx.Settled():
+                self._consumers.reported(effect.group, effect.duplicates)
+            case fx.ModeChanged():
+                self._change_mode(effect)
+
+    def _grant(self, broker_name: str, body: bodies.PeerGrantBody) -> None:
+        if broker_name == self._broker_name:
+            epoch = self._fences.grant(body)
+            if epoch > body.epoch:
+                self.refused(body.group, epoch)
+        elif self.peers is not None:
+            self.peers.grant(broker_name, body)
+
+    def _change_mode(self, change: fx.ModeChanged) -> None:
+        """Fences hear of it even where nobody subscribes to their topics any more."""
+        log.info("mode of a group", group=change.group, mode=change.mode, epoch=change.epoch)
+        body = bodies.PeerGrantBody(group=change.group, epoch=change.epoch, mode=change.mode)
+        self._grant(self._broker_name, body)
+        if self.peers is not None:
+            self.peers.change_mode(body)
+
+    def _must_gather(self, group: str) -> bool:
+        return self.peers is not None or self._fences.epoch(group) > 0
+
+    def _now_ms(self) -> int:
+        return self._clock.monotonic_ms()
+
+
+def _reply(answer: fx.Answer[Request]) -> Reply:
+    ext = {"lbMember": answer.member} if answer.member is not None else None
+    body = encode_body(answer.assignment) if answer.assignment is not None else b""
+    return Reply(answer.code, answer.remark, ext, body)
+
+
+def _named(who: Sequence[str]) -> str | None:
+    if len(who) <= NAMED_MAX:
+        return ", ".join(who) or None
+    return f"{', '.join(who[:NAMED_MAX])} and {len(who) - NAMED_MAX} more"

@@ -1,0 +1,61 @@
+"""GROUP_JOIN, GROUP_POLL, GROUP_RELEASE, GROUP_LEAVE, GROUP_FIND: members of coordinated groups.
+
+The coordinator answers in its own time: every request but the last is held until it does.
+Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
+"""
+
+from libramq.broker.coordination import Coordination
+from libramq.catalog import GroupTable, TopicTable
+from libramq.remoting import headers as h
+from libramq.remoting.body import coordination as bodies
+from libramq.remoting.body.codec import decode_body
+from libramq.rpc.endpoint import Request
+from libramq.rpc.outcome import HOLD, Outcome, Reply
+
+
+class GroupMembership:
+    """The processor of what members ask their coordinator."""
+
+    def __init__(self, *, coordination: Coordination, groups: GroupTable, topics: TopicTable) -> None:
+        self._coordination = coordination
+        self._groups = groups
+        self._topics = topics
+
+    def join(self, request: Request) -> Outcome:
+        """Somebody becomes a member, or comes back; the group and its retry topic exist from then on."""
+        header = h.decode_header(request.command, h.GroupJoinHeader)
+        body = decode_body(request.command.body, bodies.GroupJoinBody)
+        self._coordination.require_here(header.consumer_group)
+        group = self._groups.require(header.consumer_group, request.wall_ms)
+        self._topics.for_retries(group, request.wall_ms)
+        self._coordination.join(request, header, body)
+        return HOLD
+
+    def poll(self, request: Request) -> Outcome:
+        """A member is there, and waits for another assignment."""
+        header = h.decode_header(request.command, h.GroupPollHeader)
+        body = decode_body(request.command.body, bodies.GroupPollBody)
+        self._coordination.require_here(header.consumer_group)
+        self._coordination.poll(request, header, body)
+        return HOLD
+
+    def release(self, request: Request) -> Outcome:
+        """A member has given up queues."""
+        header = h.decode_header(request.command, h.GroupMemberHeader)
+        body = decode_body(request.command.body, bodies.GroupReleaseBody)
+        self._coordination.require_here(header.consumer_group)
+        self._coordination.release(request, header, body)
+        return HOLD
+
+    def leave(self, request: Request) -> Outcome:
+        """A member goes."""
+        header = h.decode_header(request.command, h.GroupMemberHeader)
+        body = decode_body(request.command.body, bodies.GroupLeaveBody)
+        self._coordination.require_here(header.consumer_group)
+        self._coordination.leave(request, header, body)
+        return HOLD
+
+    def find(self, request: Request) -> Outcome:
+        """Where the group's coordinator is; any broker knows."""
+        header = h.decode_header(request.command, h.GroupHeader)
+        return Reply(ext={"lbCoordinator": self._coordination.address_of(header.consumer_group)})

@@ -1,0 +1,539 @@
+"""Coordinated groups on one broker: from a member's join to its last commit, through mishaps and restarts."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
+from libramq.groups.rebalance_event import RebalanceEvent, decode_event
+from libramq.remoting import headers as h
+from libramq.remoting.body.codec import Body, decode_body
+from libramq.remoting.body.coordination import (
+    GroupAssignment,
+    GroupJoinBody,
+    GroupLeaveBody,
+    GroupPollBody,
+    GroupReleaseBody,
+    QueueGrant,
+)
+from libramq.remoting.command import Command
+from tests.broker.brokers import Conversation, answer, find_answer, notifications
+from tests.fakes import FakePeer
+
+SESSION_MS = 10_000
+#: Changes of a group are acted upon together, so much later.
+COLLECT_MS = 20
+
+
+class Client:
+    """A client of ours, one request at a time."""
+
+    def __init__(self, talk: Conversation, name: str, *, instance: str | None = None) -> None:
+        self.talk = talk
+        self.name = name
+        self.peer = FakePeer(f"10.0.0.{len(name)}:{sum(name.encode())}")
+        self.instance = instance
+        self.member: str | None = None
+        self.epoch = 0
+        self.mode = ""
+        self.held: dict[int, QueueGrant] = {}
+        self.revoke: list[int] = []
+        self._poll: Command | None = None
+
+    def beat(self) -> None:
+        self.talk.beat(self.peer, self.name, stock=False)
+
+    def join(self) -> "Client":
+        self.beat()
+        header = h.GroupJoinHeader(
+            consumer_group="G",
+            client_id=self.name,
+            lb_session_ms=SESSION_MS,
+            lb_instance=self.instance,
+            lb_member=self.member,
+        )
+        body = GroupJoinBody(subscriptions={"T": "*"}, held=list(self.held.values()))
+        reply = self.talk.ask(self.peer, R.GROUP_JOIN, header, body)
+        assert reply.code == C.SUCCESS, reply.remark
+        self.member = reply.ext["lbMember"]
+        self._take(reply)
+        return self
+
+    def poll(self) -> "Client":
+        """Say what we hold; `news` has the answer."""
+        header = h.GroupPollHeader(consumer_group="G", lb_member=self.member or "", lb_epoch=self.epoch)
+        self._poll = self.talk.command(R.GROUP_POLL, header, GroupPollBody(held=list(self.held.values())))
+        self.talk.give(self.peer, self._poll)
+        return self
+
+    def news(self) -> int | None:
+        """The code of the poll's answer; None while it is held."""
+        assert self._poll is not None
+        reply = find_answer(self.peer, self._poll)
+        if reply is None:
+            return None
+        if reply.code == C.SUCCESS:
+            self._take(reply)
+        return reply.code
+
+    def _take(self, reply: Command) -> None:
+        assignment = decode_body(reply.body, GroupAssignment)
+        self.epoch, self.mode = assignment.epoch, assignment.mode
+        self.held |= {grant.queue_id: grant for grant in assignment.queues if grant.topic == "T"}
+        self.revoke = [grant.queue_id for grant in assignment.revoke if grant.topic == "T"]
+
+    def tell(self, code: int, body: Body) -> int:
+        header = h.GroupMemberHeader(consumer_group="G", lb_member=self.member or "")
+        return self.talk.ask(self.peer, code, header, body).code
+
+    def release(self, *queue_ids: int) -> None:
+        """Give up queues, the revoked ones if none is named."""
+        queues = [self.held.pop(queue_id) for queue_id in queue_ids or self.revoke]
+        self.revoke = [queue_id for queue_id in self.revoke if queue_id in self.held]
+        assert self.tell(R.GROUP_RELEASE, GroupReleaseBody(queues=queues)) == C.SUCCESS
+
+    def leave(self) -> None:
+        assert self.tell(R.GROUP_LEAVE, GroupLeaveBody()) == C.SUCCESS
+        self.held = {}
+
+    def open(self, queue_id: int) -> Command:
+        header = h.OpenQueueHeader(
+            consumer_group="G",
+            topic="T",
+            queue_id=queue_id,
+            lb_member=self.member or "",
+            lb_queue_epoch=self.held[queue_id].epoch,
+        )
+        return self.talk.ask(self.peer, R.OPEN_QUEUE, header)
+
+    def open_all(self) -> list[int]:
+        """Open what we hold; the ids of the queues."""
+        for queue_id in self.held:
+            assert self.open(queue_id).code == C.SUCCESS
+        return sorted(self.held)
+
+    def pull_command(self, queue_id: int, offset: int = 0, *, hold_ms: int = 0) -> Command:
+        return self.talk.pull_command(
+            queue_id=queue_id,
+            queue_offset=offset,
+            suspend_timeout_millis=hold_ms,
+            lb_member=self.member,
+            lb_queue_epoch=self.held[queue_id].epoch,
+        )
+
+    def pull(self, queue_id: int) -> int:
+        command = self.pull_command(queue_id)
+        self.talk.give(self.peer, command)
+        return answer(self.peer, command).code
+
+    def commit(self, queue_id: int, offset: int, *, as_member: bool = True) -> int:
+        header = h.UpdateConsumerOffsetHeader(
+            consumer_group="G",
+            topic="T",
+            queue_id=queue_id,
+            commit_offset=offset,
+            lb_member=self.member if as_member else None,
+            lb_queue_epoch=self.held[queue_id].epoch if as_member else None,
+        )
+        return self.talk.ask(self.peer, R.UPDATE_CONSUMER_OFFSET, header).code
+
+    def close(self) -> None:
+        self.peer.is_open = False
+        self.talk.endpoint.closed(self.peer)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> Iterator[Conversation]:
+    """A broker with a topic of four queues, three messages in each."""
+    talk = Conversation(tmp_path / "data")
+    talk.create_topic("T", 4)
+    for queue_id in range(4):
+        for _ in range(3):
+            talk.send(FakePeer(), queue_id=queue_id)
+    yield talk
+    talk.close()
+
+
+def alone(talk: Conversation) -> Client:
+    """Alice, who has all queues open and polls."""
+    alice = Client(talk, "alice").join().poll()
+    talk.advance(COLLECT_MS)
+    assert alice.news() == C.SUCCESS
+    assert alice.open_all() == [0, 1, 2, 3]
+    assert alice.poll().news() is None
+    return alice
+
+
+def both(talk: Conversation) -> tuple[Client, Client]:
+    """Alice and Bob, who have two queues each."""
+    alice, bob = alone(talk), Client(talk, "bob").join().poll()
+    talk.advance(COLLECT_MS)
+    assert alice.news() == C.SUCCESS
+    alice.release()
+    assert bob.news() == C.SUCCESS
+    bob.open_all()
+    alice.poll()
+    bob.poll()
+    return alice, bob
+
+
+def reasons(talk: Conversation) -> list[tuple[str | None, str | None]]:
+    return [(event.reason, event.who) for event in events(talk) if event.kind == "started"]
+
+
+def events(talk: Conversation) -> list[RebalanceEvent]:
+    return [decode_event(message.body) for message in talk.messages("LIBRA_REBALANCE_EVENTS")]
+
+
+def committed(talk: Conversation, queue_id: int) -> int | None:
+    return talk.broker.offsets.query("G", "T", queue_id)
+
+
+# The life of a member.
+
+
+def test_the_coordinator_is_here(talk):
+    reply = talk.ask(FakePeer(), R.GROUP_FIND, h.GroupHeader(consumer_group="G"))
+    assert reply.ext == {"lbCoordinator": talk.config.address}
+
+
+def test_a_member_joins_opens_pulls_and_commits(talk):
+    alice = alone(talk)
+    assert alice.mode == "epochs"
+    for queue_id in range(4):
+        assert alice.pull(queue_id) == C.SUCCESS
+        assert alice.commit(queue_id, 2) == C.SUCCESS
+        assert alice.open(queue_id).ext == {"offset": "2"}
+    assert notifications(alice.peer) == []
+
+
+def test_a_second_member_gets_half_and_opens_it_when_it_is_released(talk):
+    alice, bob = alone(talk), Client(talk, "bob").join().poll()
+    alice.commit(3, 2)
+    talk.advance(COLLECT_MS)
+    assert alice.news() == C.SUCCESS
+    assert len(alice.revoke) == 2
+    first, second = alice.revoke
+    alice.poll()
+    assert alice.pull(first) == C.SUCCESS  # Until it lets go.
+    assert bob.news() is None
+    bob.held = dict(alice.held)
+    assert bob.open(first).code == C.FENCED  # Whoever cheats.
+    bob.held = {}
+    alice.release(first)
+    assert bob.news() == C.SUCCESS
+    assert list(bob.held) == [first]
+    assert bob.open(first).code == C.SUCCESS
+    alice.release(second)
+    assert bob.poll().news() == C.SUCCESS
+    assert bob.open_all() == sorted([first, second])
+    assert alice.open_all() == sorted({0, 1, 2, 3} - {first, second})
+    assert [bob.pull(queue_id) for queue_id in bob.held] == [C.SUCCESS] * 2
+
+
+def test_a_member_that_leaves_is_followed_at_once(talk):
+    alice, bob = both(talk)
+    bob.leave()
+    talk.advance(COLLECT_MS)
+    assert alice.news() == C.SUCCESS
+    assert alice.open_all() == [0, 1, 2, 3]
+    assert bob.poll().news() == C.UNKNOWN_MEMBER
+
+
+def test_a_poll_that_has_nothing_to_tell_is_answered_within_a_third_of_the_session(talk):
+    alice = alone(talk)
+    talk.advance(SESSION_MS // 3 - 1)
+    assert alice.news() is None
+    talk.advance(1)
+    assert alice.news() == C.SUCCESS
+
+
+# Who goes without a word.
+
+
+def test_a_zombie_is_fenced_its_held_pull_too(talk):
+    alice, bob = both(talk)
+    lost = sorted(alice.held)
+    pulls = {queue_id: alice.pull_command(queue_id, 3, hold_ms=15_000) for queue_id in lost}
+    talk.give(alice.peer, *pulls.values())
+    for _ in range(4):
+        talk.advance(SESSION_MS // 4)
+        bob.news()
+        bob.poll()
+    talk.advance(COLLECT_MS)
+    assert alice.news() in (C.SUCCESS, C.UNKNOWN_MEMBER)
+    bob.news()
+    assert bob.open_all() == [0, 1, 2, 3]
+    assert [answer(alice.peer, pulls[queue_id]).code for queue_id in lost] == [C.FENCED] * 2
+    assert [alice.commit(queue_id, 3) for queue_id in lost] == [C.FENCED] * 2
+    assert [alice.pull(queue_id) for queue_id in lost] == [C.FENCED] * 2
+    assert [committed(talk, queue_id) for queue_id in lost] == [None] * 2
+    assert len(talk.broker.held) == 0
+    assert ("session_expired", "alice") in reasons(talk)
+
+
+def test_a_connection_that_ends_leaves_nothing_behind_and_its_queues_soon(talk):
+    alice, bob = both(talk)
+    bob.close()
+    talk.advance(149)
+    assert alice.news() is None
+    talk.advance(1)
+    talk.advance(COLLECT_MS)
+    assert alice.news() == C.SUCCESS
+    assert alice.open_all() == [0, 1, 2, 3]
+    assert bob.peer.replies == []
+
+
+def test_a_client_that_comes_back_soon_never_was_away(talk):
+    alice, bob = both(talk)
+    before = dict(bob.held)
+    bob.close()
+    bob.peer = FakePeer("10.0.0.3:999")
+    bob.beat()
+    talk.advance(100)
+    bob.poll()
+    talk.advance(1_000)
+    assert alice.news() is None
+    assert bob.news() is None
+    assert bob.held == before
+    assert bob.pull(next(iter(before))) == C.SUCCESS
+
+
+def test_a_client_that_unregisters_has_a_grace_too(talk):
+    alice, bob = both(talk)
+    header = h.UnregisterClientHeader(client_id="bob", producer_group=None, consumer_group="G")
+    talk.ask(bob.peer, R.UNREGISTER_CLIENT, header)
+    talk.advance(150)
+    talk.advance(COLLECT_MS)
+    assert alice.news() == C.SUCCESS
+    assert alice.open_all() == [0, 1, 2, 3]
+
+
+def test_a_static_member_that_starts_again_has_its_queues_and_its_former_self_is_fenced(talk):
+    alice, bob = alone(talk), Client(talk, "bob", instance="two").join().poll()
+    talk.advance(COLLECT_MS)
+    alice.news()
+    alice.release()
+    alice.poll()
+    bob.news()
+    bob.open_all()
+    again = Client(talk, "again", instance="two").join()
+    assert sorted(again.held) == sorted(bob.held)
+    again.open_all()
+    assert [bob.commit(queue_id, 1) for queue_id in bob.held] == [C.FENCED] * 2
+    assert [again.commit(queue_id, 1) for queue_id in again.held] == [C.SUCCESS] * 2
+    talk.advance(COLLECT_MS)
+    assert alice.news() is None
+
+
+# Topics.
+
+
+def test_a_topic_that_grows_is_shared_out_again(talk):
+    alice, bob = both(talk)
+    talk.create_topic("T", 6)
+    talk.advance(COLLECT_MS)
+    assert (alice.news(), bob.news()) == (C.SUCCESS, C.SUCCESS)
+    assert sorted([*alice.open_all(), *bob.open_all()]) == [0, 1, 2, 3, 4, 5]
+    assert len(alice.held) == len(bob.held) == 3
+    assert notifications(alice.peer) == []
+
+
+def test_the_groups_retry_topic_is_shared_out_as_well(talk):
+    header = h.GroupJoinHeader(consumer_group="G", client_id="alice", lb_session_ms=SESSION_MS)
+    body = GroupJoinBody(subscriptions={"T": "*", "%RETRY%G": "*"})
+    peer = FakePeer()
+    member = talk.ask(peer, R.GROUP_JOIN, header, body).ext["lbMember"]
+    talk.advance(COLLECT_MS)
+    poll = h.GroupPollHeader(consumer_group="G", lb_member=member, lb_epoch=0)
+    assignment = decode_body(talk.ask(peer, R.GROUP_POLL, poll, GroupPollBody()).body, GroupAssignment)
+    assert [grant.queue_id for grant in assignment.queues if grant.topic == "%RETRY%G"] == [0]
+
+
+# Stock clients.
+
+
+def test_a_stock_client_makes_them_allocate_until_it_goes(talk):
+    alice = alone(talk)
+    assert alice.commit(0, 1, as_member=False) == C.FENCED
+    stock = FakePeer("10.0.0.9:1")
+    talk.beat(stock, "java")
+    assert alice.news() == C.SUCCESS
+    assert alice.mode == "client"
+    assert notifications(alice.peer) == notifications(stock) == ["G"]
+    assert alice.commit(0, 1, as_member=False) == C.SUCCESS
+    assert committed(talk, 0) == 1
+    alice.held = {}
+    alice.poll()
+    stock.is_open = False
+    talk.endpoint.closed(stock)
+    for _ in range(3):
+        alice.news()
+        alice.poll()
+        talk.advance(COLLECT_MS)
+    assert alice.mode == "epochs"
+    assert alice.open_all() == [0, 1, 2, 3]
+    assert alice.commit(0, 2, as_member=False) == C.FENCED
+    assert alice.commit(0, 2) == C.SUCCESS
+    assert [reason for reason, _ in reasons(talk)].count("mode_changed") == 2
+
+
+def test_stock_clients_take_a_group_over_whose_members_have_all_left(talk):
+    alice = alone(talk)
+    grant = dict(alice.held)
+    alice.leave()
+    talk.advance(SESSION_MS)
+    alice.held = grant
+    assert alice.commit(0, 1, as_member=False) == C.FENCED
+    talk.beat(FakePeer("10.0.0.9:1"), "java")
+    assert alice.commit(0, 1, as_member=False) == C.SUCCESS
+
+
+def test_a_fence_that_only_the_broker_remembers_opens_for_stock_clients_too(tmp_path):
+    talk = Conversation(tmp_path)
+    talk.create_topic("T", 4)
+    grant = dict(alone(talk).held)
+    talk.close()
+    for path in (tmp_path / "config").glob("groups.json*"):
+        path.unlink()
+    talk = Conversation(tmp_path)
+    stock = Client(talk, "java")
+    stock.held = grant
+    assert stock.commit(0, 0, as_member=False) == C.FENCED
+    talk.beat(stock.peer, "java")
+    assert stock.commit(0, 0, as_member=False) == C.SUCCESS
+    talk.close()
+
+
+# Restarts and disks.
+
+
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_after_a_restart_the_same_members_hold_the_same_queues(tmp_path, end):
+    talk = Conversation(tmp_path)
+    talk.create_topic("T", 4)
+    for queue_id in range(4):
+        talk.send(FakePeer(), queue_id=queue_id)
+    alice, bob = both(talk)
+    held = dict(alice.held), dict(bob.held)
+    getattr(talk, end)()
+    clock = talk.clock
+    alice.talk = bob.talk = talk = Conversation(tmp_path, clock=clock)
+    for member in (alice, bob):
+        member.beat()
+        assert [member.pull(queue_id) for queue_id in member.held] == [C.SUCCESS] * 2
+        assert [member.commit(queue_id, 1) for queue_id in member.held] == [C.SUCCESS] * 2
+        assert member.poll().news() is None
+    talk.advance(1_000)
+    assert (alice.news(), bob.news()) == (None, None)
+    assert (alice.held, bob.held) == held
+    assert reasons(talk) == reasons(talk)[:2]
+    alice.leave()
+    talk.advance(COLLECT_MS)
+    before = max(grant.epoch for grant in bob.held.values())
+    assert bob.news() == C.SUCCESS
+    assert bob.open_all() == [0, 1, 2, 3]
+    assert sorted(grant.epoch > before for grant in bob.held.values()) == [False, False, True, True]
+    talk.close()
+
+
+def test_who_does_not_come_back_after_a_restart_is_given_up(tmp_path):
+    talk = Conversation(tmp_path)
+    talk.create_topic("T", 4)
+    alice, _ = both(talk)
+    talk.kill()
+    alice.talk = talk = Conversation(tmp_path, clock=talk.clock)
+    for _ in range(5):
+        alice.beat()
+        alice.poll()
+        talk.advance(SESSION_MS // 4)
+        alice.news()
+    talk.advance(COLLECT_MS)
+    alice.poll().news()
+    assert alice.open_all() == [0, 1, 2, 3]
+    assert ("session_expired", "bob") in reasons(talk)
+    talk.close()
+
+
+def test_a_restart_in_the_middle_of_a_handover_loses_no_queue(tmp_path):
+    talk = Conversation(tmp_path)
+    talk.create_topic("T", 4)
+    alice, bob = alone(talk), Client(talk, "bob").join().poll()
+    talk.advance(COLLECT_MS)
+    alice.news()
+    first, _ = alice.revoke
+    alice.release(first)
+    bob.news()
+    talk.kill()
+    alice.talk = bob.talk = talk = Conversation(tmp_path, clock=talk.clock)
+    assert bob.open(first).code == C.SUCCESS
+    for _ in range(3):
+        for member in (alice, bob):
+            member.beat()
+            member.poll()
+        talk.advance(COLLECT_MS)
+        for member in (alice, bob):
+            member.news()
+            if member.revoke:
+                member.release()
+    assert sorted([*alice.open_all(), *bob.open_all()]) == [0, 1, 2, 3]
+    assert len(alice.held) == len(bob.held) == 2
+    talk.close()
+
+
+def test_a_full_disk_opens_nothing_and_grants_nothing(talk):
+    alice, bob = alone(talk), Client(talk, "bob").join().poll()
+    talk.advance(COLLECT_MS)
+    alice.news()
+    first, second = alice.revoke
+    alice.release(first)
+    assert bob.news() == C.SUCCESS
+    talk.disk.bytes_left = 0
+    assert bob.open(first).code == C.SYSTEM_ERROR
+    assert alice.pull(second) == C.SUCCESS
+    alice.release(second)
+    assert bob.poll().news() is None  # Not recorded, not said.
+    talk.disk.bytes_left = None
+    assert bob.open(first).code == C.SUCCESS
+    talk.advance(1_000)
+    assert bob.news() == C.SUCCESS
+    assert bob.open_all() == sorted([first, second])
+
+
+# What is seen from outside.
+
+
+def test_each_change_is_recorded_once_under_the_groups_epoch(talk):
+    alice, bob = both(talk)
+    for member in (alice, bob):
+        for queue_id in member.held:
+            member.pull(queue_id)
+    talk.advance(2_000)
+    started = [event for event in events(talk) if event.kind == "started"]
+    assert [(event.reason, event.who) for event in started] == [
+        ("member_joined", "alice"),
+        ("member_joined", "bob"),
+    ]
+    assert started[1].members == ["alice", "bob"]
+    assert started[1].epoch == bob.epoch
+    settled = events(talk)[-1]
+    assert (settled.kind, settled.loads) == ("settled", {"alice": 2, "bob": 2})
+
+
+def test_many_who_join_together_are_one_rebalance(talk):
+    clients = [Client(talk, f"client-{number}").join() for number in range(8)]
+    talk.advance(COLLECT_MS)
+    (event,) = [event for event in events(talk) if event.kind == "started"]
+    assert event.who == "client-0, client-1, client-2, client-3, client-4 and 3 more"
+    assert event.members == [client.name for client in clients]
+
+
+def test_a_group_that_is_deleted_is_nobodys(talk):
+    alice = alone(talk)
+    talk.ask(FakePeer(), R.DELETE_SUBSCRIPTIONGROUP, h.DeleteGroupHeader(group_name="G"))
+    assert alice.news() == C.NOT_COORDINATOR
+    assert talk.broker.tables.group_states == {}
+    assert "G" not in talk.broker.fences
+    assert alice.poll().news() == C.UNKNOWN_MEMBER
