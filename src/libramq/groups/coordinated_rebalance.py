@@ -10,10 +10,15 @@ from dataclasses import dataclass, field
 from libramq.balance.group import counts
 from libramq.groups.coordinator_effect import HandedOver, Settled, Started
 from libramq.groups.group_state import MemberProfile
-from libramq.groups.queue_handover import QueueHandover
+from libramq.groups.queue_handover import Holding, QueueHandover
 from libramq.groups.rebalance_event import Reason
 from libramq.groups.target_assignment import fewest_moves
 from libramq.message.queue import MessageQueue
+
+
+def holders_of(holdings: Mapping[MessageQueue, Holding]) -> dict[MessageQueue, str]:
+    """Members by queue."""
+    return {queue: holding.member for queue, holding in holdings.items()}
 
 
 @dataclass(slots=True)
@@ -61,6 +66,7 @@ class CoordinatedRebalance:
         now_ms: int,
     ) -> Settled:
         """What came of it."""
+        self.know(profiles)
         loads = Counter({profile.client_id: 0 for profile in profiles})
         loads.update(self._name(held.member) for q, held in handover.holdings.items() if counts(q.topic))
         return Settled(
@@ -74,9 +80,9 @@ class CoordinatedRebalance:
             loads=loads,
         )
 
-    def know(self, profiles: Mapping[str, str]) -> None:
-        """Remember client ids by member: who is gone at the end had a name too."""
-        self.names.update(profiles)
+    def know(self, profiles: Sequence[MemberProfile]) -> None:
+        """Remember client ids: who is gone at the end had one too."""
+        self.names.update({profile.member: profile.client_id for profile in profiles})
 
     def _moves(self, handover: QueueHandover) -> list[HandedOver]:
         return [

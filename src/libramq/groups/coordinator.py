@@ -82,13 +82,14 @@ class Coordinator(Generic[P, T]):
             fresh = f"{self._randomness.getrandbits(128):032x}"
             profile = member_profile(header, body, fresh, self._sessions)
             group = self._group_to_join(header.consumer_group, now_ms)
+            if group.is_mute:
+                raise _busy(group.name)
             member = group.join(profile, header.lb_member, held_of(body.held), peer, now_ms=now_ms)
         except (BrokerError, InvalidName) as error:
             return [_refusal(ticket, error)]
         effects = group.publish(now_ms=now_ms)
         if group.is_mute:
-            remark = f"the state of group {group.name} cannot be written; look at the broker's disk"
-            return [*effects, Answer(ticket, ResponseCode.SYSTEM_BUSY, remark)]
+            return [*effects, _refusal(ticket, _busy(group.name))]
         return [*effects, group.welcome(ticket, member, now_ms=now_ms)]
 
     def poll(
@@ -102,7 +103,8 @@ class Coordinator(Generic[P, T]):
         except BrokerError as error:
             return [_refusal(ticket, error)]
         held = held_of(body.held)
-        group.poll(ticket, member, header.lb_epoch, held, peer, duplicates=body.duplicates, now_ms=now_ms)
+        group.balance.add_duplicates(body.duplicates)
+        group.poll(ticket, member, header.lb_epoch, held, peer, now_ms=now_ms)
         return group.publish(now_ms=now_ms)
 
     def release(
@@ -158,14 +160,14 @@ class Coordinator(Generic[P, T]):
         effects: list[Effect[T]] = []
         for name in topics.groups(topic):
             group = self._groups[name]
-            group.queues_changed(reason, topic, now_ms=now_ms)
+            group.balance.told(reason, topic, now_ms=now_ms)
             effects += group.publish(now_ms=now_ms)
         return effects
 
     def stock_members(self, group: str, client_ids: Sequence[str], *, now_ms: int) -> list[Effect[T]]:
         """These members of a group, wherever connected, allocate for themselves; all of them."""
         self._begin(now_ms)
-        if client_ids:
+        if client_ids and len(self._stock) < GROUPS_MAX:
             self._stock[group] = tuple(client_ids)
         else:
             self._stock.pop(group, None)
@@ -191,7 +193,7 @@ class Coordinator(Generic[P, T]):
         """
         self._begin(now_ms)
         known = self._groups.get(group)
-        if known is None or epoch <= known.queues.epoch:
+        if known is None or epoch <= known.epoch:
             return []
         known.gather(epoch, now_ms=now_ms)
         return known.publish(now_ms=now_ms)
@@ -289,6 +291,11 @@ class Coordinator(Generic[P, T]):
         if known is None:
             raise broker_error(ResponseCode.UNKNOWN_MEMBER, f"group {group} has no members here")
         return known, known.members.require(member)
+
+
+def _busy(group: str) -> BrokerError:
+    remark = f"the state of group {group} cannot be written; look at the broker's disk"
+    return broker_error(ResponseCode.SYSTEM_BUSY, remark)
 
 
 def _refusal(ticket: T, error: BrokerError | InvalidName) -> Answer[T]:

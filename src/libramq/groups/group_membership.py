@@ -1,9 +1,12 @@
 """The membership of a coordinated group: who is a member, and who comes back as whom.
 
-a new client                         a new id
-with the id of a member              that member: what it holds stays
-with an id of a former life          that id again, if nobody has it
-with the name of a static member     that one's place under a new id; the former self is turned away
+    a new client                          a new id
+    the id of a member                    that member: what it holds stays
+    the same client on its connection     that member: it has not heard the answer to its first join
+    an id that nobody has (any more)      that id: who has lost its coordinator keeps its own
+    the name of a static member           that one's place, under a new id; the former self is turned away
+
+Ids are 128 random bits: who knows one is its member.
 """
 
 import re
@@ -18,6 +21,7 @@ from libramq.groups.consumer_group import MEMBERS_MAX
 from libramq.groups.group_member import GroupMember
 from libramq.groups.group_state import MemberProfile
 from libramq.groups.member_connections import MemberConnections, MemberKey
+from libramq.groups.rebalance_event import Reason
 
 P = TypeVar("P", bound=Hashable)
 T = TypeVar("T")
@@ -35,6 +39,23 @@ class Admission(NamedTuple, Generic[P, T]):
     member: GroupMember[P, T]
     earlier: MemberProfile | None = None
     replaced: GroupMember[P, T] | None = None
+
+    @property
+    def reason(self) -> Reason | None:
+        """Why there has to be a rebalance, if there has."""
+        if self.earlier is None:
+            return Reason.MEMBER_JOINED
+        now = self.member.profile
+        is_same = (
+            self.earlier.subscriptions.keys() == now.subscriptions.keys()
+            and self.earlier.capacity == now.capacity
+        )
+        return None if is_same else Reason.SUBSCRIPTION_CHANGED
+
+    @property
+    def is_new_strategy(self) -> bool:
+        """Whether the member asks for another strategy than before."""
+        return self.earlier is not None and self.earlier.strategy != self.member.profile.strategy
 
 
 class GroupMembership(Generic[P, T]):
@@ -82,6 +103,7 @@ class GroupMembership(Generic[P, T]):
 
         Raises Fenced, InvalidParameter, or SystemError when the group is full.
         """
+        wanted = wanted or self._twin(profile, peer)
         instance = profile.instance
         former = self._instances.get(instance) if instance is not None else None
         if wanted is not None and wanted in self._members:
@@ -105,7 +127,7 @@ class GroupMembership(Generic[P, T]):
         if replaced is not None:
             self.remove(replaced)
             self._remember(replaced)
-        return Admission(self._add(profile, peer, now_ms), None, replaced)
+        return Admission(self._add(profile, peer, now_ms), replaced.profile if replaced else None, replaced)
 
     def restore(self, profile: MemberProfile, *, now_ms: int) -> None:
         """A member that was recorded; it may be anywhere."""
@@ -140,6 +162,13 @@ class GroupMembership(Generic[P, T]):
     def client_ids(self) -> list[str]:
         """Their client ids, sorted, each once."""
         return sorted({member.profile.client_id for member in self._members.values()})
+
+    def _twin(self, profile: MemberProfile, peer: P) -> str | None:
+        """The member that this client on this connection is already."""
+        for key in self._connections.members(peer):
+            if key.group == self._group and self._members[key.member].profile.client_id == profile.client_id:
+                return key.member
+        return None
 
     def _readmit(
         self, member: GroupMember[P, T], profile: MemberProfile, peer: P, now_ms: int

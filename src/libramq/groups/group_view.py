@@ -43,7 +43,7 @@ def view_of(group: CoordinatedGroup[P, Any]) -> GroupView:
         name=group.name,
         epoch=group.queues.epoch,
         mode=group.mode,
-        strategy=group.strategy,
+        strategy=group.balance.strategy.name,
         is_settled=group.is_settled,
         members=tuple(
             MemberView(

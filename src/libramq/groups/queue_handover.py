@@ -67,6 +67,11 @@ class QueueHandover:
         """Whether every queue is where it is meant to be."""
         return not self.revoked and not self._free
 
+    @property
+    def has_free(self) -> bool:
+        """Whether a queue is meant for somebody and held by nobody."""
+        return bool(self._free)
+
     def of(self, member: str) -> Mapping[MessageQueue, Holding]:
         """What a member holds, revoked queues included."""
         return self._of_member.get(member, {})
@@ -118,6 +123,8 @@ class QueueHandover:
 
     def take_overdue(self, *, now_ms: int) -> list[tuple[MessageQueue, Holding]]:
         """Take the queues whose holders did not give them up in time; what was taken from whom."""
+        if self.overdue_at_ms is None or now_ms < self.overdue_at_ms:
+            return []
         overdue = [queue for queue, since in self.revoked.items() if now_ms - since >= REVOKE_TIMEOUT_MS]
         taken = [(queue, self.holdings[queue]) for queue in overdue]
         for queue, holding in taken:

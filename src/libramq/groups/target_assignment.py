@@ -5,7 +5,7 @@ balanced_sticky decides instead: a group is never without a target.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from libramq.balance import Assignment, Group, Member, Strategy, strategy_named
@@ -25,13 +25,35 @@ Target = dict[MessageQueue, str]
 Owned = Callable[[str], Sequence[MessageQueue]]
 
 
-def strategy_wanted(profiles: Iterable[MemberProfile]) -> str:
-    """The strategy that most members name; of several, the one that was named first."""
+class StrategyChoice:
+    """The strategy that a group's members ask for: most of them; of several, the one that was named first.
+
+    name: as it was chosen last, known or not; None before the first time.
+    """
+
+    def __init__(self, group: str, profiles: Sequence[MemberProfile] = ()) -> None:
+        self._group = group
+        self._unknown: str | None = None
+        self.name = _wanted(profiles)
+
+    def choose(self, profiles: Sequence[MemberProfile]) -> tuple[Strategy, bool]:
+        """The strategy to go by, and whether it is another than before; a name not known is logged once."""
+        name = _wanted(profiles) or self.name or DEFAULT_STRATEGY
+        strategy = _find(name)
+        is_another = self.name not in (name, None)
+        if strategy is None and name != self._unknown:
+            log.warning("strategy not known, balanced_sticky instead", group=self._group, strategy=name)
+            self._unknown = name
+        self.name = name
+        return strategy or BALANCED_STICKY, is_another
+
+
+def _wanted(profiles: Sequence[MemberProfile]) -> str | None:
     named = Counter(profile.strategy for profile in profiles)
-    return max(named, key=lambda name: named[name], default=DEFAULT_STRATEGY)
+    return max(named, key=lambda name: named[name], default=None)
 
 
-def find_strategy(name: str) -> Strategy | None:
+def _find(name: str) -> Strategy | None:
     """The strategy of that name; None where there is none, or where it needs what only a client knows."""
     if name == DEFAULT_STRATEGY:
         return BALANCED_STICKY

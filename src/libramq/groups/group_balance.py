@@ -1,0 +1,148 @@
+"""The balance of a coordinated group: changes are collected, then every queue is brought to its target.
+
+touched, or a topic told → COLLECT_MS → a target by the strategy → handovers → settled
+"""
+
+from collections.abc import Hashable, Mapping
+from typing import Any, Final, TypeVar
+
+from libramq.groups.coordinated_rebalance import CoordinatedRebalance, holders_of
+from libramq.groups.coordinator_effect import Settled, Started
+from libramq.groups.group_membership import GroupMembership
+from libramq.groups.group_topics import GroupTopics
+from libramq.groups.queue_handover import Holding, QueueHandover
+from libramq.groups.rebalance_event import Reason
+from libramq.groups.target_assignment import StrategyChoice, target_assignment
+from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
+
+log = get_logger(__name__)
+
+P = TypeVar("P", bound=Hashable)
+
+#: The design's: changes come in swarms.
+COLLECT_MS: Final = 20
+#: Ours: a larger group's state is not written for every single queue that is given up.
+GRANTED_SINGLY_MAX: Final = 500
+
+
+class GroupBalance:
+    """The queues of one group, their target, and the rebalance that is under way."""
+
+    def __init__(
+        self, group: str, members: GroupMembership[Any, Any], topics: GroupTopics, queues: QueueHandover
+    ) -> None:
+        self.queues = queues
+        self.strategy = StrategyChoice(group, members.profiles)
+        self._group = group
+        self._members = members
+        self._topics = topics
+        self._rebalance: CoordinatedRebalance | None = None
+        self._flush_at_ms: int | None = None
+        self._grant_at_ms: int | None = None
+        self._granted_at_ms: int | None = None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every queue is where it is meant to be, and nothing is to be looked at."""
+        return self._flush_at_ms is None and self.queues.is_complete
+
+    @property
+    def due_ms(self) -> int | None:
+        """When something is to be done next."""
+        times = (self._flush_at_ms, self._grant_at_ms, self.queues.overdue_at_ms)
+        return min((time for time in times if time is not None), default=None)
+
+    def existing_queues(self) -> list[MessageQueue]:
+        """The queues there are to share."""
+        return self._topics.queues(self.queues)
+
+    def touch(self, reason: Reason | None, who: str, *, now_ms: int) -> CoordinatedRebalance:
+        """Something changed that may ask for another target; it is looked at soon."""
+        if self._rebalance is None:
+            self._rebalance = CoordinatedRebalance(now_ms, holders_of(self.queues.holdings))
+            self._rebalance.know(self._members.profiles)
+        if reason is not None:
+            self._rebalance.add(reason, who)
+        if self._flush_at_ms is None:
+            self._flush_at_ms = now_ms + COLLECT_MS
+        return self._rebalance
+
+    def told(self, reason: Reason | None, topic: str, *, now_ms: int) -> None:
+        """A topic has other queues than before; None: nobody had told of it, and it may be waited for."""
+        self.touch(reason, topic, now_ms=now_ms)
+        assert self._flush_at_ms is not None
+        self._flush_at_ms = min(self._flush_at_ms, now_ms + COLLECT_MS)
+
+    def resume(self, queues: QueueHandover, before: Mapping[MessageQueue, Holding]) -> None:
+        """Go on with these; before: who held what, as far as we did not know it ourselves."""
+        self.queues = queues
+        if self._rebalance is not None and not self._rebalance.before:
+            self._rebalance.before = holders_of(before)
+
+    def postpone(self) -> None:
+        """Whose queues are is not ours to say yet: changes are kept until somebody touches this again."""
+        self._flush_at_ms = None
+
+    def forget_changes(self) -> None:
+        """Whose queues are is not ours to say: what becomes of changes is for others to see."""
+        self._rebalance = self._flush_at_ms = None
+
+    def rename(self, old: str, new: str, *, now_ms: int) -> None:
+        """A member takes another's place; nothing moves."""
+        self.queues.rename(old, new, now_ms=now_ms)
+        if self._rebalance is not None:
+            self._rebalance.rename(old, new)
+
+    def add_duplicates(self, count: int) -> None:
+        """A member saw messages again while queues changed hands."""
+        if self._rebalance is not None:
+            self._rebalance.duplicates += max(0, count)
+
+    def is_flush_due(self, now_ms: int) -> bool:
+        """Whether changes have been collected for long enough."""
+        return self._flush_at_ms is not None and now_ms >= self._flush_at_ms
+
+    def flush(self, *, now_ms: int) -> list[Started]:
+        """Act upon all changes since the last time, unless a topic is still waited for; what has begun."""
+        self._flush_at_ms = self._topics.wait_until_ms(now_ms) if self._rebalance is not None else None
+        if self._rebalance is None or self._flush_at_ms is not None:
+            return []
+        profiles = self._members.profiles
+        strategy, is_another = self.strategy.choose(profiles)
+        if is_another:
+            self._rebalance.add(Reason.STRATEGY_CHANGED, self.strategy.name or "")
+        queues = self.existing_queues()
+        self.queues.vanish(self.queues.holdings.keys() - set(queues))
+        target = target_assignment(self._group, strategy, profiles, queues, self.queues.owned)
+        if self.queues.retarget(target, now_ms=now_ms) and not self._rebalance.causes:
+            self._rebalance.add(Reason.QUEUE_COUNT_CHANGED, self._group)
+        started = self._rebalance.take_started(self._group, self.queues.epoch, self._members.client_ids)
+        if not self._rebalance.is_started:
+            self._rebalance = None
+        return started
+
+    def hand_over(self, *, now_ms: int) -> None:
+        """Take what is overdue, and grant what is free: in a large group not more often than COLLECT_MS."""
+        for queue, holding in self.queues.take_overdue(now_ms=now_ms):
+            log.warning(
+                "queue taken from a member that does not give it up",
+                group=self._group, queue=str(queue), member=holding.member,
+            )  # fmt: skip
+        if not self.queues.has_free:
+            return
+        soonest_ms = now_ms if self._granted_at_ms is None else self._granted_at_ms + COLLECT_MS
+        if len(self.queues.holdings) > GRANTED_SINGLY_MAX and now_ms < soonest_ms:
+            self._grant_at_ms = soonest_ms
+            return
+        self._grant_at_ms, self._granted_at_ms = None, now_ms
+        self.queues.grant_free(now_ms=now_ms)
+
+    def settle(self, *, now_ms: int) -> Settled | None:
+        """The end of the rebalance, if it has come."""
+        rebalance = self._rebalance
+        if rebalance is None or not rebalance.is_started or not self.is_settled:
+            return None
+        self._rebalance = None
+        profiles, queues = self._members.profiles, self.existing_queues()
+        return rebalance.settled(self._group, profiles, queues, self.queues, now_ms=now_ms)

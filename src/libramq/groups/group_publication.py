@@ -1,0 +1,71 @@
+"""The publication: what a coordinated group has to say, and whether it may.
+
+Nothing is said of who holds what that is not recorded; while the disk refuses, the group is mute.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final, Generic, TypeVar
+
+from libramq.groups.coordinator_effect import Effect, Grant
+from libramq.groups.fence_grants import complete_grant, latest_grants
+from libramq.groups.group_state import GroupState, Record
+from libramq.groups.queue_handover import QueueHandover
+from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.coordination import MODE_CLIENT
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+
+#: Ours: how soon a record that the disk refused is tried again.
+RECORD_AGAIN_MS: Final = 1_000
+
+
+class GroupPublication(Generic[T]):
+    """What one group has to say. effects: what has been said since they were taken last.
+
+    is_changed: there is something to record. says_all: fences are to hear everything, not only what is new.
+    """
+
+    def __init__(self, group: str, record: Record) -> None:
+        self.effects: list[Effect[T]] = []
+        self.is_changed = False
+        self.says_all = True
+        self.again_at_ms: int | None = None
+        self._group = group
+        self._record = record
+
+    @property
+    def is_mute(self) -> bool:
+        """Whether there is something that could not be recorded."""
+        return self.again_at_ms is not None
+
+    def record(self, state: GroupState, *, now_ms: int) -> None:
+        """Write the state down, unless the disk has refused it just now."""
+        if self.again_at_ms is not None and now_ms < self.again_at_ms:
+            return
+        try:
+            self._record(self._group, state)
+        except OSError as error:
+            log.error("group state not written, nothing is granted", group=self._group, reason=str(error))
+            self.again_at_ms = now_ms + RECORD_AGAIN_MS
+            return
+        self.again_at_ms, self.is_changed = None, False
+
+    def grant(
+        self, mode: str, queues: QueueHandover, existing_queues: Callable[[], Iterable[MessageQueue]]
+    ) -> None:
+        """Tell the fences what has been granted; all of it to all fences there are, where that is due."""
+        if self.says_all and (queues.granted or mode == MODE_CLIENT):
+            names = sorted({queue.broker_name for queue in (*existing_queues(), *queues.granted)})
+            self.effects += [Grant(name, complete_grant(self._group, mode, queues, name)) for name in names]
+            self.says_all = not names
+        elif queues.granted:
+            self.effects += latest_grants(self._group, mode, queues)
+        queues.granted.clear()
+
+    def take(self) -> list[Effect[T]]:
+        """What has been said."""
+        effects, self.effects = self.effects, []
+        return effects

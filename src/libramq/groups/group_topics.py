@@ -1,0 +1,54 @@
+"""The topics of a coordinated group: what its members subscribe to, and which queues that makes."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from libramq.groups.queue_handover import QueueHandover
+from libramq.groups.watched_topics import WatchedTopics
+from libramq.message.queue import MessageQueue
+
+#: Ours: a topic that nobody has told of by then is left as it is held.
+TOPIC_WAIT_MS_MAX: Final = 1_000
+
+
+class GroupTopics:
+    """One group's subscriptions among all that are watched."""
+
+    def __init__(self, group: str, watched: WatchedTopics) -> None:
+        self._group = group
+        self._watched = watched
+        self._subscribed: set[str] = set()
+        self._wait_until_ms = 0
+
+    def add(self, topics: Iterable[str], *, now_ms: int) -> list[str]:
+        """Members subscribe to these too; the topics that nobody has watched before."""
+        new = [topic for topic in topics if topic not in self._subscribed]
+        if new:
+            self._subscribed.update(new)
+            self._wait_until_ms = now_ms + TOPIC_WAIT_MS_MAX
+        return self._watched.watch(self._group, new)
+
+    def begin(self, *, now_ms: int) -> None:
+        """Time begins: topics are waited for from now on."""
+        self._wait_until_ms = now_ms + TOPIC_WAIT_MS_MAX
+
+    def keep(self, topics: Iterable[str]) -> None:
+        """Members subscribe to these and to no others."""
+        gone = sorted(self._subscribed.difference(topics))
+        self._subscribed.difference_update(gone)
+        self._watched.unwatch(self._group, gone)
+
+    def wait_until_ms(self, now_ms: int) -> int | None:
+        """Until when it is worth waiting for somebody to tell of a topic's queues; None: no longer."""
+        if now_ms >= self._wait_until_ms:
+            return None
+        is_told = all(self._watched.queues(topic) is not None for topic in self._subscribed)
+        return None if is_told else self._wait_until_ms
+
+    def queues(self, handover: QueueHandover) -> list[MessageQueue]:
+        """The queues of all topics; of a topic that nobody has told of, those that are held."""
+        queues: list[MessageQueue] = []
+        for topic in sorted(self._subscribed):
+            told = self._watched.queues(topic)
+            queues += sorted(q for q in handover.holdings if q.topic == topic) if told is None else told
+        return queues
