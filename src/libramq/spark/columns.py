@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from libramq.errors import RemoteProtocolError
 from libramq.message import sys_flag as flags
 from libramq.message.compression import decompress_body
-from libramq.message.record import MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
+from libramq.message.record import HOST_BITS, MAGIC_V1, MAGIC_V2, RECORD_BYTES_MIN
 
 Positions = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -150,15 +150,22 @@ class Records:
         if np.any(self._sys_flag & flags.INNER_BATCH):
             raise RemoteProtocolError("records of batch queues (queue.type=BatchCQ) cannot be read")
         record_ends = starts + head["size"].astype(np.int64)
-        self._stored_at = starts + _HEAD.itemsize + np.where(self._sys_flag & flags.BORN_HOST_V6, 20, 8)
+        self._stored_at = starts + (_HEAD.itemsize + 8)
         self._store_host_at = self._stored_at + 8
-        tail_at = self._store_host_at + np.where(self._sys_flag & flags.STORE_HOST_V6, 20, 8)
+        tail_at = self._store_host_at + 8
+        if np.any(self._sys_flag & HOST_BITS):
+            born_longer = np.where(self._sys_flag & flags.BORN_HOST_V6, 12, 0)
+            self._stored_at += born_longer
+            self._store_host_at += born_longer
+            tail_at += born_longer + np.where(self._sys_flag & flags.STORE_HOST_V6, 12, 0)
         self._tail = _gather(data, tail_at, _TAIL)
         self._body = _span(tail_at + _TAIL.itemsize, self._tail["body_size"], record_ends)
         topic_size = _gather(data, self._body[1], _U8).astype(np.int64)
+        topic_at = self._body[1] + 1
         if np.any(wide_topic):
             topic_size[wide_topic] = _gather(data, self._body[1][wide_topic], _U16)
-        self._topic = _span(self._body[1] + 1 + wide_topic, topic_size, record_ends)
+            topic_at += wide_topic
+        self._topic = _span(topic_at, topic_size, record_ends)
         properties_size = _gather(data, self._topic[1], _U16)
         self._properties = _span(self._topic[1] + 2, properties_size, record_ends)
 
@@ -273,42 +280,63 @@ class Properties:
     def __init__(self, texts: pa.Array) -> None:
         self._count = len(texts)
         _, bounds, values = texts.buffers()
-        row_ends = np.frombuffer(bounds, dtype=np.int32)[1 : self._count + 1].astype(np.int64)
-        row_starts = np.frombuffer(bounds, dtype=np.int32)[: self._count].astype(np.int64)
-        self._text = values if values is not None else pa.py_buffer(b"")
-        text = np.frombuffer(self._text, dtype=np.uint8)[: int(row_ends[-1]) if self._count else 0]
-        equals_signs = np.flatnonzero(text == 1)
-        ends = np.flatnonzero(text == 2)
-        nexts = ends + 1
-        closed = row_ends == row_starts
-        closed[~closed] = text[row_ends[~closed] - 1] == 2
-        if not closed.all():
-            # Rows end pairs too. A row's end goes before a separator that opens the next row.
-            order = np.argsort(np.concatenate((row_ends, ends)), kind="stable")
-            nexts = np.concatenate((row_ends, nexts))[order]
-            ends = np.concatenate((row_ends, ends))[order]
+        bounds = np.frombuffer(bounds, dtype=np.int32)[: self._count + 1].astype(np.int64)
+        row_starts, row_ends = bounds[:-1], bounds[1:]
+        self._buffer = values if values is not None else pa.py_buffer(b"")
+        self._text = np.frombuffer(self._buffer, dtype=np.uint8)[: int(bounds[-1]) if self._count else 0]
+        equals_signs = np.flatnonzero(self._text == 1)
+        ends, nexts = _pair_ends(self._text, row_starts, row_ends)
         begins = np.concatenate((np.zeros(min(1, len(nexts)), dtype=np.int64), nexts[:-1]))
-        which = np.searchsorted(equals_signs, begins)
-        middles = np.append(equals_signs, len(text))[which]
-        is_pair = (middles > begins) & (middles < ends - 1)
-        self._begins, self._middles, self._ends = begins[is_pair], middles[is_pair], ends[is_pair]
-        # Empty rows share their start with the next one, hence the last row that starts there.
-        self._rows = np.searchsorted(row_starts, self._begins, side="right") - 1
-        self._names = _slices(self._text, self._begins, self._middles)
-        self._values = _slices(self._text, self._middles + 1, self._ends)
+        if len(equals_signs) == len(ends) and np.all((equals_signs > begins) & (equals_signs < ends - 1)):
+            self._begins, self._middles, self._ends = begins, equals_signs, ends  # As everybody writes them.
+        else:
+            middles = np.append(equals_signs, len(self._text))[np.searchsorted(equals_signs, begins)]
+            is_pair = (middles > begins) & (middles < ends - 1)
+            self._begins, self._middles, self._ends = begins[is_pair], middles[is_pair], ends[is_pair]
+        # Where the pairs of each row begin. Pairs do not cross rows.
+        self._first_pairs = np.searchsorted(self._begins, bounds)
+        self._rows = np.repeat(np.arange(self._count), np.diff(self._first_pairs))
 
     def values_of(self, name: bytes) -> pa.Array:
         """The value of one property for every record, null where it has none; the last one counts."""
-        pairs = np.flatnonzero(pc.equal(self._names, name).to_numpy(zero_copy_only=False))
+        pairs = np.flatnonzero(self._middles - self._begins == len(name))
+        if len(pairs):
+            # Overlapping windows of the name's size, one byte apart.
+            windows = np.ndarray((len(self._text) - len(name) + 1,), f"S{len(name)}", self._buffer, 0, (1,))
+            pairs = pairs[windows[self._begins[pairs]] == name]
+        rows = self._rows[pairs]
+        if len(rows) > 1:
+            is_last = np.append(rows[1:] != rows[:-1], True)
+            pairs, rows = pairs[is_last], rows[is_last]
+        values = _slices(self._buffer, self._middles[pairs] + 1, self._ends[pairs])
+        if len(pairs) == self._count:
+            return values
         place = np.zeros(self._count, dtype=np.int64)
         missing = np.ones(self._count, dtype=np.bool_)
-        place[self._rows[pairs]] = pairs
-        missing[self._rows[pairs]] = False
-        return self._values.take(pa.array(place, mask=missing))
+        place[rows], missing[rows] = np.arange(len(rows)), False
+        return values.take(pa.array(place, mask=missing))
 
     def as_map(self) -> pa.Array:
-        bounds = np.searchsorted(self._rows, np.arange(self._count + 1)).astype(np.int32)
-        return pa.MapArray.from_arrays(pa.array(bounds), _text(self._names), _text(self._values))
+        """All of them."""
+        names = _slices(self._buffer, self._begins, self._middles)
+        values = _slices(self._buffer, self._middles + 1, self._ends)
+        return pa.MapArray.from_arrays(
+            pa.array(self._first_pairs.astype(np.int32)), _text(names), _text(values)
+        )
+
+
+def _pair_ends(text: Bytes, row_starts: Positions, row_ends: Positions) -> tuple[Positions, Positions]:
+    """Where pairs end, and where what follows them begins."""
+    ends = np.flatnonzero(text == 2)
+    nexts = ends + 1
+    is_closed = row_ends == row_starts
+    is_closed[~is_closed] = text[row_ends[~is_closed] - 1] == 2
+    if not is_closed.all():
+        # Rows end pairs too. A row's end goes before a separator that opens the next row.
+        order = np.argsort(np.concatenate((row_ends, ends)), kind="stable")
+        nexts = np.concatenate((row_ends, nexts))[order]
+        ends = np.concatenate((row_ends, ends))[order]
+    return ends, nexts
 
 
 def _span(starts: Positions, sizes: Any, limits: Positions) -> tuple[Positions, Positions]:
