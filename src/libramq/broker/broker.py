@@ -12,36 +12,19 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.coordination import Coordination
 from libramq.broker.event_log import EventLog
-from libramq.broker.message_log import MessageLog
 from libramq.broker.offset_commits import OffsetCommits
-from libramq.broker.processor.client_management import ClientManagement
-from libramq.broker.processor.consumer_offset import ConsumerOffsetRequests
-from libramq.broker.processor.group_admin import GroupAdministration
-from libramq.broker.processor.group_membership import GroupMembership
-from libramq.broker.processor.open_queue import OpenQueue
-from libramq.broker.processor.pull_message import Pull, PullMessage
-from libramq.broker.processor.query_assignment import QueryAssignment
-from libramq.broker.processor.queue_lock import QueueLockRequests
-from libramq.broker.processor.queue_offset import QueueOffsets
-from libramq.broker.processor.send_back import SendBack
-from libramq.broker.processor.send_message import SendMessage
-from libramq.broker.processor.statistics import Statistics
-from libramq.broker.processor.topic_admin import TopicAdministration
-from libramq.broker.redelivery import Redelivery
+from libramq.broker.processor.pull_message import Pull
 from libramq.broker.runtime_info import RuntimeInfo
 from libramq.broker.schedule import DelaySchedule
 from libramq.broker.schedule_file import ScheduleFile
-from libramq.broker.stored_properties import BrokerProperties
+from libramq.broker.services import Services
 from libramq.broker.tables import Tables
 from libramq.catalog.config_file import ConfigFile
 from libramq.clock import Clock
-from libramq.codes import RequestCode as R
 from libramq.filesystem import FileSystem
 from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.queue_lock import QueueLocks
-from libramq.message.ids import UniqueIdGenerator
 from libramq.offsets import OffsetLedger
-from libramq.remoting.body.topic_config import PERM_READ
 from libramq.remoting.command import Command
 from libramq.rpc.endpoint import BatchProcessor, Processor, Woken, failure
 from libramq.rpc.outcome import Outcome, Reply
@@ -129,117 +112,19 @@ class Broker:
         )
         self.runtime = RuntimeInfo(self.store, version=f"LibraMQ {__version__}", started_ms=clock.wall_ms())
         self._schedule_saved: dict[int, int] = dict(self.schedule.offsets)
-        self._pulls = self._pull_processor()
-        self._send = self._send_processor(randomness, process_id)
-        self._randomness = randomness
+        self._services = Services(
+            self, clock=clock, randomness=randomness, process_id=process_id, answer=self._answers.append
+        )
 
     # What it serves.
 
     def processors(self) -> Mapping[int, Processor]:
         """The processor of each request."""
-        clients = ClientManagement(
-            consumers=self.consumers,
-            producers=self.producers,
-            topics=self.topics,
-            groups=self.groups,
-            gone=self.coordination.closed,
-        )
-        membership = GroupMembership(coordination=self.coordination, groups=self.groups, topics=self.topics)
-        offsets = self._offset_processor()
-        opening = OpenQueue(
-            fences=self.fences,
-            offsets=self.offsets,
-            topics=self.topics,
-            held=self.held,
-            answer=self._answers.append,
-        )
-        queues = QueueOffsets(self.store)
-        locks = QueueLockRequests(
-            locks=self.locks, clients=self.consumers, topics=self.topics, groups=self.groups
-        )
-        topics = TopicAdministration(
-            topics=self.topics,
-            store=self.store,
-            offsets=self.offsets,
-            clients=self.consumers,
-            fences=self.fences,
-            address=self.config.address,
-        )
-        groups = GroupAdministration(groups=self.groups, offsets=self.offsets, coordination=self.coordination)
-        assignments = QueryAssignment(
-            broker_name=self.config.broker_name,
-            clients=self.consumers,
-            topics=self.topics,
-            groups=self.groups,
-            queues=self.topics.queues,
-        )
-        statistics = Statistics(
-            broker_name=self.config.broker_name,
-            topics=self.topics,
-            store=self.store,
-            offsets=self.offsets,
-            consumers=self.consumers,
-            producers=self.producers,
-        )
-        send_back = SendBack(
-            store=self.store,
-            log=MessageLog(self.store),
-            groups=self.groups,
-            redelivery=Redelivery(self.topics, self._randomness),
-            delay_levels_ms=self.config.delay_levels_ms,
-        )
-        return {
-            R.PULL_MESSAGE: self._pulls.handle,
-            R.LITE_PULL_MESSAGE: self._pulls.handle,
-            R.CONSUMER_SEND_MSG_BACK: send_back.handle,
-            R.VIEW_MESSAGE_BY_ID: queues.view_message,
-            R.QUERY_CONSUMER_OFFSET: offsets.query,
-            R.SEARCH_OFFSET_BY_TIMESTAMP: queues.by_timestamp,
-            R.GET_MAX_OFFSET: queues.max_offset,
-            R.GET_MIN_OFFSET: queues.min_offset,
-            R.GET_EARLIEST_MSG_STORETIME: queues.earliest_store_time,
-            R.HEART_BEAT: clients.heartbeat,
-            R.UNREGISTER_CLIENT: clients.unregister,
-            R.CHECK_CLIENT_CONFIG: clients.check_config,
-            R.GET_CONSUMER_LIST_BY_GROUP: clients.consumer_list,
-            R.LOCK_BATCH_MQ: locks.lock,
-            R.UNLOCK_BATCH_MQ: locks.unlock,
-            R.UPDATE_AND_CREATE_TOPIC: topics.create,
-            R.DELETE_TOPIC_IN_BROKER: topics.delete,
-            R.GET_ALL_TOPIC_CONFIG: topics.list_all,
-            R.GET_TOPIC_CONFIG: topics.get,
-            R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: topics.system_topics,
-            R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: groups.create,
-            R.DELETE_SUBSCRIPTIONGROUP: groups.delete,
-            R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: groups.list_all,
-            R.GET_SUBSCRIPTIONGROUP_CONFIG: groups.get,
-            R.GET_TOPIC_STATS_INFO: statistics.topic_stats,
-            R.GET_CONSUME_STATS: statistics.consume_stats,
-            R.GET_CONSUMER_CONNECTION_LIST: statistics.consumer_connections,
-            R.GET_PRODUCER_CONNECTION_LIST: statistics.producer_connections,
-            R.QUERY_TOPIC_CONSUME_BY_WHO: statistics.topic_consumers,
-            R.QUERY_TOPICS_BY_CONSUMER: statistics.group_topics,
-            R.GET_BROKER_RUNTIME_INFO: self.runtime.handle,
-            R.GROUP_JOIN: membership.join,
-            R.GROUP_POLL: membership.poll,
-            R.GROUP_RELEASE: membership.release,
-            R.GROUP_LEAVE: membership.leave,
-            R.GROUP_FIND: membership.find,
-            R.OPEN_QUEUE: opening.handle,
-            R.QUERY_ASSIGNMENT: assignments.query,
-            R.SET_MESSAGE_REQUEST_MODE: assignments.set_mode,
-        }
+        return self._services.processors()
 
     def batch_processors(self) -> Mapping[int, BatchProcessor]:
         """The processors that take all requests of one read at once."""
-        send = self._send.handle_many
-        update = self._offset_processor().update_many
-        return {
-            R.SEND_MESSAGE: send,
-            R.SEND_MESSAGE_V2: send,
-            R.SEND_BATCH_MESSAGE: send,
-            R.UPDATE_CONSUMER_OFFSET: update,
-        }
+        return self._services.batch_processors()
 
     # What happens to it.
 
@@ -263,7 +148,7 @@ class Broker:
             return answers
         wall_ms = self._clock.wall_ms()
         return answers + [
-            self._run_again(held, self._pulls.wake, wall_ms)
+            self._run_again(held, self._services.pulls.wake, wall_ms)
             for (topic, queue_id), end in touched.items()
             for held in self.held.wake(topic, queue_id, end)
         ]
@@ -284,7 +169,7 @@ class Broker:
         if not expired:
             return []
         wall_ms = self._clock.wall_ms()
-        return [self._run_again(held, self._pulls.expire, wall_ms) for held in expired]
+        return [self._run_again(held, self._services.pulls.expire, wall_ms) for held in expired]
 
     def _run_again(self, held: HeldPull[Pull], run: Callable[..., Outcome], wall_ms: int) -> Woken:
         try:
@@ -332,44 +217,3 @@ class Broker:
         )
         if changes:
             self.ledger.append(changes)
-
-    def _offset_processor(self) -> ConsumerOffsetRequests:
-        return ConsumerOffsetRequests(
-            offsets=self.offsets,
-            fences=self.fences,
-            topics=self.topics,
-            groups=self.groups,
-            committed=self.consumers.committed,
-        )
-
-    def _pull_processor(self) -> PullMessage:
-        return PullMessage(
-            store=self.store,
-            topics=self.topics,
-            groups=self.groups,
-            clients=self.consumers,
-            offsets=self.offsets,
-            fences=self.fences,
-            held=self.held,
-            readable=bool(self.config.broker_permission & PERM_READ),
-            long_polling=self.config.long_polling_enable,
-            short_polling_ms=self.config.short_polling_time_ms,
-        )
-
-    def _send_processor(self, randomness: random.Random, process_id: int) -> SendMessage:
-        config = self.config
-        return SendMessage(
-            topics=self.topics,
-            groups=self.groups,
-            locks=self.locks,
-            log=MessageLog(self.store),
-            redelivery=Redelivery(self.topics, randomness),
-            properties=BrokerProperties(
-                cluster=config.cluster_name, region=config.region_id, trace_on=config.trace_on
-            ),
-            delay_levels_ms=config.delay_levels_ms,
-            message_bytes_max=config.max_message_size,
-            reject_transactions=config.reject_transaction_message,
-            randomness=randomness,
-            unique_id=UniqueIdGenerator(config.broker_ip, process_id, self._clock, randomness),
-        )
