@@ -1,0 +1,349 @@
+"""The simulated broker: the real broker with the duties of `broker.shell`, in virtual time.
+
+start ─► running ─┬─► stop        everything is on the disk, the name server knows
+                  ├─► kill        what was written is in the page cache, and comes back
+                  └─► cut_power   what was not synced may be gone
+"""
+
+import contextlib
+import random
+from collections.abc import Callable
+from typing import Any, Final
+
+from libramq.auth.authorizer import AllowAll
+from libramq.broker import shell
+from libramq.broker.broker import Broker
+from libramq.broker.config import BrokerConfig
+from libramq.broker.durability import POLL_MS, Durability
+from libramq.broker.registration import (
+    CHANGE_DELAY_MS,
+    REGISTER_TIMEOUT_MS,
+    RETRY_MS,
+    UNREGISTER_TIMEOUT_MS,
+    farewell,
+    introduction,
+)
+from libramq.broker.schedule import DELIVERED_PER_ROUND_MAX
+from libramq.broker.tables import Fold
+from libramq.catalog.config_ledger import run_fold
+from libramq.errors import LibraError
+from libramq.offsets.ledger import run_persist
+from libramq.rpc.endpoint import Endpoint, Woken
+from libramq.rpc.name_server_calls import register_broker, unregister_broker
+from libramq.rpc.outcome import Reply
+from libramq.store.flush import FlushPlan, run_flush
+from libramq.store.read import warm
+from libramq.store.segments import FileRange
+from libramq.testing import name_server_node
+from libramq.testing.disk import MemoryDisk
+from libramq.testing.process import Process
+from libramq.testing.remotes import SimulatedRemotes
+from libramq.testing.world import World
+from libramq.transport.server import IDLE_MS_MAX
+
+#: How long threads take for a flush, for a table, for cold bytes.
+FLUSH_MS_MAX: Final = 8
+DISK_WORK_MS_MAX: Final = 20
+#: When a broker that could not start tries again, as whoever watches over it would have it.
+START_AGAIN_MS: Final = 500
+
+
+class SimulatedBroker:
+    """One broker process, with a disk that outlives it."""
+
+    def __init__(self, world: World, name: str, ip: str, **options: Any) -> None:
+        self.name = name
+        self.process = Process(name, world.time)
+        self.disk = MemoryDisk(world.time, world.stream(f"disk of {name}"))
+        defaults: dict[str, Any] = {
+            "store_path": f"/{name}",
+            "commit_log_file_bytes": 1 << 16,
+            "consume_queue_file_bytes": 2_000,
+            "default_topic_queue_nums": 4,
+            "message_delay_level": "1s 1s 1s 2s 3s",
+        }
+        self.config = BrokerConfig(broker_name=name, broker_ip=ip, **(defaults | options))
+        self._world = world
+        self._random = world.stream(name)
+        self._broker: Broker | None = None
+        self._cut_is_power = False
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        return self.config.address
+
+    @property
+    def broker(self) -> Broker | None:
+        """The real broker; None while it does not run."""
+        return self._broker if self.process.is_alive else None
+
+    # Its life.
+
+    def start(self) -> None:
+        """Recover from what the disk has, and serve; tried again when the disk refuses."""
+        if self.process.is_alive:
+            return
+        self.process.start(on_cut=self._cut_off)
+        self.process.do(self._start)
+
+    def stop(self) -> None:
+        """Stop as a signal does it: name server first, then connections, then files."""
+        if self.broker is None:
+            return
+        self._endpoint.stop()
+        call = unregister_broker(farewell(self.config))
+        self._remotes.ask(
+            name_server_node.ADDRESS, call, lambda _: self.process.do(self._stopped), UNREGISTER_TIMEOUT_MS
+        )
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._end(power=False)
+
+    def cut_power(self) -> None:
+        """The machine is gone, and comes back with what is on its platter."""
+        self._end(power=True)
+
+    def cut_power_after(self, calls: int, *, is_power: bool) -> None:
+        """The same, or a kill, in the middle of what it does after so many calls of its disk."""
+        self._cut_is_power = is_power
+        self.disk.cut_power_after(calls)
+
+    def _cut_off(self) -> None:
+        self._end(power=self._cut_is_power)
+        self._world.time.at(self._world.time.now_ms + START_AGAIN_MS, self.start)
+
+    def _end(self, *, power: bool) -> None:
+        if not self.process.is_alive:
+            return
+        durable_to = None
+        if power:
+            durable_to = self._broker.store.flushed_offset if self._broker is not None else -1
+        self.process.kill()
+        self._world.network.died(self.process)
+        if power:
+            self.disk.power_cut()
+        else:
+            self.disk.process_died()
+        self._broker = None
+        self._world.history.broker_died(self.name, durable_to=durable_to)
+
+    def _start(self) -> None:
+        world = self._world
+        try:
+            self._broker = broker = Broker(
+                self.config,
+                clock=world.time,
+                filesystem=self.disk,
+                randomness=random.Random(self._random.random()),
+                process_id=1,
+            )
+        except (OSError, LibraError) as error:
+            world.history.note(self.name, f"does not start: {error}")
+            if not self._is_transient(error):
+                raise
+            self._end(power=False)
+            world.time.at(world.time.now_ms + START_AGAIN_MS, self.start)
+            return
+        self._flush_is_wanted = self._flushes = False
+        self._durability = Durability(broker.store, world.time, self._flush_soon)
+        self._endpoint = Endpoint(
+            clock=world.time,
+            authorizer=AllowAll(),
+            processors=broker.processors(),
+            batch_processors=broker.batch_processors(),
+            when_durable=self._durability.when_durable,
+            when_read=self._when_read,
+            closed=broker.closed,
+            answered=broker.answered,
+            after_read=self._after_read,
+        )
+        world.history.broker_recovered(self.name, broker)
+        world.network.listen(self.address, self.process, self._endpoint)
+        self._perform_duties(broker)
+        self._register_at_name_server()
+        broker.topics.observe(lambda _: self._topics_changed())
+
+    def _is_transient(self, error: Exception) -> bool:
+        disk = self.disk
+        return bool(disk.write_error_chance or disk.sync_error_chance)
+
+    def _stopped(self) -> None:
+        if self.broker is None:
+            return
+        for connection in self._world.network.connections():
+            if connection.ends[1] is self.process:
+                connection.close_by_server()
+        self._remotes.close()
+        assert self._broker is not None
+        with contextlib.suppress(OSError, LibraError):  # As good as killed, where the disk refuses.
+            self._broker.close()
+        self._end(power=False)
+
+    # Its duties: those of the shell, at the same times.
+
+    def _perform_duties(self, broker: Broker) -> None:
+        every, time = self.process.every, self._world.time
+        every(POLL_MS, self._flush_soon)
+        every(shell.SCAN_MS, lambda: self._perform(broker.expire_pulls(time.now_ms)))
+        every(shell.SCHEDULE_MS, self._deliver_due)
+        every(shell.TICK_MS, self._tick)
+        every(shell.HERD_MS, self._herd)
+        every(shell.SCHEDULE_SAVE_MS, self._save_schedule)
+        every(shell.FOLD_MS, self._fold_tables)
+        every(self.config.flush_consumer_offset_interval_ms, self._persist_offsets)
+        every(IDLE_MS_MAX // 4, self._close_idle)
+
+    def _after_read(self) -> None:
+        assert self._broker is not None
+        self._broker.offsets.write_or_keep()
+        self._perform(self._broker.wake())
+        self._durability.appended()
+
+    def _perform(self, woken: list[Woken]) -> None:
+        for one in woken:
+            if one.request.peer.is_open:
+                self._endpoint.perform(one.request, one.outcome)
+
+    def _when_read(self, ranges: tuple[FileRange, ...], then: Callable[[], None]) -> None:
+        def read() -> None:
+            with contextlib.suppress(OSError):
+                warm(self.disk, ranges)
+            then()
+
+        self.process.after(self._disk_work_ms(), read)
+
+    def _flush_soon(self) -> None:
+        self._flush_is_wanted = True
+        if not self._flushes:
+            self._flushes = True
+            self.process.after(0, self._flush)
+
+    def _flush(self) -> None:
+        if not self._flush_is_wanted:
+            self._flushes = False
+            return
+        self._flush_is_wanted = False
+        plan = self._durability.plan()
+        if plan is None:
+            self._flushes = False
+            return
+        self.process.after(self._random.randint(0, FLUSH_MS_MAX), lambda: self._flushed(plan))
+
+    def _flushed(self, plan: FlushPlan) -> None:
+        try:
+            run_flush(self.disk, plan)
+        except OSError as error:
+            self._durability.failed(error)
+            self._world.history.note(self.name, "cannot flush; restarts")
+            self.process.after(START_AGAIN_MS, self._restart)
+        else:
+            self._durability.done(plan)
+            assert self._broker is not None
+            self._perform(self._broker.wake())
+        self._flush()
+
+    def _restart(self) -> None:
+        """What the store asks for when a flush failed; the cache may hold what is not on the platter."""
+        self.cut_power()
+        self._world.time.at(self._world.time.now_ms + START_AGAIN_MS, self.start)
+
+    def _deliver_due(self) -> None:
+        assert self._broker is not None
+        while delivered := self._broker.schedule.deliver(self._world.time.wall_ms()):
+            self._perform(self._broker.wake())
+            self._durability.appended()
+            if delivered < DELIVERED_PER_ROUND_MAX:
+                return
+
+    def _tick(self) -> None:
+        assert self._broker is not None
+        self._durability.give_up()
+        self._endpoint.notify(self._broker.tick())
+        self._perform(self._broker.wake())
+        self._durability.appended()
+
+    def _herd(self) -> None:
+        assert self._broker is not None
+        notify = self._broker.consumers.herd()
+        if notify:
+            self._endpoint.notify(Reply(notify=notify))
+
+    def _save_schedule(self) -> None:
+        assert self._broker is not None
+        with contextlib.suppress(OSError):
+            self._broker.save_schedule()
+
+    def _persist_offsets(self) -> None:
+        assert self._broker is not None
+        ledger = self._broker.ledger
+        try:
+            plan = ledger.plan_persist(self._world.time.wall_ms())
+        except OSError:
+            return
+        if plan is None:
+            return
+
+        def persist() -> None:
+            try:
+                run_persist(self.disk, plan)
+            except OSError:
+                ledger.fail_persist()
+            else:
+                ledger.complete_persist(plan)
+
+        self.process.after(self._disk_work_ms(), persist)
+
+    def _fold_tables(self) -> None:
+        assert self._broker is not None
+        for fold in self._broker.tables.plan_folds():
+
+            def run(fold: Fold = fold) -> None:
+                try:
+                    run_fold(fold.plan)
+                except OSError:
+                    fold.ledger.fail_fold()
+                else:
+                    fold.ledger.complete_fold(fold.plan)
+
+            self.process.after(self._disk_work_ms(), run)
+
+    def _close_idle(self) -> None:
+        now_ms = self._world.time.now_ms
+        for connection in self._world.network.connections():
+            if connection.ends[1] is self.process and now_ms - connection.server_last_read_ms > IDLE_MS_MAX:
+                connection.close_by_server()
+
+    def _disk_work_ms(self) -> int:
+        return self._random.randint(0, DISK_WORK_MS_MAX)
+
+    # Its registration.
+
+    def _register_at_name_server(self) -> None:
+        self._registers = self._changed = False
+        self._remotes = SimulatedRemotes(
+            self._world.network, self.process, lost=lambda _: self._topics_changed()
+        )
+        self._register()
+        self.process.every(self.config.register_name_server_period_ms, self._topics_changed)
+
+    def _topics_changed(self) -> None:
+        self._changed = True
+        if not self._registers:
+            self._registers = True
+            self.process.after(CHANGE_DELAY_MS, self._register)
+
+    def _register(self) -> None:
+        assert self._broker is not None
+        self._registers, self._changed = True, False
+        call = register_broker(*introduction(self.config, self._broker.topics))
+        self._remotes.ask(name_server_node.ADDRESS, call, self._registered, REGISTER_TIMEOUT_MS)
+
+    def _registered(self, outcome: object) -> None:
+        if isinstance(outcome, LibraError):
+            self.process.after(RETRY_MS, self._register)
+        elif self._changed:
+            self.process.after(CHANGE_DELAY_MS, self._register)
+        else:
+            self._registers = False

@@ -1,0 +1,156 @@
+"""The simulated cluster: a name server, brokers, producers, and groups of consumers that come and go."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from libramq.client.core.consumer_settings import ConsumeFrom, ConsumerSettings
+from libramq.errors import LibraError
+from libramq.filter.tag import parse_tag_filter
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.topic_config import TopicConfig
+from libramq.rpc.admin_calls import create_topic
+from libramq.testing.broker_node import SimulatedBroker
+from libramq.testing.consumer_node import SimulatedConsumer
+from libramq.testing.handlers import Handling
+from libramq.testing.history import Watcher
+from libramq.testing.name_server_node import SimulatedNameServer
+from libramq.testing.process import Process
+from libramq.testing.producer_node import SimulatedProducer
+from libramq.testing.remotes import SimulatedRemotes
+from libramq.testing.world import World
+
+#: How soon an administrator who was not answered tries again.
+ADMIN_AGAIN_MS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPlan:
+    """What the members of a group have in common. Member n subscribes to `topics[n % len(topics)]`.
+
+    stock_chance: that a member offers no coordination.
+    """
+
+    name: str
+    topics: tuple[tuple[str, ...], ...]
+    orderly: bool = False
+    handling: Handling = field(default_factory=Handling)
+    stock_chance: float = 0.0
+    route_refresh_ms: int = 5_000
+    persist_ms: int = 1_000
+
+
+class Cluster(Watcher):
+    """Everybody there is."""
+
+    def __init__(self, world: World, *, broker_count: int, is_sync: bool) -> None:
+        self.world = world
+        self.is_sync = is_sync
+        #: When brokers' machines last lost power, by both clocks.
+        self.cuts_ms: dict[str, int] = {}
+        self.cuts_wall_ms: dict[str, int] = {}
+        self.topics: dict[str, int] = {}
+        self.members: list[SimulatedConsumer] = []
+        self.producers: list[SimulatedProducer] = []
+        self.name_server = SimulatedNameServer(world)
+        self.brokers = {
+            name: SimulatedBroker(
+                world, name, f"10.0.0.{number}", flush_disk_type="SYNC_FLUSH" if is_sync else "ASYNC_FLUSH"
+            )
+            for number, name in enumerate([f"broker-{letter}" for letter in "abcdefgh"][:broker_count], 1)
+        }
+        self._joined = 0
+        self._random = world.stream("members")
+        self._admin = Process("admin", world.time)
+        self._admin.start()
+        self._remotes = SimulatedRemotes(world.network, self._admin)
+        world.history.watchers.append(self)
+        for broker in self.brokers.values():
+            broker.start()
+
+    @property
+    def now_ms(self) -> int:
+        """The monotonic time."""
+        return self.world.time.now_ms
+
+    @property
+    def hands_over_cleanly(self) -> bool:
+        """Whether queues change hands without a message coming again, unless something fails."""
+        return False
+
+    def may_have_lost(self, broker: str, asked_ms: int) -> bool:
+        """Whether what a broker was asked to store at a time may be gone, whatever it answered."""
+        return not self.is_sync and asked_ms <= self.cuts_ms.get(broker, -1)
+
+    def broker_died(self, name: str, durable_to: int | None) -> None:
+        if durable_to is not None:
+            self.cuts_ms[name] = self.now_ms
+            self.cuts_wall_ms[name] = self.world.time.wall_ms()
+            for topic, count in self.topics.items():  # A change of the last half second may be forgotten.
+                self._set_queues(self.brokers[name].address, topic, count)
+
+    def set_queues(self, topic: str, count: int) -> None:
+        """Make a topic on every broker, or give it more queues."""
+        self.topics[topic] = count
+        for broker in self.brokers.values():
+            self._set_queues(broker.address, topic, count)
+
+    def _set_queues(self, address: str, topic: str, count: int) -> None:
+        config = TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count, perm=6)
+
+        def answered(outcome: object) -> None:
+            if isinstance(outcome, LibraError) and self.topics[topic] == count:
+                self._admin.after(ADMIN_AGAIN_MS, lambda: self._set_queues(address, topic, count))
+
+        self._remotes.ask(address, create_topic(config), answered)
+
+    def produce(self, topic: str, *, interval_ms: int, body_bytes: int) -> None:
+        """Start a producer."""
+        name = f"producer-{len(self.producers) + 1}"
+        self.producers.append(
+            SimulatedProducer(self.world, name, topic, interval_ms=interval_ms, body_bytes=body_bytes)
+        )
+
+    def join(self, plan: GroupPlan, kind: int | None = None) -> SimulatedConsumer:
+        """Start a member, of one of the plan's kinds or of the next."""
+        topics = plan.topics[(self._joined if kind is None else kind) % len(plan.topics)]
+        self._joined += 1
+        name = f"member-{self._joined}"
+        settings = ConsumerSettings(
+            group=plan.name,
+            client_id=name,
+            consume_from=ConsumeFrom.FIRST_OFFSET,
+            orderly=plan.orderly,
+            route_refresh_ms=plan.route_refresh_ms,
+            persist_ms=plan.persist_ms,
+        )
+        self.world.history.note(name, f"joins {plan.name}, subscribes to {' '.join(topics)}")
+        member = SimulatedConsumer(
+            self.world,
+            name,
+            settings,
+            {topic: parse_tag_filter("*") for topic in topics},
+            plan.handling,
+            is_stock=self._random.random() < plan.stock_chance,
+        )
+        self.members.append(member)
+        return member
+
+    def alive(self, group: str | None = None) -> list[SimulatedConsumer]:
+        """The members that take part, of one group or of all."""
+        return [m for m in self.members if m.is_alive and (group is None or m.group == group)]
+
+    def subscriptions(self) -> Mapping[str, set[str]]:
+        """What the members of each group subscribe to."""
+        found: dict[str, set[str]] = {}
+        for member in self.members:
+            found.setdefault(member.group, set()).update(member.topics)
+        return found
+
+    def queues(self, topics: Iterable[str]) -> list[MessageQueue]:
+        """Every queue of topics, at every broker."""
+        return [
+            MessageQueue(topic, broker, queue_id)
+            for topic in sorted(topics)
+            for broker in self.brokers
+            for queue_id in range(self.topics[topic])
+        ]

@@ -1,0 +1,256 @@
+"""The simulated consumer: the real core of a push consumer, its requests over the simulated network.
+
+What `client.consumer_network` does on a thread and loop.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, TypeVar
+
+from libramq.client.consumer_requests import ConsumerRequests
+from libramq.client.core import effects as fx
+from libramq.client.core.consumer_settings import ConsumerSettings
+from libramq.client.core.consumption import Outcome
+from libramq.client.core.process_queue import Delivery
+from libramq.client.core.push_consumer_core import FAREWELL_MS, PushConsumerCore
+from libramq.client.member_requests import MemberRequests
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import LibraError, TopicNotExist
+from libramq.filter.tag import TagFilter
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.route import TopicRouteData
+from libramq.remoting.command import Command, reply_to
+from libramq.rpc import broker_calls as calls
+from libramq.rpc.broker_calls import COORDINATED
+from libramq.rpc.call import Call
+from libramq.rpc.name_server_calls import topic_route
+from libramq.testing import name_server_node
+from libramq.testing.handlers import Handling, SimulatedHandlers
+from libramq.testing.history import Commit
+from libramq.testing.process import Process
+from libramq.testing.remotes import SimulatedRemotes
+from libramq.testing.world import World
+
+T = TypeVar("T")
+
+#: How long a graceful stop may take before whoever asked for it kills the process.
+STOP_MS: Final = 10_000
+_WATCHED: Final = frozenset({RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET})
+
+
+class SimulatedConsumer:
+    """One member of a group."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        settings: ConsumerSettings,
+        subscriptions: Mapping[str, TagFilter],
+        handling: Handling,
+        *,
+        is_stock: bool = False,
+    ) -> None:
+        """is_stock: it offers no coordination, as RocketMQ's own clients, and allocates for itself."""
+        self.name = name
+        self.is_stock = is_stock
+        self.group = settings.group
+        self.topics = tuple(subscriptions)
+        self.process = Process(name, world.time)
+        self.is_orderly = settings.orderly
+        self.is_stopping = False
+        self._world = world
+        self._settings = settings
+        self._core = PushConsumerCore(settings, subscriptions, world.time.monotonic_ms)
+        self._running = False
+        self._due_ms: int | None = None
+        self.process.start()
+        self._remotes = SimulatedRemotes(
+            world.network, self.process, asked=self._asked, lost=self._connection_lost
+        )
+        self._handlers = SimulatedHandlers(
+            self.process, handling, world.stream(name), began=self._handling_began, ended=self._handled
+        )
+        self._perform_one: dict[type[Any], Callable[[Any], None]] = {
+            fx.FetchRoutes: self._fetch_routes,
+            fx.Deliver: self._deliver,
+            fx.Assigned: lambda effect: self._tell("assigned", effect.queues),
+            fx.Revoked: lambda effect: self._tell("revoked", effect.queues),
+            fx.Lost: lambda effect: self._tell("lost", effect.queues),
+            fx.Unregister: self._unregister,
+            fx.Stopped: lambda _: self._stopped(),
+        }
+        requests = ConsumerRequests(settings, self._core, world.time, self._ask)
+        member_requests = MemberRequests(settings.group, self._core, self._ask)
+        self._perform_one |= requests.by_effect() | member_requests.by_effect()
+        self.process.after(0, self._start)
+
+    @property
+    def core(self) -> PushConsumerCore:
+        """The core, for a look at it."""
+        return self._core
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it takes part in its group, or means to."""
+        return self.process.is_alive and not self.is_stopping
+
+    # Its life.
+
+    def stop(self, timeout_ms: int = 2_000) -> None:
+        """Leave gracefully."""
+        self.is_stopping = True
+
+        def stop() -> None:
+            self._perform(self._core.stop(self._now_ms, timeout_ms=timeout_ms))
+            self.process.after(STOP_MS, self.kill)
+
+        self.process.do(stop)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self.process.is_alive:
+            self.process.kill()
+            self._world.network.died(self.process)
+            self._world.history.note(self.name, "gone")
+
+    def _start(self) -> None:
+        effects = self._core.start(self._now_ms, self._world.time.wall_ms())
+        self._running = True
+        self._perform(effects)
+
+    def _stopped(self) -> None:
+        self._running = False
+        self._remotes.close()
+        self.process.after(0, self.kill)
+
+    # Effects and events.
+
+    @property
+    def _now_ms(self) -> int:
+        return self._world.time.now_ms
+
+    def _perform(self, effects: Sequence[fx.Effect]) -> None:
+        for effect in effects:
+            self._perform_one[type(effect)](effect)
+        self._arm()
+
+    def _arm(self) -> None:
+        due_ms = self._core.next_due_ms
+        if due_ms is None or not self._running or (self._due_ms is not None and self._due_ms <= due_ms):
+            return
+        self._due_ms = due_ms
+        self.process.after(max(0, due_ms - self._now_ms), lambda: self._tick(due_ms))
+
+    def _tick(self, due_ms: int) -> None:
+        if self._due_ms != due_ms:
+            return  # An earlier time was set meanwhile.
+        self._due_ms = None
+        if self._running:
+            self._perform(self._core.tick(self._now_ms))
+
+    def _ask(
+        self, address: str, call: Call[T], answered: Callable[[T | LibraError, int], Any], timeout_ms: int
+    ) -> None:
+        watched = self._watched(address, call)
+        if self.is_stock and call.code == RequestCode.HEART_BEAT:
+            call = _stock_heartbeat(call)
+
+        def done(outcome: T | LibraError) -> None:
+            if self._running:
+                if watched is not None and not isinstance(outcome, LibraError):
+                    watched(outcome)
+                self._perform(answered(outcome, self._now_ms))
+
+        self._remotes.ask(address, call, done, timeout_ms)
+
+    def _watched(self, address: str, call: Call[Any]) -> Callable[[Any], None] | None:
+        """What history is to hear of a request's answer."""
+        history, group, ext = self._world.history, self.group, call.ext
+        if call.code not in _WATCHED:
+            return None
+        queue = MessageQueue(ext["topic"], self._world.network.name_at(address), int(ext["queueId"]))
+        if call.code == RequestCode.UPDATE_CONSUMER_OFFSET:
+            commit = Commit(int(ext["commitOffset"]), self._now_ms)
+            history.commit_asked(group, queue, commit)
+            return lambda _: history.commit_acknowledged(group, queue, commit)
+        asked_ms = self._now_ms
+        return lambda offset: history.offset_read(group, queue, offset, asked_ms)
+
+    def _asked(self, _address: str, request: Command, answer: Callable[[Command], None]) -> None:
+        if not self._running:
+            return
+        if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            if request.ext.get("consumerGroup") == self.group:
+                self._perform(self._core.members_changed(self._now_ms))
+        elif not request.is_oneway:
+            answer(reply_to(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
+
+    def _connection_lost(self, address: str) -> None:
+        if self._running:
+            self._perform(self._core.connection_lost(address, self._now_ms))
+
+    def _fetch_routes(self, effect: fx.FetchRoutes) -> None:
+        """One topic after the other; a name server that does not answer ends the look."""
+        found: dict[str, TopicRouteData | None] = dict.fromkeys(effect.topics)
+        rest = list(effect.topics)
+
+        def next_topic() -> None:
+            if rest:
+                topic = rest.pop(0)
+                self._remotes.ask(
+                    name_server_node.ADDRESS, topic_route(topic), lambda outcome: answered(topic, outcome)
+                )
+            elif self._running:
+                self._perform(self._core.routes_fetched(found, self._now_ms))
+
+        def answered(topic: str, outcome: TopicRouteData | LibraError) -> None:
+            if not isinstance(outcome, LibraError):
+                found[topic] = outcome
+            elif not isinstance(outcome, TopicNotExist):
+                rest.clear()
+            next_topic()
+
+        next_topic()
+
+    def _unregister(self, effect: fx.Unregister) -> None:
+        call = calls.unregister_client(
+            self._settings.client_id, producer_group=None, consumer_group=self.group
+        )
+        waiting = set(effect.addresses)
+
+        def answered_by(address: str, _: object) -> None:
+            waiting.discard(address)
+            if not waiting and self._running:
+                self._perform(self._core.unregistered())
+
+        for address in effect.addresses:
+            self._remotes.ask(address, call, partial(answered_by, address), FAREWELL_MS)
+        if not effect.addresses:
+            self._perform(self._core.unregistered())
+
+    # Handlers.
+
+    def _deliver(self, effect: fx.Deliver) -> None:
+        for delivery in effect.deliveries:
+            self._world.history.delivered(self, delivery)
+        self._handlers.deliver(effect.deliveries)
+
+    def _handling_began(self, delivery: Delivery) -> None:
+        self._world.history.handling_began(self, delivery)
+
+    def _handled(self, delivery: Delivery, outcome: Outcome) -> None:
+        if outcome is not Outcome.SKIPPED:
+            self._world.history.handled(self, delivery, outcome)
+        if self._running:
+            self._perform(self._core.handled([(delivery, outcome)], self._now_ms))
+
+    def _tell(self, what: str, queues: Sequence[MessageQueue]) -> None:
+        self._world.history.owners_changed(self.name, what, queues)
+
+
+def _stock_heartbeat(call: Call[Any]) -> Call[Any]:
+    """A heartbeat that neither offers coordination nor hears that it is offered."""
+    ext = {name: value for name, value in call.ext.items() if name != COORDINATED}
+    return replace(call, ext=ext, parse=lambda reply: calls.HeartbeatReply(reply.version, coordinates=False))

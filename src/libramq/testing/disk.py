@@ -1,0 +1,329 @@
+"""The memory disk: a file system with a write-back cache, and everything that goes wrong with disks.
+
+    write ─► cache ─► fsync ─► platter
+                └── power cut: each sector that was not synced is there, or is not
+
+A process that is killed loses nothing that it wrote; a machine that loses power loses what was not synced, in
+parts. Changes of one directory reach the platter in their order, up to some point. Directories themselves are
+taken to be there at once, as journalling file systems have it.
+"""
+
+import errno
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from libramq.filesystem import BACKUP_SUFFIX
+from libramq.testing.process import PowerCut
+from libramq.testing.virtual_time import VirtualTime
+
+#: What disks write whole.
+SECTOR_BYTES: Final = 512
+
+
+@dataclass(slots=True)
+class _Inode:
+    """One file: as processes see it, and as the platter has it."""
+
+    cached: bytearray = field(default_factory=bytearray)
+    synced: bytearray = field(default_factory=bytearray)
+    #: Since the last fsync: (offset, bytes) written, or (size, None) set.
+    changes: list[tuple[int, bytes | None]] = field(default_factory=list)
+    modified_ms: int = 0
+
+    def write(self, offset: int, data: bytes) -> None:
+        _write(self.cached, offset, data)
+        self.changes.append((offset, data))
+
+    def resize(self, size: int) -> None:
+        _resize(self.cached, size)
+        self.changes.append((size, None))
+
+    def sync(self) -> None:
+        for offset, data in self.changes:
+            if data is None:
+                _resize(self.synced, offset)
+            else:
+                _write(self.synced, offset, data)
+        self.changes.clear()
+
+    def cut(self, randomness: random.Random, luck: float) -> None:
+        """Power is gone: sizes in their order up to some change, sectors with some luck."""
+        sizes_kept = randomness.randint(0, len(self.changes))
+        for number, (offset, data) in enumerate(self.changes):
+            if data is None:
+                if number < sizes_kept:
+                    _resize(self.synced, offset)
+                continue
+            if number < sizes_kept and len(self.synced) < offset + len(data):
+                _resize(self.synced, offset + len(data))
+            start = 0
+            while start < len(data):
+                end = start + SECTOR_BYTES - (offset + start) % SECTOR_BYTES
+                if randomness.random() < luck:
+                    part = data[start:end][: max(0, len(self.synced) - offset - start)]
+                    self.synced[offset + start : offset + start + len(part)] = part
+                start = end
+        self.changes.clear()
+        self.cached = bytearray(self.synced)
+
+
+class MemoryDisk:
+    """A `FileSystem` in memory."""
+
+    def __init__(self, time: VirtualTime, randomness: random.Random) -> None:
+        self._time = time
+        self._random = randomness
+        self._files: dict[str, _Inode] = {}
+        self._platter: dict[str, _Inode] = {}
+        #: By directory: (name, inode or None) in the order in which names changed.
+        self._renames: dict[str, list[tuple[str, _Inode | None]]] = {}
+        self._directories: set[str] = {"/"}
+        self._open: dict[int, _Inode] = {}
+        self._locks: dict[int, str] = {}
+        self._next_file = 3
+        self._is_off = False
+        self._calls_left: int | None = None
+        #: Chances that a call fails: writes with ENOSPC, fsyncs with EIO.
+        self.write_error_chance = 0.0
+        self.sync_error_chance = 0.0
+        #: The chance that a file's bytes are not in the page cache.
+        self.cold_chance = 0.0
+
+    # What happens to it.
+
+    def cut_power_after(self, calls: int) -> None:
+        """Raise PowerCut in so many calls from now: in the middle of whatever is done then."""
+        self._calls_left = calls
+
+    def process_died(self) -> None:
+        """The process was killed: descriptors and locks are gone, the cache stays."""
+        self._open.clear()
+        self._locks.clear()
+        self._calls_left = None
+        self._is_off = False
+
+    def power_cut(self) -> None:
+        """The machine lost its power: what was not synced is gone, in parts."""
+        self.process_died()
+        luck = self._random.choice((0.0, 0.5, 1.0))
+        for directory in sorted(self._renames):
+            changes = self._renames[directory]
+            for path, inode in changes[: self._random.randint(0, len(changes))]:
+                _name(self._platter, path, inode)
+        self._renames.clear()
+        for path in sorted(self._platter):
+            self._platter[path].cut(self._random, luck)
+        self._files = dict(self._platter)
+
+    def heal(self) -> None:
+        """Nothing fails any more."""
+        self.write_error_chance = self.sync_error_chance = self.cold_chance = 0.0
+        self._calls_left = None
+
+    # FileSystem.
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
+        """A descriptor."""
+        self._called()
+        name = str(path)
+        inode = self._files.get(name)
+        if inode is None:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, "no such file", name)
+            inode = _Inode(modified_ms=self._time.wall_ms())
+            self._set(name, inode)
+        self._next_file += 1
+        self._open[self._next_file] = inode
+        return self._next_file
+
+    def close(self, file: int) -> None:
+        """Give the descriptor back; with it goes its lock."""
+        self._open.pop(file, None)
+        self._locks.pop(file, None)
+
+    def pread(self, file: int, size: int, offset: int) -> bytes:
+        """What processes see."""
+        self._called()
+        return bytes(self._inode(file).cached[offset : offset + size])
+
+    def pread_nowait(self, file: int, size: int, offset: int) -> bytes | None:
+        """The same; None by chance."""
+        if self.cold_chance and self._random.random() < self.cold_chance:
+            return None
+        return self.pread(file, size, offset)
+
+    def pwrite(self, file: int, data: bytes, offset: int) -> None:
+        """Write; where the disk is full, a part of it."""
+        self._called()
+        inode = self._inode(file)
+        if self.write_error_chance and self._random.random() < self.write_error_chance:
+            inode.write(offset, bytes(data[: self._random.randint(0, len(data))]))
+            raise OSError(errno.ENOSPC, "no space left on device")
+        inode.write(offset, bytes(data))
+        inode.modified_ms = self._time.wall_ms()
+
+    def fsync(self, file: int) -> None:
+        """To the platter."""
+        self._called()
+        self._may_fail_to_sync()
+        self._inode(file).sync()
+
+    def truncate(self, file: int, size: int) -> None:
+        """Set the size."""
+        self._called()
+        self._inode(file).resize(size)
+
+    def file_size(self, file: int) -> int:
+        """Bytes in an open file."""
+        return len(self._inode(file).cached)
+
+    def size(self, path: Path) -> int:
+        """Bytes in a file."""
+        return len(self._existing(path).cached)
+
+    def modified_ms(self, path: Path) -> int:
+        """When the file was last written."""
+        return self._existing(path).modified_ms
+
+    def exists(self, path: Path) -> bool:
+        """Whether a file or directory is there."""
+        return str(path) in self._files or str(path) in self._directories
+
+    def is_directory(self, path: Path) -> bool:
+        """Whether it is a directory."""
+        return str(path) in self._directories
+
+    def listdir(self, path: Path) -> list[str]:
+        """Names in a directory, sorted."""
+        start = str(path) + "/"
+        names = {
+            name[len(start) :].split("/", 1)[0]
+            for names in (self._files, self._directories)
+            for name in names
+            if name.startswith(start)
+        }
+        return sorted(names)
+
+    def makedirs(self, path: Path) -> None:
+        """Make the directory and those above it."""
+        name = str(path)
+        while name not in self._directories:
+            self._directories.add(name)
+            name = name.rpartition("/")[0] or "/"
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file."""
+        self._called()
+        if str(path) in self._files:
+            self._set(str(path), None)
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory and all in it."""
+        self._called()
+        start = str(path) + "/"
+        for name in sorted(name for name in self._files if name.startswith(start) or name == str(path)):
+            self._set(name, None)
+        self._directories -= {
+            name for name in self._directories if name.startswith(start) or name == str(path)
+        }
+
+    def sync_directory(self, path: Path) -> None:
+        """Names to the platter."""
+        self._called()
+        self._may_fail_to_sync()
+        for name, inode in self._renames.pop(str(path), ()):
+            _name(self._platter, name, inode)
+
+    def lock(self, path: Path) -> int | None:
+        """Lock a file until its descriptor is closed."""
+        if str(path) in self._locks.values():
+            return None
+        file = self.open(path, write=True, create=True)
+        self._locks[file] = str(path)
+        return file
+
+    def is_locked(self, path: Path) -> bool:
+        """Whether somebody holds that lock."""
+        return str(path) in self._locks.values()
+
+    def read_text(self, path: Path) -> str | None:
+        """The whole of a small file."""
+        self._called()
+        inode = self._files.get(str(path))
+        return inode.cached.decode(errors="replace") if inode is not None else None
+
+    def replace_text(self, path: Path, text: str, *, backup: bool = True) -> None:
+        """Write beside, sync, keep the old one, rename: `LocalFileSystem`'s steps."""
+        self.makedirs(path.parent)
+        fresh = path.with_name(path.name + ".tmp")
+        self._set(str(fresh), _Inode(modified_ms=self._time.wall_ms()))
+        file = self.open(fresh, write=True)
+        try:
+            self.pwrite(file, text.encode(), 0)
+            self.fsync(file)
+        finally:
+            self.close(file)
+        if backup and str(path) in self._files:
+            kept = str(path.with_name(path.name + BACKUP_SUFFIX))
+            self._called()
+            self._set(kept, None)
+            self._called()
+            self._set(kept, self._files[str(path)])
+        self._called()
+        inode = self._files[str(fresh)]
+        self._set(str(path), inode)
+        self._set(str(fresh), None)
+        self.sync_directory(path.parent)
+
+    def _inode(self, file: int) -> _Inode:
+        try:
+            return self._open[file]
+        except KeyError:
+            raise OSError(errno.EBADF, "bad file descriptor") from None
+
+    def _existing(self, path: Path) -> _Inode:
+        inode = self._files.get(str(path))
+        if inode is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        return inode
+
+    def _set(self, name: str, inode: _Inode | None) -> None:
+        _name(self._files, name, inode)
+        self._renames.setdefault(name.rpartition("/")[0] or "/", []).append((name, inode))
+
+    def _called(self) -> None:
+        """Every call that reaches the disk passes here; one of them may be the last."""
+        if self._calls_left is not None:
+            self._calls_left -= 1
+            if self._calls_left <= 0:
+                self._is_off = True
+        if self._is_off:
+            raise PowerCut
+
+    def _may_fail_to_sync(self) -> None:
+        if self.sync_error_chance and self._random.random() < self.sync_error_chance:
+            raise OSError(errno.EIO, "the disk is broken")
+
+
+def _name(names: dict[str, _Inode], name: str, inode: _Inode | None) -> None:
+    if inode is None:
+        names.pop(name, None)
+    else:
+        names[name] = inode
+
+
+def _resize(data: bytearray, size: int) -> None:
+    if size < len(data):
+        del data[size:]
+    else:
+        data.extend(bytes(size - len(data)))
+
+
+def _write(data: bytearray, offset: int, new: Iterable[int]) -> None:
+    new = bytes(new)
+    if len(data) < offset:
+        _resize(data, offset)
+    data[offset : offset + len(new)] = new

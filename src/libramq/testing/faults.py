@@ -1,0 +1,249 @@
+"""The faults: members that come and go, and everything that fails. Each ends by itself, or with `end`."""
+
+import random
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from libramq.testing.broker_node import SimulatedBroker
+from libramq.testing.cluster import Cluster, GroupPlan
+from libramq.testing.consumer_node import SimulatedConsumer
+from libramq.testing.network import Weather
+from libramq.testing.world import World
+
+#: How long brokers are away, members frozen, links dead.
+DOWN_MS_MAX: Final = 4_000
+PAUSE_MS_MAX: Final = 15_000
+BLOCK_MS_MAX: Final = 8_000
+TROUBLE_MS_MAX: Final = 3_000
+JOIN_MANY: Final = 20
+QUEUES_MAX: Final = 12
+MEMBERS_MAX: Final = 30
+
+
+class Faults:
+    """Does one thing after the other to a cluster; targets are drawn when it happens."""
+
+    def __init__(self, world: World, cluster: Cluster, groups: tuple[GroupPlan, ...]) -> None:
+        self._world = world
+        self._cluster = cluster
+        self._groups = groups
+        self._random: random.Random = world.stream("faults")
+        self._ended = False
+
+    def happen(self, name: str) -> None:
+        """Do one thing."""
+        if not self._ended:
+            ACTIONS[name](self)
+
+    def end(self) -> None:
+        """Everything works again; each group has a member."""
+        self._ended = True
+        network, cluster = self._world.network, self._cluster
+        network.weather = Weather()
+        for source, target in list(network.blocked):
+            network.unblock(source, target)
+        if not cluster.name_server.process.is_alive:
+            cluster.name_server.start()
+        for broker in cluster.brokers.values():
+            broker.disk.heal()
+            broker.start()
+        for member in cluster.members:
+            member.process.resume()
+        for group in self._groups:
+            for number, topics in enumerate(group.topics):
+                if not any(member.topics == topics for member in cluster.alive(group.name)):
+                    cluster.join(group, number)
+
+    # Members.
+
+    def join(self) -> None:
+        """A member comes."""
+        if len(self._cluster.alive()) < MEMBERS_MAX:
+            self._cluster.join(self._random.choice(self._groups))
+
+    def join_many(self) -> None:
+        """Many members come at once."""
+        plan = self._random.choice(self._groups)
+        for _ in range(min(JOIN_MANY, MEMBERS_MAX - len(self._cluster.alive()))):
+            self._cluster.join(plan)
+
+    def stop(self) -> None:
+        """A member leaves, as it should."""
+        member = self._member()
+        if member is not None:
+            self._world.history.note(member.name, "stops")
+            member.stop()
+
+    def kill(self) -> None:
+        """A member is killed."""
+        member = self._member()
+        if member is not None:
+            self._disturb(f"{member.name} is killed")
+            member.kill()
+
+    def pause(self) -> None:
+        """A member freezes for a while, and comes back as a zombie."""
+        member = self._member()
+        if member is not None:
+            pause_ms = self._random.randint(10, PAUSE_MS_MAX)
+            self._disturb(f"{member.name} freezes for {pause_ms} ms")
+            member.process.pause()
+            self._later(pause_ms, member.process.resume)
+
+    def flap(self) -> None:
+        """A member comes and goes, several times."""
+        plan = self._random.choice(self._groups)
+        self._disturb("a member flaps")
+        at_ms = 0
+        for _ in range(self._random.randint(2, 5)):
+            at_ms += self._random.randint(20, 800)
+            leaves_ms = self._random.randint(1, 600)
+            self._later(at_ms, partial(self._come_and_go, plan, leaves_ms))
+
+    def _come_and_go(self, plan: GroupPlan, leaves_ms: int) -> None:
+        if self._ended:
+            return
+        member = self._cluster.join(plan)
+        go = member.kill if self._random.random() < 0.5 else member.stop
+        self._world.time.at(self._world.time.now_ms + leaves_ms, lambda: go() if member.is_alive else None)
+
+    # Servers.
+
+    def restart_broker(self) -> None:
+        """A broker stops as it should, and starts again."""
+        self._down("restarts", SimulatedBroker.stop)
+
+    def kill_broker(self) -> None:
+        """A broker is killed."""
+        self._down("is killed", SimulatedBroker.kill)
+
+    def cut_power(self) -> None:
+        """A broker's machine loses power."""
+        self._down("loses power", SimulatedBroker.cut_power)
+
+    def cut_off_broker(self) -> None:
+        """A broker ends in the middle of what it does with its disk."""
+        broker = self._broker()
+        calls, is_power = self._random.randint(1, 40), self._random.random() < 0.5
+        how = "loses power" if is_power else "is killed"
+        self._disturb(f"{broker.name} {how} after {calls} calls of its disk")
+        broker.cut_power_after(calls, is_power=is_power)
+
+    def _down(self, what: str, end: Callable[[SimulatedBroker], None]) -> None:
+        broker = self._broker()
+        down_ms = self._random.randint(1, DOWN_MS_MAX)
+        self._disturb(f"{broker.name} {what}, for {down_ms} ms")
+        end(broker)
+        self._later(down_ms, broker.start)
+
+    def restart_name_server(self) -> None:
+        """The name server is killed and forgets everything."""
+        name_server = self._cluster.name_server
+        if name_server.process.is_alive:
+            self._disturb("the name server is killed")
+            name_server.kill()
+            self._later(
+                self._random.randint(1, DOWN_MS_MAX),
+                lambda: None if name_server.process.is_alive else name_server.start(),
+            )
+
+    def grow(self) -> None:
+        """A topic gets more queues."""
+        topic = self._random.choice(sorted(self._cluster.topics))
+        count = self._cluster.topics[topic]
+        if count < QUEUES_MAX:
+            count = min(count + self._random.randint(1, 3), QUEUES_MAX)
+            self._world.history.note("admin", f"{topic} gets {count} queues at each broker")
+            self._cluster.set_queues(topic, count)
+
+    # Network and disks.
+
+    def partition(self) -> None:
+        """Somebody and a server hear nothing of each other, or one of them nothing of the other."""
+        network, source, target = self._world.network, self._anybody(), self._server()
+        if source == target:
+            return
+        keeps = self._random.random() < 0.5
+        directions = self._random.choice(
+            (((source, target),), ((target, source),), ((source, target), (target, source)))
+        )
+        block_ms = self._random.randint(10, BLOCK_MS_MAX)
+        named = " and ".join(f"{a} to {b}" for a, b in directions)
+        self._disturb(f"{named}: frames {'wait' if keeps else 'vanish'} for {block_ms} ms")
+        for a, b in directions:
+            network.block(a, b, keeps=keeps)
+            self._later(block_ms, partial(network.unblock, a, b))
+
+    def reset(self) -> None:
+        """A connection breaks."""
+        somebody = self._anybody()
+        mine = [
+            connection
+            for connection in self._world.network.connections()
+            if somebody in (connection.ends[0].name, connection.ends[1].name)
+        ]
+        if mine:
+            connection = self._random.choice(mine)
+            names = " and ".join(process.name for process in connection.ends)
+            self._disturb(f"the connection of {names} breaks")
+            connection.reset()
+
+    def deafen(self) -> None:
+        """Notifications are lost, late, or come twice."""
+        network = self._world.network
+        network.weather = Weather(
+            latency_ms_max=self._random.choice((1, 3, 20)),
+            loss_chance=self._random.choice((0.0, 0.5, 1.0)),
+            double_chance=self._random.choice((0.0, 0.5)),
+            late_chance=self._random.choice((0.0, 0.5)),
+        )
+        self._world.history.note("fault", f"notifications: {network.weather}")
+
+    def spoil_disk(self) -> None:
+        """A disk is full for a while, or a sync fails, or nothing is in the page cache."""
+        broker = self._broker()
+        disk, kind = broker.disk, self._random.choice(("full", "broken", "cold"))
+        self._disturb(f"the disk of {broker.name} is {kind}")
+        if kind == "full":
+            disk.write_error_chance = 0.5
+        elif kind == "broken":
+            disk.sync_error_chance = 0.5
+        else:
+            disk.cold_chance = 0.7
+        self._later(self._random.randint(10, TROUBLE_MS_MAX), disk.heal)
+
+    # Whom it hits.
+
+    def _member(self) -> SimulatedConsumer | None:
+        """One that is alive; the last of its kind stays."""
+        alive = self._cluster.alive()
+        spare = [m for m in alive if sum((o.group, o.topics) == (m.group, m.topics) for o in alive) > 1]
+        return self._random.choice(spare) if spare else None
+
+    def _broker(self) -> SimulatedBroker:
+        return self._random.choice(list(self._cluster.brokers.values()))
+
+    def _server(self) -> str:
+        return self._random.choice([*self._cluster.brokers, *self._cluster.brokers, "namesrv"])
+
+    def _anybody(self) -> str:
+        producers = [producer.name for producer in self._cluster.producers]
+        return self._random.choice(
+            [*(m.name for m in self._cluster.alive()), *producers, *self._cluster.brokers]
+        )
+
+    def _disturb(self, what: str) -> None:
+        self._world.history.disturbed(what)
+
+    def _later(self, delay_ms: int, action: Callable[[], None]) -> None:
+        self._world.time.at(self._world.time.now_ms + delay_ms, action)
+
+
+ACTIONS: Final[Mapping[str, Callable[[Faults], None]]] = {
+    name: getattr(Faults, name)
+    for name in (
+        "join", "join_many", "stop", "kill", "pause", "flap", "restart_broker", "kill_broker", "cut_power",
+        "cut_off_broker", "restart_name_server", "grow", "partition", "reset", "deafen", "spoil_disk",
+    )
+}  # fmt: skip

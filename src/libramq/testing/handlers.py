@@ -1,0 +1,63 @@
+"""The simulated handlers: user code that takes its time, and fails now and then."""
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from libramq.client.core.consumption import Outcome
+from libramq.client.core.process_queue import Delivery
+from libramq.testing.process import Process
+
+
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """How a member's handlers behave."""
+
+    duration_ms_max: int = 5
+    failure_chance: float = 0.0
+    concurrency: int = 20
+
+
+class SimulatedHandlers:
+    """At most so many at a time, in the order in which deliveries came."""
+
+    def __init__(
+        self,
+        process: Process,
+        handling: Handling,
+        randomness: random.Random,
+        *,
+        began: Callable[[Delivery], None],
+        ended: Callable[[Delivery, Outcome], None],
+    ) -> None:
+        self._process = process
+        self._handling = handling
+        self._random = randomness
+        self._began = began
+        self._ended = ended
+        self._waiting: deque[Delivery] = deque()
+        self._running = 0
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Take deliveries."""
+        self._waiting.extend(deliveries)
+        self._process.after(0, self._start)
+
+    def _start(self) -> None:
+        while self._waiting and self._running < self._handling.concurrency:
+            delivery = self._waiting.popleft()
+            if not delivery.begin():
+                self._ended(delivery, Outcome.SKIPPED)
+                continue
+            self._running += 1
+            self._began(delivery)
+            duration_ms = self._random.randint(0, self._handling.duration_ms_max)
+            self._process.after(duration_ms, partial(self._end, delivery))
+
+    def _end(self, delivery: Delivery) -> None:
+        self._running -= 1
+        failed = self._random.random() < self._handling.failure_chance
+        self._ended(delivery, Outcome.LATER if failed else Outcome.SUCCESS)
+        self._start()

@@ -1,0 +1,158 @@
+"""The history of a simulation: what everybody saw, as one log, told to whoever watches it.
+
+The parts report facts; invariants (`Watcher`) judge them the moment they are reported. The log's lines are
+for people, its checksum says whether two runs were the same.
+"""
+
+import zlib
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from libramq.client.core.consumption import Outcome
+from libramq.client.core.process_queue import Delivery
+from libramq.message.queue import MessageQueue
+from libramq.testing.virtual_time import VirtualTime
+
+if TYPE_CHECKING:
+    from libramq.broker.broker import Broker
+    from libramq.testing.consumer_node import SimulatedConsumer
+
+#: How much of the log is kept for the report of a failure.
+LINES_KEPT: Final = 60
+
+
+class Violation(Exception):
+    """An invariant does not hold."""
+
+    def __init__(self, invariant: str, what: str) -> None:
+        super().__init__(f"{invariant}: {what}")
+        self.invariant = invariant
+        self.what = what
+
+
+class Commit:
+    """One commit of a member: asked for at a time, perhaps answered."""
+
+    __slots__ = ("answered_ms", "asked_ms", "offset")
+
+    def __init__(self, offset: int, asked_ms: int) -> None:
+        self.offset = offset
+        self.asked_ms = asked_ms
+        #: When it was acknowledged; None: unknown whether it was taken, or will be.
+        self.answered_ms: int | None = None
+
+
+class Watcher:
+    """Hears of everything; an invariant overrides what it needs."""
+
+    def stored(
+        self, queue: MessageQueue, offset: int, physical_offset: int, message_id: str, asked_ms: int
+    ) -> None:
+        """A producer's message was acknowledged."""
+
+    def broker_died(self, name: str, durable_to: int | None) -> None:
+        """A broker ended; all it wrote survives (None), or what is before a physical offset for sure."""
+
+    def broker_recovered(self, name: str, broker: "Broker") -> None:
+        """A broker runs again."""
+
+    def commit_asked(self, group: str, queue: MessageQueue, commit: Commit) -> None:
+        """A member commits."""
+
+    def commit_acknowledged(self, group: str, queue: MessageQueue, commit: Commit) -> None:
+        """A broker has taken a commit."""
+
+    def offset_read(self, group: str, queue: MessageQueue, offset: int | None, asked_ms: int) -> None:
+        """A member asked for the committed offset and learnt it."""
+
+    def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
+        """A member's core handed messages to handlers."""
+
+    def handling_began(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
+        """A handler began."""
+
+    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: Outcome) -> None:
+        """A handler ended."""
+
+    def disturbed(self, what: str) -> None:
+        """A fault happened, or something else after which messages may come again."""
+
+
+class History(Watcher):
+    """The log, and those who watch."""
+
+    def __init__(self, time: VirtualTime) -> None:
+        self.watchers: list[Watcher] = []
+        self.lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self.checksum = 0
+        self.stored_count = 0
+        self.handled_count = 0
+        self._time = time
+
+    def note(self, who: str, what: str) -> None:
+        """Add a line."""
+        line = f"{self._time.elapsed_ms:>7} {who}: {what}"
+        self.lines.append(line)
+        self.checksum = zlib.crc32(line.encode(), self.checksum)
+
+    def stored(
+        self, queue: MessageQueue, offset: int, physical_offset: int, message_id: str, asked_ms: int
+    ) -> None:
+        self.stored_count += 1
+        self.note(queue.broker_name, f"stored {message_id} at {_named(queue)}:{offset}")
+        for watcher in self.watchers:
+            watcher.stored(queue, offset, physical_offset, message_id, asked_ms)
+
+    def broker_died(self, name: str, durable_to: int | None) -> None:
+        self.note(name, "killed" if durable_to is None else f"power cut, durable to {durable_to}")
+        for watcher in self.watchers:
+            watcher.broker_died(name, durable_to)
+
+    def broker_recovered(self, name: str, broker: "Broker") -> None:
+        self.note(name, f"runs, log ends at {broker.store.visible_offset}")
+        for watcher in self.watchers:
+            watcher.broker_recovered(name, broker)
+
+    def commit_asked(self, group: str, queue: MessageQueue, commit: Commit) -> None:
+        self.note(group, f"commit {_named(queue)}:{commit.offset}")
+        for watcher in self.watchers:
+            watcher.commit_asked(group, queue, commit)
+
+    def commit_acknowledged(self, group: str, queue: MessageQueue, commit: Commit) -> None:
+        commit.answered_ms = self._time.now_ms
+        for watcher in self.watchers:
+            watcher.commit_acknowledged(group, queue, commit)
+
+    def offset_read(self, group: str, queue: MessageQueue, offset: int | None, asked_ms: int) -> None:
+        self.note(group, f"offset of {_named(queue)} is {offset}")
+        for watcher in self.watchers:
+            watcher.offset_read(group, queue, offset, asked_ms)
+
+    def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
+        for watcher in self.watchers:
+            watcher.delivered(member, delivery)
+
+    def handling_began(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
+        for watcher in self.watchers:
+            watcher.handling_began(member, delivery)
+
+    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: Outcome) -> None:
+        self.handled_count += len(delivery.messages)
+        offsets = ",".join(str(message.queue_offset) for message in delivery.messages)
+        self.note(member.name, f"{outcome.value} {_named(delivery.process_queue.queue)}:{offsets}")
+        for watcher in self.watchers:
+            watcher.handled(member, delivery, outcome)
+
+    def disturbed(self, what: str) -> None:
+        self.note("fault", what)
+        for watcher in self.watchers:
+            watcher.disturbed(what)
+
+    def owners_changed(self, member: str, what: str, queues: Sequence[MessageQueue]) -> None:
+        """A member's listener was told."""
+        self.note(member, f"{what} {' '.join(_named(queue) for queue in queues)}")
+
+
+def _named(queue: MessageQueue) -> str:
+    return f"{queue.topic}@{queue.broker_name}/{queue.queue_id}"

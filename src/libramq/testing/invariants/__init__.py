@@ -1,0 +1,27 @@
+"""The invariants: what must hold in every simulation, whatever happens. One module a subject."""
+
+from libramq.testing.invariants.consumption import (
+    ConsumedAtLeastOnce,
+    DuplicatesAreExplained,
+    OneAtATimeInOrder,
+    OrderWithinOwner,
+)
+from libramq.testing.invariants.invariant import Invariant
+from libramq.testing.invariants.messages import AcknowledgedMessageSurvives, OneMessageAnOffset
+from libramq.testing.invariants.offsets import CommitIsKept, CommitWithinDurable
+from libramq.testing.invariants.ownership import EveryQueueOwned
+
+#: Every one, in the order in which they are checked.
+INVARIANTS: tuple[type[Invariant], ...] = (
+    AcknowledgedMessageSurvives,
+    OneMessageAnOffset,
+    CommitIsKept,
+    CommitWithinDurable,
+    OrderWithinOwner,
+    OneAtATimeInOrder,
+    DuplicatesAreExplained,
+    EveryQueueOwned,
+    ConsumedAtLeastOnce,
+)
+
+__all__ = ["INVARIANTS", "Invariant"]

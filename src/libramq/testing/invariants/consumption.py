@@ -1,0 +1,168 @@
+"""Invariants of what handlers see."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from libramq.client.core.consumption import Outcome
+from libramq.client.core.process_queue import Delivery
+from libramq.message.queue import MessageQueue
+from libramq.testing.invariants.invariant import Invariant
+
+if TYPE_CHECKING:
+    from libramq.testing.cluster import Cluster
+    from libramq.testing.consumer_node import SimulatedConsumer
+
+_Ownership = tuple[str, MessageQueue, int]
+
+
+def _ownership(member: "SimulatedConsumer", delivery: Delivery) -> _Ownership:
+    owned = delivery.process_queue
+    return member.name, owned.queue, owned.generation
+
+
+class OrderWithinOwner(Invariant):
+    """From where its owner began, a queue's messages come one after the other, none left out."""
+
+    name = "an owner gets the messages of a queue in their order, without gaps"
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        self._next: dict[_Ownership, int] = {}
+
+    def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
+        key = _ownership(member, delivery)
+        expected = self._next.get(key, delivery.process_queue.start_offset)
+        for message in delivery.messages:
+            if message.queue_offset > expected:
+                self.broken(f"{member.name} gets {key[1]}:{message.queue_offset} and not {expected} before")
+            expected = max(expected, message.queue_offset + 1)
+        self._next[key] = expected
+
+
+class OneAtATimeInOrder(Invariant):
+    """In order, one handler of a queue runs at a time, and none begins before those before it are done."""
+
+    name = "an orderly owner handles one portion of a queue at a time"
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        self._running: dict[_Ownership, Delivery] = {}
+        self._done: dict[_Ownership, int] = {}
+
+    def handling_began(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
+        if not member.is_orderly:
+            return
+        key, first = _ownership(member, delivery), delivery.messages[0].queue_offset
+        if key in self._running:
+            self.broken(f"{member.name} handles {key[1]}:{first} beside another")
+        if first != self._done.get(key, delivery.process_queue.start_offset):
+            self.broken(f"{member.name} handles {key[1]}:{first}, done up to {self._done.get(key)}")
+        self._running[key] = delivery
+
+    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: Outcome) -> None:
+        if member.is_orderly:
+            key = _ownership(member, delivery)
+            self._running.pop(key, None)
+            if outcome is Outcome.SUCCESS:
+                self._done[key] = delivery.messages[-1].queue_offset + 1
+
+
+class DuplicatesAreExplained(Invariant):
+    """A message that was consumed comes again only after a fault or, among members that allocate for
+    themselves, with another owner; never to the same owner."""
+
+    name = "a message that was consumed comes again only for a reason"
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        self._consumed: dict[tuple[str, MessageQueue], dict[int, _Ownership]] = defaultdict(dict)
+        self._is_disturbed = False
+        self.count = 0
+
+    def disturbed(self, what: str) -> None:
+        self._is_disturbed = True
+
+    def broker_died(self, name: str, durable_to: int | None) -> None:
+        if durable_to is not None and not self.cluster.is_sync:  # Offsets may be given out again.
+            for key in [key for key in self._consumed if key[1].broker_name == name]:
+                del self._consumed[key]
+
+    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: Outcome) -> None:
+        if outcome is not Outcome.SUCCESS:
+            return
+        key = _ownership(member, delivery)
+        consumed = self._consumed[member.group, key[1]]
+        for message in delivery.messages:
+            before = consumed.setdefault(message.queue_offset, key)
+            if before is key:
+                continue
+            self.count += 1
+            where = f"{key[1]}:{message.queue_offset}"
+            if before == key:
+                self.broken(f"{member.name} consumed {where} twice while it owned the queue")
+            if self.cluster.hands_over_cleanly and not self._is_disturbed:
+                self.broken(f"{before[0]} consumed {where}, and {member.name} again")
+
+
+class ConsumedAtLeastOnce(Invariant):
+    """In the end every group has consumed every message that was acknowledged and is still there.
+
+    Where ASYNC_FLUSH lost the end of a queue, offsets are given out again: who had read those that were lost
+    goes on behind them.
+    """
+
+    name = "every acknowledged message is consumed"
+    within_ms = 60_000  # A pull whose answer was lost is made again after 30 s (PULL_TIMEOUT_MS).
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        #: topic → message id → where it was acknowledged
+        self._awaited: dict[str, dict[str, tuple[MessageQueue, int]]] = defaultdict(dict)
+        self._consumed: dict[str, set[str]] = defaultdict(set)
+        #: Where each queue ended, as anybody could see, and where it did before it was cut.
+        self._ends: dict[MessageQueue, int] = defaultdict(int)
+        self._ends_before: dict[MessageQueue, int] = {}
+
+    def stored(
+        self, queue: MessageQueue, offset: int, physical_offset: int, message_id: str, asked_ms: int
+    ) -> None:
+        if self.cluster.may_have_lost(queue.broker_name, asked_ms):
+            return
+        self._ends[queue] = max(self._ends[queue], offset + 1)
+        if offset >= self._ends_before.get(queue, 0):
+            self._awaited[queue.topic][message_id] = queue, physical_offset
+
+    def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
+        queue = delivery.process_queue.queue
+        self._ends[queue] = max(self._ends[queue], delivery.messages[-1].queue_offset + 1)
+
+    def broker_died(self, name: str, durable_to: int | None) -> None:
+        if durable_to is None or self.cluster.is_sync:
+            return
+        for queue, end in self._ends.items():
+            if queue.broker_name == name:
+                self._ends_before[queue] = end
+        for awaited in self._awaited.values():
+            for message_id, (queue, physical_offset) in list(awaited.items()):
+                if queue.broker_name == name and physical_offset >= durable_to:
+                    del awaited[message_id]
+
+    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: Outcome) -> None:
+        if outcome is Outcome.SUCCESS:
+            self._consumed[member.group].update(message.message_id for message in delivery.messages)
+
+    def is_met(self) -> bool:
+        return not any(True for _ in self._missing())
+
+    def finish(self) -> None:
+        for group, message_id, queue in self._missing():
+            self.broken(f"{group} never consumed {message_id} of {queue}")
+
+    def _missing(self) -> Iterator[tuple[str, str, MessageQueue]]:
+        for group, topics in self.cluster.subscriptions().items():
+            if any(member.group == group and member.is_alive for member in self.cluster.members):
+                for topic in sorted(topics):
+                    for message_id, (queue, _) in self._awaited[topic].items():
+                        if message_id not in self._consumed[group]:
+                            yield group, message_id, queue

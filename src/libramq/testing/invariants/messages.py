@@ -1,0 +1,104 @@
+"""Invariants of stored messages."""
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from libramq.broker.broker import Broker
+from libramq.client.core.process_queue import Delivery
+from libramq.message.queue import MessageQueue
+from libramq.message.record import decode_records
+from libramq.store.read import ReadStatus
+from libramq.testing.invariants.invariant import Invariant
+
+if TYPE_CHECKING:
+    from libramq.testing.cluster import Cluster
+    from libramq.testing.consumer_node import SimulatedConsumer
+
+
+class AcknowledgedMessageSurvives(Invariant):
+    """Whatever was acknowledged is there when the broker runs again.
+
+    Under ASYNC_FLUSH a power cut may take what was not flushed yet; a kill never takes anything.
+    """
+
+    name = "an acknowledged message is readable after recovery"
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        #: broker → queue → offset → (physical offset, message id)
+        self._stored: dict[str, dict[MessageQueue, dict[int, tuple[int, str]]]] = defaultdict(
+            lambda: defaultdict(dict)
+        )
+
+    def stored(
+        self, queue: MessageQueue, offset: int, physical_offset: int, message_id: str, asked_ms: int
+    ) -> None:
+        if self.cluster.may_have_lost(queue.broker_name, asked_ms):
+            return
+        before = self._stored[queue.broker_name][queue].setdefault(offset, (physical_offset, message_id))
+        if before[1] != message_id:
+            self.broken(f"{queue}:{offset} was acknowledged for {before[1]} and again for {message_id}")
+
+    def broker_died(self, name: str, durable_to: int | None) -> None:
+        if durable_to is None or self.cluster.is_sync:
+            return
+        for messages in self._stored[name].values():
+            for offset in [at for at, (physical, _) in messages.items() if physical >= durable_to]:
+                del messages[offset]
+
+    def broker_recovered(self, name: str, broker: Broker) -> None:
+        for queue, messages in self._stored[name].items():
+            found = _read(broker, queue)
+            for offset, (_, message_id) in messages.items():
+                if found.get(offset) != message_id:
+                    self.broken(
+                        f"{queue}:{offset} was acknowledged for {message_id} and is now {found.get(offset)}"
+                    )
+            if broker.topics.get(queue.topic) is None:
+                self.broken(f"{name} does not know the topic {queue.topic} any more")
+
+    def finish(self) -> None:
+        for name, node in self.cluster.brokers.items():
+            if node.broker is not None:
+                self.broker_recovered(name, node.broker)
+
+
+class OneMessageAnOffset(Invariant):
+    """All readers of an offset see the same message: nobody reads what can still be lost."""
+
+    name = "all readers of an offset see one message"
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        self._seen: dict[MessageQueue, dict[int, str]] = defaultdict(dict)
+
+    def broker_died(self, name: str, durable_to: int | None) -> None:
+        if durable_to is not None and not self.cluster.is_sync:
+            for queue in [queue for queue in self._seen if queue.broker_name == name]:
+                del self._seen[queue]
+
+    def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
+        seen = self._seen[delivery.process_queue.queue]
+        lost_until_ms = self.cluster.cuts_wall_ms.get(delivery.process_queue.queue.broker_name, 0)
+        for message in delivery.messages:
+            if message.store_timestamp_ms <= lost_until_ms and not self.cluster.is_sync:
+                continue
+            before = seen.setdefault(message.queue_offset, message.message_id)
+            if before != message.message_id:
+                where = f"{delivery.process_queue.queue}:{message.queue_offset}"
+                self.broken(f"{where} was {before} and is {message.message_id} for {member.name}")
+
+
+def _read(broker: Broker, queue: MessageQueue) -> dict[int, str]:
+    """Every message of a queue, by its offset."""
+    store = broker.store
+    found: dict[int, str] = {}
+    offset = store.min_offset(queue.topic, queue.queue_id)
+    while True:
+        result = store.read(queue.topic, queue.queue_id, offset, 256)
+        if result.status is ReadStatus.FOUND:
+            for message in decode_records(b"".join(result.data)):
+                found[message.queue_offset] = message.message_id
+        if result.next_offset <= offset or result.next_offset >= result.max_offset:
+            return found
+        offset = result.next_offset

@@ -1,0 +1,51 @@
+"""The simulated name server: the real route table and processors behind simulated connections."""
+
+from libramq.auth.authorizer import AllowAll
+from libramq.nameserver.name_server import SCAN_INTERVAL_MS
+from libramq.nameserver.processor import NameServerProcessor
+from libramq.nameserver.route_info import RouteInfo
+from libramq.rpc.endpoint import Endpoint
+from libramq.rpc.outcome import SUCCESS, Reply
+from libramq.testing.network import ServerEnd
+from libramq.testing.process import Process
+from libramq.testing.world import World
+from libramq.transport.server import Peer
+
+ADDRESS = "10.0.1.1:9876"
+
+
+class SimulatedNameServer:
+    """One name server; it remembers nothing over a restart."""
+
+    def __init__(self, world: World) -> None:
+        self.process = Process("namesrv", world.time)
+        self._world = world
+        self.start()
+
+    def start(self) -> None:
+        """Listen, knowing nobody."""
+        world = self._world
+        self.process.start()
+        self._route_info = RouteInfo()
+        endpoint = Endpoint(
+            clock=world.time,
+            authorizer=AllowAll(),
+            processors=NameServerProcessor(self._route_info).processors(),
+            closed=self._connection_closed,
+        )
+        world.network.listen(ADDRESS, self.process, endpoint)
+        self.process.every(SCAN_INTERVAL_MS, self._scan)
+
+    def kill(self) -> None:
+        """The process is gone."""
+        self.process.kill()
+        self._world.network.died(self.process)
+
+    def _scan(self) -> None:
+        for connection in self._route_info.expire(self._world.time.now_ms)[1]:
+            assert isinstance(connection, ServerEnd)
+            connection.close("its broker was silent too long")
+
+    def _connection_closed(self, peer: Peer, _now_ms: int) -> Reply:
+        self._route_info.owner_lost(peer)
+        return SUCCESS

@@ -1,0 +1,368 @@
+"""The network: connections between processes, as unreliable as asked for.
+
+    client end ── frames, one after the other, each some ms under way ──► server end
+               ◄──────────────────────────────────────────────────────
+
+Bytes arrive in their order or not at all; several writes may come in one read, and one in two. A blocked
+direction swallows what is sent, or keeps it until it is open again, and nobody is told: the connection stays.
+"""
+
+import random
+import zlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from libramq.errors import ProtocolError
+from libramq.remoting.command import Command
+from libramq.remoting.connection import FrameReader
+from libramq.remoting.frame import decode_frame
+from libramq.testing.process import Process
+from libramq.transport.server import Handler
+
+
+class ClientHandler(Protocol):
+    """What a client does with its connection."""
+
+    def received(self, commands: list[Command]) -> None:
+        """One read brought these commands."""
+        ...
+
+    def closed(self) -> None:
+        """The connection ended."""
+        ...
+
+
+@dataclass(slots=True)
+class Weather:
+    """What frames meet on their way. Chances are between 0 and 1."""
+
+    latency_ms_max: int = 3
+    split_chance: float = 0.02
+    #: Of notifications (one-way requests of servers): dropped, sent twice, late by up to `late_ms_max`.
+    loss_chance: float = 0.0
+    double_chance: float = 0.0
+    late_chance: float = 0.0
+    late_ms_max: int = 3_000
+
+    @property
+    def harms_notifications(self) -> bool:
+        """Whether every frame of a server must be looked at."""
+        return bool(self.loss_chance or self.double_chance or self.late_chance)
+
+
+class _Way:
+    """One direction of a connection: bytes under way from one process to another."""
+
+    __slots__ = ("_arrivals", "_network", "_reader", "_receive", "_target", "_when_ended", "key", "last_ms")
+
+    def __init__(
+        self,
+        network: "Network",
+        source: Process,
+        target: Process,
+        receive: Callable[[list[Command]], None],
+        when_ended: Callable[[], None],
+    ) -> None:
+        self._network = network
+        self._target = target
+        self._reader = FrameReader()
+        self._receive = receive
+        self._when_ended = when_ended
+        self._arrivals: deque[tuple[int, bytes | None]] = deque()
+        self.key = (source.name, target.name)
+        self.last_ms = target.time.now_ms
+
+    def send(self, data: bytes | None) -> None:
+        """Put bytes on their way, or None: the end."""
+        network = self._network
+        kept = network.blocked.get(self.key)
+        if kept is not None:
+            if kept.keeps or data is None:  # The end of a connection is told until it is heard.
+                kept.sent.append((self, data))
+            return
+        network.count(data)
+        due_ms = self._target.time.now_ms + network.latency_ms()
+        if self._arrivals:
+            due_ms = max(due_ms, self._arrivals[-1][0])
+        self._arrivals.append((due_ms, data))
+        if len(self._arrivals) == 1:
+            self._expect(due_ms)
+
+    def _expect(self, due_ms: int) -> None:
+        self._target.after(due_ms - self._target.time.now_ms, self._arrived)
+
+    def _arrived(self) -> None:
+        """Everything that is there by now comes in one read, or in two."""
+        now_ms = self._target.time.now_ms
+        arrivals, pieces, ended = self._arrivals, [], False
+        while arrivals and arrivals[0][0] <= now_ms and not ended:
+            data = arrivals.popleft()[1]
+            if data is None:
+                ended = True
+            else:
+                pieces.append(data)
+        if arrivals and not ended:
+            self._expect(arrivals[0][0])
+        if pieces:
+            self.last_ms = now_ms
+            self._read(b"".join(pieces))
+        if ended:
+            arrivals.clear()
+            self._when_ended()
+
+    def _read(self, data: bytes) -> None:
+        cut = self._network.cut(len(data))
+        for part in (data[:cut], data[cut:]) if cut else (data,):
+            commands = self._reader.receive(part)
+            if commands:
+                self._receive(commands)
+
+
+class _Kept:
+    """What a blocked direction has swallowed, or keeps."""
+
+    __slots__ = ("keeps", "sent")
+
+    def __init__(self, keeps: bool) -> None:
+        self.keeps = keeps
+        self.sent: list[tuple[_Way, bytes | None]] = []
+
+
+class ServerEnd:
+    """The server's end of a connection; a `transport.server.Peer`."""
+
+    __slots__ = ("_connection", "address")
+
+    def __init__(self, connection: "Connection", address: str) -> None:
+        self._connection = connection
+        self.address = address
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what is written can still arrive, as far as the server knows."""
+        return self._connection.server_is_open
+
+    def write(self, data: bytes) -> None:
+        """Send a frame."""
+        self._connection.write_to_client(data)
+
+    def close(self, reason: str) -> None:
+        """End the connection."""
+        self._connection.close_by_server()
+
+
+class Connection:
+    """Both ends of one connection. Each end learns of the other's end when that arrives."""
+
+    def __init__(
+        self, network: "Network", client: Process, server: Process, handler: ClientHandler, served: Handler
+    ) -> None:
+        self._network = network
+        self._client = client
+        self._server = server
+        self._handler = handler
+        self._served = served
+        self.client_is_open = self.server_is_open = True
+        self.end = ServerEnd(self, network.next_client_address())
+        self._up = _Way(network, client, server, self._server_received, self._server_saw_end)
+        self._down = _Way(network, server, client, self._client_received, self._client_saw_end)
+
+    @property
+    def ends(self) -> tuple[Process, Process]:
+        """Client and server."""
+        return self._client, self._server
+
+    @property
+    def server_last_read_ms(self) -> int:
+        """When the server last read something."""
+        return self._up.last_ms
+
+    @property
+    def client_last_read_ms(self) -> int:
+        """When the client last read something."""
+        return self._down.last_ms
+
+    def write(self, data: bytes) -> None:
+        """The client sends a frame."""
+        if self.client_is_open:
+            self._up.send(data)
+
+    def write_to_client(self, data: bytes) -> None:
+        """The server sends a frame."""
+        if not self.server_is_open:
+            return
+        weather = self._network.weather
+        if not weather.harms_notifications or not _is_notification(data):
+            self._down.send(data)
+            return
+        for delay_ms in self._network.fate_of_notification():
+            if delay_ms:
+                self._server.after(delay_ms, lambda: self._down.send(data) if self.server_is_open else None)
+            else:
+                self._down.send(data)
+
+    def close(self) -> None:
+        """The client closes; the server reads on to what was sent before."""
+        if self.client_is_open:
+            self.client_is_open = False
+            self._up.send(None)
+            self._handler.closed()
+
+    def close_by_server(self) -> None:
+        """The server closes."""
+        if self.server_is_open:
+            self.server_is_open = False
+            self._down.send(None)
+            self._served.closed(self.end)
+
+    def reset(self) -> None:
+        """The connection breaks: both ends see it, what was under way is lost."""
+        self._server.do(self._server_saw_end)
+        self._client.do(self._client_saw_end)
+
+    def dropped_by(self, process: Process) -> None:
+        """A process is gone, and the machine's kernel says so to the other end."""
+        if process is self._client:
+            self.client_is_open = False
+            self._up.send(None)
+        else:
+            self.server_is_open = False
+            self._down.send(None)
+
+    def _server_received(self, commands: list[Command]) -> None:
+        if self.server_is_open:
+            self._served.received(self.end, commands)
+        else:  # The kernel answers for a process that is gone.
+            self._down.send(None)
+
+    def _client_received(self, commands: list[Command]) -> None:
+        if self.client_is_open:
+            self._handler.received(commands)
+        else:
+            self._up.send(None)
+
+    def _server_saw_end(self) -> None:
+        if self.server_is_open:
+            self.server_is_open = False
+            self._served.closed(self.end)
+
+    def _client_saw_end(self) -> None:
+        if self.client_is_open:
+            self.client_is_open = False
+            self._handler.closed()
+
+
+class Network:
+    """Who listens where, and what lies between."""
+
+    def __init__(self, randomness: random.Random) -> None:
+        self.weather = Weather()
+        #: Directions, as names of processes, on which nothing gets through.
+        self.blocked: dict[tuple[str, str], _Kept] = {}
+        #: Of every byte sent: two runs of one seed have the same.
+        self.checksum = 0
+        self.frame_count = 0
+        self._random = randomness
+        self._listeners: dict[str, tuple[Process, Handler]] = {}
+        self._connections: list[Connection] = []
+        self._port = 40_000
+
+    def listen(self, address: str, process: Process, handler: Handler) -> None:
+        """Accept connections at an address, as long as the process lives."""
+        self._listeners[address] = (process, handler)
+
+    def name_at(self, address: str) -> str:
+        """Whose address it is."""
+        return self._listeners[address][0].name
+
+    def reach(self, address: str, client: Process, connected: Callable[[bool | None], None]) -> None:
+        """Try to connect: called back with True, False when refused, None when nobody ever answers."""
+        listener = self._listeners.get(address)
+        if listener is None or not listener[0].is_alive:
+            client.after(self.latency_ms() + self.latency_ms(), lambda: connected(False))
+            return
+        server = listener[0].name
+        if (client.name, server) in self.blocked or (server, client.name) in self.blocked:
+            connected(None)
+            return
+        client.after(self.latency_ms() + self.latency_ms(), lambda: connected(True))
+
+    def connect(self, address: str, client: Process, handler: ClientHandler) -> Connection | None:
+        """The connection that was accepted; None where the server is gone by now."""
+        process, served = self._listeners[address]
+        if not process.is_alive:
+            return None
+        connection = Connection(self, client, process, handler, served)
+        self._connections.append(connection)
+        served.connected(connection.end)
+        return connection
+
+    def connections(self) -> list[Connection]:
+        """The connections of which any end is open."""
+        self._connections = [each for each in self._connections if each.client_is_open or each.server_is_open]
+        return list(self._connections)
+
+    def between(self, first: str, second: str) -> list[Connection]:
+        """The open connections of two processes, whoever made them."""
+        return [
+            connection
+            for connection in self.connections()
+            if {process.name for process in connection.ends} == {first, second}
+        ]
+
+    def died(self, process: Process) -> None:
+        """A process was killed: its connections end, and the others hear of it."""
+        for connection in self.connections():
+            if process in connection.ends:
+                connection.dropped_by(process)
+
+    def block(self, source: str, target: str, *, keeps: bool) -> None:
+        """Let nothing through in one direction. keeps: what is sent arrives once it is open again."""
+        self.blocked.setdefault((source, target), _Kept(keeps))
+
+    def unblock(self, source: str, target: str) -> None:
+        """Let things through again."""
+        kept = self.blocked.pop((source, target), None)
+        for way, data in kept.sent if kept is not None else ():
+            way.send(data)
+
+    def latency_ms(self) -> int:
+        """How long the next frame takes."""
+        return int(self._random.random() * (self.weather.latency_ms_max + 1))
+
+    def cut(self, size: int) -> int:
+        """Where a read is split; 0: nowhere."""
+        if self._random.random() >= self.weather.split_chance:
+            return 0
+        return self._random.randrange(size)
+
+    def fate_of_notification(self) -> list[int]:
+        """After how many milliseconds it is sent; not at all, or twice, when it is unlucky."""
+        weather, random_ = self.weather, self._random
+        if random_.random() < weather.loss_chance:
+            return []
+        times = 2 if random_.random() < weather.double_chance else 1
+        return [
+            random_.randrange(weather.late_ms_max) if random_.random() < weather.late_chance else 0
+            for _ in range(times)
+        ]
+
+    def next_client_address(self) -> str:
+        """The address of a client's end of a connection."""
+        self._port += 1
+        return f"10.1.0.1:{self._port}"
+
+    def count(self, data: bytes | None) -> None:
+        """Take note of what is sent."""
+        self.frame_count += 1
+        self.checksum = zlib.crc32(data or b"end", self.checksum)
+
+
+def _is_notification(data: bytes) -> bool:
+    try:
+        decoded = decode_frame(data, 0)
+    except ProtocolError:
+        return False
+    return decoded is not None and decoded[0].is_oneway and not decoded[0].is_response

@@ -1,0 +1,81 @@
+"""The process: something that runs, and can be stopped, frozen and killed.
+
+running ⇄ paused        what happens to it meanwhile waits, and happens at once when it goes on (SIGSTOP)
+   │         │
+   └─► dead ◄┘          what was to happen to it does not (SIGKILL); `start` begins another life
+"""
+
+from libramq.testing.virtual_time import Action, VirtualTime
+
+
+class PowerCut(BaseException):
+    """The process ended in the middle of what it did. No code of ours catches it, as none survives that."""
+
+
+class Process:
+    """Gives its events to whoever lives in it, one after the other."""
+
+    def __init__(self, name: str, time: VirtualTime) -> None:
+        self.name = name
+        self.time = time
+        self.is_alive = False
+        self.is_paused = False
+        self._life = 0
+        self._kept: list[Action] = []
+        self._on_cut: Action | None = None
+
+    def start(self, on_cut: Action | None = None) -> None:
+        """Begin a life. on_cut: called when it ends by a PowerCut in the middle of an event."""
+        assert not self.is_alive, f"{self.name} runs already"
+        self.is_alive = True
+        self._on_cut = on_cut
+
+    def kill(self) -> None:
+        """End this life: nothing of what was set happens any more."""
+        self.is_alive = self.is_paused = False
+        self._life += 1
+        self._kept.clear()
+
+    def pause(self) -> None:
+        """Freeze."""
+        self.is_paused = self.is_alive
+
+    def resume(self) -> None:
+        """Go on, with everything that waited, in its order."""
+        if not self.is_paused:
+            return
+        self.is_paused = False
+        kept, self._kept = self._kept, []
+        life = self._life
+        for action in kept:
+            self._perform(life, action)
+
+    def after(self, delay_ms: int, action: Action) -> None:
+        """Have something happen to this life later."""
+        life = self._life
+        self.time.at(self.time.now_ms + delay_ms, lambda: self._perform(life, action))
+
+    def every(self, period_ms: int, action: Action) -> None:
+        """Have something happen again and again; the next time is counted from the end of the last."""
+
+        def again() -> None:
+            action()
+            self.after(period_ms, again)
+
+        self.after(period_ms, again)
+
+    def do(self, action: Action) -> None:
+        """Have something happen to it now."""
+        self._perform(self._life, action)
+
+    def _perform(self, life: int, action: Action) -> None:
+        if life != self._life or not self.is_alive:
+            return
+        if self.is_paused:
+            self._kept.append(action)
+            return
+        try:
+            action()
+        except PowerCut:
+            assert self._on_cut is not None, f"nobody expects {self.name} to be cut off"
+            self._on_cut()

@@ -1,0 +1,76 @@
+"""The scenario: what a seed stands for. A cluster, its load, and what happens to it when."""
+
+import random
+from dataclasses import dataclass
+from typing import Final
+
+from libramq.testing.cluster import GroupPlan
+from libramq.testing.handlers import Handling
+
+#: Nothing fails in a calm scenario: members come and go as they should.
+CALM: Final = ("join", "join", "stop", "stop", "grow", "deafen", "join_many")
+ROUGH: Final = (
+    "join", "join", "join_many", "stop", "kill", "kill", "pause", "pause", "flap", "grow",
+    "restart_broker", "kill_broker", "kill_broker", "cut_power", "cut_power", "cut_off_broker",
+    "cut_off_broker", "restart_name_server", "partition", "partition", "partition", "reset", "reset",
+    "deafen", "spoil_disk",
+)  # fmt: skip
+CALM_SHARE: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """What is simulated. actions: (ms after the beginning, name of a `faults.ACTIONS`)."""
+
+    broker_count: int
+    is_sync: bool
+    topics: dict[str, int]
+    groups: tuple[GroupPlan, ...]
+    members: tuple[int, ...]
+    producer_interval_ms: int
+    body_bytes: int
+    duration_ms: int
+    actions: tuple[tuple[int, str], ...]
+
+
+def draw_scenario(seed: int) -> Scenario:
+    """The scenario of a seed."""
+    chance = random.Random(f"{seed}/scenario")
+    topics = {f"T{number}": chance.randint(1, 6) for number in range(1, chance.choice((1, 1, 2)) + 1)}
+    duration_ms = chance.randint(4, 12) * 1_000
+    menu = CALM if chance.random() < CALM_SHARE else ROUGH
+    count = chance.randint(1, 8)
+    groups = tuple(_group(chance, f"G{number}", topics) for number in range(1, chance.choice((1, 1, 2)) + 1))
+    return Scenario(
+        broker_count=chance.choice((1, 1, 2, 3)),
+        is_sync=chance.random() < 0.6,
+        topics=topics,
+        groups=groups,
+        members=tuple(chance.randint(1, 4) for _ in groups),
+        producer_interval_ms=chance.choice((40, 100, 300)),
+        body_bytes=chance.choice((30, 30, 2_000)),
+        duration_ms=duration_ms,
+        actions=tuple(
+            sorted((chance.randint(1_000, duration_ms - 1_000), chance.choice(menu)) for _ in range(count))
+        ),
+    )
+
+
+def _group(chance: random.Random, name: str, topics: dict[str, int]) -> GroupPlan:
+    everything = tuple(topics)
+    is_coordinated = False
+    # Members that allocate for themselves must subscribe to the same, as in RocketMQ.
+    unequal = is_coordinated and len(topics) > 1 and chance.random() < 0.3
+    return GroupPlan(
+        name=name,
+        topics=(everything, everything[:1]) if unequal else (everything,),
+        orderly=chance.random() < 0.25,
+        handling=Handling(
+            duration_ms_max=chance.choice((1, 5, 50)),
+            failure_chance=chance.choice((0.0, 0.0, 0.02)),
+            concurrency=chance.choice((1, 20)),
+        ),
+        route_refresh_ms=chance.choice((2_000, 5_000)),
+        stock_chance=1.0,
+        persist_ms=chance.choice((500, 1_000)),
+    )

@@ -1,0 +1,167 @@
+"""The simulation: one seed, from an empty disk to a verdict.
+
+set up ─► load and faults ─► everything works again ─► settled? ─► the end: every broker dies and recovers
+"""
+
+import logging
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from libramq.testing.cluster import Cluster
+from libramq.testing.faults import Faults
+from libramq.testing.history import Violation
+from libramq.testing.invariants import INVARIANTS
+from libramq.testing.scenario import Scenario, draw_scenario
+from libramq.testing.world import World
+
+#: How far apart the looks at the cluster are.
+STEP_MS: Final = 100
+#: Topics and routes are there by then; members come.
+SET_UP_MS: Final = 300
+#: Whatever invariants allow is over by then.
+SETTLED_MS_MAX: Final = 120_000
+RAISED: Final = "nothing raises"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What came of a seed. checksum: of the log and of every byte sent."""
+
+    seed: int
+    checksum: str
+    violation: Violation | None
+    lines: tuple[str, ...]
+    stored: int
+    handled: int
+    duplicates: int
+    virtual_ms: int
+    frames: int
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether every invariant held."""
+        return self.violation is None
+
+
+class _Raised(logging.Handler):
+    """The errors with a traceback that were logged: what processors raise ends there, not here."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, OSError):
+            self.texts.append(f"{record.getMessage()}: {''.join(traceback.format_exception(error))}")
+
+
+class Simulation:
+    """One run."""
+
+    def __init__(self, seed: int, *, steps: int | None = None, scenario: Scenario | None = None) -> None:
+        self.scenario = scenario or draw_scenario(seed)
+        self.world = World(seed)
+        self._steps = steps
+        self.cluster = Cluster(
+            self.world, broker_count=self.scenario.broker_count, is_sync=self.scenario.is_sync
+        )
+        self.invariants = [invariant(self.cluster) for invariant in INVARIANTS]
+        self.world.history.watchers += self.invariants
+        self._raised = _Raised()
+
+    def run(self) -> Report:
+        """Run it to the end, or to the first invariant that is broken."""
+        violation = None
+        with _logged_to(self._raised):
+            try:
+                self._live()
+            except Violation as found:
+                violation = found
+            except Exception as error:
+                violation = Violation(RAISED, "".join(traceback.format_exception(error)))
+        world = self.world
+        return Report(
+            seed=world.seed,
+            checksum=f"{world.history.checksum:08x}{world.network.checksum:08x}",
+            violation=violation,
+            lines=tuple(world.history.lines),
+            stored=world.history.stored_count,
+            handled=world.history.handled_count,
+            duplicates=sum(getattr(invariant, "count", 0) for invariant in self.invariants),
+            virtual_ms=world.time.elapsed_ms,
+            frames=world.network.frame_count,
+        )
+
+    def _live(self) -> None:
+        scenario, cluster, time = self.scenario, self.cluster, self.world.time
+        begin_ms = time.now_ms
+        for topic, queues in scenario.topics.items():
+            cluster.set_queues(topic, queues)
+        self._advance_to(begin_ms + SET_UP_MS)
+        for topic in scenario.topics:
+            cluster.produce(topic, interval_ms=scenario.producer_interval_ms, body_bytes=scenario.body_bytes)
+        for plan, count in zip(scenario.groups, scenario.members, strict=True):
+            for _ in range(count * len(plan.topics)):
+                cluster.join(plan)
+        faults = Faults(self.world, cluster, scenario.groups)
+        for at_ms, name in scenario.actions[: self._steps]:
+            time.at(begin_ms + at_ms, partial(faults.happen, name))
+        self._advance_to(begin_ms + scenario.duration_ms)
+        faults.end()
+        for producer in cluster.producers:
+            producer.stop()
+        self._settle()
+        for invariant in self.invariants:
+            invariant.finish()
+        self._end()
+
+    def _settle(self) -> None:
+        """Wait until what must come about has, and no longer than it may take."""
+        time = self.world.time
+        healed_ms = time.now_ms
+        while time.now_ms < healed_ms + SETTLED_MS_MAX:
+            self._advance_to(time.now_ms + STEP_MS)
+            unmet = [invariant for invariant in self.invariants if not invariant.is_met()]
+            waits = any(producer.unacknowledged for producer in self.cluster.producers)
+            if not unmet and not waits:
+                return
+            for invariant in unmet:
+                if time.now_ms - healed_ms >= invariant.within_ms:
+                    invariant.finish()
+
+    def _end(self) -> None:
+        """Every broker ends in some way and comes back: does it have everything?"""
+        chance = self.world.stream("end")
+        for broker in self.cluster.brokers.values():
+            chance.choice((broker.kill, broker.cut_power))()
+            broker.start()
+
+    def _advance_to(self, end_ms: int) -> None:
+        time = self.world.time
+        while time.now_ms < end_ms:
+            time.run_until(min(time.now_ms + STEP_MS, end_ms))
+            for invariant in self.invariants:
+                invariant.step()
+            if self._raised.texts:
+                raise Violation(RAISED, self._raised.texts[0])
+
+
+@contextmanager
+def _logged_to(handler: logging.Handler) -> Iterator[None]:
+    """Give what our modules log to a handler, and nobody else."""
+    logger = logging.getLogger("libramq")
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.ERROR)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate

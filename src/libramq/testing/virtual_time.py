@@ -1,0 +1,52 @@
+"""Virtual time: a clock that jumps from one event to the next.
+
+Events that are due at the same millisecond happen in the order in which they were set.
+"""
+
+import heapq
+from collections.abc import Callable
+from typing import Final
+
+#: 2023-11-14: any moment will do, as long as it is the same in every run.
+WALL_START_MS: Final = 1_700_000_000_000
+#: Not zero: a time of nought means "never" in places.
+MONOTONIC_START_MS: Final = 1_000_000
+
+Action = Callable[[], None]
+
+
+class VirtualTime:
+    """A `Clock`, and what is to happen when."""
+
+    def __init__(self) -> None:
+        self.now_ms = MONOTONIC_START_MS
+        self._events: list[tuple[int, int, Action]] = []
+        self._sequence = 0
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since a fixed moment."""
+        return self.now_ms
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return self.now_ms - MONOTONIC_START_MS + WALL_START_MS
+
+    @property
+    def elapsed_ms(self) -> int:
+        """Milliseconds since the simulation began."""
+        return self.now_ms - MONOTONIC_START_MS
+
+    def at(self, due_ms: int, action: Action) -> None:
+        """Have something happen at a (monotonic) time; now, when that is over."""
+        self._sequence += 1
+        heapq.heappush(self._events, (max(due_ms, self.now_ms), self._sequence, action))
+
+    def run_until(self, end_ms: int) -> int:
+        """Let everything happen up to a time; how many events there were."""
+        events, count = self._events, 0
+        while events and events[0][0] <= end_ms:
+            self.now_ms, _, action = heapq.heappop(events)
+            action()
+            count += 1
+        self.now_ms = max(self.now_ms, end_ms)
+        return count

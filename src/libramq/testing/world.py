@@ -1,0 +1,24 @@
+"""The world: what everybody in a simulation shares. All randomness comes from one seed.
+
+Each part draws from a stream of its own, so that a change in one does not shake the others.
+"""
+
+import random
+
+from libramq.testing.history import History
+from libramq.testing.network import Network
+from libramq.testing.virtual_time import VirtualTime
+
+
+class World:
+    """Time, network, history and chance."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.time = VirtualTime()
+        self.network = Network(self.stream("network"))
+        self.history = History(self.time)
+
+    def stream(self, name: str) -> random.Random:
+        """A source of random numbers for one part, the same for the same seed."""
+        return random.Random(f"{self.seed}/{name}")

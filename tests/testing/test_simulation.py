@@ -1,0 +1,39 @@
+"""Simulated clusters: whatever a seed does to one, every invariant holds."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from libramq.testing.simulation import Simulation
+
+SEEDS_A_TEST = 20
+SEEDS = 200
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, SEEDS_A_TEST))
+def test_every_invariant_holds(first: int):
+    for seed in range(first, first + SEEDS_A_TEST):
+        report = Simulation(seed).run()
+        assert report.is_ok, f"seed {seed}: {report.violation}\n" + "\n".join(report.lines)
+
+
+def test_one_seed_is_one_history_in_any_process():
+    """Whatever order the hashes of texts give to sets."""
+    program = (
+        "from libramq.testing.simulation import Simulation\n"
+        "print(*(Simulation(seed).run().checksum for seed in range(6)))"
+    )
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert outputs[0] == outputs[1]
+    assert outputs[0].split() == [Simulation(seed).run().checksum for seed in range(6)]
