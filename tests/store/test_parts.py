@@ -60,7 +60,7 @@ def test_what_lies_behind_the_end_is_zero_afterwards(tmp_path: Path):
     assert segments.starts == [0, 100]
     assert segments.read(100, 100) == b"x" * 30 + bytes(70)
     again = Segments(LocalFileSystem(), files, tmp_path / "run", 100)
-    again.load()
+    again.load(clean=True)
     assert again.starts == [0, 100]
     segments.zero_after(100)
     assert segments.read(100, 100) == bytes(100)

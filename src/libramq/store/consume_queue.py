@@ -141,7 +141,7 @@ class ConsumeQueue:
 
     def load(self, *, clean: bool) -> None:
         """Find the units in the files: everything up to the first that is none."""
-        self.segments.load()
+        self.segments.load(clean=clean)
         if not self.segments.starts:
             return
         end = self._end_after_clean_stop() if clean else self._end_after_kill()

@@ -111,7 +111,7 @@ class Flusher:
             checkpoint = self.checkpoint._replace(
                 commit_log_timestamp_ms=store_timestamp_ms, consume_queue_timestamp_ms=store_timestamp_ms
             )
-        if not paths and checkpoint in (None, self.checkpoint):
+        if not paths and not directories and checkpoint in (None, self.checkpoint):
             return None
         return FlushPlan(
             paths=tuple(paths),

@@ -86,7 +86,7 @@ class MessageStore:
             clean = not filesystem.exists(abort)
             filesystem.replace_text(abort, str(self._process_id), backup=False)
             checkpoint = self._flusher.load_checkpoint()
-            self._log.segments.load()
+            self._log.segments.load(clean=clean)
             self._queues.load(clean=clean)
             self.recovery = recover(self._log, self._queues, checkpoint, clean=clean)
             self._last_store_timestamp_ms = self.recovery.last_store_timestamp_ms

@@ -48,7 +48,7 @@ class Segments:
         """Where the last file ends."""
         return self.starts[-1] + self.file_size if self.starts else 0
 
-    def load(self) -> None:
+    def load(self, *, clean: bool) -> None:
         """Find the files; StoreCorrupt where they cannot be one run."""
         starts: list[int] = []
         found = self._filesystem.listdir(self.directory)
@@ -60,7 +60,9 @@ class Segments:
             if size == 0 and name == names[-1]:  # The process ended between creating and sizing it.
                 self._filesystem.unlink(path)
                 continue
-            if size != self.file_size:
+            if size < self.file_size and not clean:  # The end came while its size was set.
+                self._give_size(path)
+            elif size != self.file_size:
                 raise StoreCorrupt(
                     f"{path} has {size} bytes instead of {self.file_size}; was its configured size changed?"
                 )
@@ -68,6 +70,8 @@ class Segments:
                 raise StoreCorrupt(f"{path} does not follow the file before it; one is missing")
             starts.append(start)
         self.starts = starts
+        # Who was killed may have made files without having synced their names.
+        self._has_new_names = bool(starts) and not clean
 
     def path(self, start: int) -> Path:
         """The file that begins at an offset."""
@@ -100,12 +104,7 @@ class Segments:
         assert not self.starts or start == self.end, (start, self.starts)
         if not self.starts:
             self._filesystem.makedirs(self.directory)
-        path = self.path(start)
-        file = self._filesystem.open(path, write=True, create=True)
-        try:
-            self._filesystem.truncate(file, self.file_size)
-        finally:
-            self._filesystem.close(file)
+        self._give_size(self.path(start))
         self._has_new_names = True
         self.starts.append(start)
 
@@ -165,6 +164,13 @@ class Segments:
     def modified_ms(self, start: int) -> int:
         """When the file that begins at `start` was last written."""
         return self._filesystem.modified_ms(self.path(start))
+
+    def _give_size(self, path: Path) -> None:
+        file = self._filesystem.open(path, write=True, create=True)
+        try:
+            self._filesystem.truncate(file, self.file_size)
+        finally:
+            self._filesystem.close(file)
 
     def _remove(self, start: int) -> None:
         path = self.path(start)

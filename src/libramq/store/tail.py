@@ -1,8 +1,11 @@
 """The tail: the newest bytes of the commit log, in memory.
 
 A ring: the byte at physical offset p lies at p modulo the capacity. Consumers that keep up read from here
-without a system call. It holds one unbroken stretch that ends where the log ends.
+without a system call. It holds one unbroken stretch that ends where the log ends. Its memory is the kernel's to
+give when it is first written: a broker that stores little has little.
 """
+
+import mmap
 
 
 class Tail:
@@ -10,7 +13,7 @@ class Tail:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._ring = bytearray(capacity)
+        self._ring = mmap.mmap(-1, capacity)
         self._start = 0
         self._end = 0
 
@@ -54,5 +57,5 @@ class Tail:
         at = offset % self._capacity
         room = self._capacity - at
         if size <= room:
-            return bytes(memoryview(self._ring)[at : at + size])
-        return bytes(self._ring[at:]) + bytes(self._ring[: size - room])
+            return self._ring[at : at + size]
+        return self._ring[at:] + self._ring[: size - room]

@@ -1,0 +1,78 @@
+"""The store on a disk that loses power: what it called durable is there, whatever else is not."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from libramq.store import MessageStore, StoreConfig
+from libramq.testing.disk import MemoryDisk
+from libramq.testing.process import PowerCut
+from libramq.testing.virtual_time import VirtualTime
+from tests.store.stores import bodies, flush, kill, message
+
+
+def open_on(disk: MemoryDisk) -> MessageStore:
+    config = StoreConfig(
+        root=Path("/store"),
+        mapped_file_size_commit_log=4096,
+        mapped_file_size_consume_queue=200,
+        tail_bytes=4096,
+    )
+    store = MessageStore(config, disk, VirtualTime())
+    store.open()
+    return store
+
+
+def append(store: MessageStore, *texts: str) -> None:
+    for text in texts:
+        assert store.append_batch([message(text)])[0].is_ok
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_names_of_files_that_a_killed_process_made_are_synced_by_the_next(seed: int):
+    disk = MemoryDisk(VirtualTime(), random.Random(seed))
+    store = open_on(disk)
+    append(store, "first")
+    kill(store)
+    disk.process_died()
+    store = open_on(disk)
+    append(store, "second")
+    flush(store)
+    disk.power_cut()
+    assert bodies(open_on(disk)) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_queue_file_whose_size_was_lost_is_filled_from_the_log(seed: int):
+    disk = MemoryDisk(VirtualTime(), random.Random(seed))
+    store = open_on(disk)
+    texts = [f"{number:02}" for number in range(25)]  # Three queue files.
+    append(store, *texts)
+    store._queues.write_out()
+    for path in store._log.segments.paths_between(0, store._log.end):
+        disk.fsync(disk.open(path))
+    for directory in store._log.segments.take_new_directories():
+        disk.sync_directory(directory)
+    disk.power_cut()
+    assert bodies(open_on(disk)) == [text.encode() for text in texts]
+
+
+def test_a_recovery_that_is_cut_off_anywhere_can_be_made_again():
+    """Between two calls of the disk: by a kill, and by the power."""
+    for is_power in (False, True):
+        for calls in range(1, 200):
+            disk = MemoryDisk(VirtualTime(), random.Random(calls))
+            store = open_on(disk)
+            append(store, *(f"{number:02}" for number in range(25)))
+            flush(store)
+            disk.process_died()
+            disk.cut_power_after(calls)
+            try:
+                open_on(disk)
+            except PowerCut:
+                disk.power_cut() if is_power else disk.process_died()
+                assert len(bodies(open_on(disk))) == 25, (is_power, calls)
+            else:
+                break
+        assert calls > 50
