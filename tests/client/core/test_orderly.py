@@ -379,3 +379,12 @@ def test_a_retry_topic_without_a_route_is_made_by_the_messages_own_broker():
     talk.handled((talk.deliveries()[0], Outcome.LATER))
     (copy,) = talk.of(fx.SendCopy)
     assert (copy.queue, copy.address) == (q(0, topic=RETRY), "a:1")
+
+
+def test_a_lock_is_given_back_where_it_was_taken():
+    """The name server has forgotten the broker for a moment; the lock would keep the queue for a minute."""
+    talk = InOrder().owning(1, 0)
+    talk.routes(T=route(1, brokers=("b",)))
+    talk.heartbeat("b:1")
+    talk.members("me", address="b:1")
+    assert talk.of(fx.UnlockQueues) == [fx.UnlockQueues("a:1", (q(0),))]

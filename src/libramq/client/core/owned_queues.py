@@ -150,7 +150,7 @@ class OwnedQueues:
         found: list[fx.Effect] = []
         for owned in self._table.each():
             found += self._unlock(owned)
-            owned.is_locked, owned.is_in_doubt, owned.lock_asked = True, False, False
+            owned.is_locked, owned.is_in_doubt, owned.lock_asked_at = True, False, ""
         return found
 
     def forget_claims(self, now_ms: int) -> None:
@@ -335,8 +335,7 @@ class OwnedQueues:
         return found
 
     def _unlock(self, owned: ProcessQueue) -> list[fx.Effect]:
-        address = self._routes.master(owned.queue.broker_name)
-        return [fx.UnlockQueues(address, (owned.queue,))] if owned.lock_asked and address else []
+        return [fx.UnlockQueues(owned.lock_asked_at, (owned.queue,))] if owned.lock_asked_at else []
 
     def _remove(self, owned: ProcessQueue) -> None:
         self._table.remove(owned)

@@ -61,7 +61,7 @@ class Delivery:
         owned = self.process_queue
         self.began_ms = owned.lease.monotonic_ms()
         self.started = True
-        return not (owned.dropped or owned.paused) and owned.lease.holds()
+        return not (owned.dropped or owned.paused) and owned.lease.holds_at(self.began_ms)
 
 
 class ProcessQueue:
@@ -103,7 +103,7 @@ class ProcessQueue:
         self.suspended = False
         self.is_locked = True
         self.is_in_doubt = False
-        self.lock_asked = False
+        self.lock_asked_at = ""  # The address; no longer in the routes, perhaps, when it is given back.
         self.lock_tries = 0
         self.locked_until_ms = 0
         self._messages: dict[int, MessageExt] = {}

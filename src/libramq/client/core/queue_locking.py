@@ -107,7 +107,7 @@ class QueueLocking:
             if address is None:
                 self.retry(owned, now_ms, LOCK_FAILED_MS)
             else:
-                owned.lock_asked = True
+                owned.lock_asked_at = address
                 by_address.setdefault(address, []).append((queue, generation))
         self._wanted.clear()
         return [fx.LockQueues(address, tuple(asked), now_ms) for address, asked in by_address.items()]
