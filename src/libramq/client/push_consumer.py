@@ -56,7 +56,7 @@ class PushConsumer:
     """A member of a consumer group.
 
     consume_from: where a group begins that is new to a queue; consume_timestamp_ms for TIMESTAMP.
-    strategy: the name of a load balancing strategy or what strategy_named made, the same in all members. None:
+    strategy: a load balancing strategy, by name or as strategy_named made it, the same in all members. None:
     members that allocate for themselves go by AVG, and a coordinator, which knows names only, goes by
     balanced_sticky.
     Where brokers have coordinators (LibraMQ's), the group is coordinated: each queue has one owner at any

@@ -223,6 +223,24 @@ def test_a_pull_that_is_fenced_after_our_opening_was_answered_goes_out_again():
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
 
 
+def test_a_coordinator_that_is_behind_does_not_cost_us_our_queues():
+    """It was away and does not know that another has granted since; unless the fence has forgotten, too."""
+    talk = Member().member()
+    talk.polled(assigned(q(0), epoch=9))
+    (request,) = talk.of(fx.OpenQueue)
+    (pull,) = talk.opened(request, 0)
+    talk.polled(assigned(q(0), epoch=3))
+    assert talk.of(fx.OpenQueue) == []
+    assert talk.held() == {q(0): 9}
+    talk.pull_failed(pull, NOT_YET_GRANTED)
+    assert [each.claim.epoch for each in talk.of(fx.OpenQueue)] == [9]
+    talk.polled(assigned(q(0), epoch=4))
+    (request,) = talk.of(fx.OpenQueue)
+    assert request.claim.epoch == 4
+    (pull,) = talk.opened(request, 0)
+    assert pull.claim.epoch == 4
+
+
 @pytest.mark.parametrize("committed", [5, None])
 def test_where_the_group_is_elsewhere_the_queue_begins_anew(committed):
     """Somebody else has read on, or the offset was taken away: what is prefetched is of no use."""

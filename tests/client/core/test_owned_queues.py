@@ -169,6 +169,18 @@ def test_a_pull_that_failed_is_repeated_after_its_delay(error, delay_ms):
     assert (pull.queue, pull.offset) == (q(0), 7)
 
 
+def test_a_broker_that_answers_again_is_pulled_from_at_once():
+    """It has restarted: its heartbeat goes through before the second is over."""
+    talk = Conversation().pulling(offset=7)
+    talk.lost()
+    talk.pulled(q(0), ConnectionLost("x"))
+    talk.at(100)
+    assert len(talk.of(fx.SendHeartbeat)) == 1
+    talk.heartbeat()
+    assert [pull.offset for pull in talk.of(fx.Pull)] == [7]
+    assert [each for each in talk.at(1_099) if isinstance(each, fx.Pull)] == []
+
+
 @pytest.mark.parametrize("code", [24, 25])
 def test_a_broker_that_does_not_know_our_subscription_is_told(code):
     """It restarted, or the pull overtook the heartbeat."""

@@ -24,7 +24,11 @@ class Lease:
 
     def holds(self) -> bool:
         """Whether handlers may begin and offsets be committed."""
-        return self._until_ms == FOREVER or self.monotonic_ms() < self._until_ms
+        return self.holds_at(self.monotonic_ms())
+
+    def holds_at(self, now_ms: int) -> bool:
+        """The same, at a time that was just looked at."""
+        return now_ms < self._until_ms
 
     def renew(self, until_ms: int) -> None:
         """The coordinator has answered."""

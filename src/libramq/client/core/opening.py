@@ -44,7 +44,7 @@ class Opening:
         if owned.dropped:
             owned.granted, owned.wanted_again = claim, True
             return []
-        if owned.granted == claim:
+        if owned.granted == claim or _is_behind(claim, owned):
             return []
         owned.granted, owned.open_tries = claim, 0
         found = self._owned_queues.announce(owned)
@@ -109,3 +109,14 @@ class Opening:
             return known is None
         ours = self._offsets.read(owned.queue)
         return (known or 0) <= committed <= (owned.start_offset if ours is None else ours)
+
+
+def _is_behind(claim: Claim, owned: ProcessQueue) -> bool:
+    """Whether a coordinator does not know yet what the fence has opened for us: it will learn of it."""
+    opened = owned.opened
+    return (
+        opened is not None
+        and opened == owned.granted
+        and claim.member == opened.member
+        and claim.epoch < opened.epoch
+    )

@@ -85,6 +85,7 @@ class ProcessQueue:
         self.pull_due_ms = now_ms
         self.is_pulling = False
         self.is_throttled = False
+        self.has_failed = False
         self.wanted_again = False
         self.deliveries: set[Delivery] = set()
         self.sending_back = 0

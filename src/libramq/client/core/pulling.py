@@ -91,6 +91,14 @@ class Pulling:
         """A handler is done: a queue that held too much may hold little enough now."""
         return self.pull(owned, now_ms) if owned.is_throttled else []
 
+    def reachable(self, address: str, now_ms: int) -> list[fx.Effect]:
+        """A broker answers again: what failed at it need not wait for its next time."""
+        found: list[fx.Effect] = []
+        for owned in self._table.each():
+            if owned.has_failed and self._routes.reader(owned.queue.broker_name, owned.broker_id) == address:
+                found += self.pull(owned, now_ms)
+        return found
+
     def go_on(self, owned: ProcessQueue, now_ms: int) -> list[fx.Effect]:
         """Handlers may begin again, and pulls go out."""
         return self._delivering.resume(owned) + self.pull(owned, now_ms)
@@ -141,7 +149,7 @@ class Pulling:
         if address is None:
             self._later(owned, now_ms, PULL_FAILED_MS)
             return []
-        owned.is_pulling = True
+        owned.is_pulling, owned.has_failed = True, False
         count_max = self._settings.pull_batch_size
         if owned.catch_up is not None:
             count_max = min(count_max, owned.catch_up.portion)
@@ -166,7 +174,7 @@ class Pulling:
             self._later(owned, now_ms, NOT_SUBSCRIBED_YET_MS)
         else:
             log.warning("pull failed", queue=str(owned.queue), reason=str(error))
-            owned.broker_id = 0
+            owned.broker_id, owned.has_failed = 0, True
             self._later(owned, now_ms, PULL_FAILED_MS)
         return []
 

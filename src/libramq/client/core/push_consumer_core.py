@@ -174,7 +174,7 @@ class PushConsumerCore:
             return []
         if not self._contacts.answered(address, now_ms, ok=ok, offers=offers):
             return []
-        effects = self._coordination.look(now_ms)
+        effects = self._coordination.look(now_ms) + self._pulling.reachable(address, now_ms)
         self._locking.confirm(address)
         return self._settled(effects + self._rebalance(now_ms), now_ms)
 
