@@ -99,3 +99,17 @@ def test_who_has_looked_too_early_is_told_to_look_again() -> None:
     assert group.due(now_ms=12_000) == []
     group.again("stranger", now_ms=12_000, wait_ms=0)
     assert group.is_current
+
+
+def test_it_knows_since_when_all_have_looked() -> None:
+    group = herd("alice", "bob")
+    group.fetched("alice", now_ms=10_300)
+    assert group.due(now_ms=10_350) == []
+    assert group.looked_at_ms is None
+    group.fetched("bob", now_ms=10_400)
+    group.due(now_ms=10_450)
+    assert group.looked_at_ms == 10_450
+    group.changed(["alice"], now_ms=11_000)
+    assert group.looked_at_ms is None
+    group.due(now_ms=11_001 + HERD_MS_MAX)
+    assert group.looked_at_ms is None

@@ -6,7 +6,14 @@ from itertools import permutations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libramq.groups.rebalance import IDLE_MS_MAX, QUIET_MS, SETTLE_MS_MAX, GroupRebalance, minimum_moves
+from libramq.groups.rebalance import (
+    IDLE_MS_MAX,
+    QUIET_MS,
+    READING_MS_MAX,
+    SETTLE_MS_MAX,
+    GroupRebalance,
+    minimum_moves,
+)
 from libramq.groups.rebalance_event import (
     EVENT_BYTES_MAX,
     QueueMove,
@@ -426,3 +433,28 @@ def test_messages_of_different_seconds_are_not_one_peak():
         group.deliver("bob", 2, 32 * pull + 32)
         group.now_ms += 1_000
     assert group.settled().peak_catch_up_rate == 32
+
+
+def test_members_that_take_a_queue_from_each_other_read_it_both():
+    """Both pull queue 2 in turn: one move may be late, the second taking means two."""
+    group = steady("alice", "bob")
+    since_ms = group.now_ms
+    for who in ("alice", "bob"):
+        assert group.rebalance.read_by_two(since_ms=since_ms, now_ms=group.now_ms) == []
+        group.now_ms += 15_000
+        group.pull(who, 2)
+    assert group.rebalance.read_by_two(since_ms=since_ms, now_ms=group.now_ms) == [Q[2]]
+    assert group.rebalance.read_by_two(since_ms=since_ms + 15_000, now_ms=group.now_ms) == []
+    later_ms = group.now_ms + READING_MS_MAX
+    assert group.rebalance.read_by_two(since_ms=since_ms, now_ms=later_ms) == []
+    group.leave("alice")
+    assert group.rebalance.read_by_two(since_ms=since_ms, now_ms=group.now_ms) == []
+
+
+def test_queues_that_nobody_reads_once_all_is_settled():
+    group = steady("alice", "bob")
+    assert group.rebalance.read_by_none(Q) == []
+    group.leave("bob")
+    assert group.rebalance.read_by_none(Q) == []
+    group.settle(SETTLE_MS_MAX)
+    assert group.rebalance.read_by_none(Q) == Q[2:]

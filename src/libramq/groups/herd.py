@@ -38,6 +38,7 @@ class Herd(Generic[P]):
 
     def __init__(self) -> None:
         self._changed_at_ms: int | None = None
+        self._looked_at_ms: int | None = None
         self._sheep: dict[P, _Sheep] = {}
 
     @property
@@ -45,12 +46,17 @@ class Herd(Generic[P]):
         """Whether nobody need be told again."""
         return self._changed_at_ms is None
 
+    @property
+    def looked_at_ms(self) -> int | None:
+        """Since when all members know the latest change; None while some do not, or never looked."""
+        return self._looked_at_ms
+
     def changed(self, members: Collection[P], *, now_ms: int, wait_ms: int = 0) -> list[P]:
         """The group changed: whom to tell now; in a large group, who was told just now is told later.
 
         wait_ms: tell nobody before that, by `due`; at most REPEAT_MS.
         """
-        self._changed_at_ms = now_ms
+        self._changed_at_ms, self._looked_at_ms = now_ms, None
         is_large = len(members) > TOLD_AT_ONCE_MAX
         known, told = self._sheep, []
         self._sheep = {}
@@ -77,7 +83,7 @@ class Herd(Generic[P]):
         if sheep is not None:
             sheep.is_current = False
             sheep.told_at_ms = now_ms - REPEAT_MS + min(wait_ms, REPEAT_MS)
-            self._changed_at_ms = now_ms
+            self._changed_at_ms, self._looked_at_ms = now_ms, None
 
     def fetched(self, member: P, *, now_ms: int) -> None:
         """A member looks at the list."""
@@ -94,6 +100,7 @@ class Herd(Generic[P]):
         stragglers = {member: sheep for member, sheep in self._sheep.items() if not sheep.is_current}
         if not stragglers or now_ms - self._changed_at_ms > HERD_MS_MAX:
             self._changed_at_ms = None
+            self._looked_at_ms = None if stragglers else now_ms
             return []
         told = [member for member, sheep in stragglers.items() if now_ms - sheep.told_at_ms >= REPEAT_MS]
         for member in told:

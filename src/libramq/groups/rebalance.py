@@ -5,7 +5,7 @@ it. A rebalance has settled when every queue has an owner that is a member, no m
 not, and nothing has moved for a while.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -29,6 +29,9 @@ QUIET_MS: Final = 1_000
 #: Ours: one of the Java client's 20 s rounds and some. Members that have no queue here by then have theirs at
 #: other brokers, or nobody gives them any.
 IDLE_MS_MAX: Final = 25_000
+#: Ours: two of the Java client's long polls (brokerSuspendMaxTimeMillis) and some: who reads a queue has
+#: asked for more by then.
+READING_MS_MAX: Final = 40_000
 #: Ours: three of the Java client's 20 s rounds; what has not settled by then is reported as it is.
 SETTLE_MS_MAX: Final = 60_000
 
@@ -72,6 +75,7 @@ class GroupRebalance:
         self._members: list[str] = []
         self._owners: dict[MessageQueue, Owner] = {}
         self._unsettled: Unsettled | None = None
+        self._taken_at_ms: dict[MessageQueue, deque[int]] = {}
 
     @property
     def is_settled(self) -> bool:
@@ -97,6 +101,7 @@ class GroupRebalance:
         epoch: the group's, where it has a coordinator; else changes are counted.
         """
         self._members = sorted(set(members))
+        self._taken_at_ms.clear()
         self._epoch = epoch if epoch is not None else self._epoch + 1
         if self._unsettled is None:
             owners = {queue: owner.client_id for queue, owner in self._owners.items()}
@@ -123,6 +128,7 @@ class GroupRebalance:
             owner.read_at_ms = now_ms
             owner.is_waiting = True
             return
+        self._taken_at_ms.setdefault(queue, deque(maxlen=2)).append(now_ms)
         if self._unsettled is not None:
             self._unsettled.changed_at_ms = now_ms
             self._unsettled.moves[queue] = self._move(queue, owner, client_id, offset, now_ms)
@@ -161,6 +167,23 @@ class GroupRebalance:
             return []
         self._owners = {queue: self._owners[queue] for queue in owners}
         return self._settled(unsettled, loads, unowned, now_ms)
+
+    def read_by_two(self, *, since_ms: int, now_ms: int) -> list[MessageQueue]:
+        """Queues that members take from each other, again and again after a moment."""
+        return sorted(
+            queue
+            for queue, taken_at_ms in self._taken_at_ms.items()
+            if len(taken_at_ms) == 2
+            and taken_at_ms[0] > since_ms
+            and taken_at_ms[1] > now_ms - READING_MS_MAX
+        )
+
+    def read_by_none(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Which of these queues no member reads; none while a rebalance is under way."""
+        if self._unsettled is not None:
+            return []
+        owned = {queue for queue, owner in self._owners.items() if owner.client_id in self._members}
+        return [queue for queue in queues if queue not in owned]
 
     def _settled(
         self, unsettled: Unsettled, loads: Counter[str], unowned: int, now_ms: int
