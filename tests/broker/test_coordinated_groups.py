@@ -61,10 +61,11 @@ class Client:
         self._take(reply)
         return self
 
-    def poll(self) -> "Client":
+    def poll(self, *, duplicates: int = 0) -> "Client":
         """Say what we hold; `news` has the answer."""
         header = h.GroupPollHeader(consumer_group="G", lb_member=self.member or "", lb_epoch=self.epoch)
-        self._poll = self.talk.command(R.GROUP_POLL, header, GroupPollBody(held=list(self.held.values())))
+        body = GroupPollBody(held=list(self.held.values()), duplicates=duplicates)
+        self._poll = self.talk.command(R.GROUP_POLL, header, body)
         self.talk.give(self.peer, self._poll)
         return self
 
@@ -520,6 +521,21 @@ def test_each_change_is_recorded_once_under_the_groups_epoch(talk):
     assert started[1].epoch == bob.epoch
     settled = events(talk)[-1]
     assert (settled.kind, settled.loads) == ("settled", {"alice": 2, "bob": 2})
+
+
+def test_what_members_saw_again_is_in_the_sum(talk):
+    alice, bob = alone(talk), Client(talk, "bob").join().poll()
+    talk.advance(COLLECT_MS)
+    alice.news()
+    alice.poll(duplicates=3)
+    alice.release()
+    bob.news()
+    for member in (alice, bob):
+        for queue_id in member.open_all():
+            member.pull(queue_id)
+    talk.advance(2_000)
+    settled = events(talk)[-1]
+    assert (settled.kind, settled.duplicates_reported) == ("settled", 3)
 
 
 def test_many_who_join_together_are_one_rebalance(talk):
