@@ -12,6 +12,7 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.coordination import Coordination
 from libramq.broker.event_log import EventLog
+from libramq.broker.group_health import GroupHealth
 from libramq.broker.offset_commits import OffsetCommits
 from libramq.broker.processor.pull_message import Pull
 from libramq.broker.runtime_info import RuntimeInfo
@@ -105,6 +106,7 @@ class Broker:
         )
         self.consumers.stock_changed = self.coordination.stock_changed
         self.topics.observe(self.coordination.topic_changed)
+        self.health = GroupHealth(self.consumers, self.coordination.queues, clock)
         self.held: HeldPulls[Pull] = HeldPulls()
         loaded = self._schedule_file.load(ScheduleFile)
         self.schedule = DelaySchedule(
@@ -184,6 +186,7 @@ class Broker:
         notify = self.consumers.expire(wall_ms=wall_ms, monotonic_ms=monotonic_ms)
         self.producers.remove_silent(monotonic_ms)
         self.consumers.settle(now_ms=wall_ms)
+        self.health.tick()
         self.runtime.sample(monotonic_ms)
         return Reply(notify=notify)
 

@@ -69,6 +69,10 @@ class ConsumerClients:
         """The group, if a member is connected."""
         return self._groups.get(name)
 
+    def groups(self) -> Iterable[ConsumerGroup[Peer]]:
+        """All groups with connected members."""
+        return self._groups
+
     def is_member(self, peer: Peer) -> bool:
         """Whether a connection is a member of any group."""
         return self._groups.group_count(peer) > 0
@@ -200,7 +204,7 @@ class ConsumerClients:
         notify: list[Notify] = []
         for name in sorted(self._straggling):
             herd = self._herds[name]
-            if not self._allocates(name):
+            if not self.allocates(name):
                 self._straggling.discard(name)
                 continue
             notify += _notifications(name, herd.due(now_ms=now_ms))
@@ -237,6 +241,20 @@ class ConsumerClients:
                 self._record(event)
             if rebalance.is_forgettable and group is None:
                 del self._rebalances[name]
+
+    def looked_at_ms(self, group_name: str) -> int | None:
+        """Since when all members know the group's latest change (monotonic); None while some do not."""
+        herd = self._herds.get(group_name)
+        return herd.looked_at_ms if herd is not None else None
+
+    def read_by_two_and_by_none(
+        self, group: ConsumerGroup[Peer], *, age_ms: int
+    ) -> tuple[list[MessageQueue], list[MessageQueue]]:
+        """The queues here that members took from each other in the last age_ms, and those nobody reads."""
+        now_ms = self._clock.wall_ms()
+        rebalance = self._rebalance(group.name)
+        by_two = rebalance.read_by_two(since_ms=now_ms - age_ms, now_ms=now_ms)
+        return by_two, rebalance.read_by_none(self._queues_of(group))
 
     def _question(self, probe: Probe[Peer]) -> Notify:
         group = self._groups.get(probe.group)
@@ -282,11 +300,11 @@ class ConsumerClients:
         group = self._groups.get(group_name)
         if group is not None and group.message_model == BROADCASTING:
             return
-        if is_stock or self._allocates(group_name):
+        if is_stock or self.allocates(group_name):
             members = group.client_ids if group is not None else []
             self.started(group_name, reason, who, members, now_ms=now_ms)
 
-    def _allocates(self, group_name: str) -> bool:
+    def allocates(self, group_name: str) -> bool:
         """Whether the members of a group allocate for themselves, ours among them."""
         return group_name in self._stock or self._mode(group_name) == MODE_CLIENT
 
@@ -310,7 +328,7 @@ class ConsumerClients:
         config = self._configs.get(group.name)
         if group.message_model == BROADCASTING or not (config and config.notify_consumer_ids_changed_enable):
             return _NONE
-        if not self._allocates(group.name):
+        if not self.allocates(group.name):
             return _NONE
         herd = self._herds.setdefault(group.name, Herd())
         told = herd.changed(group.members, now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms)

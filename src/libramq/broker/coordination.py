@@ -113,6 +113,11 @@ class Coordination:
         if address != self._address:
             raise broker_error(ResponseCode.NOT_COORDINATOR, address)
 
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """All queues of a topic, here and at other brokers, sorted; none where there is no such topic."""
+        elsewhere = self.peers.queues(topic) if self.peers is not None else ()
+        return sorted([*self._topics.queues(topic), *elsewhere])
+
     # Requests of members: answered by `answer`, now or later.
 
     def join(self, request: Request, header: h.GroupJoinHeader, body: bodies.GroupJoinBody) -> None:
@@ -139,8 +144,7 @@ class Coordination:
 
     def topic_changed(self, topic: str) -> None:
         """A topic has other queues, here or at another broker."""
-        elsewhere = self.peers.queues(topic) if self.peers is not None else ()
-        queues = [*self._topics.queues(topic), *elsewhere]
+        queues = self.queues(topic)
         self._perform(self._coordinator.queues_changed(topic, queues, now_ms=self._now_ms()))
 
     def stock_changed(self, group: str, client_ids: Sequence[str]) -> None:

@@ -93,7 +93,7 @@ class Services:
             clients=broker.consumers,
             topics=broker.topics,
             groups=broker.groups,
-            queues=broker.topics.queues,
+            queues=broker.coordination.queues,
         )
         statistics = Statistics(
             broker_name=broker.config.broker_name,
@@ -102,6 +102,7 @@ class Services:
             offsets=broker.offsets,
             consumers=broker.consumers,
             producers=broker.producers,
+            health=broker.health,
         )
         send_back = SendBack(
             store=broker.store,

@@ -145,6 +145,9 @@ class Admin:
             consume_type=first.consume_type,
             message_model=first.message_model,
             consume_from_where=first.consume_from_where,
+            diagnoses=list(
+                {(one.kind, one.about): one for answer in answers for one in answer.diagnoses}.values()
+            ),
         )
 
     async def _ask(self, address: str, call: Call[T]) -> T:

@@ -6,6 +6,7 @@ Upstream: AdminBrokerProcessor.java.
 from collections.abc import Iterable
 
 from libramq.broker.consumer_clients import ConsumerClients
+from libramq.broker.group_health import GroupHealth
 from libramq.broker.offset_commits import OffsetCommits
 from libramq.catalog import TopicTable
 from libramq.codes import ResponseCode
@@ -17,6 +18,7 @@ from libramq.remoting.body.consumers import (
     ClientConnection,
     ConsumerConnection,
     ConsumeStats,
+    GroupDiagnosis,
     OffsetWrapper,
     ProducerConnection,
     TopicOffset,
@@ -49,6 +51,7 @@ class Statistics:
         offsets: OffsetCommits,
         consumers: ConsumerClients,
         producers: ProducerGroups[Peer],
+        health: GroupHealth,
     ) -> None:
         self._broker_name = broker_name
         self._topics = topics
@@ -56,6 +59,7 @@ class Statistics:
         self._offsets = offsets
         self._consumers = consumers
         self._producers = producers
+        self._health = health
 
     def topic_stats(self, request: Request) -> Outcome:
         """The ends of a topic's queues."""
@@ -93,7 +97,7 @@ class Statistics:
         return Reply(body=encode_body(ConsumeStats(offset_table=table)))
 
     def consumer_connections(self, request: Request) -> Outcome:
-        """The connected members of a consumer group."""
+        """The connected members of a consumer group, and what is wrong with it."""
         header = decode_header(request.command, GroupHeader)
         group = self._consumers.group(header.consumer_group)
         if group is None:
@@ -106,6 +110,10 @@ class Statistics:
             consume_type=group.consume_type,
             message_model=group.message_model,
             consume_from_where=group.consume_from_where,
+            diagnoses=[
+                GroupDiagnosis(kind=diagnosis.kind, about=diagnosis.about, text=diagnosis.text)
+                for diagnosis in self._health.of(group.name)
+            ],
         )
         return Reply(body=encode_body(body))
 

@@ -59,14 +59,23 @@ class ClientConnection(Body, frozen=True, kw_only=True):
     version: int
 
 
+class GroupDiagnosis(Body, frozen=True, kw_only=True):
+    """Something that is wrong with a group. about: a client id, or "" for the whole group."""
+
+    kind: str
+    about: str = ""
+    text: str = ""
+
+
 class ConsumerConnection(Body, frozen=True, kw_only=True):
-    """A group's connected members and what they subscribe to."""
+    """A group's connected members and what they subscribe to. diagnoses: ours, which Java passes over."""
 
     connection_set: list[ClientConnection] = []
     subscription_table: dict[str, SubscriptionData] = {}
     consume_type: str | None = None
     message_model: str | None = None
     consume_from_where: str | None = None
+    diagnoses: list[GroupDiagnosis] = []
 
 
 class ProducerConnection(Body, frozen=True, kw_only=True):

@@ -1,0 +1,97 @@
+"""The health of consumer groups: diagnoses of what this broker sees of them, looked for every few seconds.
+
+Groups whose members go by a coordinator are told apart: it assigns by subscription, and its fences see to it
+that a queue has one reader.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from libramq.broker.consumer_clients import ConsumerClients
+from libramq.clock import Clock
+from libramq.groups.consumer_group import ConsumerGroup, Member
+from libramq.groups.diagnosis import Connected, Diagnoses, Diagnosis, GroupSeen, Kind, diagnose
+from libramq.logs import get_logger
+from libramq.message.names import RETRY_PREFIX
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.heartbeat import BROADCASTING
+from libramq.transport.server import Peer
+
+log = get_logger(__name__)
+
+#: Ours: what is wrong with a group stays wrong for minutes.
+LOOK_MS: Final = 5_000
+#: Ours: after its look the Java client waits 500 ms before it pulls, and pulls that were held come to an end.
+SETTLING_MS: Final = 2_000
+#: What another member's subscription does not matter to, and what two readers cannot be.
+_NOT_COORDINATED: Final = frozenset({Kind.STRATEGIES_DIFFER, Kind.SUBSCRIPTIONS_DIFFER})
+
+
+class GroupHealth:
+    """What is wrong with each group now. queues: all queues of a topic, at whichever broker."""
+
+    def __init__(
+        self, clients: ConsumerClients, queues: Callable[[str], Sequence[MessageQueue]], clock: Clock
+    ) -> None:
+        self._clients = clients
+        self._queues = queues
+        self._clock = clock
+        self._diagnoses: dict[str, Diagnoses] = {}
+        self._looked_at_ms: int | None = None
+
+    def of(self, group: str) -> Sequence[Diagnosis]:
+        """What was wrong with a group at the last look."""
+        diagnoses = self._diagnoses.get(group)
+        return diagnoses.current if diagnoses is not None else ()
+
+    def tick(self) -> None:
+        """Look at all groups, if it is time to, and log what is new."""
+        now_ms = self._clock.monotonic_ms()
+        if self._looked_at_ms is not None and now_ms - self._looked_at_ms < LOOK_MS:
+            return
+        self._looked_at_ms = now_ms
+        known, self._diagnoses = self._diagnoses, {}
+        for group in self._clients.groups():
+            if group.message_model == BROADCASTING:
+                continue
+            diagnoses = self._diagnoses[group.name] = known.get(group.name) or Diagnoses()
+            for diagnosis in diagnoses.update(self._diagnose(group, now_ms)):
+                log.warning("group", group=group.name, diagnosis=diagnosis.kind, text=diagnosis.text)
+
+    def _diagnose(self, group: ConsumerGroup[Peer], now_ms: int) -> list[Diagnosis]:
+        by_two, by_none = self._readers(group, now_ms)
+        seen = GroupSeen(
+            connected=[_connected(member) for member in group.members.values()],
+            queue_count=self._queue_count(group),
+            read_by_two=by_two,
+            read_by_none=by_none,
+        )
+        found = diagnose(seen)
+        if not self._clients.allocates(group.name):
+            return [diagnosis for diagnosis in found if diagnosis.kind not in _NOT_COORDINATED]
+        return found
+
+    def _queue_count(self, group: ConsumerGroup[Peer]) -> int:
+        topics = [topic for topic in group.subscriptions if not topic.startswith(RETRY_PREFIX)]
+        return sum(len(self._queues(topic)) for topic in topics)
+
+    def _readers(
+        self, group: ConsumerGroup[Peer], now_ms: int
+    ) -> tuple[Sequence[MessageQueue], Sequence[MessageQueue]]:
+        """The queues that two members read, and those that none does, once all have looked."""
+        looked_at_ms = self._clients.looked_at_ms(group.name)
+        if looked_at_ms is None or now_ms - looked_at_ms < SETTLING_MS:
+            return (), ()
+        age_ms = now_ms - looked_at_ms - SETTLING_MS
+        return self._clients.read_by_two_and_by_none(group, age_ms=age_ms)
+
+
+def _connected(member: Member[Peer]) -> Connected:
+    return Connected(
+        client_id=member.client_id,
+        host=member.peer.address.rpartition(":")[0],
+        joined_at_ms=member.joined_at_ms,
+        heartbeat_at_ms=member.heartbeat_at_ms,
+        heartbeat_gap_ms=min(member.heartbeat_gaps_ms),
+        subscriptions=member.subscriptions,
+    )

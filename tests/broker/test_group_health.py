@@ -1,0 +1,91 @@
+"""What a broker notices about its groups, and to whom it says so."""
+
+from libramq.broker.group_health import LOOK_MS, SETTLING_MS
+from libramq.codes import RequestCode as R
+from libramq.groups.diagnosis import Kind
+from libramq.groups.herd import ROUND_GAP_MS
+from libramq.remoting import fastjson
+from libramq.remoting import headers as h
+from libramq.remoting.body.codec import decode_body
+from libramq.remoting.body.consumers import ConsumerConnection
+from libramq.rpc.outcome import Reply
+from tests.broker.brokers import Conversation, subscription
+from tests.fakes import FakePeer
+
+
+def kinds(talk: Conversation) -> list[tuple[str, str]]:
+    """As libra groups asks; the tick before it is the next that looks."""
+    talk.advance(LOOK_MS)
+    reply = talk.ask(FakePeer(), R.GET_CONSUMER_CONNECTION_LIST, h.GroupHeader(consumer_group="G"))
+    return [(one.kind, one.about) for one in decode_body(reply.body, ConsumerConnection).diagnoses]
+
+
+def join(talk: Conversation, *client_ids: str, **fields: object) -> list[FakePeer]:
+    peers = [FakePeer(f"10.0.0.{number}:1000") for number in range(len(client_ids))]
+    for peer, client_id in zip(peers, client_ids, strict=True):
+        talk.beat(peer, client_id, **fields)
+    return peers
+
+
+def test_a_healthy_group(talk):
+    talk.create_topic("T", 4)
+    join(talk, "alice", "bob")
+    assert kinds(talk) == []
+
+
+def test_what_tools_read_has_a_sentence(talk):
+    talk.create_topic("T", 1)
+    join(talk, "alice", "bob")
+    assert kinds(talk) == [(Kind.IDLE_MEMBERS, "")]
+    reply = talk.ask(FakePeer(), R.GET_CONSUMER_CONNECTION_LIST, h.GroupHeader(consumer_group="G"))
+    (told,) = fastjson.loads(reply.body)["diagnoses"]
+    assert told["text"].startswith("2 members share 1 queues")
+
+
+def test_one_client_id_for_two_and_what_becomes_of_it(talk):
+    talk.create_topic("T", 4)
+    first, second = join(talk, "same", "same")
+    assert kinds(talk) == [(Kind.DUPLICATE_CLIENT_IDS, "same")]
+    second.is_open = False
+    talk.endpoint.closed(second)
+    assert kinds(talk) == []
+    assert first.is_open
+
+
+def test_members_with_other_subscriptions(talk):
+    talk.create_topic("T", 4)
+    alice, bob = join(talk, "alice", "bob")
+    talk.beat(bob, "bob", subscriptions=[subscription("T", "a", 2)])
+    assert kinds(talk) == [(Kind.SUBSCRIPTIONS_DIFFER, "")]
+    talk.beat(alice, "alice", subscriptions=[subscription("T", "a", 2)])
+    assert kinds(talk) == []
+
+
+def test_heartbeats_that_are_a_minute_apart(talk, peer):
+    talk.create_topic("T", 4)
+    for _ in range(3):
+        talk.beat(peer, "alice")
+        talk.clock.advance(60_000)
+    assert kinds(talk) == [(Kind.SLOW_HEARTBEATS, "alice")]
+
+
+def test_two_that_read_one_queue_although_they_know_of_each_other(talk):
+    """Both have looked at the list; then both pull queue 0, in turn."""
+    talk.create_topic("T", 2)
+    peers = join(talk, "alice", "bob")
+    talk.clock.advance(ROUND_GAP_MS)
+    for peer in peers:
+        talk.ask(peer, R.GET_CONSUMER_LIST_BY_GROUP, h.GroupHeader(consumer_group="G"))
+    talk.endpoint.notify(Reply(notify=talk.broker.consumers.herd()))
+    talk.advance(SETTLING_MS)
+    talk.pull(peers[0], queue_id=1)
+    for peer in (peers[0], peers[1], peers[0]):
+        talk.clock.advance(1_000)
+        talk.pull(peer, queue_id=0)
+    assert (Kind.STRATEGIES_DIFFER, "") in kinds(talk)
+
+
+def test_who_is_broadcast_to_shares_nothing(talk):
+    talk.create_topic("T", 1)
+    join(talk, "alice", "bob", message_model="BROADCASTING")
+    assert kinds(talk) == []
