@@ -484,6 +484,46 @@ def test_a_restart_in_the_middle_of_a_handover_loses_no_queue(tmp_path):
     talk.close()
 
 
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_after_a_restart_stock_members_have_their_silence_to_come_back(tmp_path, comes_back):
+    talk = Conversation(tmp_path)
+    talk.create_topic("T", 4)
+    alice = alone(talk)
+    talk.beat(FakePeer("10.0.0.9:1"), "java")
+    assert (alice.news(), alice.mode) == (C.SUCCESS, "client")
+    talk.kill()
+    alice.talk = talk = Conversation(tmp_path, clock=talk.clock)
+    alice.held = {}
+    java = FakePeer("10.0.0.9:2")
+    for _ in range(30):
+        alice.beat()
+        alice.poll()
+        if comes_back:
+            talk.beat(java, "java")
+        talk.advance(2_500)
+        alice.news()
+    assert alice.mode == "client"
+    for _ in range(5):
+        alice.poll()
+        talk.advance(COLLECT_MS)
+        alice.news()
+    assert alice.mode == ("client" if comes_back else "epochs")
+    talk.close()
+
+
+def test_a_topic_that_is_deleted_is_taken_from_its_owners(talk):
+    alice = alone(talk)
+    talk.ask(FakePeer(), R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
+    talk.advance(COLLECT_MS)
+    alice.held = {}
+    assert (alice.news(), alice.held) == (C.SUCCESS, {})
+    talk.create_topic("T", 2)
+    alice.poll()
+    talk.advance(COLLECT_MS)
+    assert alice.news() == C.SUCCESS
+    assert alice.open_all() == [0, 1]
+
+
 def test_a_full_disk_opens_nothing_and_grants_nothing(talk):
     alice, bob = alone(talk), Client(talk, "bob").join().poll()
     talk.advance(COLLECT_MS)

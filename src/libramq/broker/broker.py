@@ -134,8 +134,9 @@ class Broker:
         """A connection ended; whom to notify."""
         self.held.remove_owner(peer)
         self.producers.remove_peer(peer)
+        notify = self.consumers.closed(peer, now_ms=self._clock.wall_ms())
         self.coordination.closed(peer)
-        return Reply(notify=self.consumers.closed(peer, now_ms=self._clock.wall_ms()))
+        return Reply(notify=notify)
 
     def answered(self, peer: Peer, answer: Command, monotonic_ms: int) -> None:
         """A client answers a question of ours."""

@@ -19,6 +19,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.groups import coordinator_effect as fx
 from libramq.groups.coordinator import Coordinator
+from libramq.groups.session import SILENCE_MS_MAX
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
@@ -94,6 +95,11 @@ class Coordination:
             restored=tables.group_states,
             must_gather=self._must_gather,
         )
+        # Groups that allocate for themselves, as they were left: their stock members should soon be heard of.
+        self._unheard = dict.fromkeys(
+            name for name, state in tables.group_states.items() if state.mode == bodies.MODE_CLIENT
+        )
+        self._unheard_until_ms = clock.monotonic_ms() + SILENCE_MS_MAX
         self._perform(self._coordinator.grants_for(broker_name))
         for topic in self._coordinator.topics():
             self.topic_changed(topic)
@@ -149,6 +155,7 @@ class Coordination:
 
     def stock_changed(self, group: str, client_ids: Sequence[str]) -> None:
         """Other clients than before, of our own connections, allocate for themselves."""
+        self._unheard.pop(group, None)
         if self.peers is not None:
             self.peers.stock_changed(group, client_ids)
         else:
@@ -184,12 +191,18 @@ class Coordination:
 
     def tick(self, now_ms: int) -> None:
         """Time has passed (monotonic)."""
+        if self._unheard and now_ms >= self._unheard_until_ms:
+            for group in list(self._unheard):
+                self.stock_changed(group, ())
         self._perform(self._coordinator.tick(now_ms))
 
     @property
     def next_due_ms(self) -> int | None:
         """When `tick` has something to do next, at the earliest (monotonic)."""
-        return self._coordinator.next_due_ms
+        due_ms = self._coordinator.next_due_ms
+        if not self._unheard:
+            return due_ms
+        return self._unheard_until_ms if due_ms is None else min(due_ms, self._unheard_until_ms)
 
     # Effects.
 
