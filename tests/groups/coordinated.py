@@ -236,6 +236,8 @@ class Surroundings:
         consumer.polls.discard(answer.ticket)
         if answer.code != ResponseCode.SUCCESS:
             consumer.refused = answer.code
+            if answer.code == ResponseCode.SYSTEM_BUSY:
+                return
             consumer.member = None
             consumer.held.clear()
             return

@@ -1,7 +1,45 @@
 """The coordinator: short scenarios, each a conversation between members and their coordinator."""
 
+import pytest
+
+from libramq.balance import TopicStrategy, register_strategy
+from libramq.codes import ResponseCode
+from libramq.groups import group_membership, queue_handover
+from libramq.groups.group_balance import COLLECT_MS
 from libramq.groups.rebalance_event import Reason
-from tests.groups.coordinated import Settled, Started, Surroundings
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.coordination import GroupJoinBody, GroupPollBody, PeerGathered, QueueGrant
+from libramq.remoting.headers import GroupJoinHeader, GroupPollHeader
+from tests.groups.coordinated import (
+    GROUP,
+    SESSION_MS,
+    Answer,
+    Consumer,
+    Gather,
+    Grant,
+    ModeChanged,
+    Settled,
+    Started,
+    Surroundings,
+    queues_of,
+)
+
+
+def group_of(*client_ids: str, queues: list[MessageQueue] | None = None, **fields) -> Surroundings:
+    """A group that has settled."""
+    group = Surroundings(queues)
+    for client_id in client_ids:
+        group.add(client_id, **fields)
+    group.run(100)
+    group.effects.clear()
+    return group
+
+
+def reasons(group: Surroundings) -> list[Reason]:
+    return [event.reason for event in group.take(Started)]
+
+
+# Members come and go.
 
 
 def test_the_first_member_gets_all_and_the_second_half():
@@ -17,33 +55,618 @@ def test_the_first_member_gets_all_and_the_second_half():
     assert (len(first.moves), first.minimum) == (8, 8)
     assert (len(second.moves), second.minimum) == (4, 4)
     assert {move.from_ for move in second.moves} == {"alice"}
-    assert [event.reason for event in group.take(Started)] == [Reason.MEMBER_JOINED] * 2
+    assert reasons(group) == [Reason.MEMBER_JOINED] * 2
+
+
+def test_a_hundred_joins_at_once_are_one_rebalance():
+    group = Surroundings(queues_of("T", 200))
+    names = [f"c{n:03}" for n in range(100)]
+    for name in names:
+        group.add(name)
+    group.run(COLLECT_MS)
+    assert group.view.epoch == 1
+    (started,) = group.take(Started)
+    assert started.who == started.members == tuple(names)
+    (settled,) = group.take(Settled)
+    assert (len(settled.moves), settled.minimum, set(settled.loads.values())) == (200, 200, {2})
+    assert group.records == 1
+
+
+def test_a_queue_is_nobodys_else_until_its_holder_gives_it_up():
+    group = group_of("alice")
+    alice = group.consumers["alice"]
+    alice.drains = False
+    bob = group.add("bob")
+    group.run(1_000)
+    assert (len(alice.revoked), len(alice.held), bob.held) == (4, 8, {})
+    assert group.loads() == {"alice": 8, "bob": 0}
+    group.release(alice)
+    group.run(0)
+    assert group.loads() == {"alice": 4, "bob": 4}
+    assert set(bob.held.values()) == {2}
+    (settled,) = group.take(Settled)
+    assert settled.time_to_stable_ms == 1_000
+
+
+def test_who_does_not_give_a_queue_up_loses_it():
+    group = group_of("alice")
+    group.consumers["alice"].drains = False
+    bob = group.add("bob")
+    group.run(COLLECT_MS + queue_handover.REVOKE_TIMEOUT_MS - 1)
+    assert bob.held == {}
+    group.run(1)
+    assert len(bob.held) == 4
+
+
+def test_leaving_frees_at_once_and_says_why():
+    group = group_of("alice", "bob", "carol")
+    group.leave(group.consumers["carol"])
+    group.run(COLLECT_MS)
+    assert group.loads() == {"alice": 4, "bob": 4}
+    group.leave(group.consumers["bob"], "processing_timeout")
+    group.run(COLLECT_MS)
+    assert group.loads() == {"alice": 8}
+    assert reasons(group) == [Reason.MEMBER_LEFT, Reason.PROCESSING_TIMEOUT]
+
+
+def test_the_last_one_leaves_and_the_epoch_goes_on():
+    group = group_of("alice")
+    group.leave(group.consumers["alice"])
+    group.run(100)
+    assert (group.view.owners, group.view.members, group.view.is_settled) == ({}, (), True)
+    before = group.view.epoch
+    group.restart()
+    bob = group.add("bob")
+    group.run(100)
+    assert min(bob.held.values()) > before
+
+
+def test_to_leave_and_come_back_within_the_swarm_is_fine():
+    group = group_of("alice", "bob")
+    bob = group.consumers["bob"]
+    group.leave(bob)
+    group.add("bob")
+    group.run(100)
+    assert group.loads() == {"alice": 4, "bob": 4}
+    (settled,) = group.take(Settled)
+    assert len(settled.moves) == settled.minimum == 4
+
+
+# Sessions.
+
+
+def test_a_closed_connection_has_a_short_grace():
+    group = group_of("alice", "bob")
+    group.kill(group.consumers["bob"])
+    group.run(149)
+    assert group.loads() == {"alice": 4, "bob": 4}
+    group.run(1 + COLLECT_MS)
+    assert group.loads() == {"alice": 8}
+    assert reasons(group) == [Reason.CONNECTION_CLOSED]
+
+
+def test_another_connection_ends_the_grace():
+    group = group_of("alice", "bob")
+    bob = group.consumers["bob"]
+    old, bob.peer = bob.peer, "another"
+    group.do(group.coordinator.closed(old, now_ms=group.now_ms))
+    bob.polls.clear()
+    group.run(60_000)
+    assert group.loads() == {"alice": 4, "bob": 4}
+    assert (reasons(group), group.view.epoch) == ([], 1)
+
+
+def test_the_end_of_a_former_connection_means_nothing():
+    group = group_of("alice", "bob")
+    bob = group.consumers["bob"]
+    old, bob.peer = bob.peer, "another"
+    group.poll(bob)
+    group.do(group.coordinator.closed(old, now_ms=group.now_ms))
+    group.run(60_000)
+    assert group.loads() == {"alice": 4, "bob": 4}
+
+
+def test_a_silent_member_is_expelled_after_its_session():
+    group = group_of("alice", "bob")
+    bob = group.consumers["bob"]
+    bob.is_silent = True
+    group.run(SESSION_MS + 100)
+    assert group.loads() == {"alice": 8}
+    assert reasons(group) == [Reason.SESSION_EXPIRED]
+    bob.is_silent = False
+    group.run(100)
+    assert bob.refused == ResponseCode.UNKNOWN_MEMBER
+
+
+def test_polls_are_answered_in_a_third_of_the_session():
+    group = group_of("alice", "bob")
+    group.run(60_000)
+    assert group.slowest_ms == SESSION_MS // 3
+    assert len(group.take(Answer)) == 2 * (60_000 // (SESSION_MS // 3))
+
+
+def test_a_second_poll_answers_the_first():
+    group = group_of("alice")
+    alice = group.consumers["alice"]
+    (first,) = alice.polls
+    group.poll(alice)
+    assert [answer.ticket for answer in group.take(Answer)] == [first]
+    assert len(alice.polls) == 1
+
+
+def test_what_a_member_says_it_holds_is_the_truth():
+    group = group_of("alice", "bob")
+    alice = group.consumers["alice"]
+    lost = dict(alice.held)
+    theirs = next(iter(group.consumers["bob"].held))
+    alice.held = {theirs: 1}
+    group.poll(alice)
+    group.run(100)
+    assert alice.held == lost, "grants that it does not list are said again"
+    assert theirs not in alice.held, "what is another's is taken from it"
+    assert group.loads() == {"alice": 4, "bob": 4}
+
+
+def test_a_release_under_an_earlier_epoch_is_passed_over():
+    group = group_of("alice")
+    alice = group.consumers["alice"]
+    queue, epoch = next(iter(alice.held.items()))
+    alice.revoked = {queue: epoch - 1}
+    group.release(alice)
+    assert group.loads() == {"alice": 8}
+
+
+def test_a_queue_that_was_given_up_unasked_is_granted_anew():
+    group = group_of("alice")
+    alice = group.consumers["alice"]
+    queue, epoch = next(iter(alice.held.items()))
+    alice.revoked = {queue: epoch}
+    group.release(alice)
+    group.run(0)
+    assert alice.held[queue] == epoch + 1
+
+
+# Who comes back as whom.
+
+
+def test_a_member_that_joins_again_keeps_its_queues():
+    group = group_of("alice", "bob")
+    bob = group.consumers["bob"]
+    before = dict(bob.held)
+    bob.polls.clear()
+    group.join(bob, claims=True)
+    group.run(100)
+    assert (bob.held, group.view.epoch, reasons(group)) == (before, 1, [])
+
+
+def test_a_join_that_is_repeated_is_one_member():
+    group = Surroundings()
+    alice = group.add("alice")
+    first, alice.member = alice.member, None
+    group.join(alice)
+    assert alice.member == first
+    assert len(group.view.members) == 1
+
+
+def test_an_id_that_nobody_has_is_kept_and_a_strange_one_is_not():
+    group = Surroundings()
+    alice = Consumer("alice", "peer", member="0123456789abcdef" * 2)
+    mallory = Consumer("mallory", "another peer", member="x")
+    group.consumers = {"alice": alice, "mallory": mallory}
+    group.join(alice)
+    group.join(mallory)
+    assert alice.member == "0123456789abcdef" * 2
+    assert len(mallory.member) == 32
+
+
+def test_other_subscriptions_are_a_rebalance_other_expressions_are_none():
+    group = group_of("alice", "bob", queues=[*queues_of("T", 4), *queues_of("U", 4)])
+    bob = group.consumers["bob"]
+    bob.topics = ("T", "U")
+    bob.polls.clear()
+    group.join(bob, claims=True)
+    group.run(100)
+    assert reasons(group) == [Reason.SUBSCRIPTION_CHANGED]
+    assert group.loads() == {"alice": 4, "bob": 4}
+    bob.topics = ("U",)
+    bob.polls.clear()
+    group.join(bob, claims=True)
+    group.run(100)
+    assert {queue.topic for queue in bob.held} == {"U"}
+    assert group.coordinator.topics() == ["T", "U"]
+    group.leave(bob)
+    group.run(100)
+    assert group.coordinator.topics() == ["T"]
+
+
+def test_a_static_member_takes_over_what_its_name_held():
+    group = group_of("alice")
+    bob = group.add("bob@1", instance="bob")
+    group.run(100)
+    before, epoch = group.owners(), group.view.epoch
+    group.effects.clear()
+    group.do(group.coordinator.closed(bob.peer, now_ms=group.now_ms))
+    bob.is_silent = True
+    bob.polls.clear()
+    group.run(5_000)
+    assert group.owners() == before, "no grace: it is waited for"
+    again = group.add("bob@2", instance="bob")
+    group.run(100)
+    assert {queue: {"bob@2": "bob@1"}.get(who, who) for queue, who in group.owners().items()} == before
+    assert set(again.held.values()) == {epoch + 1}, "its former self is fenced"
+    assert (reasons(group), group.take(Settled)) == ([], [])
+    (grant,) = group.take(Grant)
+    assert {each.member for each in grant.body.grants} == {again.member}
+
+
+def test_the_former_self_of_a_static_member_is_turned_away():
+    group = group_of("alice", instance="a")
+    alice = group.consumers["alice"]
+    former = alice.member
+    group.add("alice@2", instance="a")
+    assert alice.refused == ResponseCode.FENCED
+    alice.member, alice.refused = former, None
+    group.join(alice)
+    assert alice.refused == ResponseCode.FENCED
+    assert group.loads() == {"alice@2": 8}
+
+
+def test_a_static_member_gives_nothing_up_for_a_former_self_that_was_asked_to():
+    group = group_of("alice", instance="a")
+    group.consumers["alice"].drains = False
+    bob = group.add("bob")
+    group.run(100)
+    assert bob.held == {}
+    group.add("alice@2", instance="a")
+    group.run(0)
+    assert len(bob.held) == 4
+
+
+# Queues and brokers.
+
+
+def test_queues_come_and_go():
+    group = group_of("alice", "bob")
+    group.tell("T", queues_of("T", 10))
+    group.run(100)
+    assert group.loads() == {"alice": 5, "bob": 5}
+    group.tell("T", queues_of("T", 2))
+    group.run(100)
+    assert group.loads() == {"alice": 1, "bob": 1}
+    assert all(len(each.held) == 1 for each in group.consumers.values()), "they were told"
+    assert reasons(group) == [Reason.QUEUE_COUNT_CHANGED] * 2
+
+
+def test_a_broker_that_comes_is_another_reason():
+    group = group_of("alice", "bob")
+    group.tell("T", [*queues_of("T", 8), *queues_of("T", 8, "c")])
+    group.run(100)
+    assert (group.loads(), reasons(group)) == ({"alice": 8, "bob": 8}, [Reason.BROKER_CHANGED])
+    assert {grant.broker_name for grant in group.take(Grant)} == {"c"}
+    assert len(group.coordinator.grants_for("b")[0].body.grants) == 8
+    assert group.coordinator.grants_for("b")[0].body.complete
+    group.tell("T", queues_of("T", 8))
+    group.run(100)
+    assert (group.loads(), reasons(group)) == ({"alice": 4, "bob": 4}, [Reason.BROKER_CHANGED])
+
+
+def test_topics_that_nobody_tells_of_are_waited_for_a_second():
+    group = Surroundings([])
+    alice = group.add("alice", topics=("T", "U"))
+    group.run(500)
+    group.tell("T", queues_of("T", 2))
+    group.run(400)
+    assert alice.held == {}, "the other topic's queues count too"
+    group.run(200)
+    assert len(alice.held) == 2
+    group.tell("U", queues_of("U", 2))
+    group.run(COLLECT_MS)
+    assert len(alice.held) == 4
+
+
+# Strategies.
+
+
+def test_the_strategy_that_most_members_name():
+    group = group_of("alice", strategy="AVG")
+    group.add("bob", strategy="AVG_BY_CIRCLE")
+    group.run(100)
+    assert list(group.owners().values()) == ["alice"] * 4 + ["bob"] * 4, "the first joined decides"
+    group.add("carol", strategy="AVG_BY_CIRCLE")
+    group.run(100)
+    assert list(group.owners().values()) == ["alice", "bob", "carol"] * 2 + ["alice", "bob"]
+    assert reasons(group)[-1] == Reason.STRATEGY_CHANGED
+
+
+@pytest.mark.parametrize("name", ["no such strategy", "CONFIG", "raises", "twice", "foreign"])
+def test_a_strategy_that_cannot_be_used_breaks_nothing(name):
+    group = group_of("alice", "bob", strategy=name)
+    assert group.loads() == {"alice": 4, "bob": 4}
+
+
+def _raising(*_: object) -> list[MessageQueue]:
+    raise RuntimeError("a user's strategy")
+
+
+register_strategy("raises", TopicStrategy(_raising))
+register_strategy("twice", TopicStrategy(lambda _, queues, __: queues))
+register_strategy("foreign", TopicStrategy(lambda *_: [MessageQueue("T", "b", 99)]))
+
+
+def test_capacities_weigh():
+    group = Surroundings(queues_of("T", 9))
+    group.add("small")
+    group.add("large", capacity=2)
+    group.run(100)
+    assert group.loads() == {"small": 3, "large": 6}
+
+
+def test_members_of_one_client_id_are_told_apart():
+    group = Surroundings()
+    group.add("same")
+    other = Consumer("same", "another peer")
+    group.consumers["same/2"] = other
+    group.join(other)
+    group.run(100)
+    assert sorted(len(member.owned) for member in group.view.members) == [4, 4]
+
+
+# What survives.
 
 
 def test_a_restart_moves_nothing():
-    group = Surroundings()
-    group.add("alice")
-    group.add("bob")
-    group.run(100)
+    group = group_of("alice", "bob")
     owners, epoch = group.owners(), group.view.epoch
-    group.take(Started)
     group.restart()
     group.run(30_000)
     assert (group.owners(), group.view.epoch) == (owners, epoch)
-    assert group.take(Started) == []
+    assert reasons(group) == []
+
+
+def test_who_does_not_come_back_after_a_restart_is_expelled():
+    group = group_of("alice", "bob")
+    del group.consumers["bob"]
+    group.restart()
+    group.run(SESSION_MS - 1)
+    assert group.loads() == {"alice": 4, "bob": 4}
+    group.run(100)
+    assert (group.loads(), reasons(group)) == ({"alice": 8}, [Reason.SESSION_EXPIRED])
+
+
+def test_a_restart_in_the_middle_of_a_handover():
+    group = group_of("alice")
+    alice = group.consumers["alice"]
+    alice.drains = False
+    bob = group.add("bob")
+    group.run(100)
+    group.restart()
+    group.run(100)
+    assert (len(alice.revoked), bob.held) == (4, {})
+    group.release(alice)
+    group.run(100)
+    assert group.loads() == {"alice": 4, "bob": 4}
+
+
+def test_nothing_is_granted_while_the_disk_refuses():
+    group = Surroundings()
+    group.is_disk_full = True
+    alice = group.add("alice")
+    group.run(5_000)
+    assert (alice.held, group.take(Grant)) == ({}, [])
+    group.add("bob")
+    assert group.consumers.pop("bob").refused == ResponseCode.SYSTEM_BUSY
+    group.is_disk_full = False
+    group.run(1_000)
+    assert len(alice.held) == 8
+    assert alice.refused == ResponseCode.SYSTEM_BUSY
+    assert group.slowest_ms == SESSION_MS // 3, "a poll waits for the disk, and not for ever"
+
+
+# Taking a group over.
+
+
+def opened(group: Surroundings) -> PeerGathered:
+    view = group.view
+    held = [QueueGrant.of(queue, holding.epoch, holding.member) for queue, holding in view.owners.items()]
+    return PeerGathered(epoch=view.epoch, open=held)
+
+
+def taken_over(group: Surroundings) -> Surroundings:
+    """The same members, and another coordinator that knows nothing."""
+    other = Surroundings()
+    other.now_ms, other.must_gather = group.now_ms, True
+    other.fences = {"b": opened(group)}
+    other.consumers, other.tickets = group.consumers, group.tickets
+    for consumer in other.consumers.values():
+        consumer.polls.clear()
+        consumer.peer += "'"
+    return other
+
+
+def test_a_group_that_is_taken_over_does_not_move():
+    group = group_of("alice", "bob")
+    owners = group.owners()
+    held = {name: dict(each.held) for name, each in group.consumers.items()}
+    other = taken_over(group)
+    other.join(other.consumers["alice"], claims=True)
+    other.run(2_000)
+    assert other.consumers["alice"].held == held["alice"], "it goes on reading"
+    other.join(other.consumers["bob"], claims=True)
+    other.run(100)
+    assert other.owners() == owners
+    assert {name: each.held for name, each in other.consumers.items()} == held
+    assert other.view.epoch > group.view.epoch
+    assert len(other.take(Gather)) == 1
+    (grant,) = other.take(Grant)
+    assert grant.body.complete
+    assert len(grant.body.grants) == 8
+
+
+def test_members_that_do_not_come_are_waited_for_one_session():
+    group = group_of("alice", "bob")
+    other = taken_over(group)
+    del other.consumers["bob"]
+    other.join(other.consumers["alice"], claims=True)
+    other.run(SESSION_MS - 1)
+    assert len(other.consumers["alice"].held) == 4
+    other.run(100)
+    assert len(other.consumers["alice"].held) == 8
+    (settled,) = other.take(Settled)
+    assert len(settled.moves) == settled.minimum == 4
+
+
+def test_fences_that_do_not_answer_are_not_waited_for_long():
+    group = Surroundings()
+    group.must_gather = True
+    alice = group.add("alice")
+    group.run(4_000)
+    assert alice.held == {}
+    group.run(2_000)
+    assert len(alice.held) == 8
+
+
+def test_a_refused_coordinator_goes_above_what_the_fence_has_seen():
+    group = group_of("alice", "bob")
+    owners = group.owners()
+    group.fences = {"b": PeerGathered(epoch=70, open=opened(group).open)}
+    for _ in range(2):
+        group.do(group.coordinator.refused(GROUP, 70, now_ms=group.now_ms))
+    group.do(group.coordinator.refused(GROUP, 1, now_ms=group.now_ms))
+    group.run(100)
+    assert group.view.epoch > 70
+    assert group.owners() == owners
+    assert len(group.take(Gather)) == 1
+
+
+def test_a_group_that_lives_elsewhere_is_dropped():
+    group = group_of("alice")
+    group.do(group.coordinator.drop(GROUP, "10.0.0.2:10911", now_ms=group.now_ms))
+    (answer,) = group.take(Answer)
+    assert (answer.code, answer.remark) == (ResponseCode.NOT_COORDINATOR, "10.0.0.2:10911")
+    assert (group.states, group.coordinator.names(), group.coordinator.topics()) == ({}, [], [])
+
+
+# Mixed groups.
 
 
 def test_stock_members_put_the_group_into_client_mode_and_back():
-    group = Surroundings()
-    alice = group.add("alice")
-    bob = group.add("bob")
-    group.run(100)
+    group = group_of("alice", "bob")
+    alice, bob = group.consumers.values()
     group.stock("java")
     group.run(1_000)
     assert alice.mode == bob.mode == group.view.mode == "client"
+    (grant,) = group.take(Grant)
+    assert (grant.body.mode, grant.body.grants, grant.body.complete) == ("client", [], True)
     alice.held, bob.held = bob.held, alice.held
     held = dict.fromkeys(alice.held), dict.fromkeys(bob.held)
     group.stock()
     group.run(1_000)
     assert alice.mode == bob.mode == group.view.mode == "epochs"
     assert (dict.fromkeys(alice.held), dict.fromkeys(bob.held)) == held, "whoever holds what, first"
+    assert [change.mode for change in group.take(ModeChanged)] == ["client", "epochs"]
+    assert reasons(group) == [Reason.MODE_CHANGED] * 2
+
+
+def test_what_two_hold_or_one_too_many_is_settled_after_client_mode():
+    group = group_of("alice", "bob")
+    alice, bob = group.consumers.values()
+    group.stock("java")
+    group.run(1_000)
+    alice.held = {**alice.held, **bob.held}
+    group.stock()
+    bob.is_silent = True
+    group.run(499)
+    assert group.view.mode == "client"
+    bob.is_silent = False
+    group.run(100)
+    assert group.loads() == {"alice": 4, "bob": 4}
+    assert alice.held.keys().isdisjoint(bob.held)
+
+
+def test_a_group_that_is_joined_while_stock_members_are_there():
+    group = Surroundings()
+    group.stock("java")
+    alice = group.add("alice")
+    group.run(5_000)
+    assert (alice.mode, alice.held) == ("client", {})
+    group.restart()
+    group.run(100)
+    assert group.view.mode == "client"
+    group.stock()
+    group.run(600)
+    assert len(alice.held) == 8
+
+
+def test_a_stock_member_that_comes_back_while_we_ask():
+    group = group_of("alice")
+    group.stock("java")
+    group.run(100)
+    group.consumers["alice"].is_silent = True
+    group.stock()
+    group.stock("java")
+    group.consumers["alice"].is_silent = False
+    group.run(5_000)
+    assert group.view.mode == "client"
+    group.do(group.coordinator.refused(GROUP, 90, now_ms=group.now_ms))
+    assert group.view.epoch == 91
+    assert group.take(Gather) == []
+
+
+# What is not taken.
+
+TOO_MUCH = {
+    "session too short": {"session_ms": 999},
+    "session too long": {"session_ms": 3_600_001},
+    "no client id": {"client_id": ""},
+    "client id too long": {"client_id": "c" * 256},
+    "instance too long": {"instance": "i" * 256},
+    "no topics": {"topics": ()},
+    "too many topics": {"topics": tuple(f"T{n}" for n in range(2_001))},
+    "no proper topic": {"topics": ("../T",)},
+    "capacity": {"capacity": 0},
+    "strategy": {"strategy": "s" * 256},
+}
+
+
+@pytest.mark.parametrize("fields", TOO_MUCH.values(), ids=TOO_MUCH)
+def test_a_join_out_of_bounds_is_refused(fields):
+    group = Surroundings()
+    fields = {"client_id": "alice", "peer": "peer", **fields}
+    consumer = group.consumers[fields["client_id"]] = Consumer(**fields)
+    group.join(consumer)
+    (answer,) = group.take(Answer)
+    assert (answer.code, consumer.member) == (ResponseCode.INVALID_PARAMETER, None)
+    assert answer.remark
+
+
+def test_a_group_takes_so_many_members(monkeypatch):
+    monkeypatch.setattr(group_membership, "MEMBERS_MAX", 2)
+    group = group_of("alice", "bob")
+    group.add("carol")
+    assert group.consumers["carol"].refused == ResponseCode.SYSTEM_ERROR
+    assert group.loads() == {"alice": 4, "bob": 4}
+
+
+def test_a_poll_that_is_always_behind_is_not_answered_all_the_time():
+    """A client that never takes its grants up would else keep its coordinator busy."""
+    group = group_of("alice")
+    alice = group.consumers["alice"]
+    header = GroupPollHeader(consumer_group=GROUP, lb_member=alice.member, lb_epoch=0)
+    answers = 0
+    for at_ms in range(0, 1_000, 10):
+        effects = group.coordinator.tick(group.now_ms + at_ms)
+        if at_ms == 0 or any(isinstance(effect, Answer) for effect in effects):
+            answers += 1
+            now_ms = group.now_ms + at_ms
+            group.coordinator.poll("ticket", alice.peer, header, GroupPollBody(), now_ms=now_ms)
+    assert answers <= 11
+
+
+def test_who_is_not_known_is_told_so():
+    group = Surroundings()
+    header = GroupPollHeader(consumer_group="H", lb_member="x", lb_epoch=0)
+    (answer,) = group.coordinator.poll("ticket", "peer", header, GroupPollBody(), now_ms=0)
+    assert answer.code == ResponseCode.UNKNOWN_MEMBER
+    header = GroupJoinHeader(consumer_group="no group", client_id="c", lb_session_ms=SESSION_MS)
+    (answer,) = group.coordinator.join("ticket", "peer", header, GroupJoinBody(), now_ms=0)
+    assert answer.code == ResponseCode.INVALID_PARAMETER

@@ -15,7 +15,7 @@ from libramq.groups.group_balance import GroupBalance
 from libramq.groups.group_inquiry import GATHER_MS_MAX, RETURN_MS_MAX, GroupInquiry, InquiryKind
 from libramq.groups.group_member import GroupMember, Told
 from libramq.groups.group_membership import GroupMembership
-from libramq.groups.group_publication import RECORD_AGAIN_MS, GroupPublication
+from libramq.groups.group_publication import GroupPublication
 from libramq.groups.group_state import GroupState, MemberProfile
 from libramq.groups.group_topics import GroupTopics
 from libramq.groups.member_connections import MemberKey
@@ -111,6 +111,8 @@ class CoordinatedGroup(Generic[P, T]):
         self._watch(profile.subscriptions, now_ms)
         if admission.replaced is not None:
             self._replace(admission.replaced, admission.member, now_ms)
+        if admission.earlier not in (None, admission.member.profile):
+            self._publication.is_changed = True  # Who has joined long ago would not join again to say it.
         reason = admission.reason
         if reason is Reason.MEMBER_JOINED and self._inquiry is not None and held:
             reason = None  # It was here before.
@@ -136,9 +138,7 @@ class CoordinatedGroup(Generic[P, T]):
         now_ms: int,
     ) -> None:
         """A member polls; `publish` answers, now or later. epoch: of the assignment it goes by."""
-        if member.poll is not None and self.is_mute:
-            self._refuse(member, ResponseCode.SYSTEM_BUSY, "polled again")
-        elif member.poll is not None:
+        if member.poll is not None:
             self._answer(member, now_ms)
         self.members.heard(member, peer, now_ms=now_ms)
         member.hold(ticket, epoch, now_ms=now_ms)
@@ -231,10 +231,7 @@ class CoordinatedGroup(Generic[P, T]):
         if reason is not None:
             self.expel(member, reason, now_ms=now_ms)
         elif member.poll is not None and now_ms >= member.poll.until_ms:
-            if self.is_mute:
-                member.poll.until_ms = now_ms + RECORD_AGAIN_MS
-            else:
-                self._answer(member, now_ms)
+            self._answer(member, now_ms)
         self.queues.stirred[member.id] = None
 
     def dissolve(self, remark: str) -> list[Effect[T]]:
@@ -285,6 +282,9 @@ class CoordinatedGroup(Generic[P, T]):
     def _answer(self, member: GroupMember[P, T], now_ms: int) -> None:
         """Answer the poll that waits."""
         assert member.poll is not None
+        if self.is_mute:
+            self._refuse(member, ResponseCode.SYSTEM_BUSY, "the group's state cannot be written; poll again")
+            return
         assignment = self.assignment(member)
         member.told = Told(assignment, now_ms, member.peer)
         self._publication.effects.append(Answer(member.poll.ticket, assignment=assignment))

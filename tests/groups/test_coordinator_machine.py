@@ -1,0 +1,269 @@
+"""The coordinator under everything at once: honest members and others, real fences, restarts, take-overs.
+
+After every step: no queue is granted to two, epochs of a queue rise from holder to holder, what an honest
+member is told to hold its fence lets it open, and no poll waits too long. Left alone, the group settles: every
+queue is held and open, loads are even, and no more moved than had to.
+"""
+
+from collections import Counter
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from libramq.errors import BrokerError
+from libramq.groups.coordinator_effect import Effect
+from libramq.message.queue import MessageQueue
+from libramq.offsets.fence import Claim, Fences, Opening
+from libramq.remoting.body.coordination import (
+    MODE_CLIENT,
+    MODE_EPOCHS,
+    GroupAssignment,
+    PeerGrantBody,
+    QueueGrant,
+)
+from tests.groups.coordinated import (
+    GROUP,
+    SESSION_MS,
+    Consumer,
+    Gather,
+    Grant,
+    ModeChanged,
+    Settled,
+    Started,
+    Surroundings,
+    queues_of,
+)
+
+BROKERS = ("b", "c")
+TOPICS = ("T", "U")
+CONSUMERS_MAX = 5
+
+
+class Cluster(Surroundings):
+    """Surroundings with a real fence at every broker, and members that open what they are given."""
+
+    def __init__(self) -> None:
+        self.all_fences = {broker: Fences(broker) for broker in BROKERS}
+        self.grants: dict[MessageQueue, QueueGrant] = {}
+        self.opened: dict[MessageQueue, Claim] = {}
+        self.flushes: set[int] = set()
+        self.liars: set[str] = set()
+        super().__init__([*queues_of("T", 4), *queues_of("T", 3, "c"), *queues_of("U", 3, "c")])
+
+    def take_over(self) -> None:
+        """Another broker becomes the coordinator; it knows nothing but that."""
+        self.states.clear()
+        self.must_gather = True
+        self.restart()
+        for consumer in self.consumers.values():
+            if consumer.member is not None and not consumer.is_silent:
+                self.join(consumer, claims=True)
+
+    def do(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Gather(group):
+                    answers = [fence.gathered(group) for fence in self.all_fences.values()]
+                    self.do(self.coordinator.gathered(group, answers, now_ms=self.now_ms))
+                case ModeChanged(group, mode, epoch):
+                    body = PeerGrantBody(group=group, mode=mode, epoch=epoch)
+                    for fence in self.all_fences.values():
+                        fence.grant(body)
+                case Grant(broker, body):
+                    self.granted(body)
+                    seen = self.all_fences[broker].grant(body)
+                    if seen > body.epoch:
+                        self.do(self.coordinator.refused(body.group, seen, now_ms=self.now_ms))
+                case Started():
+                    self.flushes.add(effect.epoch)
+                case Settled():
+                    moved = len(effect.moves)
+                    assert moved >= effect.minimum
+                    assert moved == effect.minimum or len(self.flushes) > 1, effect
+                    self.flushes.clear()
+            super().do([effect])
+
+    def granted(self, body: PeerGrantBody) -> None:
+        for grant in body.grants:
+            last = self.grants.get(grant.queue)
+            if last is not None and last.member != grant.member:
+                assert grant.epoch > last.epoch, f"{last} and then {grant}"
+            assert last is None or grant.epoch >= last.epoch
+            self.grants[grant.queue] = grant
+
+    def assigned(self, consumer: Consumer, assignment: GroupAssignment) -> None:
+        super().assigned(consumer, assignment)
+        if assignment.mode != MODE_EPOCHS:
+            return
+        for grant in assignment.queues:
+            claim = Claim(consumer.member, grant.epoch)
+            if self.opened.get(grant.queue) == claim:
+                continue
+            try:
+                self.all_fences[grant.broker_name].open(GROUP, grant.topic, grant.queue_id, claim)
+            except BrokerError:
+                assert consumer.client_id in self.liars
+            else:
+                self.opened[grant.queue] = claim
+
+
+class CoordinatorMachine(RuleBasedStateMachine):
+    """What may happen to a group."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.cluster = Cluster()
+        self.started = 0
+
+    def pick(self, n: int) -> Consumer:
+        consumers = list(self.cluster.consumers.values())
+        return consumers[n % len(consumers)]
+
+    def has_consumers(self) -> bool:
+        return bool(self.cluster.consumers)
+
+    @rule(
+        topics=st.sampled_from([("T",), ("T",), ("T", "U"), ("U",)]),
+        is_static=st.booleans(),
+        capacity=st.sampled_from([1, 1, 1, 3]),
+    )
+    def join(self, topics, is_static, capacity):
+        if len(self.cluster.consumers) < CONSUMERS_MAX:
+            self.started += 1
+            name = f"c{self.started}"
+            instance = name if is_static else None
+            self.cluster.add(name, topics=topics, instance=instance, capacity=capacity)
+
+    @precondition(has_consumers)
+    @rule(n=st.integers(0, 9), timeout=st.booleans())
+    def leave(self, n, timeout):
+        consumer = self.pick(n)
+        if consumer.member is not None:
+            self.cluster.leave(consumer, "processing_timeout" if timeout else "member_left")
+
+    @precondition(has_consumers)
+    @rule(n=st.integers(0, 9))
+    def kill(self, n):
+        self.cluster.kill(self.pick(n))
+
+    @precondition(has_consumers)
+    @rule(n=st.integers(0, 9), new_process=st.booleans())
+    def reconnect(self, n, new_process):
+        """A connection breaks; the same process or, by its name, another one comes back over a new one."""
+        consumer = self.pick(n)
+        old, consumer.peer = consumer.peer, consumer.peer + "+"
+        consumer.polls.clear()
+        self.cluster.do(self.cluster.coordinator.closed(old, now_ms=self.cluster.now_ms))
+        if new_process:
+            consumer.member = None
+            self.cluster.join(consumer)
+
+    @precondition(has_consumers)
+    @rule(n=st.integers(0, 9), topics=st.sampled_from([("T",), ("T", "U")]))
+    def subscribe(self, n, topics):
+        consumer = self.pick(n)
+        consumer.topics = topics
+        consumer.polls.clear()
+        self.cluster.join(consumer, claims=True)
+
+    @precondition(has_consumers)
+    @rule(n=st.integers(0, 9), drains=st.booleans(), is_silent=st.booleans())
+    def behave(self, n, drains, is_silent):
+        """Handlers are slow or quick; the process is stopped or goes on."""
+        consumer = self.pick(n)
+        consumer.drains, consumer.is_silent = drains, is_silent
+
+    @precondition(has_consumers)
+    @rule(n=st.integers(0, 9), queues=st.lists(st.integers(0, 6), max_size=4), epoch=st.integers(-1, 30))
+    def lie(self, n, queues, epoch):
+        """A member says it holds, or gives up, what it may not even know of."""
+        consumer = self.pick(n)
+        self.cluster.liars.add(consumer.client_id)
+        consumer.held = dict.fromkeys((MessageQueue("T", "b", each) for each in queues), epoch)
+        consumer.revoked = dict(consumer.held)
+        if consumer.member is not None:
+            self.cluster.poll(consumer)
+            self.cluster.release(consumer)
+
+    @rule(broker=st.sampled_from(BROKERS), topic=st.sampled_from(TOPICS), count=st.integers(0, 5))
+    def resize(self, broker, topic, count):
+        others = [queue for queue in self.cluster.topics.get(topic, ()) if queue.broker_name != broker]
+        self.cluster.tell(topic, sorted([*others, *queues_of(topic, count, broker)]))
+
+    @rule(is_there=st.booleans())
+    def stock(self, is_there):
+        self.cluster.stock(*(["java"] if is_there else []))
+
+    @rule(ms=st.sampled_from([0, 1, 10, 20, 150, 600, 3_000, 9_000]))
+    def run(self, ms):
+        self.cluster.run(ms)
+
+    @rule()
+    def restart(self):
+        self.cluster.restart()
+
+    @rule()
+    def take_over(self):
+        self.cluster.take_over()
+
+    @rule()
+    def settle(self):
+        """Everybody is honest and quick, nothing else happens: the group settles, and a restart moves nothing."""
+        cluster = self.cluster
+        cluster.stock()
+        for consumer in cluster.consumers.values():
+            consumer.drains, consumer.is_silent = True, False
+        cluster.run(2 * SESSION_MS)
+        for consumer in cluster.consumers.values():
+            if consumer.member is None:
+                cluster.join(consumer)
+        cluster.liars.clear()
+        cluster.run(2 * SESSION_MS)
+        if not cluster.consumers:
+            return
+        self.check_settled()
+        owners = cluster.view.owners
+        cluster.flushes.clear()
+        cluster.restart()
+        cluster.run(2 * SESSION_MS)
+        assert cluster.view.owners.keys() == owners.keys()
+        assert all(cluster.view.owners[q][:2] == held[:2] for q, held in owners.items())
+        assert not cluster.flushes
+
+    def check_settled(self) -> None:
+        cluster, view = self.cluster, self.cluster.view
+        assert view.is_settled
+        assert view.mode == MODE_EPOCHS
+        members = {member.member: member for member in view.members}
+        assert len(members) == len(cluster.consumers)
+        for consumer in cluster.consumers.values():
+            assert consumer.held == members[consumer.member].owned
+        subscribed = {topic for consumer in cluster.consumers.values() for topic in consumer.topics}
+        queues = {queue for topic in subscribed for queue in cluster.topics.get(topic, ())}
+        assert view.owners.keys() == queues
+        for queue, held in view.owners.items():
+            openings = cluster.all_fences[queue.broker_name].file().openings
+            assert openings[f"{queue.topic}@{GROUP}@{queue.queue_id}"] == Opening(
+                member=held.member, epoch=held.epoch
+            )
+        kinds = {(each.topics, each.capacity) for each in cluster.consumers.values()}
+        loads = Counter({member: len(each.owned) for member, each in members.items()})
+        assert len(kinds) > 1 or max(loads.values()) - min(loads.values()) <= 1
+
+    @invariant()
+    def polls_are_answered_in_time(self):
+        if hasattr(self, "cluster"):
+            assert self.cluster.slowest_ms <= SESSION_MS // 3
+
+    @invariant()
+    def nobody_holds_what_another_holds(self):
+        if hasattr(self, "cluster") and GROUP in self.cluster.coordinator:
+            view = self.cluster.view
+            assert view.mode != MODE_CLIENT or not view.owners
+            owned = [queue for member in view.members for queue in member.owned]
+            assert len(owned) == len(set(owned)) == len(view.owners)
+
+
+TestCoordinator = CoordinatorMachine.TestCase
+TestCoordinator.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
