@@ -67,6 +67,28 @@ async def test_a_group_that_members_join_and_leave(up):
     assert len([line for line in last.splitlines() if not line.startswith(" ")]) == 1
 
 
+async def test_a_group_with_more_members_than_queues(up):
+    """Asked for until the broker has looked: it does so every few seconds."""
+    namesrv, group = up.namesrv, "G_idle"
+    async with Admin(namesrv=namesrv) as admin:
+        await admin.create_topic("T_idle", queues=1)
+
+    def idle(name):
+        consumer = PushConsumer(group=group, namesrv=namesrv, instance_name=name)
+        consumer.subscribe("T_idle", "*", lambda messages: None)
+        return consumer
+
+    async with asyncio.timeout(40), idle("first"), idle("second"):
+        rows: list[dict] = []
+        while not any(row["diagnoses"] for row in rows):
+            shown = await asyncio.to_thread(libra, "groups", "--json", "-n", namesrv)
+            rows = [row for row in json.loads(shown.out) if row["group"] == group]
+        table = await asyncio.to_thread(libra, "groups", "--once", "-n", namesrv)
+    ((told,),) = [row["diagnoses"] for row in rows]
+    assert told["kind"] == "idle_members"
+    assert f"{group}: idle_members: 2 members share 1 queues, so 1 of them get none" in table.out
+
+
 def test_a_group_nobody_knows(up):
     said = one_line(libra("groups", "history", "-n", up.namesrv, "-g", "G_nobody"))
     assert said.startswith("no rebalance of group G_nobody is recorded")

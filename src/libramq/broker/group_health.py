@@ -56,7 +56,9 @@ class GroupHealth:
                 continue
             diagnoses = self._diagnoses[group.name] = known.get(group.name) or Diagnoses()
             for diagnosis in diagnoses.update(self._diagnose(group, now_ms)):
-                log.warning("group", group=group.name, diagnosis=diagnosis.kind, text=diagnosis.text)
+                # Idle members may stand by on purpose.
+                say = log.info if diagnosis.kind is Kind.IDLE_MEMBERS else log.warning
+                say("group", group=group.name, diagnosis=diagnosis.kind, text=diagnosis.text)
 
     def _diagnose(self, group: ConsumerGroup[Peer], now_ms: int) -> list[Diagnosis]:
         by_two, by_none = self._readers(group, now_ms)

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -26,6 +26,7 @@ from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.message.names import REBALANCE_EVENTS_TOPIC, RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
+from libramq.remoting.body.consumers import ConsumerConnection, GroupDiagnosis
 from libramq.transport.address import split_name_servers
 
 READER_GROUP: Final = "LIBRA_GROUPS"
@@ -41,13 +42,18 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRow:
-    """One group now."""
+    """One group now. diagnoses: what its brokers found wrong with it."""
 
     group: str
     member_count: int
     queue_count: int
     lag: int
     last: Rebalance | None
+    diagnoses: Sequence[GroupDiagnosis] = ()
+
+    def remarks(self) -> list[str]:
+        """What is wrong, a line each."""
+        return [f"{self.group}: {one.kind}: {one.text}" for one in self.diagnoses]
 
     def cells(self) -> list[str]:
         """As a line of the table."""
@@ -73,6 +79,7 @@ class GroupRow:
             "lag": self.lag,
             "state": (self.last.state if self.last else State.SETTLED).value,
             "lastRebalance": as_json(self.last) if self.last else None,
+            "diagnoses": [{"kind": one.kind, "about": one.about, "text": one.text} for one in self.diagnoses],
         }
 
 
@@ -184,14 +191,15 @@ class GroupWatch:
             except (BrokerError, RouteNotFound):
                 stats = {}  # A group that never committed, or is just going.
             try:
-                members = (await self._admin.consumer_connection(group)).connection_set
+                connected = await self._admin.consumer_connection(group)
             except LibraError:
-                members = []  # Nobody is connected.
+                connected = ConsumerConnection()  # Nobody is connected.
         queues = {queue: ends for queue, ends in stats.items() if not queue.topic.startswith(RETRY_PREFIX)}
         return GroupRow(
             group=group,
-            member_count=len(members),
+            member_count=len(connected.connection_set),
             queue_count=len(queues),
             lag=sum(max(0, ends.broker_offset - ends.consumer_offset) for ends in stats.values()),
             last=last,
+            diagnoses=connected.diagnoses,
         )

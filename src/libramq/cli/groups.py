@@ -28,7 +28,9 @@ def groups(
     json: options.Json = False,
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
-    """Show every group: members, queues, lag, its last rebalance; live where the output is a terminal."""
+    """Show every group: members, queues, lag, its last rebalance, and what is wrong with it; live where the
+    output is a terminal.
+    """
     from libramq.cli import logs, running
 
     logs.set_up(log_level)
@@ -76,10 +78,17 @@ async def _watch(namesrv: str, *, is_live: bool, as_json: bool) -> None:
             print("no consumer group yet; one is known once its first consumer has started")
         else:
             output.print_table(COLUMNS, [row.cells() for row in rows])
+            for remark in _remarks(rows):
+                print(remark)
 
 
 def _table(rows: "Sequence[GroupRow]") -> "Table":
     from libramq.cli import output
     from libramq.cli.group_watch import COLUMNS
 
-    return output.table(COLUMNS, [row.cells() for row in rows], caption="Ctrl-C ends it")
+    caption = "\n".join([*_remarks(rows), "Ctrl-C ends it"])
+    return output.table(COLUMNS, [row.cells() for row in rows], caption=caption)
+
+
+def _remarks(rows: "Sequence[GroupRow]") -> list[str]:
+    return [remark for row in rows for remark in row.remarks()]
