@@ -1,4 +1,4 @@
-"""Spark reads RocketMQ: `spark.read.format("rocketmq")`, `spark.readStream.format("rocketmq")`.
+"""Spark reads and writes RocketMQ: `format("rocketmq")`, in batches and in streams.
 
     from libramq.spark import session
 
@@ -11,13 +11,15 @@ Importing this package in a Spark worker loads neither Spark's driver side nor a
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from libramq.spark.deduplication import deduplicated
     from libramq.spark.source import RocketMQSource
     from libramq.spark.spark_session import bootstrap, register, session
 
-__all__ = ["RocketMQSource", "bootstrap", "register", "session"]
+__all__ = ["RocketMQSource", "bootstrap", "deduplicated", "register", "session"]
 
 _HOME = {
     "RocketMQSource": "libramq.spark.source",
+    "deduplicated": "libramq.spark.deduplication",
     "bootstrap": "libramq.spark.spark_session",
     "register": "libramq.spark.spark_session",
     "session": "libramq.spark.spark_session",

@@ -25,6 +25,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from libramq.errors import ConfigError
 from libramq.spark.partitioning import tasks
 from libramq.spark.positions import Range, StreamOffset
 from libramq.spark.schema import columns_of, ddl
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from libramq.spark.lag_mirror import LagMirror
     from libramq.spark.planner import Planner
     from libramq.spark.pushdown import Wanted
+    from libramq.spark.sink import MessagesStreamWriter, MessagesWriter
+    from libramq.spark.sink_options import SinkOptions
     from libramq.store.reader import Span
 
 
@@ -61,6 +64,27 @@ class RocketMQSource(DataSource):
         options = SourceOptions.parse(self.options)
         options.check_stream()
         return QueuesStreamReader(options, columns_of(schema))
+
+    def writer(self, schema: "StructType", overwrite: bool) -> "MessagesWriter":
+        from libramq.spark.sink import MessagesWriter
+
+        if overwrite:
+            raise ConfigError('messages can only be added: mode("append")')
+        return MessagesWriter(self._sink_options(schema))
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> "MessagesStreamWriter":
+        from libramq.spark.sink import MessagesStreamWriter
+
+        if overwrite:
+            raise ConfigError('messages can only be added: outputMode("append") or ("update")')
+        return MessagesStreamWriter(self._sink_options(schema))
+
+    def _sink_options(self, schema: "StructType") -> "SinkOptions":
+        from libramq.spark.sink_options import SinkOptions
+
+        options = SinkOptions.parse(self.options)
+        options.check_columns(schema)
+        return options
 
 
 class QueueRanges(InputPartition):

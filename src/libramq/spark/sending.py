@@ -1,0 +1,127 @@
+"""What runs in a Spark task that writes: Arrow record batches in, messages out.
+
+A producer stays connected from task to task, on a thread of its own; rows are handed to it batch by batch,
+and a task is done when a broker has stored every one.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from typing import Any, Final
+
+import pyarrow as pa
+
+from libramq.client.core.queue_selector import QueueSelector, by_hash
+from libramq.client.network_thread import NetworkThread
+from libramq.client.producer import Producer
+from libramq.errors import InvalidMessage, LibraError
+from libramq.message.message import Message
+from libramq.message.properties import UNIQ_KEY
+from libramq.spark.sink_options import SinkOptions
+
+#: Ours: how many messages are handed over before answers may come in.
+TURN: Final = 200
+SENDERS_MAX: Final = 8
+
+_senders: dict[tuple[int, SinkOptions], "Sender"] = {}
+
+
+class Sender:
+    """A producer on a thread of its own."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._producer = Producer(
+            group=options.group,
+            namesrv=options.namesrv,
+            send_timeout_ms=options.send_timeout_ms,
+            retries=options.retries,
+            compress_over_bytes=options.compress_over_bytes,
+        )
+        self._thread = NetworkThread("libramq-spark-sink")
+        self._thread.run(self._producer.start()).result()
+
+    def send(self, messages: Iterable[tuple[Message, str, QueueSelector | None]]) -> int:
+        """Hand messages with their unique ids over; returns how many, before they are stored."""
+        return self._thread.run(self._send(messages)).result()
+
+    def flush(self) -> None:
+        """Wait until all are stored; raises the first LibraError."""
+        self._thread.run(self._producer.flush()).result()
+
+    def close(self) -> None:
+        """End, whatever is still under way."""
+        try:
+            self._thread.run(self._producer.stop()).result()
+        except LibraError:
+            pass  # Its task has been told already.
+        finally:
+            self._thread.stop()
+
+    async def _send(self, messages: Iterable[tuple[Message, str, QueueSelector | None]]) -> int:
+        producer, count = self._producer, 0
+        for message, unique_id, selector in messages:
+            producer.check(message)
+            message.properties[UNIQ_KEY] = unique_id  # Reserved for those who know what they do.
+            producer.send_nowait_unbounded(message, None, None, selector)
+            count += 1
+            if not count % TURN:
+                await producer.wait_for_room()
+        return count
+
+
+def write_batches(options: SinkOptions, batches: Iterable[pa.RecordBatch], ids: Iterator[str]) -> int:
+    """Send every row; returns how many when all are stored. Raises LibraError."""
+    key = os.getpid(), options
+    sender = _senders.get(key)
+    if sender is None:
+        while len(_senders) >= SENDERS_MAX:
+            _senders.pop(next(iter(_senders))).close()
+        sender = _senders[key] = Sender(options)
+    try:
+        count = sum(sender.send(messages_of(options, batch, ids)) for batch in batches)
+        sender.flush()
+    except BaseException:
+        del _senders[key]  # What it still has under way is not the next task's.
+        sender.close()
+        raise
+    return count
+
+
+def messages_of(
+    options: SinkOptions, batch: pa.RecordBatch, ids: Iterator[str]
+) -> Iterator[tuple[Message, str, QueueSelector | None]]:
+    """The messages of a batch's rows, each with its unique id and how its queue is chosen."""
+    columns: dict[str, Iterable[Any]] = {
+        name: batch.column(name).to_pylist() for name in batch.schema.names if name != "body"
+    }
+    nothing = repeat(None)
+    topics = nothing if options.topic is not None else columns["topic"]
+    rows = zip(
+        _bodies(batch.column("body")),
+        topics,
+        columns.get("key", nothing),
+        columns.get("tag", nothing),
+        columns.get("properties", nothing),
+        columns.get("uniqueId", nothing),
+        columns.get("delayLevel", nothing),
+        strict=False,
+    )
+    for body, topic, keys, tag, properties, given_id, delay_level in rows:
+        derived = next(ids)  # One for each row, so that the others do not depend on what was given.
+        topic = topic or options.topic
+        if body is None or topic is None:
+            raise InvalidMessage(f"a row without {'body' if body is None else 'topic'} cannot be a message")
+        level = options.delay_level if options.delay_level is not None else delay_level
+        message = Message(
+            topic,
+            body,
+            tags=tag or None,
+            keys=keys or (),
+            properties={name: value for name, value in properties or () if value},
+            delay_level=level or 0,
+        )
+        yield message, given_id or derived, by_hash(keys) if options.by_key and keys else None
+
+
+def _bodies(column: pa.Array) -> Iterable[bytes | None]:
+    return column.cast(pa.binary()).to_pylist()  # type: ignore[no-any-return]

@@ -1,0 +1,116 @@
+"""The options and columns of writing `format("rocketmq")`, after Spark's Kafka sink where it has them.
+
+Columns, in any order; only body must be there
+  body         binary or string
+  topic        string; where the option topic is not given
+  key          string: the message's keys, separated by spaces
+  tag          string
+  properties   map<string,string>: the user's own
+  uniqueId     string: the message's unique id; where it is not given, one of the query, batch, task and row
+  delayLevel   int: 1 (one second) to 18 (two hours); 0 for none
+Options
+  topic        the topic of all messages; goes before the column
+  namesrv      name servers, "host:port;host:port"; else $NAMESRV_ADDR, else 127.0.0.1:9876
+  queueBy      any: the next queue takes the next messages; key: messages of one key go to one queue (any)
+  delayLevel   of all messages; goes before the column
+  groupId      the producer group (LIBRA_SPARK)
+  rocketmq.sendMsgTimeout                 milliseconds a broker has to take a batch (30000)
+  rocketmq.retryTimesWhenSendFailed       further attempts, at other brokers where the queue may be any (2)
+  rocketmq.compressMsgBodyOverHowmuch     bytes from which bodies that travel alone are compressed (4096)
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from libramq.errors import ConfigError, InvalidName
+from libramq.message.message import BODY_BYTES_MAX, DELAY_LEVEL_MAX
+from libramq.message.names import validate_group, validate_topic
+from libramq.spark.options import Options
+from libramq.spark.source_options import NAMESRV_DEFAULT, TIMEOUT_MS_MAX
+from libramq.transport.address import split_name_servers
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+GROUP_DEFAULT: Final = "LIBRA_SPARK"
+#: Ours, ten times Apache's: the sender of a whole micro-batch waits rather than fails.
+SEND_TIMEOUT_MS: Final = 30_000
+RETRIES: Final = 2  # DefaultMQProducer.retryTimesWhenSendFailed.
+COMPRESS_OVER_BYTES: Final = 4096  # DefaultMQProducer.compressMsgBodyOverHowmuch.
+RETRIES_MAX: Final = 100
+
+COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "body": ("binary", "string"),
+        "topic": ("string",),
+        "key": ("string",),
+        "tag": ("string",),
+        "properties": ("map<string,string>",),
+        "uniqueId": ("string",),
+        "delayLevel": ("int",),
+    }
+)
+KNOWN: Final = (
+    "topic", "namesrv", "queueBy", "delayLevel", "groupId", "rocketmq.sendMsgTimeout",
+    "rocketmq.retryTimesWhenSendFailed", "rocketmq.compressMsgBodyOverHowmuch", "checkpointLocation", "path",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """What a writer was asked for; plain values, so that it travels to workers."""
+
+    namesrv: tuple[str, ...]
+    topic: str | None = None
+    by_key: bool = False
+    delay_level: int | None = None
+    group: str = GROUP_DEFAULT
+    send_timeout_ms: int = SEND_TIMEOUT_MS
+    retries: int = RETRIES
+    compress_over_bytes: int = COMPRESS_OVER_BYTES
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> "SinkOptions":
+        """Read the options; ConfigError says which one is wrong and what would be right."""
+        options = Options(given, KNOWN)
+        if "path" in options:
+            raise ConfigError('format rocketmq has no path; give option("topic", "TOPIC") and save()')
+        topic, group = options.text("topic"), options.text("groupId") or GROUP_DEFAULT
+        try:
+            validate_group(group)
+            if topic is not None:
+                validate_topic(topic)
+        except InvalidName as error:
+            raise ConfigError(f"format rocketmq: {error}") from None
+        retries = options.number("rocketmq.retryTimesWhenSendFailed", 0, RETRIES_MAX)
+        over_bytes = options.number("rocketmq.compressMsgBodyOverHowmuch", 1, BODY_BYTES_MAX)
+        namesrv = options.text("namesrv") or os.environ.get("NAMESRV_ADDR") or NAMESRV_DEFAULT
+        return cls(
+            namesrv=split_name_servers(namesrv),
+            topic=topic,
+            by_key=options.choice("queueBy", ("any", "key"), "any") == "key",
+            delay_level=options.number("delayLevel", 0, DELAY_LEVEL_MAX),
+            group=group,
+            send_timeout_ms=options.number("rocketmq.sendMsgTimeout", 1, TIMEOUT_MS_MAX) or SEND_TIMEOUT_MS,
+            retries=RETRIES if retries is None else retries,
+            compress_over_bytes=over_bytes or COMPRESS_OVER_BYTES,
+        )
+
+    def check_columns(self, schema: "StructType") -> None:
+        """Raise ConfigError for a table that cannot be written."""
+        kinds = {field.name: field.dataType.simpleString() for field in schema.fields}
+        for name, kind in kinds.items():
+            if kind not in COLUMNS.get(name, ()):
+                there_are = ", ".join(f"{name} {' or '.join(kinds)}" for name, kinds in COLUMNS.items())
+                raise ConfigError(
+                    f"a message has no column {name} {kind}; select or cast to some of: {there_are}"
+                )
+        if "body" not in kinds:
+            raise ConfigError("a message needs a column body; for example to_json(struct(*)) AS body")
+        if self.topic is None and "topic" not in kinds:
+            raise ConfigError('no topic: give option("topic", "TOPIC") or a column topic')
+        if self.by_key and "key" not in kinds:
+            raise ConfigError("queueBy=key needs a column key")
