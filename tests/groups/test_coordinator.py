@@ -6,6 +6,7 @@ from libramq.balance import TopicStrategy, register_strategy
 from libramq.codes import ResponseCode
 from libramq.groups import group_membership, queue_handover
 from libramq.groups.group_balance import COLLECT_MS
+from libramq.groups.group_member import REPEAT_MS
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import GroupJoinBody, GroupPollBody, PeerGathered, QueueGrant
@@ -56,6 +57,17 @@ def test_the_first_member_gets_all_and_the_second_half():
     assert (len(second.moves), second.minimum) == (4, 4)
     assert {move.from_ for move in second.moves} == {"alice"}
     assert reasons(group) == [Reason.MEMBER_JOINED] * 2
+    assert [grant.body.complete for grant in group.take(Grant)] == [True, False]
+
+
+def test_what_was_held_longest_stays():
+    group = group_of("alice", "bob")
+    before = set(group.consumers["bob"].held)
+    group.leave(group.consumers["alice"])
+    group.run(100)
+    group.add("carol")
+    group.run(100)
+    assert set(group.consumers["bob"].held) == before
 
 
 def test_a_hundred_joins_at_once_are_one_rebalance():
@@ -79,6 +91,7 @@ def test_a_queue_is_nobodys_else_until_its_holder_gives_it_up():
     bob = group.add("bob")
     group.run(1_000)
     assert (len(alice.revoked), len(alice.held), bob.held) == (4, 8, {})
+    assert group.view.epoch == 2, "it rises with the target"
     assert group.loads() == {"alice": 8, "bob": 0}
     group.release(alice)
     group.run(0)
@@ -213,7 +226,38 @@ def test_a_release_under_an_earlier_epoch_is_passed_over():
     queue, epoch = next(iter(alice.held.items()))
     alice.revoked = {queue: epoch - 1}
     group.release(alice)
-    assert group.loads() == {"alice": 8}
+    assert group.view.owners[queue].epoch == epoch
+
+
+def test_a_revoked_queue_that_its_holder_does_not_list_is_free():
+    """It never heard of it, or its release was lost."""
+    group = group_of("alice")
+    alice = group.consumers["alice"]
+    alice.drains = False
+    bob = group.add("bob")
+    group.run(100)
+    queue = next(iter(alice.revoked))
+    del alice.held[queue]
+    group.poll(alice)
+    group.run(0)
+    assert bob.held == {queue: 2}
+
+
+def test_an_answer_that_was_lost_is_said_again():
+    group = Surroundings()
+    alice = group.add("alice")
+    group.work()
+    alice.is_silent = True
+    group.run(COLLECT_MS)
+    alice.held.clear()
+    group.poll(alice)
+    assert alice.held == {}, "over the same connection it may just be on its way"
+    group.run(REPEAT_MS)
+    assert len(alice.held) == 8
+    alice.held.clear()
+    alice.peer = "another"
+    group.poll(alice)
+    assert len(alice.held) == 8, "over another one it is said at once"
 
 
 def test_a_queue_that_was_given_up_unasked_is_granted_anew():
@@ -311,6 +355,29 @@ def test_the_former_self_of_a_static_member_is_turned_away():
     assert group.loads() == {"alice@2": 8}
 
 
+def test_who_asks_for_the_id_of_a_former_self_without_its_name_is_somebody_new():
+    group = group_of("alice", instance="a")
+    former = group.consumers["alice"].member
+    group.add("alice@2", instance="a")
+    bob = group.consumers["bob"] = Consumer("bob", "peer of bob", member=former)
+    group.join(bob)
+    assert bob.member not in (None, former)
+
+
+def test_a_new_life_of_a_static_member_is_no_move():
+    group = group_of("alice", "carol", instance=None)
+    group.add("bob@1", instance="bob")
+    group.run(100)
+    group.effects.clear()
+    group.consumers["carol"].drains = False
+    group.leave(group.consumers["alice"])
+    group.add("bob@2", instance="bob")
+    group.run(100)
+    (settled,) = group.take(Settled)
+    assert {move.from_ for move in settled.moves} == {"alice"}
+    assert len(settled.moves) == settled.minimum
+
+
 def test_a_static_member_gives_nothing_up_for_a_former_self_that_was_asked_to():
     group = group_of("alice", instance="a")
     group.consumers["alice"].drains = False
@@ -335,6 +402,16 @@ def test_queues_come_and_go():
     assert group.loads() == {"alice": 1, "bob": 1}
     assert all(len(each.held) == 1 for each in group.consumers.values()), "they were told"
     assert reasons(group) == [Reason.QUEUE_COUNT_CHANGED] * 2
+
+
+def test_queues_that_vanish_need_not_be_given_up():
+    group = group_of("alice")
+    alice = group.consumers["alice"]
+    alice.drains = False
+    group.tell("T", queues_of("T", 6))
+    group.run(COLLECT_MS)
+    assert (group.loads(), group.view.is_settled) == ({"alice": 6}, True)
+    assert len(alice.revoked) == 2, "it is told all the same"
 
 
 def test_a_broker_that_comes_is_another_reason():
@@ -362,6 +439,15 @@ def test_topics_that_nobody_tells_of_are_waited_for_a_second():
     group.tell("U", queues_of("U", 2))
     group.run(COLLECT_MS)
     assert len(alice.held) == 4
+
+
+def test_a_topic_that_is_told_of_is_not_waited_for():
+    group = Surroundings([])
+    alice = group.add("alice")
+    group.run(300)
+    group.tell("T", queues_of("T", 2))
+    group.run(COLLECT_MS)
+    assert len(alice.held) == 2
 
 
 # Strategies.
@@ -421,6 +507,17 @@ def test_a_restart_moves_nothing():
     group.run(30_000)
     assert (group.owners(), group.view.epoch) == (owners, epoch)
     assert reasons(group) == []
+
+
+def test_a_member_that_changed_its_subscriptions_need_not_say_so_again():
+    group = group_of("alice", queues=[*queues_of("T", 2), *queues_of("U", 2)])
+    alice = group.consumers["alice"]
+    alice.topics = ("T", "U")
+    alice.polls.clear()
+    group.join(alice, claims=True)
+    group.restart()
+    group.run(100)
+    assert len(alice.held) == 4
 
 
 def test_who_does_not_come_back_after_a_restart_is_expelled():
@@ -491,6 +588,7 @@ def test_a_group_that_is_taken_over_does_not_move():
     other.join(other.consumers["alice"], claims=True)
     other.run(2_000)
     assert other.consumers["alice"].held == held["alice"], "it goes on reading"
+    assert other.states == {}, "what is not known is not recorded"
     other.join(other.consumers["bob"], claims=True)
     other.run(100)
     assert other.owners() == owners
@@ -563,6 +661,7 @@ def test_stock_members_put_the_group_into_client_mode_and_back():
     group.run(1_000)
     assert alice.mode == bob.mode == group.view.mode == "epochs"
     assert (dict.fromkeys(alice.held), dict.fromkeys(bob.held)) == held, "whoever holds what, first"
+    assert {*alice.held.values(), *bob.held.values()} == {3}, "under a new epoch"
     assert [change.mode for change in group.take(ModeChanged)] == ["client", "epochs"]
     assert reasons(group) == [Reason.MODE_CHANGED] * 2
 

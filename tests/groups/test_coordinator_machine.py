@@ -1,8 +1,8 @@
 """The coordinator under everything at once: honest members and others, real fences, restarts, take-overs.
 
 After every step: no queue is granted to two, epochs of a queue rise from holder to holder, what an honest
-member is told to hold its fence lets it open, and no poll waits too long. Left alone, the group settles: every
-queue is held and open, loads are even, and no more moved than had to.
+member is told to hold its fence lets it open, and no poll waits too long. Left alone, the group settles:
+every queue is held and open, loads are even, and no more moved than had to.
 """
 
 from collections import Counter
@@ -209,7 +209,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     @rule()
     def settle(self):
-        """Everybody is honest and quick, nothing else happens: the group settles, and a restart moves nothing."""
+        """Everybody is honest and quick, nothing else happens: all settles, and a restart moves nothing."""
         cluster = self.cluster
         cluster.stock()
         for consumer in cluster.consumers.values():
