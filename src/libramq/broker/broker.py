@@ -25,6 +25,7 @@ from libramq.clock import Clock
 from libramq.filesystem import FileSystem
 from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.queue_lock import QueueLocks
+from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.offsets import OffsetLedger
 from libramq.remoting.command import Command
 from libramq.rpc.endpoint import BatchProcessor, Processor, Woken, failure
@@ -49,7 +50,7 @@ def store_config(config: BrokerConfig) -> StoreConfig:
 
 
 class Broker:
-    """Everything a broker knows and decides."""
+    """Everything a broker knows and decides. recorded: hears of rebalance events once they are stored."""
 
     def __init__(
         self,
@@ -59,8 +60,10 @@ class Broker:
         filesystem: FileSystem,
         randomness: random.Random,
         process_id: int = 0,
+        recorded: Callable[[RebalanceEvent], None] | None = None,
     ) -> None:
         self.config = config
+        self._recorded = recorded
         self._clock = clock
         self.store = MessageStore(store_config(config), filesystem, clock, process_id=process_id)
         self.store.open()
@@ -89,7 +92,7 @@ class Broker:
             broker_name=config.broker_name,
             topics=self.topics,
             groups=self.groups,
-            record=self.events.record,
+            record=self._record,
             locks=self.locks,
             clock=clock,
             mode=self.fences.mode,
@@ -137,6 +140,11 @@ class Broker:
         notify = self.consumers.closed(peer, now_ms=self._clock.wall_ms())
         self.coordination.closed(peer)
         return Reply(notify=notify)
+
+    def _record(self, event: RebalanceEvent) -> None:
+        self.events.record(event)
+        if self._recorded is not None:
+            self._recorded(event)
 
     def answered(self, peer: Peer, answer: Command, monotonic_ms: int) -> None:
         """A client answers a question of ours."""

@@ -17,12 +17,16 @@ from libramq.message.record import RECORD_BYTES_MAX
 from libramq.remoting.body.topic_config import PERM_INHERIT, PERM_READ, PERM_WRITE
 from libramq.remoting.frame import HEADER_BYTES_MAX
 
+#: MetricsExporterType, by name or number; what else Apache has (OTLP_GRPC, LOG) is not served.
+METRICS_OFF: Final = ("DISABLE", "0")
+METRICS_SERVED: Final = ("PROM", "2")
 #: ScheduleMessageService, MessageStoreConfig.messageDelayLevel.
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 #: What numbers may be, by our names; one or more where nothing is said.
 _BOUNDS: Final = {
     "broker_id": (0, 1 << 62),
     "listen_port": (1, 65_535),
+    "metrics_port": (1, 65_535),
     "default_topic_queue_nums": (1, QUEUES_MAX),
     "broker_permission": (0, PERM_READ | PERM_WRITE | PERM_INHERIT),
     # A message must fit in a pull's frame, with its record and the reply's header.
@@ -64,6 +68,9 @@ class BrokerConfig:
     consume_queue_file_bytes: int = _option(6_000_000, "mappedFileSizeConsumeQueue")
     message_delay_level: str = _option(DELAY_LEVELS, "messageDelayLevel")
     orderly_lock_grace_ms: int = _option(150, "orderlyLockGraceMillis")  # Ours; 60000 is Apache's patience.
+    metrics_exporter_type: str = _option("DISABLE", "metricsExporterType")
+    metrics_port: int = _option(5557, "metricsPromExporterPort")
+    metrics_host: str = _option("127.0.0.1", "metricsPromExporterHost")  # Ours: Apache's is brokerIP1.
     region_id: str = _option("DefaultRegion", "regionId")
     trace_on: bool = _option(True, "traceOn")
 
@@ -74,6 +81,10 @@ class BrokerConfig:
             raise ConfigError(f"brokerId {self.broker_id}: only masters (0) exist yet; slaves come later")
         if self.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
             raise ConfigError(f"flushDiskType {self.flush_disk_type!r}; ASYNC_FLUSH or SYNC_FLUSH is allowed")
+        if self.metrics_exporter_type not in (*METRICS_OFF, *METRICS_SERVED):
+            raise ConfigError(
+                f"metricsExporterType {self.metrics_exporter_type!r}; DISABLE or PROM is allowed"
+            )
         for option in fields(self):
             low, high = _BOUNDS.get(option.name, (1, 1 << 62))
             value = getattr(self, option.name)
@@ -91,6 +102,11 @@ class BrokerConfig:
     def address(self) -> str:
         """What the name server tells clients."""
         return f"{self.broker_ip}:{self.listen_port}"
+
+    @property
+    def serves_metrics(self) -> bool:
+        """Whether Prometheus may ask for metrics."""
+        return self.metrics_exporter_type in METRICS_SERVED
 
     @property
     def delay_levels_ms(self) -> list[int]:

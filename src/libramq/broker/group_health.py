@@ -44,6 +44,14 @@ class GroupHealth:
         diagnoses = self._diagnoses.get(group)
         return diagnoses.current if diagnoses is not None else ()
 
+    def kinds(self) -> dict[str, frozenset[str]]:
+        """What kinds of things were wrong at the last look, by group."""
+        return {
+            name: frozenset(diagnosis.kind.value for diagnosis in diagnoses.current)
+            for name, diagnoses in self._diagnoses.items()
+            if diagnoses.current
+        }
+
     def tick(self) -> None:
         """Look at all groups, if it is time to, and log what is new."""
         now_ms = self._clock.monotonic_ms()

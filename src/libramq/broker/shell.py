@@ -9,7 +9,7 @@ import os
 import random
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from libramq.auth.authorizer import AllowAll
 from libramq.broker.alarm import Alarm
@@ -32,6 +32,9 @@ from libramq.transport.address import split_name_servers
 from libramq.transport.bind import check_bind_address
 from libramq.transport.remote import Remotes
 from libramq.transport.server import Server
+
+if TYPE_CHECKING:
+    from libramq.broker.metrics_server import MetricsServer
 
 log = get_logger(__name__)
 
@@ -61,9 +64,8 @@ class BrokerServer:
         filesystem: FileSystem,
         randomness: random.Random | None = None,
     ) -> None:
-        check_bind_address(
-            config.bind_address, allow_public=config.allow_public, remedy="set allowPublic=true"
-        )
+        for address in (config.bind_address, config.metrics_host):
+            check_bind_address(address, allow_public=config.allow_public, remedy="set allowPublic=true")
         self._config = config
         self._clock = clock
         self._filesystem = filesystem
@@ -75,6 +77,7 @@ class BrokerServer:
         self._alarm = Alarm(clock.monotonic_ms, self._coordinate)
         self._broker: Broker | None = None
         self._registration: Registration | None = None
+        self._metrics: MetricsServer | None = None
 
     @property
     def address(self) -> str:
@@ -90,12 +93,17 @@ class BrokerServer:
     async def start(self) -> None:
         """Open the store, listen, register; raises StoreLocked, ConfigError and their kin."""
         name_servers = split_name_servers(self._config.namesrv_addr) if self._config.namesrv_addr else ()
+        if self._config.serves_metrics:
+            from libramq.broker.metrics_server import MetricsServer
+
+            self._metrics = MetricsServer(self._config.metrics_host, self._config.metrics_port)
         self._broker = broker = Broker(
             self._config,
             clock=self._clock,
             filesystem=self._filesystem,
             randomness=self._random,
             process_id=os.getpid(),
+            recorded=self._metrics.record if self._metrics is not None else None,
         )
         flushing = Flushing(broker.store, self._filesystem, self._clock, self._after_flush)
         self._durability = flushing.durability
@@ -112,6 +120,8 @@ class BrokerServer:
         )
         try:
             await self._listen()
+            if self._metrics is not None:
+                self._metrics.start()
         except ConfigError:
             await self.stop()
             raise
@@ -143,6 +153,8 @@ class BrokerServer:
             self._endpoint.stop()
         for server in self._servers:
             await server.close()
+        if self._metrics is not None:
+            await self._metrics.stop()
         await self._remotes.close()
         self._read_threads.shutdown()
         self._alarm.cancel()
@@ -197,6 +209,8 @@ class BrokerServer:
     def _tick(self) -> None:
         self._durability.give_up()
         self._endpoint.notify(self.broker.tick())
+        if self._metrics is not None:
+            self._metrics.sample(self.broker, sum(server.connection_count for server in self._servers))
         self._perform(self.broker.wake())
         self._durability.appended()
 

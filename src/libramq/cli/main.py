@@ -48,6 +48,14 @@ def up(
             min=1, max=BROKERS_MAX, help="Brokers under the name server, each further one a process."
         ),
     ] = 1,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65535,
+            help="Serve metrics for Prometheus at this port of 127.0.0.1; further brokers at those above.",
+        ),
+    ] = None,
     allow_public: options.AllowPublic = False,
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
@@ -60,6 +68,7 @@ def up(
             nameserver_port=nameserver_port,
             broker_port=broker_port,
             brokers=brokers,
+            metrics_port=metrics_port,
             host=host,
             data=data,
             allow_public=allow_public,

@@ -38,6 +38,7 @@ async def up(
     nameserver_port: int | None,
     broker_port: int | None,
     brokers: int,
+    metrics_port: int | None,
     host: str,
     data: Path,
     allow_public: bool,
@@ -60,8 +61,11 @@ async def up(
             namesrv_addr=namesrv,
             store_path=str(store),
             allow_public=allow_public,
+            **_metrics(metrics_port, index),
         )
-        for (name, store), port in zip(stores.items(), (ports.broker, *further), strict=True)
+        for index, ((name, store), port) in enumerate(
+            zip(stores.items(), (ports.broker, *further), strict=True)
+        )
     ]
     children = BrokerChildren(configs[1:], log_level)
     option = (
@@ -79,6 +83,11 @@ async def up(
         f"      libra tail{option} -t Hello --from earliest    (Ctrl-C here stops the servers)",
     ]
     await _serve([nameserver, broker_server(configs[0]), children], lines, children.failure)
+
+
+def _metrics(port: int | None, index: int) -> dict[str, Any]:
+    """Settings of a broker that serves metrics; the first one at the port itself."""
+    return {} if port is None else {"metrics_exporter_type": "PROM", "metrics_port": port + index}
 
 
 async def nameserver(*, host: str, port: int, allow_public: bool) -> None:

@@ -1,0 +1,169 @@
+"""Metrics: what events and samples become, and what Prometheus reads over HTTP."""
+
+import asyncio
+import random
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from libramq import Message, Producer
+from libramq.broker.config import BrokerConfig, broker_config
+from libramq.broker.metrics import GROUPS_MAX, OTHERS, Metrics, Sample
+from libramq.broker.shell import BrokerServer
+from libramq.clock import SystemClock
+from libramq.errors import ConfigError
+from libramq.filesystem import LocalFileSystem
+from libramq.groups.rebalance_event import QueueMove, RebalanceEvent
+from libramq.nameserver import NameServer
+from tests.interop.ports import free_broker_port, free_port
+
+
+def event(kind: str, group: str = "G", **fields: object) -> RebalanceEvent:
+    return RebalanceEvent(v=1, group=group, epoch=1, seq=1, at_ms=1_000, kind=kind, **fields)  # type: ignore[arg-type]
+
+
+def move(pause_ms: int, double_owner_ms: int = 0) -> QueueMove:
+    return QueueMove(
+        topic="T",
+        broker="b",
+        queue=0,
+        from_="alice",
+        to="bob",
+        stopped_ms=1_000,
+        resumed_ms=1_000 + pause_ms,
+        redelivered=0,
+        double_owner_ms=double_owner_ms,
+    )
+
+
+def sample(**fields: object) -> Sample:
+    nothing: dict[str, object] = dict.fromkeys(
+        ("messages_in", "messages_out", "bytes_in", "bytes_out", "held_pulls", "connections"), 0
+    )
+    return Sample(**(nothing | {"diagnoses": {}} | fields))  # type: ignore[arg-type]
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def test_a_rebalance_is_counted_and_timed():
+    metrics = Metrics()
+    for told in (
+        event("started", reason="member_joined", member_count=2),
+        event("moved", moves=[move(300), move(1_200, 40)]),
+        event(
+            "settled", member_count=2, moved=2, minimum=1, time_to_stable_ms=1_400, unowned=3,
+            redelivered_upper_bound=7, duplicates_reported=5, peak_catch_up_rate=900,
+        ),
+    ):  # fmt: skip
+        metrics.record(told)
+    group = {"consumer_group": "G"}
+    assert value(metrics, "libra_group_rebalances_total", reason="member_joined", **group) == 1
+    assert value(metrics, "libra_group_queue_pause_seconds_sum", **group) == 1.5
+    assert value(metrics, "libra_group_queue_pause_seconds_bucket", le="0.5", **group) == 1
+    assert value(metrics, "libra_group_queue_double_owner_seconds_sum", **group) == 0.04
+    assert value(metrics, "libra_group_time_to_stable_seconds_sum", **group) == 1.4
+    assert value(metrics, "libra_group_queues_moved_total", **group) == 2
+    assert value(metrics, "libra_group_queues_moved_minimum_total", **group) == 1
+    assert value(metrics, "libra_group_messages_redelivered_bound_total", **group) == 7
+    assert value(metrics, "libra_group_messages_duplicate_total", **group) == 5
+    assert value(metrics, "libra_group_catch_up_peak_messages_per_second", **group) == 900
+    assert value(metrics, "libra_group_members", **group) == 2
+    assert value(metrics, "libra_group_queues_unowned", **group) == 3
+
+
+def test_totals_grow_by_what_came_since_and_diagnoses_go():
+    metrics = Metrics()
+    metrics.sample(sample(messages_in=5, held_pulls=2, connections=3, diagnoses={"G": {"idle_members"}}))
+    found = {"consumer_group": "G", "kind": "idle_members"}
+    assert value(metrics, "libra_group_diagnosis", **found) == 1
+    metrics.sample(sample(messages_in=7))
+    assert value(metrics, "rocketmq_messages_in_total") == 7
+    assert value(metrics, "libra_held_pulls") == 0
+    assert value(metrics, "libra_group_diagnosis", **found) == 0
+
+
+def test_groups_beyond_the_limit_share_their_series():
+    metrics = Metrics()
+    for number in range(GROUPS_MAX + 2):
+        metrics.record(event("started", f"G{number}", reason="member_joined", member_count=1))
+    assert value(metrics, "libra_group_rebalances_total", consumer_group=OTHERS, reason="member_joined") == 2
+    assert value(metrics, "libra_group_members", consumer_group="G0") == 1
+
+
+def test_apaches_properties():
+    config, unknown = broker_config(
+        {
+            "metricsExporterType": "PROM",
+            "metricsPromExporterPort": "9557",
+            "metricsPromExporterHost": "127.0.0.1",
+        }
+    )
+    assert (config.serves_metrics, config.metrics_port, unknown) == (True, 9557, [])
+    assert not BrokerConfig().serves_metrics
+    with pytest.raises(ConfigError, match="metricsExporterType 'LOG'; DISABLE or PROM is allowed"):
+        broker_config({"metricsExporterType": "LOG"})
+
+
+def server(tmp_path: Path, **options: object) -> BrokerServer:
+    config = BrokerConfig(
+        store_path=str(tmp_path), listen_port=free_broker_port(), commit_log_file_bytes=1 << 20, **options
+    )  # type: ignore[arg-type]
+    return BrokerServer(
+        config, clock=SystemClock(), filesystem=LocalFileSystem(), randomness=random.Random(7)
+    )
+
+
+def scrape(port: int) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        text = answer.read().decode()
+    return {
+        one.name: one.value
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+        if not one.labels
+    }
+
+
+async def test_a_broker_is_scraped(tmp_path):
+    names = NameServer("127.0.0.1", free_port())
+    await names.start()
+    port = free_port()
+    broker = server(
+        tmp_path, metrics_exporter_type="PROM", metrics_port=port, namesrv_addr=f"127.0.0.1:{names.port}"
+    )
+    await broker.start()
+    try:
+        async with Producer(namesrv=f"127.0.0.1:{names.port}") as producer:
+            for _ in range(3):
+                await producer.send(Message("T", b"x"))
+            async with asyncio.timeout(10):
+                found = await asyncio.to_thread(scrape, port)
+                while found["rocketmq_messages_in_total"] < 3:  # Sampled once a second.
+                    found = await asyncio.to_thread(scrape, port)
+        assert found["libra_connections"] >= 1
+    finally:
+        await broker.stop()
+        await names.stop()
+    with pytest.raises(OSError):
+        await asyncio.to_thread(scrape, port)
+
+
+async def test_a_port_that_is_taken_is_one_clear_error(tmp_path):
+    port = free_port()
+    first = server(tmp_path / "a", metrics_exporter_type="PROM", metrics_port=port)
+    second = server(tmp_path / "b", metrics_exporter_type="PROM", metrics_port=port)
+    await first.start()
+    try:
+        with pytest.raises(ConfigError, match=f"cannot serve metrics on 127.0.0.1:{port}: .*choose another"):
+            await second.start()
+    finally:
+        await first.stop()
+
+
+def test_metrics_are_not_for_the_public_unless_told_so(tmp_path):
+    with pytest.raises(ConfigError, match="allowPublic"):
+        server(tmp_path, metrics_exporter_type="PROM", metrics_host="0.0.0.0")
