@@ -26,6 +26,8 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 _WORD = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*")
 _WORDS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None}
 _QUEUE_MEMBERS: Final = {"brokerName", "queueId", "topic"}
+#: `json.dumps` makes an encoder for every call with options.
+_scalar: Final = json.JSONEncoder(ensure_ascii=False).encode
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "0": "\0"}
 
 
@@ -85,7 +87,7 @@ def _write(value: Any, parts: list[str], depth: int) -> None:
             _write(element, parts, depth)
         parts.append("]")
     else:
-        parts.append(json.dumps(value, ensure_ascii=False))
+        parts.append(_scalar(value))
 
 
 def _write_items(items: list[tuple[Any, Any]], parts: list[str], depth: int) -> None:
@@ -99,7 +101,7 @@ def _write_items(items: list[tuple[Any, Any]], parts: list[str], depth: int) -> 
         if isinstance(key, MessageQueue):
             _write(_queue_members(key), parts, -1)
         else:
-            parts.append(json.dumps(key, ensure_ascii=False))
+            parts.append(_scalar(key))
         parts.append(":")
         _write(member, parts, inner)
     if depth >= 0 and items:
