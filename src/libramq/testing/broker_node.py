@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from libramq.auth.authorizer import AllowAll
 from libramq.broker import shell
+from libramq.broker.alarm import DELAY_MS_MIN
 from libramq.broker.broker import Broker
 from libramq.broker.config import BrokerConfig
 from libramq.broker.durability import POLL_MS, Durability
@@ -77,6 +78,11 @@ class SimulatedBroker:
     def broker(self) -> Broker | None:
         """The real broker; None while it does not run."""
         return self._broker if self.process.is_alive else None
+
+    @property
+    def _running(self) -> Broker:
+        assert self._broker is not None, f"{self.name} does not run"
+        return self._broker
 
     # Its life.
 
@@ -147,6 +153,7 @@ class SimulatedBroker:
             world.time.at(world.time.now_ms + START_AGAIN_MS, self.start)
             return
         self._flush_is_wanted = self._flushes = False
+        self._alarm_ms: int | None = None
         self._durability = Durability(broker.store, world.time, self._flush_soon)
         self._endpoint = Endpoint(
             clock=world.time,
@@ -176,9 +183,8 @@ class SimulatedBroker:
             if connection.ends[1] is self.process:
                 connection.close_by_server()
         self._remotes.close()
-        assert self._broker is not None
         with contextlib.suppress(OSError, LibraError):  # As good as killed, where the disk refuses.
-            self._broker.close()
+            self._running.close()
         self._end(power=False)
 
     # Its duties: those of the shell, at the same times.
@@ -196,15 +202,28 @@ class SimulatedBroker:
         every(IDLE_MS_MAX // 4, self._close_idle)
 
     def _after_read(self) -> None:
-        assert self._broker is not None
-        self._broker.offsets.write_or_keep()
-        self._perform(self._broker.wake())
+        self._running.offsets.write_or_keep()
+        self._perform(self._running.wake())
         self._durability.appended()
 
     def _perform(self, woken: list[Woken]) -> None:
         for one in woken:
             if one.request.peer.is_open:
                 self._endpoint.perform(one.request, one.outcome)
+        self._ring_by(self._running.next_due_ms)
+
+    def _ring_by(self, due_ms: int | None) -> None:
+        """Coordinate at that time at the latest; `broker.alarm` is the real one."""
+        if due_ms is None or (self._alarm_ms is not None and self._alarm_ms <= due_ms):
+            return
+        self._alarm_ms = due_ms
+        self.process.after(max(DELAY_MS_MIN, due_ms - self._world.time.now_ms), lambda: self._rung(due_ms))
+
+    def _rung(self, due_ms: int) -> None:
+        if self._alarm_ms == due_ms:  # Else an earlier time was asked for meanwhile.
+            self._alarm_ms = None
+            self._perform(self._running.coordinate(self._world.time.now_ms))
+            self._durability.appended()
 
     def _when_read(self, ranges: tuple[FileRange, ...], then: Callable[[], None]) -> None:
         def read() -> None:
@@ -240,8 +259,7 @@ class SimulatedBroker:
             self.process.after(START_AGAIN_MS, self._restart)
         else:
             self._durability.done(plan)
-            assert self._broker is not None
-            self._perform(self._broker.wake())
+            self._perform(self._running.wake())
         self._flush()
 
     def _restart(self) -> None:
@@ -250,34 +268,29 @@ class SimulatedBroker:
         self._world.time.at(self._world.time.now_ms + START_AGAIN_MS, self.start)
 
     def _deliver_due(self) -> None:
-        assert self._broker is not None
-        while delivered := self._broker.schedule.deliver(self._world.time.wall_ms()):
-            self._perform(self._broker.wake())
+        while delivered := self._running.schedule.deliver(self._world.time.wall_ms()):
+            self._perform(self._running.wake())
             self._durability.appended()
             if delivered < DELIVERED_PER_ROUND_MAX:
                 return
 
     def _tick(self) -> None:
-        assert self._broker is not None
         self._durability.give_up()
-        self._endpoint.notify(self._broker.tick())
-        self._perform(self._broker.wake())
+        self._endpoint.notify(self._running.tick())
+        self._perform(self._running.wake())
         self._durability.appended()
 
     def _herd(self) -> None:
-        assert self._broker is not None
-        notify = self._broker.consumers.herd()
+        notify = self._running.consumers.herd()
         if notify:
             self._endpoint.notify(Reply(notify=notify))
 
     def _save_schedule(self) -> None:
-        assert self._broker is not None
         with contextlib.suppress(OSError):
-            self._broker.save_schedule()
+            self._running.save_schedule()
 
     def _persist_offsets(self) -> None:
-        assert self._broker is not None
-        ledger = self._broker.ledger
+        ledger = self._running.ledger
         try:
             plan = ledger.plan_persist(self._world.time.wall_ms())
         except OSError:
@@ -296,8 +309,7 @@ class SimulatedBroker:
         self.process.after(self._disk_work_ms(), persist)
 
     def _fold_tables(self) -> None:
-        assert self._broker is not None
-        for fold in self._broker.tables.plan_folds():
+        for fold in self._running.tables.plan_folds():
 
             def run(fold: Fold = fold) -> None:
                 try:
@@ -335,9 +347,8 @@ class SimulatedBroker:
             self.process.after(CHANGE_DELAY_MS, self._register)
 
     def _register(self) -> None:
-        assert self._broker is not None
         self._registers, self._changed = True, False
-        call = register_broker(*introduction(self.config, self._broker.topics))
+        call = register_broker(*introduction(self.config, self._running.topics))
         self._remotes.ask(name_server_node.ADDRESS, call, self._registered, REGISTER_TIMEOUT_MS)
 
     def _registered(self, outcome: object) -> None:

@@ -72,10 +72,9 @@ class Cluster(Watcher):
         """The monotonic time."""
         return self.world.time.now_ms
 
-    @property
-    def hands_over_cleanly(self) -> bool:
+    def hands_over_cleanly(self, group: str) -> bool:
         """Whether queues change hands without a message coming again, unless something fails."""
-        return False
+        return not any(member.is_stock for member in self.members if member.group == group)
 
     def may_have_lost(self, broker: str, asked_ms: int) -> bool:
         """Whether what a broker was asked to store at a time may be gone, whatever it answered."""
@@ -98,8 +97,10 @@ class Cluster(Watcher):
         config = TopicConfig(topic_name=topic, read_queue_nums=count, write_queue_nums=count, perm=6)
 
         def answered(outcome: object) -> None:
-            if isinstance(outcome, LibraError) and self.topics[topic] == count:
-                self._admin.after(ADMIN_AGAIN_MS, lambda: self._set_queues(address, topic, count))
+            if isinstance(outcome, LibraError) or self.topics[topic] != count:
+                self._admin.after(
+                    ADMIN_AGAIN_MS, lambda: self._set_queues(address, topic, self.topics[topic])
+                )
 
         self._remotes.ask(address, create_topic(config), answered)
 

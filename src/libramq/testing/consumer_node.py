@@ -27,16 +27,15 @@ from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import topic_route
 from libramq.testing import name_server_node
 from libramq.testing.handlers import Handling, SimulatedHandlers
-from libramq.testing.history import Commit
 from libramq.testing.process import Process
 from libramq.testing.remotes import SimulatedRemotes
+from libramq.testing.witness import Witness
 from libramq.testing.world import World
 
 T = TypeVar("T")
 
 #: How long a graceful stop may take before whoever asked for it kills the process.
 STOP_MS: Final = 10_000
-_WATCHED: Final = frozenset({RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET})
 
 
 class SimulatedConsumer:
@@ -59,10 +58,12 @@ class SimulatedConsumer:
         self.topics = tuple(subscriptions)
         self.process = Process(name, world.time)
         self.is_orderly = settings.orderly
+        self.session_ms = settings.session_ms
         self.is_stopping = False
         self._world = world
         self._settings = settings
         self._core = PushConsumerCore(settings, subscriptions, world.time.monotonic_ms)
+        self._witness = Witness(world, name, settings.group)
         self._running = False
         self._due_ms: int | None = None
         self.process.start()
@@ -153,7 +154,7 @@ class SimulatedConsumer:
     def _ask(
         self, address: str, call: Call[T], answered: Callable[[T | LibraError, int], Any], timeout_ms: int
     ) -> None:
-        watched = self._watched(address, call)
+        watched = self._witness.answers_of(address, call)
         if self.is_stock and call.code == RequestCode.HEART_BEAT:
             call = _stock_heartbeat(call)
 
@@ -164,19 +165,6 @@ class SimulatedConsumer:
                 self._perform(answered(outcome, self._now_ms))
 
         self._remotes.ask(address, call, done, timeout_ms)
-
-    def _watched(self, address: str, call: Call[Any]) -> Callable[[Any], None] | None:
-        """What history is to hear of a request's answer."""
-        history, group, ext = self._world.history, self.group, call.ext
-        if call.code not in _WATCHED:
-            return None
-        queue = MessageQueue(ext["topic"], self._world.network.name_at(address), int(ext["queueId"]))
-        if call.code == RequestCode.UPDATE_CONSUMER_OFFSET:
-            commit = Commit(int(ext["commitOffset"]), self._now_ms)
-            history.commit_asked(group, queue, commit)
-            return lambda _: history.commit_acknowledged(group, queue, commit)
-        asked_ms = self._now_ms
-        return lambda offset: history.offset_read(group, queue, offset, asked_ms)
 
     def _asked(self, _address: str, request: Command, answer: Callable[[Command], None]) -> None:
         if not self._running:

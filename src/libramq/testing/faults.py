@@ -14,7 +14,7 @@ from libramq.testing.world import World
 #: How long brokers are away, members frozen, links dead.
 DOWN_MS_MAX: Final = 4_000
 PAUSE_MS_MAX: Final = 15_000
-BLOCK_MS_MAX: Final = 8_000
+BLOCK_MS_MAX: Final = 14_000  # Longer than a session.
 TROUBLE_MS_MAX: Final = 3_000
 JOIN_MANY: Final = 20
 QUEUES_MAX: Final = 12

@@ -7,7 +7,7 @@ for people, its checksum says whether two runs were the same.
 import zlib
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from libramq.client.core.consumption import Outcome
 from libramq.client.core.process_queue import Delivery
@@ -31,14 +31,22 @@ class Violation(Exception):
         self.what = what
 
 
+class Claim(NamedTuple):
+    """Who reads a queue of a coordinated group, and the epoch under which it was granted."""
+
+    member: str
+    epoch: int
+
+
 class Commit:
-    """One commit of a member: asked for at a time, perhaps answered."""
+    """One commit of a member: asked for at a time, perhaps answered. claim: in coordinated groups."""
 
-    __slots__ = ("answered_ms", "asked_ms", "offset")
+    __slots__ = ("answered_ms", "asked_ms", "claim", "offset")
 
-    def __init__(self, offset: int, asked_ms: int) -> None:
+    def __init__(self, offset: int, asked_ms: int, claim: Claim | None = None) -> None:
         self.offset = offset
         self.asked_ms = asked_ms
+        self.claim = claim
         #: When it was acknowledged; None: unknown whether it was taken, or will be.
         self.answered_ms: int | None = None
 
@@ -65,6 +73,12 @@ class Watcher:
 
     def offset_read(self, group: str, queue: MessageQueue, offset: int | None, asked_ms: int) -> None:
         """A member asked for the committed offset and learnt it."""
+
+    def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: int) -> None:
+        """A fence let a member begin with a queue."""
+
+    def pulled(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: int) -> None:
+        """A broker gave a member messages of a queue that is open to it."""
 
     def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
         """A member's core handed messages to handlers."""
@@ -128,6 +142,15 @@ class History(Watcher):
         self.note(group, f"offset of {_named(queue)} is {offset}")
         for watcher in self.watchers:
             watcher.offset_read(group, queue, offset, asked_ms)
+
+    def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: int) -> None:
+        self.note(claim.member, f"opened {_named(queue)} under {claim.epoch}")
+        for watcher in self.watchers:
+            watcher.opened(group, queue, claim, asked_ms)
+
+    def pulled(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: int) -> None:
+        for watcher in self.watchers:
+            watcher.pulled(group, queue, claim, asked_ms)
 
     def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
         for watcher in self.watchers:

@@ -16,6 +16,8 @@ ROUGH: Final = (
     "deafen", "spoil_disk",
 )  # fmt: skip
 CALM_SHARE: Final = 0.25
+#: How likely a member is a stock one: groups of ours, of stock members, of both.
+STOCK_CHANCES: Final = (0.0, 0.0, 0.0, 1.0, 0.3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +42,13 @@ def draw_scenario(seed: int) -> Scenario:
     duration_ms = chance.randint(4, 12) * 1_000
     menu = CALM if chance.random() < CALM_SHARE else ROUGH
     count = chance.randint(1, 8)
-    groups = tuple(_group(chance, f"G{number}", topics) for number in range(1, chance.choice((1, 1, 2)) + 1))
+    broker_count = chance.choice((1, 1, 2, 3))
+    groups = tuple(
+        _group(chance, f"G{number}", topics, chance.choice(STOCK_CHANCES) if broker_count == 1 else 1.0)
+        for number in range(1, chance.choice((1, 1, 2)) + 1)
+    )
     return Scenario(
-        broker_count=chance.choice((1, 1, 2, 3)),
+        broker_count=broker_count,
         is_sync=chance.random() < 0.6,
         topics=topics,
         groups=groups,
@@ -56,11 +62,10 @@ def draw_scenario(seed: int) -> Scenario:
     )
 
 
-def _group(chance: random.Random, name: str, topics: dict[str, int]) -> GroupPlan:
+def _group(chance: random.Random, name: str, topics: dict[str, int], stock_chance: float) -> GroupPlan:
     everything = tuple(topics)
-    is_coordinated = False
     # Members that allocate for themselves must subscribe to the same, as in RocketMQ.
-    unequal = is_coordinated and len(topics) > 1 and chance.random() < 0.3
+    unequal = not stock_chance and len(topics) > 1 and chance.random() < 0.3
     return GroupPlan(
         name=name,
         topics=(everything, everything[:1]) if unequal else (everything,),
@@ -71,6 +76,6 @@ def _group(chance: random.Random, name: str, topics: dict[str, int]) -> GroupPla
             concurrency=chance.choice((1, 20)),
         ),
         route_refresh_ms=chance.choice((2_000, 5_000)),
-        stock_chance=1.0,
+        stock_chance=stock_chance,
         persist_ms=chance.choice((500, 1_000)),
     )

@@ -6,6 +6,7 @@ from libramq.testing.invariants.consumption import (
     OneAtATimeInOrder,
     OrderWithinOwner,
 )
+from libramq.testing.invariants.fences import NoHandlerAfterTheSession, OneReaderAQueue, OwnersGoForward
 from libramq.testing.invariants.invariant import Invariant
 from libramq.testing.invariants.messages import AcknowledgedMessageSurvives, OneMessageAnOffset
 from libramq.testing.invariants.offsets import CommitIsKept, CommitWithinDurable
@@ -17,6 +18,9 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     OneMessageAnOffset,
     CommitIsKept,
     CommitWithinDurable,
+    OneReaderAQueue,
+    OwnersGoForward,
+    NoHandlerAfterTheSession,
     OrderWithinOwner,
     OneAtATimeInOrder,
     DuplicatesAreExplained,

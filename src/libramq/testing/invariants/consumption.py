@@ -101,7 +101,7 @@ class DuplicatesAreExplained(Invariant):
             where = f"{key[1]}:{message.queue_offset}"
             if before == key:
                 self.broken(f"{member.name} consumed {where} twice while it owned the queue")
-            if self.cluster.hands_over_cleanly and not self._is_disturbed:
+            if self.cluster.hands_over_cleanly(member.group) and not self._is_disturbed:
                 self.broken(f"{before[0]} consumed {where}, and {member.name} again")
 
 

@@ -17,7 +17,8 @@ class _Register:
     """The commits of one group in one queue that the broker may still hold.
 
     A broker's offset behaves as a register that members write and read: a read that began after a commit
-    was acknowledged sees that one, or one that was not over before it. Unanswered ones may happen any time.
+    was acknowledged sees that one, or one that was not over before it. Unanswered ones may happen any time,
+    but none under an epoch below that of one that was acknowledged.
     """
 
     def __init__(self) -> None:
@@ -32,11 +33,21 @@ class _Register:
         newest_ms = max((commit.asked_ms for commit in answered), default=None)
         if newest_ms is None:
             return self.commits, False
-        return [c for c in self.commits if c.answered_ms is None or c.answered_ms >= newest_ms], True
+        epoch = max(_epoch(commit) for commit in answered)
+        return [
+            commit
+            for commit in self.commits
+            if (commit.answered_ms is None or commit.answered_ms >= newest_ms)
+            and (commit.claim is None or commit.claim.epoch >= epoch)
+        ], True
 
     def forget_old(self, now_ms: int) -> None:
         """Drop what no later read may see."""
         self.commits = self.current(now_ms)[0]
+
+
+def _epoch(commit: Commit) -> int:
+    return commit.claim.epoch if commit.claim is not None else 0
 
 
 class CommitIsKept(Invariant):

@@ -1,0 +1,114 @@
+"""Invariants of coordinated groups: one reader a queue."""
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+from libramq.client.core.process_queue import Delivery
+from libramq.message.queue import MessageQueue
+from libramq.testing.history import Claim, Commit
+from libramq.testing.invariants.invariant import Invariant
+
+if TYPE_CHECKING:
+    from libramq.testing.cluster import Cluster
+    from libramq.testing.consumer_node import SimulatedConsumer
+
+_Key = tuple[str, MessageQueue]
+
+
+class _Opening(NamedTuple):
+    """A queue was opened, and its member knew at a time."""
+
+    claim: Claim
+    known_ms: int
+
+
+class OneReaderAQueue(Invariant):
+    """What a fence takes and gives is under the epoch under which the queue was opened last.
+
+    An opening is forgotten with the power of its broker's machine: journals are not synced.
+    """
+
+    name = "a queue is read and committed by the member that opened it last, and by nobody else"
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        self._openings: dict[_Key, list[_Opening]] = defaultdict(list)
+
+    def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: int) -> None:
+        self._judge(group, queue, claim, asked_ms, "opened")
+        self._openings[group, queue].append(_Opening(claim, self.cluster.now_ms))
+
+    def pulled(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: int) -> None:
+        self._judge(group, queue, claim, asked_ms, "pulled")
+
+    def commit_acknowledged(self, group: str, queue: MessageQueue, commit: Commit) -> None:
+        if commit.claim is not None:
+            self._judge(group, queue, commit.claim, commit.asked_ms, f"committed {commit.offset}")
+
+    def broker_died(self, name: str, durable_to: int | None) -> None:
+        if durable_to is not None:
+            for key in [key for key in self._openings if key[1].broker_name == name]:
+                del self._openings[key]
+
+    def _judge(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: int, what: str) -> None:
+        for other, known_ms in reversed(self._openings[group, queue]):
+            newer = other.epoch > claim.epoch and known_ms < asked_ms
+            if newer or (other.epoch == claim.epoch and other.member != claim.member):
+                self.broken(
+                    f"{claim.member} {what} of {group}, {queue} under {claim.epoch};"
+                    f" {other.member} opened it under {other.epoch}"
+                )
+
+
+class OwnersGoForward(Invariant):
+    """Under epochs the committed offset of a queue never goes back, whoever commits.
+
+    It does where ASYNC_FLUSH lost the end of the queue.
+    """
+
+    name = "acknowledged commits of owners never go back"
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        self._last: dict[_Key, Commit] = {}
+
+    def commit_acknowledged(self, group: str, queue: MessageQueue, commit: Commit) -> None:
+        last = self._last.get((group, queue))
+        if commit.claim is None:
+            self._last.pop((group, queue), None)  # Members that allocate for themselves may go back.
+        elif last is None or commit.offset >= last.offset:
+            self._last[group, queue] = commit
+        elif queue.broker_name in self.cluster.cuts_ms and not self.cluster.is_sync:
+            self._last[group, queue] = commit
+        elif last.answered_ms is not None and last.answered_ms < commit.asked_ms:
+            self.broken(f"{group} committed {last.offset} of {queue}, and {commit.offset} after it")
+
+    def broker_died(self, name: str, durable_to: int | None) -> None:
+        if durable_to is not None:
+            for key in [key for key in self._last if key[1].broker_name == name]:
+                del self._last[key]
+
+
+class NoHandlerAfterTheSession(Invariant):
+    """A member that was thought dead, and whose queues others have, begins nothing when it comes back."""
+
+    name = "a member whose session is over begins no handler"
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        self._openings: dict[_Key, _Opening] = {}
+
+    def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: int) -> None:
+        self._openings[group, queue] = _Opening(claim, self.cluster.now_ms)
+
+    def handling_began(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
+        opening = self._openings.get((member.group, delivery.process_queue.queue))
+        if delivery.process_queue.granted is None:
+            return  # It allocates for itself.
+        if opening is None or opening.claim.member == member.name:
+            return
+        if self.cluster.now_ms - opening.known_ms > member.session_ms:
+            self.broken(
+                f"{member.name} begins {delivery.process_queue.queue}:{delivery.messages[0].queue_offset},"
+                f" which {opening.claim.member} opened {self.cluster.now_ms - opening.known_ms} ms ago"
+            )

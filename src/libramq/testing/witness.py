@@ -1,0 +1,56 @@
+"""The witness: tells history what a member asks of offsets and fences, and what it is answered.
+
+It reads what goes over the wire, so it sees the same whatever the client is like inside.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from libramq.codes import RequestCode, ResponseCode
+from libramq.message.queue import MessageQueue
+from libramq.rpc.call import Call
+from libramq.testing.history import Claim, Commit
+from libramq.testing.world import World
+
+
+class Witness:
+    """Of one member."""
+
+    def __init__(self, world: World, member: str, group: str) -> None:
+        self._world = world
+        self._member = member
+        self._group = group
+
+    def answers_of(self, address: str, call: Call[Any]) -> Callable[[Any], None] | None:
+        """What is to hear the result of a call, if anybody."""
+        if call.code not in (
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            RequestCode.QUERY_CONSUMER_OFFSET,
+            RequestCode.OPEN_QUEUE,
+            RequestCode.PULL_MESSAGE,
+        ):
+            return None
+        history, group, asked_ms = self._world.history, self._group, self._world.time.now_ms
+        queue = MessageQueue(
+            call.ext["topic"], self._world.network.name_at(address), int(call.ext["queueId"])
+        )
+        epoch = call.ext.get("lbQueueEpoch")
+        claim = Claim(self._member, int(epoch)) if epoch is not None else None
+        if call.code == RequestCode.UPDATE_CONSUMER_OFFSET:
+            commit = Commit(int(call.ext["commitOffset"]), asked_ms, claim)
+            history.commit_asked(group, queue, commit)
+            return lambda _: history.commit_acknowledged(group, queue, commit)
+        if call.code == RequestCode.QUERY_CONSUMER_OFFSET:
+            return lambda offset: history.offset_read(group, queue, offset, asked_ms)
+        if claim is None:
+            return None
+
+        def opened(offset: int | None) -> None:
+            history.opened(group, queue, claim, asked_ms)
+            history.offset_read(group, queue, offset, asked_ms)
+
+        def pulled(reply: Any) -> None:
+            if reply.code == ResponseCode.SUCCESS:
+                history.pulled(group, queue, claim, asked_ms)
+
+        return opened if call.code == RequestCode.OPEN_QUEUE else pulled
