@@ -43,7 +43,8 @@ def send(broker, **fields: object):
 
 
 def test_what_a_client_asks_is_understood_by_the_broker(broker):
-    assert broker(broker_calls.heartbeat(HeartbeatData(client_id="c"))) == 479
+    known = broker(broker_calls.heartbeat(HeartbeatData(client_id="c")))
+    assert known == broker_calls.HeartbeatReply(version=479, coordinates=True)
     sent = send(broker, properties={"UNIQ_KEY": "K"})
     assert (sent.code, sent.queue_id, sent.queue_offset, sent.transaction_id) == (0, 1, 0, "K")
     pulled = broker(
