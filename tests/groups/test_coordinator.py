@@ -696,6 +696,18 @@ def test_a_group_that_is_joined_while_stock_members_are_there():
     assert len(alice.held) == 8
 
 
+def test_the_last_commits_of_a_stock_member_come_after_its_goodbye():
+    """Until they are here the group stays as it was."""
+    group = group_of("alice")
+    group.stock("java")
+    group.run(100)
+    group.stock()
+    group.run(400)
+    assert group.view.mode == "client"
+    group.run(700)
+    assert group.view.mode == "epochs"
+
+
 def test_a_stock_member_that_comes_back_while_we_ask():
     group = group_of("alice")
     group.stock("java")

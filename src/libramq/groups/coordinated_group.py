@@ -12,7 +12,13 @@ from libramq.groups.coordinator_effect import Answer, Effect, Gather, ModeChange
 from libramq.groups.fence_grants import complete_grant, holdings_of
 from libramq.groups.group_assignment import assignment_as_held, assignment_by, assignment_of_nothing
 from libramq.groups.group_balance import GroupBalance
-from libramq.groups.group_inquiry import GATHER_MS_MAX, RETURN_MS_MAX, GroupInquiry, InquiryKind
+from libramq.groups.group_inquiry import (
+    GATHER_MS_MAX,
+    PARTING_MS,
+    RETURN_MS_MAX,
+    GroupInquiry,
+    InquiryKind,
+)
 from libramq.groups.group_member import GroupMember, Told
 from libramq.groups.group_membership import GroupMembership
 from libramq.groups.group_publication import GroupPublication
@@ -188,13 +194,17 @@ class CoordinatedGroup(Generic[P, T]):
         elif client_ids:
             self._inquiry = None
         elif self.mode == MODE_CLIENT and self._inquiry is None:
-            awaited = dict.fromkeys(member.id for member in self.members)
-            until_ms = now_ms + RETURN_MS_MAX
-            self._inquiry = GroupInquiry(InquiryKind.RETURNING, until_ms, self.queues.epoch, awaited)
-            for member in self.members:  # Their next polls say what they have by now.
-                if member.poll is not None:
-                    self._answer(member, now_ms)
-            self._conclude(now_ms)
+            self._inquiry = GroupInquiry(InquiryKind.PARTING, now_ms + PARTING_MS, self.queues.epoch)
+
+    def _return(self, now_ms: int) -> None:
+        """Ask the members what they have: the answer to each poll that waits has them poll again."""
+        awaited = dict.fromkeys(member.id for member in self.members)
+        until_ms = now_ms + RETURN_MS_MAX
+        self._inquiry = GroupInquiry(InquiryKind.RETURNING, until_ms, self.queues.epoch, awaited)
+        for member in self.members:
+            if member.poll is not None:
+                self._answer(member, now_ms)
+        self._conclude(now_ms)
 
     def gather(self, epoch: int, *, now_ms: int) -> None:
         """Somebody else had the group, up to that epoch at least: find out from the fences who holds what."""
@@ -218,6 +228,8 @@ class CoordinatedGroup(Generic[P, T]):
             if self._inquiry.kind is InquiryKind.GATHERING:
                 log.warning("no answer from the fences, going on without", group=self.name)
                 self.gathered([], now_ms=now_ms)
+            elif self._inquiry.kind is InquiryKind.PARTING:
+                self._return(now_ms)
             else:
                 self._inquiry.awaited.clear()
                 self._conclude(now_ms)

@@ -2,6 +2,7 @@
 
     GATHERING   of a group taken over: the fences have been asked
     AWAITING    they have answered; members who have queues open are given a session to come
+    PARTING     the last stock member has left: what it commits last may still be on its way
     RETURNING   from client mode: every member is asked, by its next poll, what it has
 
 Members go on reading meanwhile: what they say they hold is what they are told to hold.
@@ -20,6 +21,8 @@ from libramq.remoting.body.coordination import PeerGathered
 GATHER_MS_MAX: Final = 5_000
 #: The design's: one session of our clients as they come.
 AWAIT_MS_MAX: Final = 10_000
+#: Ours: Java's client commits one way, up to some milliseconds after its goodbye (bench/java_rebalance).
+PARTING_MS: Final = 500
 #: Ours: a poll that is answered is followed by the next one at once.
 RETURN_MS_MAX: Final = 500
 
@@ -32,6 +35,7 @@ class InquiryKind(Enum):
 
     GATHERING = auto()
     AWAITING = auto()
+    PARTING = auto()
     RETURNING = auto()
 
 
@@ -48,7 +52,7 @@ class GroupInquiry:
     @property
     def is_over(self) -> bool:
         """Whether all that is to be known is known."""
-        return self.kind is not InquiryKind.GATHERING and not self.awaited
+        return self.kind in (InquiryKind.AWAITING, InquiryKind.RETURNING) and not self.awaited
 
     def gathered(self, answers: Iterable[PeerGathered], members: Iterable[str], *, now_ms: int) -> None:
         """The fences have answered; these members are here already."""
