@@ -11,14 +11,16 @@ Importing this package in a Spark worker loads neither Spark's driver side nor a
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from libramq.spark.bodies import from_message
     from libramq.spark.deduplication import deduplicated
     from libramq.spark.source import RocketMQSource
     from libramq.spark.spark_session import bootstrap, register, session
 
-__all__ = ["RocketMQSource", "bootstrap", "deduplicated", "register", "session"]
+__all__ = ["RocketMQSource", "bootstrap", "deduplicated", "from_message", "register", "session"]
 
 _HOME = {
     "RocketMQSource": "libramq.spark.source",
+    "from_message": "libramq.spark.bodies",
     "deduplicated": "libramq.spark.deduplication",
     "bootstrap": "libramq.spark.spark_session",
     "register": "libramq.spark.spark_session",
