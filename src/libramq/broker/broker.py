@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from libramq import __version__
+from libramq.broker.cluster import Cluster
 from libramq.broker.config import BrokerConfig
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.coordination import Coordination
@@ -15,6 +16,7 @@ from libramq.broker.event_log import EventLog
 from libramq.broker.group_health import GroupHealth
 from libramq.broker.offset_commits import OffsetCommits
 from libramq.broker.processor.pull_message import Pull
+from libramq.broker.question import Question
 from libramq.broker.runtime_info import RuntimeInfo
 from libramq.broker.schedule import DelaySchedule
 from libramq.broker.schedule_file import ScheduleFile
@@ -32,6 +34,7 @@ from libramq.rpc.endpoint import BatchProcessor, Processor, Woken, failure
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.store.config import FlushDiskType, StoreConfig
 from libramq.store.message_store import MessageStore
+from libramq.transport.address import split_name_servers
 from libramq.transport.server import Peer
 from libramq.waits import HeldPull, HeldPulls
 
@@ -108,6 +111,9 @@ class Broker:
             answer=self._answers.append,
         )
         self.consumers.stock_changed = self.coordination.stock_changed
+        self._questions: list[Question] = []
+        self.cluster = self._open_cluster()
+        self.coordination.begin(self.cluster)
         self.topics.observe(self.coordination.topic_changed)
         self.health = GroupHealth(self.consumers, self.coordination.queues, clock)
         self.held: HeldPulls[Pull] = HeldPulls()
@@ -167,12 +173,24 @@ class Broker:
     def coordinate(self, monotonic_ms: int) -> list[Woken]:
         """Coordinated groups as time passes, at `next_due_ms` and later; the answers to held requests."""
         self.coordination.tick(monotonic_ms)
+        if self.cluster is not None:
+            self.cluster.tick(monotonic_ms)
         return self.wake()
+
+    def take_questions(self) -> list[Question]:
+        """What to ask of other processes now; what comes of an answer, `wake` has."""
+        questions = self._questions.copy()
+        self._questions.clear()
+        return questions
 
     @property
     def next_due_ms(self) -> int | None:
         """When `coordinate` has something to do next, at the earliest (monotonic); None: nothing."""
-        return self.coordination.next_due_ms
+        due_ms = self.coordination.next_due_ms
+        if self.cluster is None:
+            return due_ms
+        cluster_due_ms = self.cluster.next_due_ms
+        return cluster_due_ms if due_ms is None else min(due_ms, cluster_due_ms)
 
     def expire_pulls(self, monotonic_ms: int) -> list[Woken]:
         """Answer the held pulls whose time is up."""
@@ -216,6 +234,22 @@ class Broker:
             self.store.close()
 
     # How it is put together.
+
+    def _open_cluster(self) -> Cluster | None:
+        """The other brokers; a broker without name servers has none."""
+        if not self.config.namesrv_addr:
+            return None
+        cluster = Cluster(
+            broker_name=self.config.broker_name,
+            address=self.config.address,
+            name_servers=split_name_servers(self.config.namesrv_addr),
+            coordination=self.coordination,
+            consumers=self.consumers,
+            clock=self._clock,
+            ask=self._questions.append,
+        )
+        self.consumers.members_changed = cluster.members_changed
+        return cluster
 
     def _clamp_offsets(self) -> None:
         """Offsets beyond what survived a crash come back to what there is.

@@ -3,7 +3,7 @@
 Upstream: broker/client/ConsumerManager.java, DefaultConsumerIdsChangeListener.java.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from libramq.catalog import GroupTable, TopicTable
@@ -15,10 +15,11 @@ from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance import GroupRebalance
 from libramq.groups.rebalance_event import Reason, RebalanceEvent
 from libramq.groups.session import Probe, Sessions
+from libramq.groups.shared_lists import SharedLists
 from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.coordination import MODE_CLIENT
+from libramq.remoting.body.coordination import MODE_CLIENT, PeerListBody
 from libramq.remoting.body.heartbeat import BROADCASTING, ConsumerData
 from libramq.remoting.command import Command
 from libramq.rpc.outcome import Notify
@@ -37,6 +38,8 @@ class ConsumerClients:
     mode: how a group shares its queues, where that is known. What members do that go by a coordinator is the
     coordinator's to announce and to record (`started`), except where their group allocates for itself.
     stock_changed: called with a group and those of its members here that allocate for themselves.
+    members_changed: called with a group that has other members here than before, or of another kind.
+    shared: who is in groups that have members at other brokers, too.
     """
 
     def __init__(
@@ -51,6 +54,8 @@ class ConsumerClients:
         mode: Callable[[str], str | None],
     ) -> None:
         self.stock_changed: Callable[[str, list[str]], None] = lambda *_: None
+        self.members_changed: Callable[[str], None] = lambda _: None
+        self.shared = SharedLists()
         self.broker_name = broker_name
         self._topics = topics
         self._configs = groups
@@ -64,6 +69,7 @@ class ConsumerClients:
         self._straggling: set[str] = set()
         self._mode = mode
         self._stock: dict[str, list[str]] = {}
+        self._untold: list[Notify] = []
 
     def group(self, name: str) -> ConsumerGroup[Peer] | None:
         """The group, if a member is connected."""
@@ -72,6 +78,21 @@ class ConsumerClients:
     def groups(self) -> Iterable[ConsumerGroup[Peer]]:
         """All groups with connected members."""
         return self._groups
+
+    def client_ids(self, group: ConsumerGroup[Peer]) -> Sequence[str]:
+        """The members of a group, wherever they are connected."""
+        shared = self.shared.get(group.name)
+        return group.client_ids if shared is None else shared
+
+    def list_told(self, body: PeerListBody) -> None:
+        """A coordinator says who is in a group; `herd` has whom to notify, if that is news."""
+        group = self._groups.get(body.group)
+        if group is None:
+            self.shared.forget(body.group)
+            return
+        before = set(self.client_ids(group))
+        if self.shared.take(body) and before != set(self.client_ids(group)):
+            self._untold += self._notify(group)
 
     def is_member(self, peer: Peer) -> bool:
         """Whether a connection is a member of any group."""
@@ -106,6 +127,8 @@ class ConsumerClients:
         if is_new_client or resubscribed:
             reason = Reason.MEMBER_JOINED if is_new_client else Reason.SUBSCRIPTION_CHANGED
             self._changed(group.name, reason, member.client_id, now_ms, is_stock=member.is_stock)
+        if not resubscribed and group.name in self.shared:
+            return _NONE  # Its coordinator tells of the new list, and then they look at that.
         return self._notify(group)
 
     def leave(self, group_name: str, peer: Peer, reason: Reason, *, now_ms: int) -> tuple[Notify, ...]:
@@ -199,9 +222,9 @@ class ConsumerClients:
         herd.fetched(peer, now_ms=now_ms)
 
     def herd(self) -> tuple[Notify, ...]:
-        """Whom to tell again of a change that they have not looked at."""
+        """Whom to tell of a change: again, if they have not looked, or now, if a coordinator told of it."""
         now_ms = self._clock.monotonic_ms()
-        notify: list[Notify] = []
+        notify, self._untold = self._untold, []
         for name in sorted(self._straggling):
             herd = self._herds[name]
             if not self.allocates(name):
@@ -292,6 +315,9 @@ class ConsumerClients:
         if group is None:
             self._herds.pop(group_name, None)
             self._straggling.discard(group_name)
+            self.shared.forget(group_name)
+            return _NONE
+        if group_name in self.shared:
             return _NONE
         # Told sooner, the others would be refused the locks, and Java's client looks again a second later.
         return self._notify(group, wait_ms=grace_ms if grace_ms <= REPEAT_MS else 0)
@@ -317,6 +343,7 @@ class ConsumerClients:
             else:
                 del self._stock[group_name]
             self.stock_changed(group_name, stock)
+        self.members_changed(group_name)
 
     def _rebalance(self, group_name: str) -> GroupRebalance:
         rebalance = self._rebalances.get(group_name)

@@ -44,8 +44,8 @@ class Peers(Protocol):
         """The address of the broker where a group lives; None while nobody knows."""
         ...
 
-    def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """The queues of a topic at other brokers; from now on `topic_changed` says when they change."""
+    def queues(self, topic: str) -> Sequence[MessageQueue] | None:
+        """The queues of a topic at other brokers; None: not known yet, `topic_changed` will say."""
         ...
 
     def grant(self, broker_name: str, body: bodies.PeerGrantBody) -> None:
@@ -100,7 +100,11 @@ class Coordination:
             name for name, state in tables.group_states.items() if state.mode == bodies.MODE_CLIENT
         )
         self._unheard_until_ms = clock.monotonic_ms() + SILENCE_MS_MAX
-        self._perform(self._coordinator.grants_for(broker_name))
+
+    def begin(self, peers: Peers | None = None) -> None:
+        """Go on with what was left; before anything else is asked."""
+        self.peers = peers
+        self._perform(self._coordinator.grants_for(self._broker_name))
         for topic in self._coordinator.topics():
             self.topic_changed(topic)
 
@@ -121,8 +125,15 @@ class Coordination:
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """All queues of a topic, here and at other brokers, sorted; none where there is no such topic."""
+        return self._all_queues(topic) or self._topics.queues(topic)
+
+    def topics(self) -> list[str]:
+        """The topics of groups that live here: their queues at other brokers matter."""
+        return self._coordinator.topics()
+
+    def _all_queues(self, topic: str) -> list[MessageQueue] | None:
         elsewhere = self.peers.queues(topic) if self.peers is not None else ()
-        return sorted([*self._topics.queues(topic), *elsewhere])
+        return sorted([*self._topics.queues(topic), *elsewhere]) if elsewhere is not None else None
 
     # Requests of members: answered by `answer`, now or later.
 
@@ -150,8 +161,9 @@ class Coordination:
 
     def topic_changed(self, topic: str) -> None:
         """A topic has other queues, here or at another broker."""
-        queues = self.queues(topic)
-        self._perform(self._coordinator.queues_changed(topic, queues, now_ms=self._now_ms()))
+        queues = self._all_queues(topic)
+        if queues is not None:
+            self._perform(self._coordinator.queues_changed(topic, queues, now_ms=self._now_ms()))
 
     def stock_changed(self, group: str, client_ids: Sequence[str]) -> None:
         """Other clients than before, of our own connections, allocate for themselves."""
@@ -165,6 +177,18 @@ class Coordination:
         """A group was deleted."""
         self._perform(self._coordinator.drop(group, now_ms=self._now_ms()))
         self._fences.remove_group(group)
+
+    def relocate(self, *, keeps_own: bool) -> None:
+        """There are other brokers than before: groups that live elsewhere now are left to them.
+
+        keeps_own: what is known here of groups that live here is true; else they begin anew, with what fences
+        and members know.
+        """
+        for group in self._coordinator.names():
+            address = self.peers.coordinator_of(group) if self.peers is not None else self._address
+            if address != self._address or not keeps_own:
+                self._unheard.pop(group, None)
+                self._perform(self._coordinator.drop(group, address or "", now_ms=self._now_ms()))
 
     # What peers say.
 

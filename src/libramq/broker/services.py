@@ -10,6 +10,7 @@ from libramq.broker.processor.consumer_offset import ConsumerOffsetRequests
 from libramq.broker.processor.group_admin import GroupAdministration
 from libramq.broker.processor.group_membership import GroupMembership
 from libramq.broker.processor.open_queue import OpenQueue
+from libramq.broker.processor.peers import PeerRequests
 from libramq.broker.processor.pull_message import PullMessage
 from libramq.broker.processor.query_assignment import QueryAssignment
 from libramq.broker.processor.queue_lock import QueueLockRequests
@@ -151,6 +152,20 @@ class Services:
             R.OPEN_QUEUE: opening.handle,
             R.QUERY_ASSIGNMENT: assignments.query,
             R.SET_MESSAGE_REQUEST_MODE: assignments.set_mode,
+            **self._peer_processors(),
+        }
+
+    def _peer_processors(self) -> Mapping[int, Processor]:
+        """What other brokers ask; a broker without name servers is alone."""
+        broker = self._broker
+        if broker.cluster is None:
+            return {}
+        peers = PeerRequests(cluster=broker.cluster, fences=broker.fences, consumers=broker.consumers)
+        return {
+            R.PEER_GRANT: peers.grant,
+            R.PEER_MEMBERS: peers.members,
+            R.PEER_LIST: peers.list,
+            R.PEER_GATHER: peers.gather,
         }
 
     def batch_processors(self) -> Mapping[int, BatchProcessor]:

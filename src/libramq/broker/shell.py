@@ -16,14 +16,16 @@ from libramq.broker.alarm import Alarm
 from libramq.broker.broker import Broker
 from libramq.broker.config import BrokerConfig
 from libramq.broker.flushing import Flushing
+from libramq.broker.question import Question
 from libramq.broker.registration import Registration
 from libramq.broker.schedule import DELIVERED_PER_ROUND_MAX
 from libramq.catalog.config_ledger import run_fold
 from libramq.clock import Clock
-from libramq.errors import ConfigError
+from libramq.errors import ConfigError, RemoteError
 from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
 from libramq.offsets.ledger import run_persist
+from libramq.remoting.command import Command
 from libramq.rpc.endpoint import Endpoint, Woken
 from libramq.rpc.outcome import Reply
 from libramq.store.read import warm
@@ -47,6 +49,8 @@ TICK_MS: Final = 1_000
 #: Ours: how exactly a repeated notification keeps its second.
 HERD_MS: Final = 50
 SCHEDULE_SAVE_MS: Final = 10_000
+#: Ours: how long a start waits to see the other brokers.
+LOOK_AROUND_MS_MAX: Final = 1_000
 #: Ours: how soon topics.json has a new topic; the journal has it at once.
 FOLD_MS: Final = 500
 #: Ours: readers of old data side by side; each waits for the disk.
@@ -73,7 +77,9 @@ class BrokerServer:
         self._servers: list[Server] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._read_threads = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="libra-read")
-        self._remotes = Remotes(clock.monotonic_ms, lost=self._name_server_lost)
+        self._remotes = Remotes(clock.monotonic_ms, lost=self._lost)
+        self._has_view = asyncio.Event()
+        self._is_stopping = False
         self._alarm = Alarm(clock.monotonic_ms, self._coordinate)
         self._broker: Broker | None = None
         self._registration: Registration | None = None
@@ -119,6 +125,7 @@ class BrokerServer:
             after_read=self._after_read,
         )
         try:
+            await self._look_around()
             await self._listen()
             if self._metrics is not None:
                 self._metrics.start()
@@ -144,6 +151,7 @@ class BrokerServer:
 
     async def stop(self) -> None:
         """Leave the name servers, end connections, close the store."""
+        self._is_stopping = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -181,10 +189,34 @@ class BrokerServer:
         for one in woken:
             if one.request.peer.is_open:
                 self._endpoint.perform(one.request, one.outcome)
+        for question in self.broker.take_questions():
+            self._ask(question)
         self._alarm.ring_by(self.broker.next_due_ms)
+
+    def _ask(self, question: Question) -> None:
+        def done(outcome: Command | RemoteError) -> None:
+            if not self._is_stopping:
+                question.done(outcome)
+                if self.broker.cluster is not None and self.broker.cluster.view.is_known:
+                    self._has_view.set()
+                self._perform(self.broker.wake())
+
+        self._remotes.send(question.address, question.call.command(), done, timeout_ms=question.timeout_ms)
+
+    async def _look_around(self) -> None:
+        """See which other brokers there are before anybody asks us where groups live; do not insist."""
+        if self.broker.cluster is None:
+            return
+        self._coordinate()
+        try:
+            async with asyncio.timeout(LOOK_AROUND_MS_MAX / 1000):
+                await self._has_view.wait()
+        except TimeoutError:
+            log.warning("no name server answers; members of groups have to wait")
 
     def _coordinate(self) -> None:
         self._perform(self.broker.coordinate(self._clock.monotonic_ms()))
+        self._herd()
         self._durability.appended()
 
     def _when_read(self, ranges: tuple[FileRange, ...], then: Callable[[], None]) -> None:
@@ -214,9 +246,12 @@ class BrokerServer:
         self._perform(self.broker.wake())
         self._durability.appended()
 
-    def _name_server_lost(self, address: str) -> None:
+    def _lost(self, address: str) -> None:
         if self._registration is not None:
             self._registration.lost(address)
+        if self.broker.cluster is not None and not self._is_stopping:
+            self.broker.cluster.lost(address)
+            self._perform(self.broker.wake())
 
     async def _persist_offsets(self) -> None:
         ledger = self.broker.ledger

@@ -119,7 +119,7 @@ class ClientManagement:
         self._consumers.fetched(request.peer, header.consumer_group)
         if group is None:
             return Reply(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
-        return Reply(body=encode_body(ConsumerList(consumer_id_list=group.client_ids)))
+        return Reply(body=encode_body(ConsumerList(consumer_id_list=list(self._consumers.client_ids(group)))))
 
     def _member(self, request: Request, client_id: str) -> Member[Peer]:
         command = request.command

@@ -98,20 +98,31 @@ class PeerGrantBody(Body, frozen=True, kw_only=True):
 
 
 class PeerMembersBody(Body, frozen=True, kw_only=True):
-    """PEER_MEMBERS: an edge tells the coordinator who is connected to it; all of them."""
+    """PEER_MEMBERS: an edge tells a coordinator who is connected to it, of groups that live there.
 
-    group: str
+    masters: the brokers it knows, itself included, by which it tells where groups live. complete: these are
+    all its groups that live there; else those that changed, and the others stay as they were. listed: groups
+    of these whose members it knows from another coordinator.
+    """
+
     broker_name: str
-    members: list[PeerMember] = []
+    masters: list[str]
+    groups: dict[str, list[PeerMember]] = {}
+    complete: bool = False
+    listed: list[str] = []
 
 
 class PeerListBody(Body, frozen=True, kw_only=True):
-    """PEER_LIST: the coordinator tells the edges who is in a group. version: the higher one is newer."""
+    """PEER_LIST: a coordinator tells an edge who is in a group that has members at several edges.
 
+    No client ids: the group is at one edge now, which knows its members itself. version: of those of one
+    coordinator the higher one is newer.
+    """
+
+    broker_name: str
     group: str
     version: int
     client_ids: list[str] = []
-    changed: bool = True
 
 
 class PeerGatherBody(Body, frozen=True, kw_only=True):

@@ -1,0 +1,260 @@
+"""The cluster: this broker among the others, as coordinated groups need it.
+
+    view        which brokers there are, where groups live, who has which queues     (cluster_watch)
+    links       grants to their fences; who is connected here, who is in groups      (peer_link, member_relay)
+    gathering   what fences know of a group that has come to live here
+
+Requests go out as questions, which the shell makes; who asks us is served by `processor/peers.py`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from libramq.broker.cluster_watch import ClusterWatch
+from libramq.broker.consumer_clients import ConsumerClients
+from libramq.broker.coordination import Coordination
+from libramq.broker.gathering import Gathering
+from libramq.broker.member_relay import MemberRelay, delay_ms
+from libramq.broker.peer_link import PeerLink
+from libramq.broker.question import Ask, Question
+from libramq.clock import Clock
+from libramq.codes import ResponseCode
+from libramq.errors import LibraError, broker_error
+from libramq.groups.cluster_view import ClusterView
+from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body import coordination as bodies
+from libramq.rpc import peer_calls
+from libramq.rpc.call import Call
+
+log = get_logger(__name__)
+
+#: Ours: a broker of the cluster that takes longer to answer is taken for one that is not there.
+ANSWER_MS_MAX: Final = 1_000
+
+
+class Cluster:
+    """The other brokers; a `coordination.Peers`. ask: makes a question."""
+
+    def __init__(
+        self,
+        *,
+        broker_name: str,
+        address: str,
+        name_servers: Sequence[str],
+        coordination: Coordination,
+        consumers: ConsumerClients,
+        clock: Clock,
+        ask: Ask,
+    ) -> None:
+        self._name = broker_name
+        self._coordination = coordination
+        self._consumers = consumers
+        self._clock = clock
+        self._ask = ask
+        self._links: dict[str, PeerLink] = {}
+        self._gatherings: dict[str, Gathering] = {}
+        self._was_known = False
+        self.view = ClusterView(broker_name, address)
+        self._watch = ClusterWatch(
+            self.view,
+            name_servers,
+            topics=coordination.topics,
+            linked=lambda: [link.name for link in self._links.values() if link.is_linked],
+            brokers_changed=self._brokers_changed,
+            topic_changed=coordination.topic_changed,
+            ask=ask,
+            monotonic_ms=clock.monotonic_ms,
+        )
+        self._relay = MemberRelay(
+            self.view,
+            broker_name,
+            consumers=consumers,
+            coordination=coordination,
+            clock=clock,
+            tell=lambda edge, body: self._say(edge, peer_calls.tell_list(body), lambda _: None),
+        )
+
+    # What coordination asks of its peers.
+
+    def coordinator_of(self, group: str) -> str | None:
+        """The address of the broker where a group lives; None while nobody knows."""
+        home = self.view.home_of(group)
+        return self.view.address_of(home) if home is not None else None
+
+    def queues(self, topic: str) -> Sequence[MessageQueue] | None:
+        """The queues of a topic at other brokers; None: not known yet, `topic_changed` will say."""
+        queues = self.view.queues(topic)
+        if queues is None and self.view.is_known:
+            self._watch.look_at(topic)
+        return queues
+
+    def grant(self, broker_name: str, body: bodies.PeerGrantBody) -> None:
+        """Tell another broker's fence whose its queues are."""
+
+        def answered(epoch: int) -> None:
+            if epoch > body.epoch:
+                self._coordination.refused(body.group, epoch)
+
+        self._say(broker_name, peer_calls.grant_queues(body), answered)
+
+    def change_mode(self, body: bodies.PeerGrantBody) -> None:
+        """Tell all other fences that a group shares its queues in another way."""
+        for name in self._links:
+            self.grant(name, body)
+
+    def gather(self, group: str, own: bodies.PeerGathered) -> None:
+        """Ask all other fences what they know."""
+        now_ms = self._now_ms()
+        gathering = self._gatherings[group] = Gathering(group, own, self._links, now_ms=now_ms)
+        for link in self._links.values():
+
+            def answered(outcome: bodies.PeerGathered | LibraError, name: str = link.name) -> None:
+                gathering.answered(name, None if isinstance(outcome, LibraError) else outcome)
+                self._conclude(gathering)
+
+            call = peer_calls.gather_group(group)
+            self._ask(Question(link.address, call, answered, ANSWER_MS_MAX))
+        self._conclude(gathering)
+
+    def stock_changed(self, group: str, client_ids: Sequence[str]) -> None:
+        """Other clients here allocate for themselves; `members_changed` tells other brokers."""
+        if self.view.is_alone:
+            self._coordination.stock_members(group, client_ids)
+
+    # What happens.
+
+    def members_changed(self, group: str) -> None:
+        """Other clients than before are connected to us."""
+        home = self.view.home_of(group)
+        if self.view.is_alone or home is None:
+            return
+        if home == self._name:
+            self._relay.own_changed(group, now_ms=self._now_ms())
+            return
+        link = self._links[home]
+        link.changed[group] = None
+        if link.is_linked:
+            known = self._consumers.group(group)
+            link.beat_by(self._now_ms() + delay_ms(len(known.members) if known is not None else 0))
+
+    def lost(self, address: str) -> None:
+        """Our connection to an address has ended."""
+        for link in self._links.values():
+            if link.address == address:
+                link.failed("the connection has ended", now_ms=self._now_ms())
+                self._watch.look_soon()
+
+    # What other brokers ask.
+
+    def require_peer(self, address: str, broker_name: str | None = None) -> None:
+        """Raises NoPermission for requests that do not come from a broker's host: from that one's, if named.
+
+        Hosts are all we go by: who can send from a broker's host, or pretend to, is believed. Brokers do not
+        authenticate themselves to each other yet.
+        """
+        host = address.rpartition(":")[0]
+        if self.view.is_at(broker_name, host) if broker_name is not None else self.view.has_host(host):
+            return
+        self._watch.look_soon()  # It may have come just now.
+        raise broker_error(
+            ResponseCode.NO_PERMISSION,
+            f"{broker_name or 'who asks'} at {host} is no broker of this cluster, as far as is known here",
+        )
+
+    def took_members(self, body: bodies.PeerMembersBody) -> bool:
+        """Another broker tells who is connected to it; whether it has told of all its groups."""
+        return self._relay.took(body, now_ms=self._now_ms())
+
+    def took_list(self, body: bodies.PeerListBody) -> None:
+        """A coordinator tells who is in a group."""
+        self._relay.listed(body)
+
+    # Time.
+
+    def tick(self, now_ms: int) -> None:
+        """Time has passed (monotonic)."""
+        self._watch.tick(now_ms)
+        for link in self._links.values():
+            if not link.is_asking and now_ms >= link.due_ms:
+                self._beat(link)
+        self._relay.forget_silent(now_ms)
+        self._relay.tick(now_ms)
+        for gathering in list(self._gatherings.values()):
+            self._conclude(gathering)
+
+    @property
+    def next_due_ms(self) -> int:
+        """When `tick` has something to do next."""
+        due = [link.due_ms for link in self._links.values() if not link.is_asking]
+        due += [gathering.until_ms for gathering in self._gatherings.values()]
+        due += [each for each in (self._watch.next_due_ms, self._relay.next_due_ms) if each is not None]
+        return min(due, default=self._now_ms() + ANSWER_MS_MAX)
+
+    def _beat(self, link: PeerLink) -> None:
+        body = self._relay.body(link.name, link.begin())
+
+        def answered(outcome: bool | LibraError) -> None:
+            now_ms = self._now_ms()
+            link.is_asking = False
+            if isinstance(outcome, LibraError):
+                link.failed(outcome, now_ms=now_ms)
+                return
+            link.answered(knows_all=outcome, now_ms=now_ms)
+            if link.owes_word:
+                self._say_all(link)
+
+        self._ask(Question(link.address, peer_calls.tell_members(body), answered, ANSWER_MS_MAX))
+
+    def _say_all(self, link: PeerLink) -> None:
+        """All that a broker is to know of groups that live here."""
+        link.owes_word = False
+        for grant in self._coordination.grants_for(link.name):
+            self.grant(link.name, grant)
+        for body in self._relay.lists_for(link.name):
+            self._say(link.name, peer_calls.tell_list(body), lambda _: None)
+
+    def _say(self, broker_name: str, call: Call[int] | Call[None], then: Callable[[int], None]) -> None:
+        """Say something to a broker, unless it is owed everything anyhow."""
+        link = self._links.get(broker_name)
+        if link is None or link.owes_word:
+            return
+
+        def answered(outcome: int | LibraError) -> None:
+            if isinstance(outcome, LibraError):
+                link.failed(outcome, now_ms=self._now_ms())
+            else:
+                then(outcome)
+
+        self._ask(Question(link.address, call, answered, ANSWER_MS_MAX))
+
+    def _brokers_changed(self) -> None:
+        now_ms = self._now_ms()
+        is_first = not self._was_known
+        self._was_known = True
+        others = self.view.others
+        log.info("brokers of the cluster", brokers=self.view.names)
+        self._links = {name: link for name, link in self._links.items() if others.get(name) == link.address}
+        for name, address in others.items():
+            link = self._links.setdefault(name, PeerLink(name, address, now_ms))
+            link.owes_members = True
+            link.beat_by(now_ms)
+        # What we remember of groups from before may be old where others may have had them meanwhile.
+        self._coordination.relocate(keeps_own=not (is_first and others))
+        self._relay.brokers_changed(now_ms=now_ms)
+        for topic in self._coordination.topics() if is_first else self.view.forget_gone():
+            self._coordination.topic_changed(topic)
+
+    def _conclude(self, gathering: Gathering) -> None:
+        """Go on when all fences have answered, and we know of all who allocate for themselves."""
+        now_ms = self._now_ms()
+        if self._gatherings.get(gathering.group) is not gathering or not gathering.is_over(now_ms):
+            return
+        if now_ms < gathering.until_ms and not self._relay.is_agreed(now_ms):
+            return
+        del self._gatherings[gathering.group]
+        self._relay.publish_stock(gathering.group)
+        self._coordination.gathered(gathering.group, gathering.answers)
+
+    def _now_ms(self) -> int:
+        return self._clock.monotonic_ms()

@@ -1,0 +1,138 @@
+"""The cluster watch: asks a name server again and again which brokers there are, and which queues they have.
+
+One name server at a time, the next one when it does not answer. While none does, the view stays as it is.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from libramq.broker.question import Ask, Question
+from libramq.errors import LibraError, TopicNotExist
+from libramq.groups.cluster_view import BROKERS_TOPIC, ClusterView
+from libramq.logs import get_logger
+from libramq.remoting.body.route import TopicRouteData
+from libramq.rpc.name_server_calls import topic_route
+
+log = get_logger(__name__)
+
+#: Ours: how soon a broker that was added, or a topic that was changed elsewhere, is seen.
+LOOK_MS: Final = 1_000
+#: Ours: the pace after a connection to a broker has ended: the name server sees that at the same moment, and
+#: forgets it; a broker that only starts again is back within these seconds.
+LOOK_SOON_MS: Final = 50
+SOON_MS: Final = 3_000
+#: Ours: so that many topics cost a broker some ten milliseconds a second at the most.
+TOPICS_PER_LOOK_MAX: Final = 200
+ANSWER_MS_MAX: Final = 1_000
+
+
+class ClusterWatch:
+    """Keeps a view up to date.
+
+    topics: those whose queues somebody cares about. linked: the brokers that our connection to stands.
+    brokers_changed, topic_changed: called when the view has changed.
+    """
+
+    def __init__(
+        self,
+        view: ClusterView,
+        name_servers: Sequence[str],
+        *,
+        topics: Callable[[], Sequence[str]],
+        linked: Callable[[], Collection[str]],
+        brokers_changed: Callable[[], None],
+        topic_changed: Callable[[str], None],
+        ask: Ask,
+        monotonic_ms: Callable[[], int],
+    ) -> None:
+        self._view = view
+        self._name_servers = name_servers
+        self._topics = topics
+        self._linked = linked
+        self._brokers_changed = brokers_changed
+        self._topic_changed = topic_changed
+        self._ask = ask
+        self._monotonic_ms = monotonic_ms
+        self._position = 0
+        self._due_ms = monotonic_ms()
+        self._topics_due_ms = self._due_ms
+        self._soon_until_ms = self._due_ms
+        self._is_asking = False
+        self._failures = 0
+        self._asked_topics: set[str] = set()
+        self._topics_seen = 0
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When `tick` has something to do next; None while an answer is awaited."""
+        return None if self._is_asking else self._due_ms
+
+    def tick(self, now_ms: int) -> None:
+        """Time has passed."""
+        if self._is_asking or now_ms < self._due_ms:
+            return
+        self._is_asking = True
+        self._ask(
+            Question(self._name_server, topic_route(BROKERS_TOPIC), self._brokers_answered, ANSWER_MS_MAX)
+        )
+
+    def look_soon(self) -> None:
+        """Something has happened that name servers hear of, too."""
+        now_ms = self._monotonic_ms()
+        self._soon_until_ms = now_ms + SOON_MS
+        self._due_ms = min(self._due_ms, now_ms)
+
+    def look_at(self, topic: str) -> None:
+        """Somebody cares about a topic; its route is asked for, unless it is already."""
+        if topic in self._asked_topics:
+            return
+        self._asked_topics.add(topic)
+
+        def answered(outcome: TopicRouteData | LibraError) -> None:
+            self._asked_topics.discard(topic)
+            if isinstance(outcome, LibraError) and not isinstance(outcome, TopicNotExist):
+                return
+            route = None if isinstance(outcome, LibraError) else outcome
+            if self._view.topic_reported(topic, route):
+                self._topic_changed(topic)
+
+        self._ask(Question(self._name_server, topic_route(topic), answered, ANSWER_MS_MAX))
+
+    @property
+    def _name_server(self) -> str:
+        return self._name_servers[self._position % len(self._name_servers)]
+
+    def _brokers_answered(self, outcome: TopicRouteData | LibraError) -> None:
+        self._is_asking = False
+        now_ms = self._monotonic_ms()
+        if isinstance(outcome, LibraError) and not isinstance(outcome, TopicNotExist):
+            self._failures += 1
+            if self._failures == 1:
+                log.warning(
+                    "name server not reached; the brokers known stay as they are",
+                    address=self._name_server, reason=str(outcome),
+                )  # fmt: skip
+            self._position += 1
+            # The others are asked at once, one after the other.
+            is_last = self._failures % len(self._name_servers) == 0
+            self._due_ms = now_ms + (LOOK_MS if is_last else 0)
+            return
+        self._failures = 0
+        self._due_ms = now_ms + (LOOK_SOON_MS if now_ms < self._soon_until_ms else LOOK_MS)
+        route = None if isinstance(outcome, LibraError) else outcome
+        is_changed = self._view.brokers_reported(route, linked=self._linked())
+        if is_changed:
+            self._brokers_changed()
+        if is_changed or now_ms >= self._topics_due_ms:
+            self._topics_due_ms = now_ms + LOOK_MS
+            self._look_at_topics()
+
+    def _look_at_topics(self) -> None:
+        topics = self._topics()
+        self._view.forget_all_but(topics)
+        if self._view.is_alone:
+            return
+        start = self._topics_seen % len(topics) if len(topics) > TOPICS_PER_LOOK_MAX else 0
+        self._topics_seen = start + TOPICS_PER_LOOK_MAX
+        for topic in [*topics[start:], *topics[:start]][:TOPICS_PER_LOOK_MAX]:
+            self.look_at(topic)

@@ -1,0 +1,191 @@
+"""The member relay: one list of members for all brokers, whoever is connected where.
+
+    edge          tells the coordinator of a group who is connected to it      PEER_MEMBERS
+    coordinator   tells the edges of a group who is in it over all of them      PEER_LIST
+
+Every broker is both, of different groups. A group with members at one broker only has no list: its edge knows
+them all. A coordinator tells nothing before it has heard from every broker that knows the same brokers;
+meanwhile edges go by its last word, or its predecessor's.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from libramq.broker.consumer_clients import ConsumerClients
+from libramq.broker.coordination import Coordination
+from libramq.clock import Clock
+from libramq.groups.cluster_view import ClusterView
+from libramq.groups.edge_members import EdgeMembers
+from libramq.groups.published_lists import PublishedLists
+from libramq.remoting.body.coordination import PeerListBody, PeerMember, PeerMembersBody
+from libramq.remoting.body.heartbeat import BROADCASTING
+
+#: Ours: changes come in swarms; a larger group's are collected longer, as each is told whole.
+COLLECT_MS: Final = 5
+MEMBERS_PER_MS: Final = 50
+#: Ours: how long a coordinator waits for brokers that have not told of their members since another broker
+#: came or went.
+AGREE_MS_MAX: Final = 1_000
+#: Ours: five beats of a broker; its clients are forgotten then, as those of one that is gone.
+EDGE_SILENCE_MS_MAX: Final = 5_000
+
+
+def delay_ms(member_count: int) -> int:
+    """How long changes of a group of that size are collected."""
+    return COLLECT_MS + member_count // MEMBERS_PER_MS
+
+
+class MemberRelay:
+    """What this broker tells as an edge and as a coordinator. tell: sends a list to another broker."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        broker_name: str,
+        *,
+        consumers: ConsumerClients,
+        coordination: Coordination,
+        clock: Clock,
+        tell: Callable[[str, PeerListBody], None],
+    ) -> None:
+        self._view = view
+        self._own = broker_name
+        self._consumers = consumers
+        self._coordination = coordination
+        self._clock = clock
+        self._tell = tell
+        self._edges = EdgeMembers()
+        self._lists = PublishedLists()
+        self._stock: dict[str, list[str]] = {}
+        self._changed: dict[str, None] = {}
+        self._due_ms: int | None = None
+        self._agree_by_ms = 0
+        self._version = 0
+
+    # As an edge.
+
+    def members(self, group_name: str) -> list[PeerMember]:
+        """Who of a group is connected here; nobody of a group whose members each take everything."""
+        group = self._consumers.group(group_name)
+        if group is None or group.message_model == BROADCASTING:
+            return []
+        stock = set(group.stock_client_ids)
+        return [PeerMember(client_id=each, stock=each in stock) for each in group.client_ids]
+
+    def body(self, home: str, changed: Sequence[str] | None) -> PeerMembersBody:
+        """What to tell the coordinator at a broker; of all groups that live there, if none are named."""
+        names = [group.name for group in self._consumers.groups()] if changed is None else changed
+        told = {name: self.members(name) for name in names if self._view.home_of(name) == home}
+        return PeerMembersBody(
+            broker_name=self._own,
+            masters=self._view.names,
+            groups=told,
+            complete=changed is None,
+            listed=[name for name in self._consumers.shared.told_by_others(home) if name in told]
+            if changed is None
+            else [],
+        )
+
+    def listed(self, body: PeerListBody) -> None:
+        """A coordinator's word of who is in a group; our own members are notified if they did not know."""
+        self._consumers.list_told(body)
+
+    # As a coordinator.
+
+    def brokers_changed(self, *, now_ms: int) -> None:
+        """There are other brokers, and groups live at others of them."""
+        self._agree_by_ms = now_ms + AGREE_MS_MAX
+        for edge in self._edges.names():
+            if edge not in self._view.names:
+                self._forget(edge)
+        self._lists.forget_groups(self._lives_here)
+        self._stock.clear()
+        self.took(self.body(self._own, None), now_ms=now_ms)
+        self._publish_by(self._edges.groups(), now_ms)
+
+    def own_changed(self, group: str, *, now_ms: int) -> None:
+        """Our own clients of a group that lives here have changed."""
+        self.took(self.body(self._own, [group]), now_ms=now_ms)
+
+    def took(self, body: PeerMembersBody, *, now_ms: int) -> bool:
+        """PEER_MEMBERS; whether the edge has told of all its groups."""
+        is_whole = self._edges.heard(body.broker_name, body.masters, now_ms=now_ms)
+        changed = self._edges.told(body.broker_name, body.groups, complete=body.complete)
+        for group in body.listed:
+            self._lists.listed_elsewhere(body.broker_name, group)
+            changed.append(group)
+        size = max((len(body.groups.get(group, ())) for group in changed), default=0)
+        self._publish_by(changed, now_ms + delay_ms(size))
+        return is_whole or body.complete
+
+    def lists_for(self, edge: str) -> list[PeerListBody]:
+        """All that an edge is to know, for a link that is new."""
+        return [self._body(group, client_ids) for group, client_ids in self._lists.told(edge)]
+
+    def is_agreed(self, now_ms: int) -> bool:
+        """Whether all brokers have told of their members, by the same brokers; or will not any more."""
+        names = self._view.names
+        return now_ms >= self._agree_by_ms or all(self._edges.agrees(name, names) for name in names)
+
+    def publish_stock(self, group: str) -> None:
+        """Tell the coordinator who of a group allocates for itself."""
+        stock = self._edges.stock(group)
+        if stock != self._stock.get(group):
+            self._stock[group] = stock
+            self._coordination.stock_members(group, stock)
+
+    # Time.
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When `tick` has something to do next."""
+        return self._due_ms
+
+    def tick(self, now_ms: int) -> None:
+        """Time has passed."""
+        if self._due_ms is None or now_ms < self._due_ms:
+            return
+        if not self.is_agreed(now_ms):
+            self._due_ms = min(now_ms + COLLECT_MS, self._agree_by_ms)
+            return
+        changed, self._changed, self._due_ms = list(self._changed), {}, None
+        for group in filter(self._lives_here, changed):
+            self.publish_stock(group)
+            self._publish_list(group)
+
+    def forget_silent(self, now_ms: int) -> None:
+        """Brokers that do not speak any more have no members."""
+        for edge in self._edges.silent(since_ms=now_ms - EDGE_SILENCE_MS_MAX):
+            if edge != self._own:
+                self._forget(edge)
+
+    def _forget(self, edge: str) -> None:
+        self._publish_by(self._edges.forget(edge), self._clock.monotonic_ms())
+
+    def _publish_by(self, groups: Sequence[str], due_ms: int) -> None:
+        if groups:
+            self._changed.update(dict.fromkeys(groups))
+            self._due_ms = due_ms if self._due_ms is None else min(self._due_ms, due_ms)
+
+    def _publish_list(self, group: str) -> None:
+        edges = self._edges.edges(group)
+        client_ids = self._edges.client_ids(group) if len(edges) > 1 else ()
+        publication = self._lists.publish(group, edges, client_ids)
+        if publication is None:
+            return
+        self._version = max(self._version + 1, self._clock.wall_ms())
+        body = self._body(group, publication.client_ids)
+        for edge in publication.edges:
+            if edge == self._own:
+                self.listed(body)
+            else:
+                self._tell(edge, body)
+
+    def _body(self, group: str, client_ids: Sequence[str]) -> PeerListBody:
+        # Versions of a later life of this process are higher, too.
+        return PeerListBody(
+            broker_name=self._own, group=group, version=self._version, client_ids=list(client_ids)
+        )
+
+    def _lives_here(self, group: str) -> bool:
+        return self._view.home_of(group) == self._own

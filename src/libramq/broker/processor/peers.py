@@ -1,0 +1,46 @@
+"""PEER_GRANT, PEER_MEMBERS, PEER_LIST, PEER_GATHER: what brokers of a cluster ask each other.
+
+Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
+"""
+
+from libramq.broker.cluster import Cluster
+from libramq.broker.consumer_clients import ConsumerClients
+from libramq.offsets import Fences
+from libramq.remoting.body import coordination as bodies
+from libramq.remoting.body.codec import decode_body, encode_body
+from libramq.rpc.endpoint import Request
+from libramq.rpc.outcome import Outcome, Reply
+
+
+class PeerRequests:
+    """The processor of requests from other brokers; who is none is refused."""
+
+    def __init__(self, *, cluster: Cluster, fences: Fences, consumers: ConsumerClients) -> None:
+        self._cluster = cluster
+        self._fences = fences
+        self._consumers = consumers
+
+    def grant(self, request: Request) -> Outcome:
+        """A coordinator says whose our queues are. Answers the highest epoch that our fence has seen."""
+        self._cluster.require_peer(request.peer.address)
+        body = decode_body(request.command.body, bodies.PeerGrantBody)
+        return Reply(ext={"lbEpoch": str(self._fences.grant(body))})
+
+    def gather(self, request: Request) -> Outcome:
+        """A new coordinator asks what our fence knows of a group."""
+        self._cluster.require_peer(request.peer.address)
+        body = decode_body(request.command.body, bodies.PeerGatherBody)
+        return Reply(body=encode_body(self._fences.gathered(body.group)))
+
+    def members(self, request: Request) -> Outcome:
+        """An edge tells who is connected to it. Answers whether we have heard of all its groups."""
+        body = decode_body(request.command.body, bodies.PeerMembersBody)
+        self._cluster.require_peer(request.peer.address, body.broker_name)
+        return Reply(ext={"lbKnown": "1" if self._cluster.took_members(body) else "0"})
+
+    def list(self, request: Request) -> Outcome:
+        """A coordinator tells who is in a group; our own members are notified if that is news."""
+        body = decode_body(request.command.body, bodies.PeerListBody)
+        self._cluster.require_peer(request.peer.address, body.broker_name)
+        self._cluster.took_list(body)
+        return Reply(notify=self._consumers.herd())

@@ -1,0 +1,41 @@
+"""The question: a request that a broker wants made of another process, and who takes the answer.
+
+Decided here, made by the shell.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from libramq.errors import LibraError, RemoteError
+from libramq.logs import get_logger
+from libramq.remoting.command import Command
+from libramq.rpc.call import Call
+
+log = get_logger(__name__)
+
+
+class Question(NamedTuple):
+    """answered: called once, with the result of the call or the LibraError that came instead."""
+
+    address: str
+    call: Call[Any]
+    answered: Callable[[Any], None]
+    timeout_ms: int
+
+    def done(self, outcome: Command | LibraError) -> None:
+        """Hand on what came of the request."""
+        result: object = outcome
+        if isinstance(outcome, Command):
+            try:
+                result = self.call.result(outcome, where=self.address)
+            except LibraError as error:
+                result = error
+            except (KeyError, ValueError) as error:
+                result = RemoteError(f"the answer of {self.address} cannot be read: {error!r}")
+        try:
+            self.answered(result)
+        except Exception:  # What goes wrong with one answer must not end the connection of all.
+            log.exception("an answer could not be worked off", address=self.address)
+
+
+Ask = Callable[[Question], None]

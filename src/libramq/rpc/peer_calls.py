@@ -1,0 +1,39 @@
+"""What brokers of a cluster ask each other: fences, edges and coordinators of coordinated groups.
+
+Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
+"""
+
+from libramq.codes import RequestCode
+from libramq.remoting.body import coordination as bodies
+from libramq.remoting.body.codec import decode_body, encode_body
+from libramq.rpc.call import Call, nothing
+
+
+def grant_queues(body: bodies.PeerGrantBody) -> Call[int]:
+    """Tell a fence whose its queues are. Answers the highest epoch it saw; above ours, it took nothing."""
+    return Call(
+        RequestCode.PEER_GRANT,
+        lambda reply: int(reply.ext.get("lbEpoch", body.epoch)),
+        body=encode_body(body),
+    )
+
+
+def tell_members(body: bodies.PeerMembersBody) -> Call[bool]:
+    """Tell a coordinator who is connected here. Answers whether it has heard of all our groups."""
+    return Call(
+        RequestCode.PEER_MEMBERS, lambda reply: reply.ext.get("lbKnown") == "1", body=encode_body(body)
+    )
+
+
+def tell_list(body: bodies.PeerListBody) -> Call[None]:
+    """Tell an edge who is in a group."""
+    return Call(RequestCode.PEER_LIST, nothing, body=encode_body(body))
+
+
+def gather_group(group: str) -> Call[bodies.PeerGathered]:
+    """Ask a fence what it knows of a group; grants that nobody has used are void from then on."""
+    return Call(
+        RequestCode.PEER_GATHER,
+        lambda reply: decode_body(reply.body, bodies.PeerGathered),
+        body=encode_body(bodies.PeerGatherBody(group=group)),
+    )
