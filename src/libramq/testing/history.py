@@ -74,6 +74,9 @@ class Watcher:
     def offset_read(self, group: str, queue: MessageQueue, offset: int | None, asked_ms: int) -> None:
         """A member asked for the committed offset and learnt it."""
 
+    def session_renewed(self, member: str, asked_ms: int) -> None:
+        """A coordinator answered what a member asked at a time."""
+
     def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: int) -> None:
         """A fence let a member begin with a queue."""
 
@@ -142,6 +145,10 @@ class History(Watcher):
         self.note(group, f"offset of {_named(queue)} is {offset}")
         for watcher in self.watchers:
             watcher.offset_read(group, queue, offset, asked_ms)
+
+    def session_renewed(self, member: str, asked_ms: int) -> None:
+        for watcher in self.watchers:
+            watcher.session_renewed(member, asked_ms)
 
     def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: int) -> None:
         self.note(claim.member, f"opened {_named(queue)} under {claim.epoch}")

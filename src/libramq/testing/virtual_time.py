@@ -12,7 +12,14 @@ WALL_START_MS: Final = 1_700_000_000_000
 #: Not zero: a time of nought means "never" in places.
 MONOTONIC_START_MS: Final = 1_000_000
 
+#: More at one moment is a circle; a hundred members that join at once make some thousands.
+EVENTS_PER_MS_MAX: Final = 100_000
+
 Action = Callable[[], None]
+
+
+class Livelock(Exception):
+    """Events make events, and time does not go on."""
 
 
 class VirtualTime:
@@ -41,12 +48,15 @@ class VirtualTime:
         self._sequence += 1
         heapq.heappush(self._events, (max(due_ms, self.now_ms), self._sequence, action))
 
-    def run_until(self, end_ms: int) -> int:
-        """Let everything happen up to a time; how many events there were."""
+    def run_until(self, end_ms: int) -> None:
+        """Let everything happen up to a time; raises Livelock."""
         events, count = self._events, 0
         while events and events[0][0] <= end_ms:
-            self.now_ms, _, action = heapq.heappop(events)
+            due_ms, _, action = heapq.heappop(events)
+            if due_ms != self.now_ms:
+                self.now_ms, count = due_ms, 0
             action()
             count += 1
+            if count > EVENTS_PER_MS_MAX:
+                raise Livelock(f"{count} events at {self.elapsed_ms} ms")
         self.now_ms = max(self.now_ms, end_ms)
-        return count

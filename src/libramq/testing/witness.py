@@ -23,6 +23,9 @@ class Witness:
 
     def answers_of(self, address: str, call: Call[Any]) -> Callable[[Any], None] | None:
         """What is to hear the result of a call, if anybody."""
+        history, group, asked_ms = self._world.history, self._group, self._world.time.now_ms
+        if call.code in (RequestCode.GROUP_JOIN, RequestCode.GROUP_POLL):
+            return lambda _: history.session_renewed(self._member, asked_ms)
         if call.code not in (
             RequestCode.UPDATE_CONSUMER_OFFSET,
             RequestCode.QUERY_CONSUMER_OFFSET,
@@ -30,7 +33,6 @@ class Witness:
             RequestCode.PULL_MESSAGE,
         ):
             return None
-        history, group, asked_ms = self._world.history, self._group, self._world.time.now_ms
         queue = MessageQueue(
             call.ext["topic"], self._world.network.name_at(address), int(call.ext["queueId"])
         )

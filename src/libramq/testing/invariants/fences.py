@@ -76,9 +76,11 @@ class OwnersGoForward(Invariant):
         last = self._last.get((group, queue))
         if commit.claim is None:
             self._last.pop((group, queue), None)  # Members that allocate for themselves may go back.
-        elif last is None or commit.offset >= last.offset:
-            self._last[group, queue] = commit
-        elif queue.broker_name in self.cluster.cuts_ms and not self.cluster.is_sync:
+        elif (
+            last is None
+            or commit.offset >= last.offset
+            or (queue.broker_name in self.cluster.cuts_ms and not self.cluster.is_sync)
+        ):
             self._last[group, queue] = commit
         elif last.answered_ms is not None and last.answered_ms < commit.asked_ms:
             self.broken(f"{group} committed {last.offset} of {queue}, and {commit.offset} after it")
@@ -90,25 +92,22 @@ class OwnersGoForward(Invariant):
 
 
 class NoHandlerAfterTheSession(Invariant):
-    """A member that was thought dead, and whose queues others have, begins nothing when it comes back."""
+    """A member begins nothing of a queue that it was granted when its coordinator may think it dead."""
 
-    name = "a member whose session is over begins no handler"
+    name = "a member begins no handler when its session may be over"
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
-        self._openings: dict[_Key, _Opening] = {}
+        self._renewed_ms: dict[str, int] = {}
 
-    def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: int) -> None:
-        self._openings[group, queue] = _Opening(claim, self.cluster.now_ms)
+    def session_renewed(self, member: str, asked_ms: int) -> None:
+        self._renewed_ms[member] = asked_ms
 
     def handling_began(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
-        opening = self._openings.get((member.group, delivery.process_queue.queue))
-        if delivery.process_queue.granted is None:
+        owned = delivery.process_queue
+        if owned.granted is None:
             return  # It allocates for itself.
-        if opening is None or opening.claim.member == member.name:
-            return
-        if self.cluster.now_ms - opening.known_ms > member.session_ms:
-            self.broken(
-                f"{member.name} begins {delivery.process_queue.queue}:{delivery.messages[0].queue_offset},"
-                f" which {opening.claim.member} opened {self.cluster.now_ms - opening.known_ms} ms ago"
-            )
+        silent_ms = self.cluster.now_ms - self._renewed_ms[member.name]
+        if silent_ms >= member.session_ms:
+            where = f"{owned.queue}:{delivery.messages[0].queue_offset}"
+            self.broken(f"{member.name} begins {where}; {silent_ms} ms ago it asked what was answered last")

@@ -1,0 +1,200 @@
+"""Every invariant has a rule that is broken here on purpose: the simulator must say so within some seeds.
+
+The scenarios are narrow, so that few seeds are enough; `pytest -s` prints which it took.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from libramq.broker.broker import Broker
+from libramq.broker.durability import Durability
+from libramq.broker.processor.pull_message import PullMessage
+from libramq.client.core.commits import Commits
+from libramq.client.core.delivering import Delivering
+from libramq.client.core.lease import Lease
+from libramq.client.core.opening import Opening
+from libramq.client.core.process_queue import ProcessQueue
+from libramq.client.core.push_consumer_core import PushConsumerCore
+from libramq.groups.herd import Herd
+from libramq.offsets.consumer_offset import ConsumerOffset
+from libramq.offsets.fence import Fences
+from libramq.offsets.journal import OffsetJournal
+from libramq.store.message_store import MessageStore
+from libramq.testing.cluster import GroupPlan
+from libramq.testing.handlers import Handling
+from libramq.testing.invariants import INVARIANTS, Invariant
+from libramq.testing.invariants.consumption import (
+    ConsumedAtLeastOnce,
+    DuplicatesAreExplained,
+    OneAtATimeInOrder,
+    OrderWithinOwner,
+)
+from libramq.testing.invariants.fences import NoHandlerAfterTheSession, OneReaderAQueue, OwnersGoForward
+from libramq.testing.invariants.messages import AcknowledgedMessageSurvives, OneMessageAnOffset
+from libramq.testing.invariants.offsets import CommitIsKept, CommitWithinDurable
+from libramq.testing.invariants.ownership import EveryQueueOwned
+from libramq.testing.scenario import Scenario
+from libramq.testing.simulation import RAISED, Simulation
+
+SEEDS_MAX = 30
+
+OURS = GroupPlan(name="G", topics=(("T",),))
+STOCK = replace(OURS, stock_chance=1.0)
+
+
+def scenario(
+    *actions: str, group: GroupPlan = STOCK, is_sync: bool = True, members: int = 2, **other: object
+) -> Scenario:
+    """One broker, one topic, one group; an action every 1.5 s."""
+    times = range(2_000, 2_000 + 1_500 * len(actions), 1_500)
+    return replace(
+        Scenario(
+            broker_count=1,
+            is_sync=is_sync,
+            topics={"T": 3},
+            groups=(group,),
+            members=(members,),
+            producer_interval_ms=30,
+            body_bytes=30,
+            duration_ms=times[-1] + 2_000,
+            actions=tuple(zip(times, actions, strict=True)),
+        ),
+        **other,  # type: ignore[arg-type]
+    )
+
+
+def caught(rule: type[Invariant] | str, what: Scenario) -> None:
+    """Some seed must break this rule, and none another one before."""
+    name = rule if isinstance(rule, str) else rule.name
+    for seed in range(SEEDS_MAX):
+        report = Simulation(seed, scenario=what).run()
+        if report.violation is not None:
+            assert report.violation.invariant == name, f"seed {seed}: {report.violation}"
+            print(f"caught with seed {seed}: {report.violation.what[:200]}")
+            return
+    pytest.fail(f"{SEEDS_MAX} seeds did not break the rule that {name}")
+
+
+def test_there_is_a_test_for_every_invariant():
+    names = set(globals())
+    assert {invariant.__name__ for invariant in INVARIANTS} <= names
+
+
+def test_a_store_that_answers_before_it_is_durable(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Durability, "when_durable", lambda self, offset, answer: answer(True))
+    caught(AcknowledgedMessageSurvives, scenario(*["cut_power"] * 4))
+
+
+def test_a_store_that_shows_what_is_not_durable(monkeypatch: pytest.MonkeyPatch):
+    append_batch = MessageStore.append_batch
+
+    def append_and_show(self: MessageStore, messages: Sequence[object]) -> object:
+        results = append_batch(self, messages)  # type: ignore[arg-type]
+        self._show(self._log.end)
+        return results
+
+    monkeypatch.setattr(MessageStore, "append_batch", append_and_show)
+    monkeypatch.setattr(ConsumedAtLeastOnce, "_missing", lambda self: iter(()))
+    slow = replace(STOCK, handling=Handling(duration_ms_max=100, concurrency=1))
+    caught(OneMessageAnOffset, scenario(*["cut_power", "kill", "join"] * 3, group=slow, members=2))
+
+
+def test_a_ledger_that_forgets_its_journal(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(OffsetJournal, "replay", lambda self: iter(()))
+    caught(CommitIsKept, scenario("kill_broker", "kill_broker"))
+
+
+def test_a_broker_that_takes_any_offset(monkeypatch: pytest.MonkeyPatch):
+    commit = ConsumerOffset.commit
+    monkeypatch.setattr(
+        ConsumerOffset,
+        "commit",
+        lambda self, group, topic, queue, offset, _: commit(self, group, topic, queue, offset, 1 << 40),
+    )
+    caught(CommitWithinDurable, scenario("cut_power", "cut_power", is_sync=False))
+
+
+def test_offsets_that_stay_ahead_of_a_queue_that_lost_its_end(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Broker, "_clamp_offsets", lambda self: None)
+    caught(CommitWithinDurable, scenario("cut_power", "cut_power", is_sync=False))
+
+
+def test_a_fence_that_lets_everything_pass(monkeypatch: pytest.MonkeyPatch):
+    """And members that do not know when their session is over."""
+    monkeypatch.setattr(Fences, "check", lambda *_: None)
+    monkeypatch.setattr(Lease, "renew", lambda *_: None)
+    monkeypatch.setattr(NoHandlerAfterTheSession, "handling_began", lambda *_: None)
+    caught(OneReaderAQueue, scenario(*["partition"] * 6, group=OURS, members=3))
+
+
+def test_members_that_do_not_know_when_their_session_is_over(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Lease, "renew", lambda *_: None)
+    group = replace(OURS, handling=Handling(duration_ms_max=200, concurrency=1))
+    caught(NoHandlerAfterTheSession, scenario("pause", "pause", group=group, members=3, duration_ms=20_000))
+
+
+def test_a_member_that_begins_anew_whatever_is_committed(monkeypatch: pytest.MonkeyPatch):
+    opened = Opening.opened
+    monkeypatch.setattr(Opening, "opened", lambda self, request, _, now_ms: opened(self, request, 0, now_ms))
+    monkeypatch.setattr(DuplicatesAreExplained, "handled", lambda *_: None)
+    group = replace(OURS, handling=Handling(duration_ms_max=40, concurrency=1))
+    caught(OwnersGoForward, scenario("join", "join", group=group, producer_interval_ms=60))
+
+
+def test_a_member_that_leaves_messages_out(monkeypatch: pytest.MonkeyPatch):
+    pulled = PushConsumerCore.pulled
+
+    def leave_out(self, queue, generation, outcome, messages, now_ms, **claim):  # type: ignore[no-untyped-def]
+        kept = messages[:-1] if len(messages) > 1 else messages
+        return pulled(self, queue, generation, outcome, kept, now_ms, **claim)
+
+    monkeypatch.setattr(PushConsumerCore, "pulled", leave_out)
+    caught(OrderWithinOwner, scenario("join", "stop"))
+
+
+def test_an_orderly_member_that_does_not_wait(monkeypatch: pytest.MonkeyPatch):
+    def arrived(self, owned, messages):  # type: ignore[no-untyped-def]
+        self._orderly = False
+        return concurrent(self, owned, messages)
+
+    concurrent = Delivering.arrived
+    monkeypatch.setattr(Delivering, "arrived", arrived)
+    group = replace(STOCK, orderly=True, handling=Handling(duration_ms_max=100))
+    caught(OneAtATimeInOrder, scenario("join", group=group))
+
+
+def test_a_member_that_gives_queues_up_without_a_commit(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Commits, "last", lambda self, owned: None)
+    commit = Commits.commit
+    monkeypatch.setattr(
+        Commits,
+        "commit",
+        lambda self, queues, **options: commit(self, [q for q in queues if not q.dropped], **options),
+    )
+    caught(DuplicatesAreExplained, scenario("join", "join", "stop", group=OURS))
+
+
+def test_a_broker_that_tells_members_once(monkeypatch: pytest.MonkeyPatch):
+    """And the notification is lost."""
+    monkeypatch.setattr(Herd, "due", lambda self, *, now_ms: [])
+    caught(EveryQueueOwned, scenario("deafen", "join", "stop", "join"))
+
+
+def test_a_member_that_commits_what_it_has_not_handled(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(
+        ProcessQueue,
+        "commit_offset",
+        property(lambda self: self._highest + 1 if self._highest >= 0 else None),
+    )
+    group = replace(STOCK, handling=Handling(duration_ms_max=400, concurrency=1), persist_ms=200)
+    caught(ConsumedAtLeastOnce, scenario("kill", "kill", group=group, members=3))
+
+
+def test_a_processor_that_raises(monkeypatch: pytest.MonkeyPatch):
+    def fails(self: PullMessage, request: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(PullMessage, "handle", fails)
+    caught(RAISED, scenario("join"))
