@@ -100,6 +100,15 @@ def test_target_of_available_now_does_not_move(brokers: Brokers, time: Time):
     assert plan.next_end(end, None) == end
 
 
+def test_target_is_reached_even_when_a_broker_falls_silent(brokers: Brokers, time: Time):
+    """Else an AvailableNow run would end early and call it success."""
+    plan = planner(brokers, time, startingOffsets="earliest")
+    plan.fix_target()
+    start = plan.initial()
+    brokers.silent = {"a"}
+    assert plan.next_end(start, None) == {A0: 10, A1: 20}
+
+
 def test_idle_polls_ask_the_brokers_once_in_a_while(brokers: Brokers, time: Time):
     plan = planner(brokers, time)
     for time.now_ms in range(0, 1000, 10):

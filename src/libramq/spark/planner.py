@@ -68,6 +68,7 @@ class Planner:
     def fix_target(self) -> None:
         """AvailableNow: what is there now is what this run reads."""
         self._target = self._source.max_offsets(self._current_queues({}))
+        self._maximums |= self._target  # Reached even when a broker is away from now on: tasks wait for it.
 
     def initial(self) -> Positions:
         """Where a new query begins; the same however often it is asked."""

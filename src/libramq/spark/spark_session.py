@@ -20,17 +20,23 @@ if TYPE_CHECKING:
 
 SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "spark.sql.shuffle.partitions": "2",  # Fixed for the life of a stateful checkpoint.
+        # Spark's 200 are for clusters; each is a task a batch. Fixed for the life of a stateful checkpoint.
+        "spark.sql.shuffle.partitions": "2",
+        # A web server nobody asked for, on a port somebody may have.
         "spark.ui.enabled": "false",
+        # Bars that overwrite what the program prints.
         "spark.ui.showConsoleProgress": "false",
+        # Else casts to text and dates follow the machine's zone, and another machine's give other tables.
         "spark.sql.session.timeZone": "UTC",
         # 40 ms less for every Python task than TCP over the loopback.
         "spark.python.unix.domain.socket.enabled": "true",
         # Off, a source that can take filters fails every query; ours can where option("pushdown", "true") is.
         "spark.sql.python.filterPushdown.enabled": "true",
+        # State on the disk rather than in the JVM's memory; transformWithState takes nothing else.
         "spark.sql.streaming.stateStore.providerClass": (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
+        # A batch uploads what it changed, and not the whole state.
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     }
 )
@@ -38,9 +44,11 @@ SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
 
 LOCAL_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
+        # Nobody else is to reach this driver, and a laptop's name often leads nowhere.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        # Renames a local file instead of forking a process to do so; wrong on a shared store.
+        # Renames a local file instead of forking a process to do so: 20 ms less for each of the two logs of a
+        # batch. Wrong on a shared store.
         "spark.sql.streaming.checkpointFileManagerClass": (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         ),
@@ -83,7 +91,11 @@ def session(
     settings: Mapping[str, str] | None = None,
     directory: Path | None = None,
 ) -> "SparkSession":
-    """The session of this process, made on first use, with `format("rocketmq")` registered."""
+    """The session of this process, made on first use, with `format("rocketmq")` registered.
+
+    settings: go before SETTINGS and LOCAL_SETTINGS. directory: for the links and the Java of `bootstrap`.
+    Nothing of this is needed: on any session the source is found, or made known by `register`.
+    """
     from pyspark.sql import SparkSession
 
     bootstrap(directory)

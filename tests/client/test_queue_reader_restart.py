@@ -1,0 +1,79 @@
+"""A broker that is killed while its queues are read, and comes back at another address."""
+
+import asyncio
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from libramq.client import Producer
+from libramq.client.queue_reader import QueueReader
+from libramq.message import Message
+from libramq.message.record import decode_records
+from tests.cli.commands import end, start
+from tests.interop.ports import free_broker_port, free_port
+
+MESSAGES = 20_000
+
+
+def start_broker(home: Path, namesrv: str) -> subprocess.Popen[str]:
+    """At a port of its own each time, with the same directory."""
+    conf = home / "broker.conf"
+    conf.write_text(
+        f"listenPort={free_broker_port()}\nstorePathRootDir={home / 'data'}\nnamesrvAddr={namesrv}\n"
+    )
+    process = start(["broker", "-c", str(conf), "--log-level", "warning"])
+    assert process.stdout is not None
+    assert "listens on" in process.stdout.readline()
+    return process
+
+
+async def fill(namesrv: str) -> None:
+    async with Producer(group="p", namesrv=namesrv) as producer:
+        for number in range(MESSAGES):
+            producer.send_nowait(Message("Restarts", b"%d" % number))
+            if not number % 200:
+                await producer.wait_for_room()
+        await producer.flush()
+
+
+@pytest.mark.timeout(120)
+def test_nothing_is_lost_and_nothing_comes_twice(tmp_path: Path):
+    port = free_port()
+    namesrv = f"127.0.0.1:{port}"
+    nameserver = start(["nameserver", "--port", str(port), "--log-level", "warning"])
+    processes = [nameserver]
+    try:
+        assert nameserver.stdout is not None
+        assert "listens on" in nameserver.stdout.readline()
+        processes.append(start_broker(tmp_path, namesrv))
+        asyncio.run(fill(namesrv))
+
+        def restart(_: float) -> None:
+            if processes[-1].poll() is not None and len(processes) == 2:
+                processes.append(start_broker(tmp_path, namesrv))
+            else:
+                time.sleep(0.01)  # It listens, and registers a moment later.
+
+        reader = QueueReader([namesrv], group="TOOLS_CONSUMER", patience_ms=60_000, sleep=restart)
+        queues = reader.queues("Restarts")
+        ends = reader.max_offsets(queues)
+        assert sum(ends.values()) == MESSAGES
+        bodies: list[bytes] = []
+        for queue in queues:
+            for stretch in reader.read(queue, 0, ends[queue]):
+                bodies += [message.body for message in decode_records(stretch.body)]
+                if len(bodies) > MESSAGES // 3 and len(processes) == 2:
+                    processes[-1].kill()
+                    processes[-1].wait(timeout=30)
+                    found, failures = reader.reachable_max_offsets(queues)
+                    assert found == {}
+                    assert failures
+        assert sorted(map(int, bodies)) == list(range(MESSAGES))
+        assert len(processes) == 3
+        assert reader.max_offsets(queues) == ends
+        reader.close()
+    finally:
+        for process in processes:
+            end(process)
