@@ -2,7 +2,9 @@
 
 import pytest
 
+from libramq.auth.authorizer import AllowAll
 from libramq.balance import averagely
+from libramq.broker.processor.query_assignment import QueryAssignment
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.groups.broker_assignment import REST_MS
@@ -12,6 +14,7 @@ from libramq.remoting import fastjson
 from libramq.remoting import headers as h
 from libramq.remoting.body.assignment import MessageRequestModeBody, QueryAssignmentBody, QueryAssignmentReply
 from libramq.remoting.body.codec import decode_body
+from libramq.rpc.endpoint import Endpoint
 from libramq.rpc.outcome import Reply
 from tests.broker.brokers import Conversation, notifications, subscription
 from tests.fakes import FakePeer
@@ -175,3 +178,55 @@ def test_queues_are_read_by_pulling(talk, peer, topic, mode, code):
     reply = talk.ask(peer, R.SET_MESSAGE_REQUEST_MODE, None, body)
     assert reply.code == code
     assert mode == "PULL" or "POP is not served yet" in reply.remark
+
+
+class Elsewhere:
+    """Queues at another broker, by topic; None: not known yet."""
+
+    def __init__(self, talk: Conversation, **counts: int | None) -> None:
+        self.counts = counts
+        self.here = talk.broker.topics.queues
+        broker = talk.broker
+        processor = QueryAssignment(
+            broker_name="broker-a",
+            clients=broker.consumers,
+            topics=broker.topics,
+            groups=broker.groups,
+            queues=self.queues,
+        )
+        talk.endpoint = Endpoint(
+            clock=talk.clock,
+            authorizer=AllowAll(),
+            processors={**broker.processors(), R.QUERY_ASSIGNMENT: processor.query},
+        )
+
+    def queues(self, topic: str) -> list[MessageQueue] | None:
+        count = self.counts.get(topic, 0)
+        if count is None:
+            return None
+        return [*self.here(topic), *(MessageQueue(topic, "broker-b", number) for number in range(count))]
+
+
+def test_queues_at_several_brokers_are_shared_by_the_strategy_so_that_all_brokers_say_the_same(
+    talk, peer, bob
+):
+    talk.create_topic("T", 2)
+    talk.beat(peer, "alice")
+    talk.beat(bob, "bob")
+    Elsewhere(talk, T=2)
+    shares = [query(talk, who, name, strategy_name="AVG") for who, name in ((peer, "alice"), (bob, "bob"))]
+    found = [decode_body(reply.body, QueryAssignmentReply).message_queue_assignments for reply in shares]
+    assert [
+        [(one.message_queue.broker_name, one.message_queue.queue_id) for one in share] for share in found
+    ] == [[("broker-a", 0), ("broker-a", 1)], [("broker-b", 0), ("broker-b", 1)]]
+
+
+def test_while_queues_are_not_known_everybody_keeps_what_he_has(talk, peer):
+    talk.create_topic("T", 2)
+    talk.create_topic("U", 2)
+    talk.beat(peer, "alice", subscriptions=[subscription("T"), subscription("U")])
+    elsewhere = Elsewhere(talk, U=None)
+    assert assigned(talk, peer, "alice", "U") is None
+    assert assigned(talk, peer, "alice", "T") is None
+    elsewhere.counts["U"] = 0
+    assert assigned(talk, peer, "alice", "T") == {0, 1}

@@ -28,10 +28,13 @@ _NOT_COORDINATED: Final = frozenset({Kind.STRATEGIES_DIFFER, Kind.SUBSCRIPTIONS_
 
 
 class GroupHealth:
-    """What is wrong with each group now. queues: all queues of a topic, at whichever broker."""
+    """What is wrong with each group now.
+
+    queues: all queues of a topic, at whichever broker; None while that is not known.
+    """
 
     def __init__(
-        self, clients: ConsumerClients, queues: Callable[[str], Sequence[MessageQueue]], clock: Clock
+        self, clients: ConsumerClients, queues: Callable[[str], Sequence[MessageQueue] | None], clock: Clock
     ) -> None:
         self._clients = clients
         self._queues = queues
@@ -81,9 +84,14 @@ class GroupHealth:
             return [diagnosis for diagnosis in found if diagnosis.kind not in _NOT_COORDINATED]
         return found
 
-    def _queue_count(self, group: ConsumerGroup[Peer]) -> int:
-        topics = [topic for topic in group.subscriptions if not topic.startswith(RETRY_PREFIX)]
-        return sum(len(self._queues(topic)) for topic in topics)
+    def _queue_count(self, group: ConsumerGroup[Peer]) -> int | None:
+        count = 0
+        for topic in group.subscriptions:
+            queues = self._queues(topic) if not topic.startswith(RETRY_PREFIX) else ()
+            if queues is None:
+                return None
+            count += len(queues)
+        return count
 
     def _readers(
         self, group: ConsumerGroup[Peer], now_ms: int

@@ -34,7 +34,8 @@ from libramq.transport.server import Peer
 class QueryAssignment:
     """The processor of members that ask for their queues.
 
-    queues: all queues of a topic, at whichever broker, sorted; none when there is no such topic.
+    queues: all queues of a topic, at whichever broker, sorted; none when there is no such topic, None while
+    it is not known which there are.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class QueryAssignment:
         clients: ConsumerClients,
         topics: TopicTable,
         groups: GroupTable,
-        queues: Callable[[str], Sequence[MessageQueue]],
+        queues: Callable[[str], Sequence[MessageQueue] | None],
     ) -> None:
         self._broker_name = broker_name
         self._clients = clients
@@ -88,34 +89,51 @@ class QueryAssignment:
             return None  # Its heartbeat is on its way; upstream's strategies would take everything from it.
         self._clients.asked(request.peer, group)
         now_ms = request.monotonic_ms
-        is_sticky = not group.allocates and (
-            group.assignment.is_current(group.version, body.topic, queues, now_ms=now_ms)
-            or self._update(group, queues, now_ms)
-        )
-        if not is_sticky:
-            client_ids = sorted(group.client_ids)
-            share = strategy_named(body.strategy_name)(body.client_id, queues, client_ids)
-            group.assignment.give(body.client_id, body.topic, share, now_ms=now_ms)
-            return share
+        if group.allocates or not self._are_here(queues):
+            return self._by_strategy(group, body, queues, now_ms)
+        if not group.assignment.is_current(group.version, body.topic, queues, now_ms=now_ms):
+            everything = self._group_queues(group)
+            if everything is None:
+                return None
+            if not self._are_here(everything):
+                return self._by_strategy(group, body, queues, now_ms)
+            group.assignment.update(group.version, _members(group), everything, now_ms=now_ms)
         answer = group.assignment.ask(body.client_id, body.topic, now_ms=now_ms)
         if answer is None:
             return None
         self._clients.ask_again(group, answer.ask_again)
         return answer.queues
 
-    def _update(self, group: ConsumerGroup[Peer], asked: Sequence[MessageQueue], now_ms: int) -> bool:
-        """Assign the group's queues anew; False when some are elsewhere."""
-        if not self._are_here(asked):
-            return False
-        queues = [queue for topic in group.subscriptions for queue in self._queues(topic)]
-        if not self._are_here(queues):
-            return False
-        members: dict[str, frozenset[str]] = {}
-        for member in group.members.values():
-            topics = frozenset(member.subscriptions)
-            members[member.client_id] = members.get(member.client_id, frozenset()) | topics
-        group.assignment.update(group.version, members, queues, now_ms=now_ms)
-        return True
+    def _by_strategy(
+        self,
+        group: ConsumerGroup[Peer],
+        body: QueryAssignmentBody,
+        queues: Sequence[MessageQueue],
+        now_ms: int,
+    ) -> Sequence[MessageQueue]:
+        client_ids = sorted(group.client_ids)
+        share = strategy_named(body.strategy_name)(body.client_id, queues, client_ids)
+        group.assignment.give(body.client_id, body.topic, share, now_ms=now_ms)
+        return share
+
+    def _group_queues(self, group: ConsumerGroup[Peer]) -> list[MessageQueue] | None:
+        """The queues of all topics of a group; None while those of one are not known."""
+        everything: list[MessageQueue] = []
+        for topic in group.subscriptions:
+            queues = self._queues(topic)
+            if queues is None:
+                return None
+            everything += queues
+        return everything
 
     def _are_here(self, queues: Sequence[MessageQueue]) -> bool:
         return all(queue.broker_name == self._broker_name for queue in queues)
+
+
+def _members(group: ConsumerGroup[Peer]) -> dict[str, frozenset[str]]:
+    """Client ids with their topics."""
+    members: dict[str, frozenset[str]] = {}
+    for member in group.members.values():
+        topics = frozenset(member.subscriptions)
+        members[member.client_id] = members.get(member.client_id, frozenset()) | topics
+    return members
