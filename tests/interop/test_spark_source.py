@@ -1,5 +1,6 @@
 """The Spark source reads what Apache's Java producer sent, from Apache's broker and from ours."""
 
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,3 +91,66 @@ def test_stream_goes_on_where_it_ended(
         assert query.awaitTermination(WAIT_SECONDS)
         assert len(seen) == len(set(seen)) == MESSAGES + 1 + run
         cluster.send(kind="queue", queueId=2, topic=topic, body="one more")
+
+
+def test_tags_are_left_out_by_the_broker(cluster: Cluster, topic: str, spark: "SparkSession") -> None:
+    given = {"subscribe": topic, "namesrv": cluster.namesrv, "tags": "Tag0 || Tag2"}
+    rows = spark.read.format("rocketmq").options(**given).load().select("key", "tag").collect()
+    assert sorted(row.key for row in rows) == sorted(f"key-{i}" for i in range(MESSAGES) if i % 3 != 1)
+    assert {row.tag for row in rows} == {"Tag0", "Tag2"}
+
+
+def test_sql_where_the_broker_has_it(cluster: Cluster, topic: str, spark: "SparkSession") -> None:
+    """Apache's does with enablePropertyFilter; ours says that it does not."""
+    given = {"subscribe": topic, "namesrv": cluster.namesrv, "sql": "TAGS = 'Tag1' AND KEYS <> 'key-1'"}
+    table = spark.read.format("rocketmq").options(**given).load()
+    if cluster.kind == "libra":
+        with pytest.raises(Exception, match="does not support consumer to filter message by SQL92"):
+            table.count()
+    else:
+        keys = sorted(row.key for row in table.select("key").collect())
+        assert keys == sorted(f"key-{i}" for i in range(4, MESSAGES, 3))
+
+
+def test_times(cluster: Cluster, topic: str, spark: "SparkSession") -> None:
+    """Where a time lies between messages, reading begins at the later one."""
+    given = {"subscribe": topic, "namesrv": cluster.namesrv}
+    table = spark.read.format("rocketmq").options(**given).load()
+    times = table.selectExpr("queueId", "offset", "unix_millis(timestamp) as stored").collect()
+    middle = sorted(row.stored for row in times)[len(times) // 2]
+    for option, is_wanted in (
+        ({"startingTimestamp": str(middle), "startingOffsetsByTimestampStrategy": "latest"}, middle.__le__),
+        ({"endingTimestamp": str(middle)}, middle.__gt__),
+    ):
+        found = spark.read.format("rocketmq").options(**given, **option).load().select("queueId", "offset")
+        wanted = sorted((row.queueId, row.offset) for row in times if is_wanted(row.stored))
+        assert sorted((row.queueId, row.offset) for row in found.collect()) == wanted
+
+
+def test_store_directory_without_its_broker(
+    cluster: Cluster, topic: str, spark: "SparkSession", tmp_path: Path
+) -> None:
+    """A copy of what the broker is writing: the log is read behind the checkpoint, as nobody has it open."""
+    (directory,) = {path.parent for path in cluster.home.rglob("commitlog")}
+    shutil.copytree(directory, tmp_path / "store")
+    columns = ("queueId", "offset", "key", "tag", "msgId", "body", "timestamp")
+    wire = {"subscribe": topic, "namesrv": cluster.namesrv}
+    store = {"subscribe": topic, "store": str(tmp_path / "store")}
+    expected, found = (
+        sorted(spark.read.format("rocketmq").options(**given).load().select(*columns).collect())
+        for given in (wire, store)
+    )
+    assert len(found) == MESSAGES + 1
+    assert found == expected
+
+
+def test_sink(cluster: Cluster, spark: "SparkSession") -> None:
+    name = cluster.fresh_name("SparkSink")
+    cluster.create_topic(name, QUEUES)
+    rows = spark.range(MESSAGES).selectExpr("concat('body ', id) as body", "concat('key-', id % 7) as key")
+    given = {"namesrv": cluster.namesrv, "topic": name, "queueBy": "key"}
+    rows.write.format("rocketmq").options(**given).mode("append").save()
+    stored = spark.read.format("rocketmq").options(namesrv=cluster.namesrv, subscribe=name).load().collect()
+    assert sorted(bytes(row.body) for row in stored) == sorted(b"body %d" % i for i in range(MESSAGES))
+    assert len({row.msgId for row in stored}) == MESSAGES
+    assert len({(row.key, row.queueId) for row in stored}) == 7
