@@ -151,6 +151,22 @@ def tail(
     tailing.tail(options.name_servers(namesrv), topic, start=start, count=count, as_json=json)
 
 
+@app.command()
+def simulate(
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many; 100, or 1 with --seed.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The first, or the only one.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=0, help="Only so many of what happens to each cluster.")
+    ] = None,
+    log: Annotated[bool, typer.Option("--log", help="Print what happened, event by event.")] = False,
+) -> int:
+    """Simulate clusters with faults, one a seed, until an invariant does not hold: that is exit code 1."""
+    from libramq.cli import simulating
+
+    count = seeds if seeds is not None else 100 if seed is None else 1
+    return simulating.simulate(seed or 0, count, steps=steps, shows_log=log)
+
+
 def main() -> None:
     """Run the command and exit as shells expect."""
     sys.exit(run(sys.argv[1:]))

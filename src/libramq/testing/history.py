@@ -99,9 +99,9 @@ class Watcher:
 class History(Watcher):
     """The log, and those who watch."""
 
-    def __init__(self, time: VirtualTime) -> None:
+    def __init__(self, time: VirtualTime, lines_kept: int | None) -> None:
         self.watchers: list[Watcher] = []
-        self.lines: deque[str] = deque(maxlen=LINES_KEPT)
+        self.lines: deque[str] = deque(maxlen=lines_kept)
         self.checksum = 0
         self.stored_count = 0
         self.handled_count = 0

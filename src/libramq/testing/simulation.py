@@ -13,7 +13,7 @@ from typing import Final
 
 from libramq.testing.cluster import Cluster
 from libramq.testing.faults import Faults
-from libramq.testing.history import Violation
+from libramq.testing.history import LINES_KEPT, Violation
 from libramq.testing.invariants import INVARIANTS
 from libramq.testing.scenario import Scenario, draw_scenario
 from libramq.testing.world import World
@@ -61,11 +61,22 @@ class _Raised(logging.Handler):
 
 
 class Simulation:
-    """One run."""
+    """One run.
 
-    def __init__(self, seed: int, *, steps: int | None = None, scenario: Scenario | None = None) -> None:
+    steps: how many of the scenario's actions happen; None: all. scenario: another than the seed's own.
+    lines_kept: of the log, for the report; None: all.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        steps: int | None = None,
+        scenario: Scenario | None = None,
+        lines_kept: int | None = LINES_KEPT,
+    ) -> None:
         self.scenario = scenario or draw_scenario(seed)
-        self.world = World(seed)
+        self.world = World(seed, lines_kept=lines_kept)
         self._steps = steps
         self.cluster = Cluster(
             self.world, broker_count=self.scenario.broker_count, is_sync=self.scenario.is_sync

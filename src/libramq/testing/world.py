@@ -5,19 +5,19 @@ Each part draws from a stream of its own, so that a change in one does not shake
 
 import random
 
-from libramq.testing.history import History
+from libramq.testing.history import LINES_KEPT, History
 from libramq.testing.network import Network
 from libramq.testing.virtual_time import VirtualTime
 
 
 class World:
-    """Time, network, history and chance."""
+    """Time, network, history and chance. lines_kept: of the log; None: all."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, lines_kept: int | None = LINES_KEPT) -> None:
         self.seed = seed
         self.time = VirtualTime()
         self.network = Network(self.stream("network"))
-        self.history = History(self.time)
+        self.history = History(self.time, lines_kept)
 
     def stream(self, name: str) -> random.Random:
         """A source of random numbers for one part, the same for the same seed."""
