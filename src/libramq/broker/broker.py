@@ -111,11 +111,13 @@ class Broker:
             answer=self._answers.append,
         )
         self.consumers.stock_changed = self.coordination.stock_changed
+        self.health = GroupHealth(
+            self.consumers, here=self.topics.queues, queues=self.coordination.queues, clock=clock
+        )
         self._questions: list[Question] = []
         self.cluster = self._open_cluster()
         self.coordination.begin(self.cluster)
         self.topics.observe(self.coordination.topic_changed)
-        self.health = GroupHealth(self.consumers, self.coordination.queues, clock)
         self.held: HeldPulls[Pull] = HeldPulls()
         loaded = self._schedule_file.load(ScheduleFile)
         self.schedule = DelaySchedule(
@@ -235,6 +237,11 @@ class Broker:
 
     # How it is put together.
 
+    def _watched_topics(self) -> list[str]:
+        """The topics whose queues at other brokers matter here."""
+        asked = self.consumers.asked_topics()
+        return sorted(asked.union(self.coordination.topics(), self.health.topics()))
+
     def _open_cluster(self) -> Cluster | None:
         """The other brokers; a broker without name servers has none."""
         if not self.config.namesrv_addr:
@@ -245,6 +252,7 @@ class Broker:
             name_servers=split_name_servers(self.config.namesrv_addr),
             coordination=self.coordination,
             consumers=self.consumers,
+            topics=self._watched_topics,
             clock=self._clock,
             ask=self._questions.append,
         )

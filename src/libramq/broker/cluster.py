@@ -34,7 +34,10 @@ ANSWER_MS_MAX: Final = 1_000
 
 
 class Cluster:
-    """The other brokers; a `coordination.Peers`. ask: makes a question."""
+    """The other brokers; a `coordination.Peers`.
+
+    topics: those whose queues at other brokers matter. ask: makes a question.
+    """
 
     def __init__(
         self,
@@ -44,6 +47,7 @@ class Cluster:
         name_servers: Sequence[str],
         coordination: Coordination,
         consumers: ConsumerClients,
+        topics: Callable[[], Sequence[str]],
         clock: Clock,
         ask: Ask,
     ) -> None:
@@ -59,7 +63,7 @@ class Cluster:
         self._watch = ClusterWatch(
             self.view,
             name_servers,
-            topics=coordination.topics,
+            topics=topics,
             linked=lambda: [link.name for link in self._links.values() if link.is_linked],
             brokers_changed=self._brokers_changed,
             topic_changed=coordination.topic_changed,

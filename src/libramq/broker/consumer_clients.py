@@ -94,6 +94,10 @@ class ConsumerClients:
         if self.shared.take(body) and before != set(self.client_ids(group)):
             self._untold += self._notify(group)
 
+    def asked_topics(self) -> set[str]:
+        """The topics of groups whose members ask for their queues."""
+        return {topic for group in self._groups if group.is_asked for topic in group.subscriptions}
+
     def is_member(self, peer: Peer) -> bool:
         """Whether a connection is a member of any group."""
         return self._groups.group_count(peer) > 0

@@ -123,17 +123,14 @@ class Coordination:
         if address != self._address:
             raise broker_error(ResponseCode.NOT_COORDINATOR, address)
 
-    def queues(self, topic: str) -> list[MessageQueue]:
-        """All queues of a topic, here and at other brokers, sorted; none where there is no such topic."""
-        return self._all_queues(topic) or self._topics.queues(topic)
+    def queues(self, topic: str) -> list[MessageQueue] | None:
+        """All queues of a topic, here and at other brokers, sorted; None while the others' are not known."""
+        elsewhere = self.peers.queues(topic) if self.peers is not None else ()
+        return sorted([*self._topics.queues(topic), *elsewhere]) if elsewhere is not None else None
 
     def topics(self) -> list[str]:
         """The topics of groups that live here: their queues at other brokers matter."""
         return self._coordinator.topics()
-
-    def _all_queues(self, topic: str) -> list[MessageQueue] | None:
-        elsewhere = self.peers.queues(topic) if self.peers is not None else ()
-        return sorted([*self._topics.queues(topic), *elsewhere]) if elsewhere is not None else None
 
     # Requests of members: answered by `answer`, now or later.
 
@@ -161,7 +158,7 @@ class Coordination:
 
     def topic_changed(self, topic: str) -> None:
         """A topic has other queues, here or at another broker."""
-        queues = self._all_queues(topic)
+        queues = self.queues(topic)
         if queues is not None:
             self._perform(self._coordinator.queues_changed(topic, queues, now_ms=self._now_ms()))
 

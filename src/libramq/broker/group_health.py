@@ -30,17 +30,28 @@ _NOT_COORDINATED: Final = frozenset({Kind.STRATEGIES_DIFFER, Kind.SUBSCRIPTIONS_
 class GroupHealth:
     """What is wrong with each group now.
 
-    queues: all queues of a topic, at whichever broker; None while that is not known.
+    here, queues: the queues of a topic at this broker, and at all; None while those are not known.
     """
 
     def __init__(
-        self, clients: ConsumerClients, queues: Callable[[str], Sequence[MessageQueue] | None], clock: Clock
+        self,
+        clients: ConsumerClients,
+        *,
+        here: Callable[[str], Sequence[MessageQueue]],
+        queues: Callable[[str], Sequence[MessageQueue] | None],
+        clock: Clock,
     ) -> None:
         self._clients = clients
+        self._here = here
         self._queues = queues
         self._clock = clock
         self._diagnoses: dict[str, Diagnoses] = {}
         self._looked_at_ms: int | None = None
+        self._topics: set[str] = set()
+
+    def topics(self) -> set[str]:
+        """The topics whose queues at other brokers decide whether a group has too few."""
+        return self._topics
 
     def of(self, group: str) -> Sequence[Diagnosis]:
         """What was wrong with a group at the last look."""
@@ -62,6 +73,7 @@ class GroupHealth:
             return
         self._looked_at_ms = now_ms
         known, self._diagnoses = self._diagnoses, {}
+        self._topics = set()
         for group in self._clients.groups():
             if group.message_model == BROADCASTING:
                 continue
@@ -85,13 +97,13 @@ class GroupHealth:
         return found
 
     def _queue_count(self, group: ConsumerGroup[Peer]) -> int | None:
-        count = 0
-        for topic in group.subscriptions:
-            queues = self._queues(topic) if not topic.startswith(RETRY_PREFIX) else ()
-            if queues is None:
-                return None
-            count += len(queues)
-        return count
+        topics = [topic for topic in group.subscriptions if not topic.startswith(RETRY_PREFIX)]
+        count_here = sum(len(self._here(topic)) for topic in topics)
+        if count_here >= len(group.client_ids):
+            return None  # More than enough, whatever there is elsewhere.
+        self._topics.update(topics)
+        lots = [self._queues(topic) for topic in topics]
+        return sum(len(lot or ()) for lot in lots) if None not in lots else None
 
     def _readers(
         self, group: ConsumerGroup[Peer], now_ms: int

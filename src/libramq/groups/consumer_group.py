@@ -57,7 +57,8 @@ class Member(Generic[P]):
 class ConsumerGroup(Generic[P]):
     """One group at this broker.
 
-    version: higher whenever members or what they subscribe to changed. assignment: for members that ask.
+    version: higher whenever members or what they subscribe to changed. assignment: for members that ask;
+    is_asked: one has.
     """
 
     name: str
@@ -67,6 +68,7 @@ class ConsumerGroup(Generic[P]):
     fingerprint: int | None = None
     version: int = 0
     assignment: BrokerAssignment = field(default_factory=BrokerAssignment)
+    is_asked: bool = False
     members: dict[P, Member[P]] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     _connections: dict[str, int] = field(default_factory=dict)
@@ -145,6 +147,7 @@ class ConsumerGroup(Generic[P]):
             return False
         allocated = self.allocates
         member.asks = asks
+        self.is_asked = self.is_asked or asks
         if asks:
             self._looking.discard(peer)
         else:

@@ -111,7 +111,7 @@ class QueryAssignment:
         queues: Sequence[MessageQueue],
         now_ms: int,
     ) -> Sequence[MessageQueue]:
-        client_ids = sorted(group.client_ids)
+        client_ids = sorted(self._clients.client_ids(group))
         share = strategy_named(body.strategy_name)(body.client_id, queues, client_ids)
         group.assignment.give(body.client_id, body.topic, share, now_ms=now_ms)
         return share
