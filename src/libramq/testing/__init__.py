@@ -1,7 +1,25 @@
-"""What tests of clusters need: a virtual clock, a network and disks that fail, and a simulator of all of it.
+"""What tests of programs that use LibraMQ need, and what LibraMQ's own tests need.
+
+`Broker` is a real broker in this process, for tests of yours. All else is the simulator:
 
     seed ─► scenario ─► cluster of real brokers, name server and clients ─► history ─► invariants ─► report
 
-One thread, one seed, no real time: `Simulation(seed).run()`; `libra simulate` runs many. The decisions are
-those of the real modules, only their shells are others.
+on a virtual clock, over a network and disks that fail, in one thread. The decisions are those of the real
+modules, only their shells are others: `Simulation(seed).run()`; `libra simulate` runs many.
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from libramq.testing.in_process import Broker
+
+__all__ = ["Broker"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the broker on first use: the simulator has no sockets."""
+    if name == "Broker":
+        from libramq.testing.in_process import Broker
+
+        return Broker
+    raise AttributeError(f"module {__name__} has no attribute {name}")

@@ -16,21 +16,14 @@ from libramq.broker.alarm import DELAY_MS_MIN
 from libramq.broker.broker import Broker
 from libramq.broker.config import BrokerConfig
 from libramq.broker.durability import POLL_MS, Durability
-from libramq.broker.registration import (
-    CHANGE_DELAY_MS,
-    REGISTER_TIMEOUT_MS,
-    RETRY_MS,
-    UNREGISTER_TIMEOUT_MS,
-    farewell,
-    introduction,
-)
+from libramq.broker.question import Question
 from libramq.broker.schedule import DELIVERED_PER_ROUND_MAX
 from libramq.broker.tables import Fold
 from libramq.catalog.config_ledger import run_fold
-from libramq.errors import LibraError
+from libramq.errors import LibraError, RemoteError
 from libramq.offsets.ledger import run_persist
+from libramq.remoting.command import Command
 from libramq.rpc.endpoint import Endpoint, Woken
-from libramq.rpc.name_server_calls import register_broker, unregister_broker
 from libramq.rpc.outcome import Reply
 from libramq.store.flush import FlushPlan, run_flush
 from libramq.store.read import warm
@@ -38,6 +31,7 @@ from libramq.store.segments import FileRange
 from libramq.testing import name_server_node
 from libramq.testing.disk import MemoryDisk
 from libramq.testing.process import Process
+from libramq.testing.registering import SimulatedRegistration
 from libramq.testing.remotes import SimulatedRemotes
 from libramq.testing.world import World
 from libramq.transport.server import IDLE_MS_MAX
@@ -54,13 +48,14 @@ class SimulatedBroker:
 
     def __init__(self, world: World, name: str, ip: str, **options: Any) -> None:
         self.name = name
-        self.process = Process(name, world.time)
+        self.process = Process(name, world.time, host=ip)
         self.disk = MemoryDisk(world.time, world.stream(f"disk of {name}"))
         defaults: dict[str, Any] = {
             "store_path": f"/{name}",
             "commit_log_file_bytes": 1 << 16,
             "consume_queue_file_bytes": 2_000,
             "default_topic_queue_nums": 4,
+            "namesrv_addr": name_server_node.ADDRESS,
             "message_delay_level": "1s 1s 1s 2s 3s",
         }
         self.config = BrokerConfig(broker_name=name, broker_ip=ip, **(defaults | options))
@@ -68,6 +63,7 @@ class SimulatedBroker:
         self._random = world.stream(name)
         self._broker: Broker | None = None
         self._cut_is_power = False
+        self._is_stopping = False
 
     @property
     def address(self) -> str:
@@ -91,17 +87,16 @@ class SimulatedBroker:
         if self.process.is_alive:
             return
         self.process.start(on_cut=self._cut_off)
+        self._is_stopping = False
         self.process.do(self._start)
 
     def stop(self) -> None:
         """Stop as a signal does it: name server first, then connections, then files."""
         if self.broker is None:
             return
+        self._is_stopping = True
         self._endpoint.stop()
-        call = unregister_broker(farewell(self.config))
-        self._remotes.ask(
-            name_server_node.ADDRESS, call, lambda _: self.process.do(self._stopped), UNREGISTER_TIMEOUT_MS
-        )
+        self._registration.end(self._stopped)
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -152,9 +147,13 @@ class SimulatedBroker:
             self._end(power=False)
             world.time.at(world.time.now_ms + START_AGAIN_MS, self.start)
             return
-        self._flush_is_wanted = self._flushes = False
+        self._flush_is_wanted = self._flushes = self._serves = False
         self._alarm_ms: int | None = None
         self._durability = Durability(broker.store, world.time, self._flush_soon)
+        self._remotes = SimulatedRemotes(world.network, self.process, lost=self._lost)
+        self._registration = SimulatedRegistration(
+            self.config, broker.topics, self.process, self._remotes, name_server_node.ADDRESS
+        )
         self._endpoint = Endpoint(
             clock=world.time,
             authorizer=AllowAll(),
@@ -167,10 +166,19 @@ class SimulatedBroker:
             after_read=self._after_read,
         )
         world.history.broker_recovered(self.name, broker)
-        world.network.listen(self.address, self.process, self._endpoint)
+        self._coordinate()
+        self.process.after(shell.LOOK_AROUND_MS_MAX, self._serve)
+
+    def _serve(self) -> None:
+        """Listen, once it is known which other brokers there are; after a while, anyhow."""
+        if self._serves:
+            return
+        self._serves = True
+        broker = self._running
+        self._world.network.listen(self.address, self.process, self._endpoint)
         self._perform_duties(broker)
-        self._register_at_name_server()
-        broker.topics.observe(lambda _: self._topics_changed())
+        self._registration.begin()
+        broker.topics.observe(lambda _: self._registration.announce())
 
     def _is_transient(self, error: Exception) -> bool:
         disk = self.disk
@@ -210,7 +218,36 @@ class SimulatedBroker:
         for one in woken:
             if one.request.peer.is_open:
                 self._endpoint.perform(one.request, one.outcome)
+        for question in self._running.take_questions():
+            self._ask(question)
         self._ring_by(self._running.next_due_ms)
+
+    def _ask(self, question: Question) -> None:
+        def done(outcome: Command | RemoteError) -> None:
+            if self._is_stopping:
+                return
+            question.done(outcome)
+            cluster = self._running.cluster
+            if cluster is not None and cluster.view.is_known:
+                self._serve()
+            self._perform(self._running.wake())
+
+        self._remotes.send(question.address, question.call.command(), done, timeout_ms=question.timeout_ms)
+
+    def _lost(self, address: str) -> None:
+        if self._is_stopping:
+            return
+        if address == name_server_node.ADDRESS:
+            self._registration.announce()
+        cluster = self._running.cluster
+        if cluster is not None:
+            cluster.lost(address)
+            self._perform(self._running.wake())
+
+    def _coordinate(self) -> None:
+        self._perform(self._running.coordinate(self._world.time.now_ms))
+        self._herd()
+        self._durability.appended()
 
     def _ring_by(self, due_ms: int | None) -> None:
         """Coordinate at that time at the latest; `broker.alarm` is the real one."""
@@ -222,8 +259,7 @@ class SimulatedBroker:
     def _rung(self, due_ms: int) -> None:
         if self._alarm_ms == due_ms:  # Else an earlier time was asked for meanwhile.
             self._alarm_ms = None
-            self._perform(self._running.coordinate(self._world.time.now_ms))
-            self._durability.appended()
+            self._coordinate()
 
     def _when_read(self, ranges: tuple[FileRange, ...], then: Callable[[], None]) -> None:
         def read() -> None:
@@ -329,32 +365,3 @@ class SimulatedBroker:
 
     def _disk_work_ms(self) -> int:
         return self._random.randint(0, DISK_WORK_MS_MAX)
-
-    # Its registration.
-
-    def _register_at_name_server(self) -> None:
-        self._registers = self._changed = False
-        self._remotes = SimulatedRemotes(
-            self._world.network, self.process, lost=lambda _: self._topics_changed()
-        )
-        self._register()
-        self.process.every(self.config.register_name_server_period_ms, self._topics_changed)
-
-    def _topics_changed(self) -> None:
-        self._changed = True
-        if not self._registers:
-            self._registers = True
-            self.process.after(CHANGE_DELAY_MS, self._register)
-
-    def _register(self) -> None:
-        self._registers, self._changed = True, False
-        call = register_broker(*introduction(self.config, self._running.topics))
-        self._remotes.ask(name_server_node.ADDRESS, call, self._registered, REGISTER_TIMEOUT_MS)
-
-    def _registered(self, outcome: object) -> None:
-        if isinstance(outcome, LibraError):
-            self.process.after(RETRY_MS, self._register)
-        elif self._changed:
-            self.process.after(CHANGE_DELAY_MS, self._register)
-        else:
-            self._registers = False

@@ -165,7 +165,7 @@ class Connection:
         self._handler = handler
         self._served = served
         self.client_is_open = self.server_is_open = True
-        self.end = ServerEnd(self, network.next_client_address())
+        self.end = ServerEnd(self, f"{client.host}:{network.next_port()}")
         self._up = _Way(network, client, server, self._server_received, self._server_saw_end)
         self._down = _Way(network, server, client, self._client_received, self._client_saw_end)
 
@@ -349,10 +349,10 @@ class Network:
             for _ in range(times)
         ]
 
-    def next_client_address(self) -> str:
-        """The address of a client's end of a connection."""
+    def next_port(self) -> int:
+        """The port of a client's end of a connection."""
         self._port += 1
-        return f"10.1.0.1:{self._port}"
+        return self._port
 
     def count(self, data: bytes | None) -> None:
         """Take note of what is sent."""

@@ -13,10 +13,11 @@ class PowerCut(BaseException):
 
 
 class Process:
-    """Gives its events to whoever lives in it, one after the other."""
+    """Gives its events to whoever lives in it, one after the other. host: where its connections come from."""
 
-    def __init__(self, name: str, time: VirtualTime) -> None:
+    def __init__(self, name: str, time: VirtualTime, *, host: str = "10.1.0.1") -> None:
         self.name = name
+        self.host = host
         self.time = time
         self.is_alive = False
         self.is_paused = False

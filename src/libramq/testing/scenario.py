@@ -44,7 +44,7 @@ def draw_scenario(seed: int) -> Scenario:
     count = chance.randint(1, 8)
     broker_count = chance.choice((1, 1, 2, 3))
     groups = tuple(
-        _group(chance, f"G{number}", topics, chance.choice(STOCK_CHANCES) if broker_count == 1 else 1.0)
+        _group(chance, f"G{number}", topics, chance.choice(STOCK_CHANCES))
         for number in range(1, chance.choice((1, 1, 2)) + 1)
     )
     return Scenario(
