@@ -19,6 +19,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.groups import coordinator_effect as fx
 from libramq.groups.coordinator import Coordinator
+from libramq.groups.group_view import GroupView
 from libramq.groups.session import SILENCE_MS_MAX
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
@@ -127,6 +128,10 @@ class Coordination:
         """All queues of a topic, here and at other brokers, sorted; None while the others' are not known."""
         elsewhere = self.peers.queues(topic) if self.peers is not None else ()
         return sorted([*self._topics.queues(topic), *elsewhere]) if elsewhere is not None else None
+
+    def group(self, name: str) -> GroupView | None:
+        """A group as it is now; None if it does not live here."""
+        return self._coordinator.group(name)
 
     def topics(self) -> list[str]:
         """The topics of groups that live here: their queues at other brokers matter."""

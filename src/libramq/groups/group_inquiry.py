@@ -69,15 +69,25 @@ class GroupInquiry:
             self.awaited.pop(member, None)
 
     def holdings(self, claims: Claims) -> dict[MessageQueue, Holding]:
-        """Who holds what, after all: openings of members who came, then what members claim besides.
+        """Who holds what, after all: what members claim, unless somebody else has opened it since.
 
-        Epochs that no fence has seen were never opened, and stay what they are: nothing.
+        Who claims nothing has lost what it had, and gets back what it had opened. An opening that its member
+        does not name among others is from before it gave that queue up. Epochs that no fence has seen were
+        never opened, and stay what they are: nothing.
         """
-        held = {queue: holding for queue, holding in self.openings.items() if holding.member in claims}
+        held = {
+            queue: holding
+            for queue, holding in self.openings.items()
+            if holding.member in claims and not claims[holding.member]
+        }
         for member, queues in claims.items():
             for queue, epoch in queues.items():
                 if self.kind is InquiryKind.RETURNING:
                     held.setdefault(queue, Holding(member, self.epoch + 1))
-                elif epoch <= self.epoch:
+                elif self._opened_at(queue) <= epoch <= self.epoch:
                     held.setdefault(queue, Holding(member, epoch))
         return held
+
+    def _opened_at(self, queue: MessageQueue) -> int:
+        opening = self.openings.get(queue)
+        return opening.epoch if opening is not None else 0

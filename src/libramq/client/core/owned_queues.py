@@ -71,6 +71,8 @@ class OwnedQueues:
         self.closing = False
         #: Queues that a coordinator has asked back and that were let go; it is to be told.
         self.released: list[QueueGrant] = []
+        #: Set when a queue is ours whose broker no route names.
+        self.lacks_route = False
 
     def take(
         self,
@@ -181,6 +183,7 @@ class OwnedQueues:
             owned.state = QueueState.LOADING
         address = self._routes.master(queue.broker_name)
         if address is None:
+            self.lacks_route = True
             return self._cannot_load(owned, "its broker has no master now", now_ms)
         if owned.granted is not None:
             return [fx.OpenQueue(queue, generation, address, owned.granted)]

@@ -42,6 +42,8 @@ class Presence:
         self._route_missing_ms = ROUTE_MISSING_MS
         self._wall_minus_monotonic_ms = 0
         self._version = 0
+        self._look_at_ms = 0
+        self._looked_at_ms = -ROUTE_MISSING_MS
 
     def start(self, now_ms: int, wall_ms: int) -> list[fx.Effect]:
         """Begin with the routes."""
@@ -54,6 +56,17 @@ class Presence:
         """Ask for the routes."""
         return [fx.FetchRoutes(tuple(self._subscriptions))]
 
+    def due(self, now_ms: int) -> list[fx.Effect]:
+        """Ask for the routes, unless they were asked for meanwhile."""
+        return self.look() if now_ms >= self._look_at_ms else []
+
+    def look_soon(self, now_ms: int) -> list[fx.Effect]:
+        """A broker is spoken of that no route names: ask for the routes, unless that was just done."""
+        if now_ms - self._looked_at_ms < ROUTE_MISSING_MS:
+            return []
+        self._looked_at_ms = now_ms
+        return self.look()
+
     def routes_fetched(self, found: Mapping[str, TopicRouteData | None], now_ms: int) -> bool:
         """A name server answered; says whether something is different now."""
         changed = [topic for topic, route in found.items() if route and self._update(topic, route)]
@@ -63,7 +76,8 @@ class Presence:
             self._route_missing_ms *= 2
         else:
             delay_ms = self._settings.route_refresh_ms
-        self._timers.at(now_ms + delay_ms, RoutesDue())
+        self._look_at_ms = now_ms + delay_ms
+        self._timers.at(self._look_at_ms, RoutesDue())
         return bool(changed)
 
     def regular(self, now_ms: int) -> list[fx.Effect]:

@@ -141,7 +141,7 @@ class PushConsumerCore:
             case due.RevokeOver(queue, generation):
                 return self._giving_up.revoke_over(queue, generation, now_ms)
             case due.RoutesDue():
-                return self._presence.look()
+                return self._presence.due(now_ms)
             case due.HeartbeatDue():
                 return self._presence.regular(now_ms)
             case due.ReconnectDue(address):
@@ -384,6 +384,9 @@ class PushConsumerCore:
         if self._pulling.strangers:
             effects += self._presence.heartbeats(self._pulling.strangers)
             self._pulling.strangers.clear()
+        if self._owned.lacks_route:
+            self._owned.lacks_route = False
+            effects += self._presence.look_soon(now_ms)
         if self._table.needs_rebalance:
             self._table.needs_rebalance = False
             if self._phase is Phase.RUNNING and self._coordination.allocates:

@@ -1,0 +1,223 @@
+"""A cluster in one event loop: a name server, brokers that can be killed, members of groups, a producer."""
+
+import asyncio
+import random
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Self
+
+from libramq.broker.config import BrokerConfig
+from libramq.broker.shell import BrokerServer
+from libramq.client import ConsumeFrom, Producer, PushConsumer
+from libramq.clock import SystemClock
+from libramq.filesystem import LocalFileSystem
+from libramq.groups.coordinator_location import coordinator_of
+from libramq.message import Message
+from libramq.message.queue import MessageQueue
+from libramq.nameserver import NameServer
+from libramq.remoting.body.topic_config import TopicConfig
+from tests.interop.ports import free_broker_port
+from tests.transport.loops import until
+
+TOPIC = "T"
+SESSION_MS = 1_000
+
+
+def group_at(broker_name: str, names: list[str], *, besides: str | None = None) -> str:
+    """A group that lives at a broker, of these; and at another one where there is one besides."""
+    for number in range(1_000):
+        group = f"g{number}"
+        with_it = coordinator_of(group, [*names, besides]) if besides is not None else None
+        if coordinator_of(group, names) == broker_name and with_it == besides:
+            return group
+    raise AssertionError("no group lives there")
+
+
+class Member:
+    """A consumer, what it handled and what its listener heard. delay: how long its handler takes."""
+
+    def __init__(self, cluster: "Cluster", group: str, name: str, **options: object) -> None:
+        self.name = name
+        self.queues: set[MessageQueue] = set()
+        self.gained: list[MessageQueue] = []
+        self.gave: list[MessageQueue] = []
+        self.lost: list[MessageQueue] = []
+        self.gate: asyncio.Event | None = None
+        self.waiting = 0
+        self._cluster = cluster
+        self._loop = asyncio.get_running_loop()
+        self.consumer = PushConsumer(
+            group=group,
+            namesrv=cluster.namesrv.address,
+            consume_from=ConsumeFrom.FIRST_OFFSET,
+            randomness=random.Random(name),
+            on_assigned=lambda queues: self._heard(self.gained, queues),
+            on_revoked=lambda queues: self._heard(self.gave, queues),
+            on_lost=lambda queues: self._heard(self.lost, queues),
+            **({"session_ms": SESSION_MS} | options),
+        )
+        self.consumer.subscribe(TOPIC, "*", self._handle)
+
+    def _heard(self, told: list[MessageQueue], queues) -> None:
+        of_topic = [queue for queue in queues if queue.topic == TOPIC]
+        told += of_topic
+        if told is self.gained:
+            self.queues |= set(of_topic)
+        else:
+            self.queues -= set(of_topic)
+
+    async def _handle(self, messages) -> None:
+        if self.gate is not None:
+            self.waiting += 1
+            await self.gate.wait()
+        for message in messages:
+            self._cluster.handled[message.body] += 1
+            self._cluster.handled_by[message.body].append(self.name)
+
+
+class Cluster:
+    """queues: how many of the topic each broker has."""
+
+    def __init__(self, root: Path, queues: dict[str, int]) -> None:
+        self._root = root
+        self._ports = {name: free_broker_port() for name in queues}
+        self._queues = queues
+        self.servers: dict[str, BrokerServer] = {}
+        self.members: dict[str, Member] = {}
+        self.producer: Producer | None = None
+        self.sent: list[bytes] = []
+        self.handled: Counter[bytes] = Counter()
+        self.handled_by: dict[bytes, list[str]] = defaultdict(list)
+
+    async def __aenter__(self) -> Self:
+        self.namesrv = NameServer("127.0.0.1", 0)
+        await self.namesrv.__aenter__()
+        for name in self._queues:
+            await self.start(name)
+        await until(self.sees_all)
+        await self.new_producer()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for member in self.members.values():
+            await member.consumer.stop(timeout_ms=1_000)
+        await self.producer.stop()
+        for server in self.servers.values():
+            await server.stop()
+        await self.namesrv.__aexit__(None, None, None)
+
+    # Brokers.
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self.servers)
+
+    async def start(self, name: str) -> None:
+        config = BrokerConfig(
+            broker_name=name,
+            store_path=str(self._root / name),
+            listen_port=self._ports[name],
+            namesrv_addr=self.namesrv.address,
+        )
+        server = BrokerServer(config, clock=SystemClock(), filesystem=LocalFileSystem())
+        await server.start()
+        self.servers[name] = server
+        count = self._queues[name]
+        if count and TOPIC not in server.broker.topics:
+            topic = TopicConfig(topic_name=TOPIC, read_queue_nums=count, write_queue_nums=count)
+            server.broker.topics.put(topic, SystemClock().wall_ms())
+
+    async def add(self, name: str, queues: int) -> None:
+        self._ports[name], self._queues[name] = free_broker_port(), queues
+        await self.start(name)
+
+    async def kill(self, name: str) -> None:
+        """As SIGKILL leaves it: connections end, nobody is told anything, files stay as they are."""
+        server = self.servers.pop(name)
+        server._is_stopping = True
+        for task in server._tasks:
+            task.cancel()
+        await asyncio.gather(*server._tasks, return_exceptions=True)
+        server._alarm.cancel()
+        server._endpoint.stop()
+        for listener in server._servers:
+            listener._server.close()
+            listener._idle_check.cancel()
+            for connection in list(listener._connections):
+                connection.abort("killed")
+        await server._remotes.close()
+        server._read_threads.shutdown()
+        server.broker.store._release()
+
+    def sees_all(self) -> bool:
+        """Whether all brokers that run see each other, and nobody else."""
+        views = [server.broker.cluster.view.names for server in self.servers.values()]
+        return all(view == self.names for view in views)
+
+    def queues(self, *names: str) -> list[MessageQueue]:
+        """The topic's queues, of these brokers; of all that run, if none are named."""
+        return [
+            MessageQueue(TOPIC, name, number)
+            for name in names or self.names
+            for number in range(self._queues[name])
+        ]
+
+    def group(self, group: str):
+        """The group as its coordinator sees it, and the broker where that is; it lives at one only."""
+        found = {
+            name: view
+            for name, server in self.servers.items()
+            if (view := server.broker.coordination.group(group)) is not None
+        }
+        assert len(found) <= 1, f"{group} lives at {sorted(found)}"
+        return next(iter(found.items()), (None, None))
+
+    # Clients.
+
+    async def join(self, group: str, name: str, **options: object) -> Member:
+        member = self.members[name] = Member(self, group, name, **options)
+        await member.consumer.start()
+        return member
+
+    async def leave(self, name: str) -> None:
+        await self.members.pop(name).consumer.stop()
+
+    async def new_producer(self) -> None:
+        if self.producer is not None:
+            await self.producer.stop()
+        self.producer = Producer(group="p", namesrv=self.namesrv.address)
+        await self.producer.start()
+
+    async def send(self, count: int, *names: str) -> None:
+        """So many messages to each queue, of all brokers that run or of these."""
+        for queue in self.queues(*names) * count:
+            body = b"%d" % len(self.sent)
+            self.sent.append(body)
+            await self.producer.send(Message(TOPIC, body), queue=queue)
+
+    # What is so.
+
+    def is_even(self, *members: Member) -> bool:
+        """Whether these have all queues of all brokers that run, their loads within one."""
+        loads = [len(member.queues) for member in members]
+        held = [queue for member in members for queue in member.queues]
+        return sorted(held) == sorted(self.queues()) and max(loads) - min(loads) <= 1
+
+    async def even(self, *members: Member) -> None:
+        await until(lambda: self.is_even(*members))
+
+    async def all_handled(self) -> None:
+        await until(lambda: len(self.handled) == len(self.sent))
+
+    async def all_committed(self, group: str, count: int) -> None:
+        """Until so many messages of each queue are committed."""
+
+        def committed(queue: MessageQueue) -> int | None:
+            offsets = self.servers[queue.broker_name].broker.offsets
+            return offsets.first_to_read(group, TOPIC, queue.queue_id)
+
+        await until(lambda: all(committed(queue) == count for queue in self.queues()))
+
+    @property
+    def repeated(self) -> dict[bytes, list[str]]:
+        return {body: self.handled_by[body] for body, count in self.handled.items() if count > 1}

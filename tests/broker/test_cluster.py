@@ -1,0 +1,171 @@
+"""Coordinated groups over several brokers: real brokers, a name server and real consumers in one loop."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from libramq.clock import SystemClock
+from libramq.errors import LibraError, NotCoordinator
+from libramq.remoting.body.coordination import GroupPollBody
+from libramq.rpc import broker_calls, group_calls
+from libramq.transport.remote import Remotes
+from tests.broker.brokers import heartbeat
+from tests.broker.clusters import SESSION_MS, Cluster, group_at
+from tests.transport.loops import until, until_asked
+
+A, B, C, D = "broker-a", "broker-b", "broker-c", "broker-d"
+QUEUES = {A: 8, B: 5, C: 3}
+
+
+@pytest.fixture
+async def cluster(tmp_path) -> AsyncIterator[Cluster]:
+    async with asyncio.timeout(40), Cluster(tmp_path, dict(QUEUES)) as cluster:
+        yield cluster
+
+
+async def ask(remotes: Remotes, address: str, call, timeout_ms: int = 3_000):
+    reply = await remotes.call(address, call.command(), timeout_ms=timeout_ms)
+    return call.result(reply, where=address)
+
+
+async def test_members_share_the_queues_of_all_brokers(cluster):
+    """Loads within one at each step, and no queue moves that need not."""
+    group = group_at(B, cluster.names)
+    await cluster.send(3)
+    one = await cluster.join(group, "one")
+    await cluster.even(one)
+    two = await cluster.join(group, "two")
+    await cluster.even(one, two)
+    assert (len(one.gave), len(two.gained)) == (8, 8)
+    three = await cluster.join(group, "three")
+    await cluster.even(one, two, three)
+    assert len(three.gained) == 5
+    assert len(one.gained) + len(two.gained) == 16 + 8
+    await cluster.send(3)
+    before = len(one.gained) + len(three.gained)
+    freed = len(two.queues)
+    await cluster.leave("two")
+    await cluster.even(one, three)
+    assert len(one.gained) + len(three.gained) == before + freed
+    await cluster.send(3)
+    await cluster.all_handled()
+    assert cluster.repeated == {}
+    assert cluster.group(group)[0] == B
+
+
+async def test_every_broker_says_where_a_group_lives(cluster):
+    """And one where it does not live sends members there."""
+    remotes = Remotes(SystemClock().monotonic_ms)
+    addresses = {name: server.address for name, server in cluster.servers.items()}
+    for home in cluster.names:
+        group = group_at(home, cluster.names)
+        for name, address in addresses.items():
+            assert await ask(remotes, address, group_calls.find_group(group)) == addresses[home]
+            if name != home:
+                with pytest.raises(NotCoordinator) as refused:
+                    await ask(remotes, address, group_calls.poll_group(group, "m", 0, GroupPollBody()))
+                assert refused.value.remark == addresses[home]
+    await remotes.close()
+
+
+async def consumer_list(remotes: Remotes, address: str, group: str) -> list[str]:
+    try:
+        return sorted(await ask(remotes, address, broker_calls.consumer_list(group)))
+    except LibraError:
+        return []
+
+
+async def test_stock_members_see_one_list_whichever_broker_they_ask(cluster):
+    """They are connected to one broker each; also while brokers come and go."""
+    addresses = [server.address for server in cluster.servers.values()]
+    group = group_at(B, [A, B, C])
+    told: dict[str, int] = {}
+    stock: dict[str, Remotes] = {}
+
+    def notified(name: str) -> None:
+        told[name] = told.get(name, 0) + 1
+
+    for name, address in zip(("x", "y", "z"), addresses, strict=True):
+        stock[name] = Remotes(SystemClock().monotonic_ms, asked=lambda *_, name=name: notified(name))
+        await ask(stock[name], address, broker_calls.heartbeat(heartbeat(name, group)))
+
+    async def lists() -> list[list[str]]:
+        return [
+            await consumer_list(stock[name], address, group)
+            for name, address in zip(stock, addresses, strict=False)
+        ]
+
+    async def agree(*names: str) -> None:
+        async def do() -> bool:
+            return await lists() == [sorted(names)] * len(stock)
+
+        await until_asked(do)
+
+    await agree("x", "y", "z")
+    await until(lambda: set(told) == {"x", "y", "z"})
+    told.clear()
+    await stock.pop("z").close()
+    await agree("x", "y")
+    await until(lambda: set(told) == {"x", "y"})
+    # The coordinator is at the second broker: its word is repeated, then another broker has the group.
+    await cluster.kill(B)
+    assert await consumer_list(stock["x"], addresses[0], group) == ["x", "y"]
+    await until(cluster.sees_all)
+    last = stock.pop("y")
+
+    async def x_is_alone() -> bool:
+        return await consumer_list(stock["x"], addresses[0], group) == ["x"]
+
+    await until_asked(x_is_alone)
+    await last.close()
+    await stock["x"].close()
+
+
+async def test_a_coordinator_killed_in_a_handover(cluster):
+    """Others' queues go on, the handover ends, what was committed does not come again; then it is back."""
+    group = group_at(A, cluster.names)
+    loop = asyncio.get_running_loop()
+    one = await cluster.join(group, "one")
+    await cluster.even(one)
+    await cluster.send(2)
+    await cluster.all_committed(group, 2)
+    two = await cluster.join(group, "two")
+    await until(lambda: one.gave)
+    await cluster.kill(A)
+    killed_at = loop.time()
+    await cluster.send(5, B, C)
+    await cluster.all_handled()
+    await cluster.even(one, two)
+    await until(lambda: cluster.group(group)[1] is not None and cluster.group(group)[1].is_settled)
+    assert loop.time() - killed_at <= SESSION_MS / 1000 + 1
+    assert cluster.repeated == {}
+    # It comes back: the group goes home, its queues are granted again, and no other queue moves.
+    await until(lambda: cluster.is_even(one, two))
+    before = set(one.queues), set(two.queues)
+    await cluster.start(A)
+    await cluster.even(one, two)
+    await until(lambda: cluster.group(group)[0] == A and cluster.group(group)[1].is_settled)
+    assert all(kept <= member.queues for kept, member in zip(before, (one, two), strict=True))
+    await cluster.send(2)
+    await cluster.all_handled()
+    assert cluster.repeated == {}
+
+
+async def test_a_broker_is_added_while_the_group_consumes(cluster):
+    """Its queues are shared too, and the group goes to live there without a queue that moves for that."""
+    group = group_at(A, cluster.names, besides=D)
+    one, two = await cluster.join(group, "one"), await cluster.join(group, "two")
+    await cluster.even(one, two)
+    moved = len(one.gave) + len(two.gave)
+    sending = asyncio.create_task(cluster.send(10))
+    await cluster.add(D, 4)
+    await cluster.even(one, two)
+    await until(lambda: cluster.group(group)[0] == D and cluster.group(group)[1].is_settled)
+    assert len(one.gave) + len(two.gave) == moved
+    assert one.lost == two.lost == []
+    await sending
+    await cluster.new_producer()  # It sees the new queues at once; the other one in half a minute.
+    await cluster.send(1, D)
+    await cluster.all_handled()
+    assert cluster.repeated == {}

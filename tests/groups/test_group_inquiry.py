@@ -1,0 +1,47 @@
+"""The inquiry: what a new coordinator makes of what fences and members say."""
+
+from libramq.groups.group_inquiry import GroupInquiry, InquiryKind
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.coordination import PeerGathered, QueueGrant
+
+
+def q(number: int) -> MessageQueue:
+    return MessageQueue("T", "b", number)
+
+
+def inquiry(*openings: tuple[int, str, int], epoch: int = 5) -> GroupInquiry:
+    """What one fence has: (queue, member, epoch)."""
+    found = GroupInquiry(InquiryKind.GATHERING, until_ms=1_000, epoch=0)
+    grants = [QueueGrant.of(q(number), opened_at, member) for number, member, opened_at in openings]
+    found.gathered([PeerGathered(epoch=epoch, open=grants)], [], now_ms=0)
+    return found
+
+
+def holders(found: GroupInquiry, **claims: dict[int, int]) -> dict[int, tuple[str, int]]:
+    held = found.holdings(
+        {member: {q(number): epoch for number, epoch in queues.items()} for member, queues in claims.items()}
+    )
+    return {queue.queue_id: (holding.member, holding.epoch) for queue, holding in held.items()}
+
+
+def test_members_hold_what_they_claim():
+    """Opened, or granted and not opened yet; not what was never granted as far as fences know."""
+    found = inquiry((0, "x", 2), (1, "y", 3))
+    assert holders(found, x={0: 2, 2: 5, 3: 6}, y={1: 3}) == {0: ("x", 2), 1: ("y", 3), 2: ("x", 5)}
+
+
+def test_a_queue_that_was_given_up_is_free():
+    """Its broker was gone and is back: the opening there is from before."""
+    assert holders(inquiry((0, "x", 2), (1, "x", 2)), x={1: 2}) == {1: ("x", 2)}
+
+
+def test_a_queue_that_somebody_else_has_opened_since_is_not_the_claimants():
+    """Neither is it anybody else's, if that one says it is not."""
+    assert holders(inquiry((0, "y", 4), (1, "y", 1)), x={0: 2}, y={1: 1}) == {1: ("y", 1)}
+
+
+def test_who_claims_nothing_gets_back_what_it_had():
+    """Who is not there does not."""
+    found = inquiry((0, "x", 2), (1, "gone", 2))
+    assert list(found.awaited) == ["x", "gone"]
+    assert holders(found, x={}) == {0: ("x", 2)}
