@@ -1,0 +1,405 @@
+"""A broker among others: what it asks name servers and brokers, what it serves them; answers by hand."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from libramq.broker.question import Question
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
+from libramq.errors import ConnectFailed, LibraError, RequestTimeout, TopicNotExist
+from libramq.groups.cluster_view import BROKERS_TOPIC
+from libramq.groups.coordinator_location import coordinator_of
+from libramq.remoting import headers as h
+from libramq.remoting.body import coordination as bodies
+from libramq.remoting.body.codec import decode_body
+from libramq.remoting.body.coordination import GroupJoinBody, QueueGrant
+from libramq.remoting.body.route import BrokerData, QueueData, TopicRouteData
+from libramq.remoting.command import Command
+from tests.broker.brokers import Conversation, answer
+from tests.broker.clusters import group_at
+from tests.fakes import FakePeer
+
+A, B, C_ = "broker-a", "broker-b", "broker-c"
+#: As many as it takes until one of them has the group that lived at a.
+MORE = [f"broker-d{number}" for number in range(20)]
+ADDRESSES = {A: "127.0.0.1:10911", B: "10.0.0.2:10911", C_: "10.0.0.3:10911"} | {
+    name: f"10.0.1.{number}:10911" for number, name in enumerate(MORE)
+}
+NS = ("127.0.0.1:9876", "127.0.0.1:9877")
+HERE = group_at(A, [A, B, C_])
+THERE = group_at(B, [A, B, C_])
+
+
+class Node(Conversation):
+    """Broker a, and what it asks others."""
+
+    def __init__(self, root: Path, **options: object) -> None:
+        super().__init__(root, broker_name=A, namesrv_addr=";".join(NS), **options)
+        self.asked: list[Question] = []
+        self.coordinate()
+        self.collect()
+
+    def collect(self) -> None:
+        self.asked += self.broker.take_questions()
+
+    def after_read(self) -> None:
+        super().after_read()
+        self.collect()
+
+    def take(self, code: R, address: str | None = None) -> list[Question]:
+        """The questions of a kind, in order."""
+        taken = [q for q in self.asked if q.call.code == code and address in (None, q.address)]
+        self.asked = [q for q in self.asked if q not in taken]
+        return taken
+
+    def settle(self) -> None:
+        """What follows from an answer."""
+        self.perform(self.broker.wake())
+        self.coordinate()
+        self.collect()
+
+    def pass_by(self, milliseconds: int) -> None:
+        self.advance(milliseconds)
+        self.collect()
+
+    def answer(self, question: Question, outcome: object) -> None:
+        question.answered(outcome)
+        self.settle()
+
+    def routes(self, topic: str, route: TopicRouteData | LibraError) -> None:
+        """A name server answers the question for a topic."""
+        (question,) = [
+            q for q in self.asked
+            if q.call.code == R.GET_ROUTEINFO_BY_TOPIC and q.call.ext["topic"] == topic
+        ]  # fmt: skip
+        self.asked.remove(question)
+        self.answer(question, route)
+
+    def meet(self, *names: str) -> "Node":
+        """These brokers are there, linked, and have told of their members."""
+        self.routes(BROKERS_TOPIC, brokers(A, *names))
+        for name in names:
+            self.told_by(name, [A, *names])
+            for beat in self.take(R.PEER_MEMBERS, ADDRESSES[name]):
+                self.answer(beat, True)
+        return self
+
+    def live(self, seconds: int, *names: str) -> None:
+        """Time passes; name servers and brokers answer what they are asked."""
+        for _ in range(seconds):
+            self.pass_by(1_000)
+            for question in self.take(R.GET_ROUTEINFO_BY_TOPIC):
+                is_brokers = question.call.ext["topic"] == BROKERS_TOPIC
+                self.answer(question, brokers(A, *names) if is_brokers else queues(a=1, b=1))
+            for question in self.take(R.PEER_MEMBERS):
+                self.answer(question, True)
+
+    def told_by(self, name: str, masters: list[str], *, complete: bool = True, **groups: list) -> str:
+        body = bodies.PeerMembersBody(broker_name=name, masters=masters, groups=groups, complete=complete)
+        reply = self.ask(peer(name), R.PEER_MEMBERS, None, body)
+        assert reply.code == C.SUCCESS, reply.remark
+        self.settle()
+        return reply.ext["lbKnown"]
+
+    def join(self, member: FakePeer, group: str, held: list[QueueGrant] | None = None) -> Command:
+        header = h.GroupJoinHeader(consumer_group=group, client_id="x", lb_session_ms=60_000)
+        body = GroupJoinBody(subscriptions={"T": "*"}, held=held or [])
+        return self.ask(member, R.GROUP_JOIN, header, body)
+
+
+def peer(name: str) -> FakePeer:
+    return FakePeer(f"{ADDRESSES[name].partition(':')[0]}:50123")
+
+
+def brokers(*names: str) -> TopicRouteData:
+    return TopicRouteData(
+        broker_datas=[BrokerData(broker_name=n, broker_addrs={0: ADDRESSES[n]}) for n in names]
+    )
+
+
+def queues(**counts: int) -> TopicRouteData:
+    names = {"a": A, "b": B, "c": C_}
+    return TopicRouteData(
+        queue_datas=[
+            QueueData(broker_name=names[n], read_queue_nums=count, write_queue_nums=count, perm=6)
+            for n, count in counts.items()
+        ]
+    )
+
+
+@pytest.fixture
+def node(tmp_path) -> Node:
+    node = Node(tmp_path)
+    yield node
+    node.close()
+
+
+def body_of(question: Question, kind):
+    return decode_body(question.call.body, kind)
+
+
+# Where groups live
+
+
+def test_before_a_name_server_has_answered_nobody_is_sent_anywhere(node):
+    reply = node.ask(FakePeer(), R.GROUP_FIND, h.GroupHeader(consumer_group=HERE))
+    assert (reply.code, reply.remark) == (C.NOT_COORDINATOR, "")
+    node.meet(B, C_)
+    for group, address in ((HERE, ADDRESSES[A]), (THERE, ADDRESSES[B])):
+        reply = node.ask(FakePeer(), R.GROUP_FIND, h.GroupHeader(consumer_group=group))
+        assert reply.ext["lbCoordinator"] == address
+    reply = node.join(FakePeer(), THERE)
+    assert (reply.code, reply.remark) == (C.NOT_COORDINATOR, ADDRESSES[B])
+
+
+def test_name_servers_are_asked_every_second_and_the_next_one_when_one_is_silent(node):
+    (first,) = node.take(R.GET_ROUTEINFO_BY_TOPIC)
+    node.answer(first, ConnectFailed("no"))
+    (second,) = node.take(R.GET_ROUTEINFO_BY_TOPIC)
+    assert (first.address, second.address) == NS
+    node.answer(second, brokers(A, B))
+    assert node.broker.cluster.view.names == [A, B]
+    node.pass_by(999)
+    assert node.take(R.GET_ROUTEINFO_BY_TOPIC) == []
+    node.pass_by(1)
+    (third,) = node.take(R.GET_ROUTEINFO_BY_TOPIC)
+    node.answer(third, RequestTimeout("no"))
+    assert node.broker.cluster.view.names == [A, B], "a view lasts while nobody answers"
+
+
+def test_after_a_connection_ended_the_name_server_is_asked_at_once_and_often(node):
+    node.meet(B)
+    node.broker.cluster.lost(ADDRESSES[B])
+    node.settle()
+    times = []
+    for _ in range(3):
+        while not (questions := node.take(R.GET_ROUTEINFO_BY_TOPIC)):
+            node.pass_by(1)
+        times.append(node.clock.monotonic_ms())
+        node.answer(questions[0], TopicNotExist(17, "nobody yet"))
+    assert [later - sooner for sooner, later in itertools.pairwise(times)] == [50, 50]
+    assert node.broker.cluster.view.names == [A], "neither reported nor reached"
+
+
+# Who is believed
+
+
+@pytest.mark.parametrize("code", [R.PEER_GRANT, R.PEER_GATHER, R.PEER_MEMBERS, R.PEER_LIST])
+def test_strangers_are_refused(node, code):
+    body = {
+        R.PEER_GRANT: bodies.PeerGrantBody(group=HERE, epoch=9),
+        R.PEER_GATHER: bodies.PeerGatherBody(group=HERE),
+        R.PEER_MEMBERS: bodies.PeerMembersBody(broker_name=B, masters=[A, B]),
+        R.PEER_LIST: bodies.PeerListBody(broker_name=B, group=HERE, version=1, client_ids=["x"]),
+    }[code]
+    node.meet(B)
+    stranger = FakePeer("10.9.9.9:50000")
+    reply = node.ask(stranger, code, None, body)
+    assert reply.code == C.NO_PERMISSION
+    assert "10.9.9.9 is no broker of this cluster" in reply.remark
+    assert node.broker.fences.epoch(HERE) == 0
+    assert node.ask(peer(B), code, None, body).code == C.SUCCESS
+
+
+def test_nobody_speaks_for_another_broker(node):
+    node.meet(B, C_)
+    body = bodies.PeerMembersBody(broker_name=B, masters=[A, B])
+    assert node.ask(peer(C_), R.PEER_MEMBERS, None, body).code == C.NO_PERMISSION
+
+
+# Grants
+
+
+def settled_group(node: Node) -> QueueGrant:
+    """A group of one member, which holds a queue here and one at b; what it was granted at b."""
+    node.create_topic("T", 1)
+    node.meet(B, C_)
+    member = FakePeer()
+    assert node.join(member, HERE).code == C.SUCCESS
+    for question in node.take(R.PEER_GATHER):
+        node.answer(question, bodies.PeerGathered())
+    node.routes("T", queues(a=1, b=1))
+    node.pass_by(30)
+    (question,) = node.take(R.PEER_GRANT, ADDRESSES[B])
+    body = body_of(question, bodies.PeerGrantBody)
+    node.granted = question
+    (grant,) = body.grants
+    assert (grant.queue.broker_name, body.complete) == (B, True)
+    return grant
+
+
+def test_queues_of_others_are_granted_at_their_brokers(node):
+    """Nothing is assigned before their queues are known."""
+    grant = settled_group(node)
+    assert grant.member == node.broker.coordination.group(HERE).members[0].member
+    assert node.take(R.PEER_GRANT, ADDRESSES[C_]) == [], "it has no queue of the group"
+
+
+def test_a_grant_that_fails_is_said_again_whole(node):
+    grant = settled_group(node)
+    node.take(R.PEER_MEMBERS)
+    node.answer(node.granted, RequestTimeout("no"))
+    assert node.take(R.PEER_GRANT) == []
+    node.pass_by(200)
+    (beat,) = node.take(R.PEER_MEMBERS, ADDRESSES[B])
+    assert body_of(beat, bodies.PeerMembersBody).complete
+    node.answer(beat, True)
+    (question,) = node.take(R.PEER_GRANT, ADDRESSES[B])
+    body = body_of(question, bodies.PeerGrantBody)
+    assert (body.complete, body.grants) == (True, [grant])
+
+
+def test_a_fence_that_knows_better_has_the_group_gathered_again(node):
+    settled_group(node)
+    node.answer(node.granted, 70)
+    asked = node.take(R.PEER_GATHER)
+    assert [question.address for question in asked] == [ADDRESSES[B], ADDRESSES[C_]]
+    for question in asked:
+        node.answer(question, bodies.PeerGathered(epoch=70))
+    node.pass_by(30)
+    group = node.broker.coordination.group(HERE)
+    assert group.epoch > 70
+
+
+# Take-over
+
+
+def test_a_fence_that_does_not_answer_is_left_out_after_a_second(node):
+    node.create_topic("T", 1)
+    node.meet(B, C_)
+    member = FakePeer()
+    assert node.join(member, HERE).code == C.SUCCESS
+    b, c = node.take(R.PEER_GATHER)
+    node.routes("T", queues(a=1))
+    opened = QueueGrant(topic="T", broker_name=B, queue_id=0, epoch=40, member="other")
+    node.answer(b, bodies.PeerGathered(epoch=41, open=[opened]))
+    node.pass_by(900)
+    assert node.broker.coordination.group(HERE).epoch == 0
+    node.pass_by(100)
+    assert node.broker.coordination.group(HERE).epoch == 0, "the member that reads there is waited for"
+    node.pass_by(10_000)
+    assert node.broker.coordination.group(HERE).epoch > 41
+    node.answer(c, bodies.PeerGathered(epoch=99))
+    assert node.broker.coordination.group(HERE).epoch < 99, "too late"
+
+
+def test_groups_that_live_elsewhere_now_are_left_to_others(node):
+    """Their members are told where."""
+    grant = settled_group(node)
+    (queue,) = (queue for queue in node.broker.coordination.group(HERE).owners if queue.broker_name == A)
+    held = [grant, QueueGrant.of(queue, grant.epoch)]
+    header = h.GroupPollHeader(consumer_group=HERE, lb_member=grant.member, lb_epoch=grant.epoch)
+    member = FakePeer()
+    poll = node.command(R.GROUP_POLL, header, bodies.GroupPollBody(held=held))
+    node.give(member, poll)
+    home = coordinator_of(HERE, [A, B, C_, *MORE])
+    node.live(1, B, C_, *MORE)
+    told = answer(member, poll)
+    assert (told.code, told.remark) == (C.NOT_COORDINATOR, ADDRESSES[home])
+    assert node.broker.coordination.group(HERE) is None
+
+
+@pytest.mark.parametrize("others", [(), (B, C_)])
+def test_what_a_broker_remembers_counts_while_it_is_alone(tmp_path, others):
+    """Where there are others they may have had its groups meanwhile."""
+    node = Node(tmp_path)
+    settled_group(node)
+    node.close()
+    again = Node(tmp_path)
+    again.meet(*others)
+    assert (again.broker.coordination.group(HERE) is None) is bool(others)
+    again.close()
+
+
+# Members
+
+
+def test_clients_are_told_to_the_coordinator_of_their_group(node):
+    """Changes are collected for a moment; a broker that was lost is told all again."""
+    node.meet(B, C_)
+    stock, ours = FakePeer("10.1.1.1:1"), FakePeer("10.1.1.2:1")
+    node.beat(stock, "java", THERE)
+    node.beat(ours, "ours", THERE, stock=False)
+    assert node.take(R.PEER_MEMBERS) == []
+    node.pass_by(5)
+    (beat,) = node.take(R.PEER_MEMBERS)
+    body = body_of(beat, bodies.PeerMembersBody)
+    assert (beat.address, body.complete, body.masters) == (ADDRESSES[B], False, [A, B, C_])
+    told = [
+        bodies.PeerMember(client_id="java", stock=True),
+        bodies.PeerMember(client_id="ours", stock=False),
+    ]
+    assert body.groups == {THERE: told}
+    node.answer(beat, True)
+    node.broker.cluster.lost(ADDRESSES[B])
+    node.pass_by(200)
+    (beat,) = node.take(R.PEER_MEMBERS, ADDRESSES[B])
+    body = body_of(beat, bodies.PeerMembersBody)
+    assert (body.complete, body.groups) == (True, {THERE: told})
+    node.answer(beat, False)
+    (beat,) = node.take(R.PEER_MEMBERS, ADDRESSES[B])
+    assert body_of(beat, bodies.PeerMembersBody).complete, "it has forgotten us"
+
+
+def test_a_stock_client_anywhere_puts_the_group_into_client_mode(node):
+    """Everybody's fence is told so; when its broker is silent for too long, it is forgotten."""
+    settled_group(node)
+    stock = [bodies.PeerMember(client_id="java")]
+    assert node.told_by(B, [A, B, C_], complete=False, **{HERE: stock}) == "1"
+    node.pass_by(10)
+    modes = [body_of(each, bodies.PeerGrantBody).mode for each in node.take(R.PEER_GRANT, ADDRESSES[C_])]
+    assert bodies.MODE_CLIENT in modes
+    assert node.broker.coordination.group(HERE).mode == bodies.MODE_CLIENT
+    node.live(9, B, C_)
+    assert node.broker.coordination.group(HERE).mode == bodies.MODE_EPOCHS
+    assert node.told_by(B, [A, B, C_], complete=False) == "0"
+
+
+def test_a_list_is_told_when_all_brokers_agree(node):
+    """To those that have members of the group, and to our own; they are notified."""
+    node.meet(B, C_)
+    mine = FakePeer("10.1.1.1:1")
+    node.beat(mine, "mine", HERE)
+    mine.replies.clear()
+    node.told_by(B, [A, B], complete=True, **{HERE: [bodies.PeerMember(client_id="theirs")]})
+    node.pass_by(10)
+    assert node.take(R.PEER_LIST) == [], "broker b knows of no broker c: it may have told less than it has"
+    node.told_by(B, [A, B, C_], complete=True, **{HERE: [bodies.PeerMember(client_id="theirs")]})
+    node.pass_by(10)
+    (told,) = node.take(R.PEER_LIST)
+    assert told.address == ADDRESSES[B]
+    assert body_of(told, bodies.PeerListBody).client_ids == ["mine", "theirs"]
+    group = node.broker.consumers.group(HERE)
+    assert node.broker.consumers.client_ids(group) == ["mine", "theirs"]
+    assert [notify.peer for notify in node.broker.consumers.herd()] == [mine]
+    node.told_by(B, [A, B, C_], complete=False, **{HERE: []})
+    node.pass_by(10)
+    (told,) = node.take(R.PEER_LIST)
+    assert (told.address, body_of(told, bodies.PeerListBody).client_ids) == (ADDRESSES[B], [])
+    assert node.broker.consumers.client_ids(group) == ["mine"]
+
+
+def test_an_edge_goes_by_its_coordinators_word(node):
+    """Its own changes wait for that word, too, so that nobody looks before the list is right."""
+    node.meet(B, C_)
+    mine = FakePeer("10.1.1.1:1")
+    node.beat(mine, "mine", THERE)
+    mine.replies.clear()
+
+    def told(version: int, *client_ids: str) -> None:
+        body = bodies.PeerListBody(broker_name=B, group=THERE, version=version, client_ids=list(client_ids))
+        assert node.ask(peer(B), R.PEER_LIST, None, body).code == C.SUCCESS
+
+    told(1, "mine", "theirs")
+    assert [reply.code for reply in mine.replies] == [R.NOTIFY_CONSUMER_IDS_CHANGED]
+    mine.replies.clear()
+    second = FakePeer("10.1.1.2:1")
+    node.beat(second, "second", THERE)
+    assert mine.replies == []
+    header = h.GroupHeader(consumer_group=THERE)
+    assert b"second" not in node.ask(mine, R.GET_CONSUMER_LIST_BY_GROUP, header).body
+    told(2, "mine", "second", "theirs")
+    assert [reply.code for reply in mine.replies] == [R.NOTIFY_CONSUMER_IDS_CHANGED]
+    assert b"second" in node.ask(mine, R.GET_CONSUMER_LIST_BY_GROUP, header).body

@@ -1,0 +1,93 @@
+"""The cluster view: who is in it, where groups live, whose queues there are."""
+
+from libramq.groups.cluster_view import ClusterView
+from libramq.groups.coordinator_location import coordinator_of
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.route import BrokerData, QueueData, TopicRouteData
+
+READ_WRITE, WRITE = 6, 2
+
+
+def brokers(*names: str, slave_of: str | None = None) -> TopicRouteData:
+    datas = [BrokerData(broker_name=name, broker_addrs={0: f"10.0.0.{name}:1"}) for name in names]
+    if slave_of is not None:
+        datas.append(BrokerData(broker_name=slave_of, broker_addrs={1: "10.0.0.9:1"}))
+    return TopicRouteData(broker_datas=datas)
+
+
+def queues(perm: int = READ_WRITE, **counts: int) -> TopicRouteData:
+    datas = [
+        QueueData(broker_name=name[1:], read_queue_nums=count, write_queue_nums=count, perm=perm)
+        for name, count in counts.items()
+    ]
+    return TopicRouteData(queue_datas=datas)
+
+
+def view_of(*names: str) -> ClusterView:
+    """The view of broker 1."""
+    view = ClusterView("1", "10.0.0.1:1")
+    view.brokers_reported(brokers(*names), linked=())
+    return view
+
+
+def q(name: str, number: int) -> MessageQueue:
+    return MessageQueue("T", name, number)
+
+
+def test_nobody_knows_where_groups_live_before_a_name_server_has_answered():
+    view = ClusterView("1", "10.0.0.1:1")
+    assert (view.home_of("g"), view.queues("T"), view.names) == (None, None, ["1"])
+    assert view.brokers_reported(None, linked=())
+    assert (view.home_of("g"), view.queues("T")) == ("1", ())
+    assert not view.brokers_reported(brokers("1"), linked=())
+
+
+def test_groups_live_where_all_brokers_say():
+    """A broker is in its own view, reported or not; slaves are not, and no addresses of ours are believed."""
+    view = view_of("1", "2", "3")
+    other = ClusterView("2", "10.0.0.2:1")
+    other.brokers_reported(brokers("1", "3", slave_of="4"), linked=())
+    assert view.names == other.names == ["1", "2", "3"]
+    for group in map(str, range(50)):
+        assert view.home_of(group) == other.home_of(group) == coordinator_of(group, ["1", "2", "3"])
+    assert view.others == {"2": "10.0.0.2:1", "3": "10.0.0.3:1"}
+    assert view.is_at("3", "10.0.0.3")
+    assert not view.is_at("3", "10.0.0.2")
+    assert not view.has_host("10.0.0.4")
+
+
+def test_a_broker_goes_when_it_is_not_reported_and_not_reached():
+    """A name server that has just started knows nobody: who is reached stays, with its queues."""
+    view = view_of("2", "3")
+    view.topic_reported("T", queues(_1=4, _2=1, _3=1))
+    assert view.queues("T") == (q("2", 0), q("3", 0))
+    assert not view.brokers_reported(None, linked=("2", "3"))
+    assert not view.topic_reported("T", None)
+    assert not view.brokers_reported(brokers("2"), linked=("3",))
+    assert view.topic_reported("T", queues(_1=4))
+    assert view.queues("T") == (q("3", 0),), "of the one that is back, the topic was deleted"
+    assert view.brokers_reported(brokers("2"), linked=())
+    assert view.names == ["1", "2"]
+    assert view.forget_gone() == ["T"]
+    assert view.queues("T") == ()
+
+
+def test_queues_of_others_are_unknown_until_somebody_has_said():
+    view = view_of()
+    assert view.queues("T") == ()
+    view.topic_reported("T", None)
+    assert view.brokers_reported(brokers("2"), linked=())
+    assert view.queues("T") is None
+    assert view.topic_reported("T", queues(_2=2))
+    assert not view.topic_reported("T", queues(_2=2))
+    assert view.topic_reported("T", queues(WRITE, _2=2)), "what cannot be read is not shared"
+    assert view.queues("T") == ()
+    view.forget_all_but([])
+    assert view.queues("T") is None
+
+
+def test_a_broker_that_moved_is_another():
+    view = view_of("2")
+    moved = TopicRouteData(broker_datas=[BrokerData(broker_name="2", broker_addrs={0: "10.0.0.7:1"})])
+    assert view.brokers_reported(moved, linked=("2",))
+    assert view.address_of("2") == "10.0.0.7:1"
