@@ -266,21 +266,23 @@ class Network:
         self.frame_count = 0
         self._random = randomness
         self._listeners: dict[str, tuple[Process, Handler]] = {}
+        self._names: dict[str, str] = {}
         self._connections: list[Connection] = []
         self._port = 40_000
 
     def listen(self, address: str, process: Process, handler: Handler) -> None:
         """Accept connections at an address, as long as the process lives."""
         self._listeners[address] = (process, handler)
+        self._names[address] = process.name
 
     def name_at(self, address: str) -> str:
         """Whose address it is."""
-        return self._listeners[address][0].name
+        return self._names[address]
 
     def reach(self, address: str, client: Process, connected: Callable[[bool | None], None]) -> None:
         """Try to connect: called back with True, False when refused, None when nobody ever answers."""
         listener = self._listeners.get(address)
-        if listener is None or not listener[0].is_alive:
+        if listener is None:
             client.after(self.latency_ms() + self.latency_ms(), lambda: connected(False))
             return
         server = listener[0].name
@@ -291,9 +293,9 @@ class Network:
 
     def connect(self, address: str, client: Process, handler: ClientHandler) -> Connection | None:
         """The connection that was accepted; None where the server is gone by now."""
-        process, served = self._listeners[address]
-        if not process.is_alive:
+        if address not in self._listeners:
             return None
+        process, served = self._listeners[address]
         connection = Connection(self, client, process, handler, served)
         self._connections.append(connection)
         served.connected(connection.end)
@@ -313,7 +315,9 @@ class Network:
         ]
 
     def died(self, process: Process) -> None:
-        """A process was killed: its connections end, and the others hear of it."""
+        """A process was killed: its connections end, and the others hear of it. Nobody listens there."""
+        for address in [address for address, (at, _) in self._listeners.items() if at is process]:
+            del self._listeners[address]
         for connection in self.connections():
             if process in connection.ends:
                 connection.dropped_by(process)
