@@ -46,6 +46,7 @@ class FakeBroker:
         self.queues: dict[MessageQueue, dict[int, bytes]] = {}
         self.minimum: dict[MessageQueue, int] = {}
         self.cap = cap
+        self.requests: list[int] = []
         self.pulls: list[tuple[int, int]] = []
         self.hang_up_after: int | None = None
         self.is_slave = False
@@ -80,6 +81,7 @@ class FakeBroker:
         return max(self.queues[queue], default=-1) + 1
 
     def answer(self, request: Command) -> Command | None:
+        self.requests.append(request.code)
         match request.code:
             case RequestCode.GET_ROUTEINFO_BY_TOPIC:
                 return self._route(request)
@@ -102,6 +104,8 @@ class FakeBroker:
                 if not members:
                     return reply_to(request, ResponseCode.SYSTEM_ERROR, remark="no consumer for this group")
                 return reply_to(request, 0, body=encode_body(ConsumerList(consumer_id_list=members)))
+            case RequestCode.HEART_BEAT | RequestCode.UNREGISTER_CLIENT:
+                return reply_to(request, 0)
             case RequestCode.UPDATE_CONSUMER_OFFSET:
                 queue = self._queue(request)
                 group = self.committed.setdefault(request.ext["consumerGroup"], {})

@@ -218,14 +218,3 @@ def test_topic_is_forgotten_with_its_only_broker(
     seen += reader.read(Q0, seen[0].end, 100)
     assert [m.queue_offset for each in seen for m in decode_records(each.body)] == list(range(100))
     assert len(pauses) == 1
-
-
-def test_offsets_for_displays_of_lag(broker: FakeBroker, reader: QueueReader):
-    broker.fill("T", 2, 5)
-    queues = reader.queues("T")
-    reader.commit("watched", {queues[0]: 3, queues[1]: 5})
-    reader.max_offsets(queues)  # Answered after the commits on the same connection.
-    assert broker.committed == {"watched": {queues[0]: 3, queues[1]: 5}}
-    assert reader.group_members("watched", queues) == 0
-    broker.members["watched"] = ["a", "b"]
-    assert reader.group_members("watched", queues) == 2

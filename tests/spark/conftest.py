@@ -1,12 +1,18 @@
-"""One Spark session for all tests that need one."""
+"""One Spark session and one `libra up` for all tests that need them."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
+from libramq.sync import Admin
+
+from ..interop.libra import LibraUp
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+QUEUES = 4
 
 # Starts in two thirds of the time; not for work that lasts.
 QUICK = {
@@ -23,3 +29,22 @@ def spark() -> Iterator["SparkSession"]:
     made.sparkContext.setLogLevel("OFF")  # Tests make queries fail on purpose.
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="session")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LibraUp]:
+    started = LibraUp(tmp_path_factory.mktemp("up"))
+    try:
+        started.wait_ready()
+        yield started
+    finally:
+        started.stop()
+
+
+@pytest.fixture
+def topic(up: LibraUp, request: pytest.FixtureRequest) -> str:
+    """A topic of four queues with the test's name."""
+    name = request.node.name.replace("[", "-").replace("]", "")
+    with Admin(namesrv=up.namesrv) as admin:
+        admin.create_topic(name, queues=QUEUES)
+    return name

@@ -1,6 +1,5 @@
 """Tables and streams become messages of `libra up`, each row at least once and with an id of its own."""
 
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from libramq.spark.unique_ids import unique_ids
 from libramq.sync import Admin
 
 from ..interop.libra import LibraUp
+from .conftest import QUEUES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(180)
 
 WAIT_SECONDS = 60
-QUEUES = 4
 
 
 class TestOptions:
@@ -126,24 +125,6 @@ class TestMessages:
         batch = pa.RecordBatch.from_pylist([row], schema=schema)
         with pytest.raises(InvalidMessage, match=says):
             list(messages_of(SinkOptions.parse({}), batch, iter("a")))
-
-
-@pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LibraUp]:
-    started = LibraUp(tmp_path_factory.mktemp("up"))
-    try:
-        started.wait_ready()
-        yield started
-    finally:
-        started.stop()
-
-
-@pytest.fixture
-def topic(up: LibraUp, request: pytest.FixtureRequest) -> str:
-    name = request.node.name.replace("[", "-").replace("]", "")
-    with Admin(namesrv=up.namesrv) as admin:
-        admin.create_topic(name, queues=QUEUES)
-    return name
 
 
 def stored(spark: "SparkSession", up: LibraUp, topic: str, **more: str) -> "DataFrame":

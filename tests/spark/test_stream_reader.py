@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
-from libramq.errors import ConfigError
+from libramq.errors import BrokerError, ConfigError
 from libramq.message.queue import MessageQueue
 from libramq.spark.source import QueueRanges, QueuesStreamReader
 from libramq.spark.source_options import SourceOptions
@@ -122,8 +122,14 @@ def test_last_batch_is_in_the_lag_mirror_although_spark_never_commits_it(broker:
 def test_lag_mirror_is_not_for_a_group_that_has_members(broker: FakeBroker, reader: Reader):
     broker.members["orders"] = ["somebody"]
     stream = reader(commitGroupId="orders")
-    with pytest.raises(ConfigError, match="commitGroupId='orders': the group has 1 members"):
+    with pytest.raises(ConfigError, match="commitGroupId: the group orders has 1 members"):
         stream.latestOffset(stream.initialOffset(), EVERYTHING)
+
+
+def test_refusal_of_sql_comes_before_a_task_starts(broker: FakeBroker, reader: Reader):
+    broker.refuses_sql = True
+    with pytest.raises(BrokerError, match="no filter by SQL92"):
+        reader(sql="colour = 'red'").initialOffset()
 
 
 def test_what_is_committed_is_never_read_back(broker: FakeBroker, reader: Reader):
@@ -138,14 +144,12 @@ def test_idle_polls_do_not_reach_the_broker_seventy_times_a_second(broker: FakeB
     stream = reader(startingOffsets="earliest")
     stream.planner._monotonic_ms = clock.monotonic_ms
     end = stream.latestOffset(stream.initialOffset(), EVERYTHING)
-    asked: list[int] = []
-    answer = broker.answer
-    broker.answer = lambda request: (asked.append(request.code), answer(request))[1]  # type: ignore[method-assign]
+    broker.requests.clear()
     for _ in range(100):
         clock.advance(10)
         stream.latestOffset(end, EVERYTHING)
         stream.reportLatestOffset()
-    assert len(asked) <= 50 * len(broker.queues)
+    assert len(broker.requests) <= 50 * len(broker.queues)
 
 
 def test_travels_to_tasks_without_its_sockets(reader: Reader):

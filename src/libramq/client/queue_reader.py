@@ -12,7 +12,6 @@ so there is one pull at a time.
 Upstream: store/DefaultMessageStore.getMessage (limits), client/impl/consumer/PullAPIWrapper.java.
 """
 
-import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,18 +19,16 @@ from typing import Final, NamedTuple
 
 from libramq.client.blocking_cluster import PASSING, PATIENCE_MS, BlockingCluster
 from libramq.codes import ResponseCode
-from libramq.errors import BrokerError, ConnectionLost, LibraError, RouteNotFound
+from libramq.errors import ConnectionLost, LibraError, RouteNotFound
 from libramq.message.queue import MessageQueue
 from libramq.remoting.headers import PullMessageHeader
 from libramq.rpc.broker_calls import (
     PULL_SUBSCRIPTION,
     PullReply,
-    consumer_list,
     max_offset,
     min_offset,
     pull_message,
     search_offset,
-    update_consumer_offset,
 )
 from libramq.rpc.call import Call
 from libramq.transport.blocking import BlockingRemote
@@ -153,25 +150,9 @@ class QueueReader:
         """Whether a slave answers for a broker: it may be behind."""
         return self.cluster.is_slave(broker_name)
 
-    def commit(self, group: str, positions: Mapping[MessageQueue, int]) -> None:
-        """Commit offsets for a group, one way: for displays of lag, not to be relied on."""
-        for queue, offset in positions.items():
-            call = update_consumer_offset(group, queue, offset, oneway=True)
-            self.cluster.broker(queue).send_oneway(call.command())
-
-    def group_members(self, group: str, queues: Iterable[MessageQueue]) -> int:
-        """How many members of a group are connected to the brokers of queues, counted once at each."""
-        count = 0
-        for queue in {queue.broker_name: queue for queue in queues}.values():
-            remote, call = self.cluster.broker(queue), consumer_list(group)
-            with contextlib.suppress(BrokerError):  # The group has none, or is not known.
-                count += len(self.cluster.finish(remote, call, self.cluster.start(remote, call)))
-        return count
-
     def probe(self, queue: MessageQueue) -> None:
         """Pull once: brokers that do not take the filter or the group say so."""
-        remote = self.cluster.broker(queue)
-        call = self._pull(queue, 0, 1)
+        remote, call = self.cluster.broker(queue), self._pull(queue, 0, 1)
         self.cluster.finish(remote, call, self.cluster.start(remote, call))
 
     def read(

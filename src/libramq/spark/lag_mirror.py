@@ -9,28 +9,26 @@ import logging
 from collections.abc import Mapping
 from typing import Protocol
 
-from libramq.errors import ConfigError, LibraError
+from libramq.errors import ConfigError, RemoteError
 from libramq.message.queue import MessageQueue
 from libramq.spark.positions import Positions
 
 log = logging.getLogger(__name__)
 
 
-class Offsets(Protocol):
-    """Where the offsets go: libramq.client.queue_reader."""
+class Group(Protocol):
+    """Where the offsets go: libramq.client.lag_group."""
 
-    def commit(self, group: str, positions: Mapping[MessageQueue, int]) -> None: ...
-    def group_members(self, group: str, queues: list[MessageQueue]) -> int: ...
+    def introduce(self, queues: list[MessageQueue]) -> None: ...
+    def commit(self, positions: Mapping[MessageQueue, int]) -> None: ...
 
 
 class LagMirror:
     """Commits what has changed."""
 
-    def __init__(self, group: str, offsets: Offsets) -> None:
+    def __init__(self, group: Group) -> None:
         self._group = group
-        self._offsets = offsets
         self._committed: dict[MessageQueue, int] = {}
-        self._is_checked = False
 
     def show(self, positions: Positions) -> None:
         """Commit positions. Raises ConfigError for a group that has members; other failures are logged."""
@@ -40,21 +38,13 @@ class LagMirror:
         if not changed:
             return
         try:
-            if not self._is_checked:
-                self._refuse_members(sorted(positions))
-                self._is_checked = True
-            self._offsets.commit(self._group, changed)
-        except ConfigError:
-            raise
-        except LibraError as error:
-            log.warning("positions were not committed for group %s: %s", self._group, error)
+            new = sorted(changed.keys() - self._committed.keys())
+            if new:
+                self._group.introduce(new)
+            self._group.commit(changed)
+        except ConfigError as error:
+            raise ConfigError(f"commitGroupId: {error}") from None
+        except RemoteError as error:
+            log.warning("positions were not committed: %s", error)
         # Not again and again: the next batch brings the next ones.
         self._committed |= changed
-
-    def _refuse_members(self, queues: list[MessageQueue]) -> None:
-        count = self._offsets.group_members(self._group, queues)
-        if count:
-            raise ConfigError(
-                f"commitGroupId={self._group!r}: the group has {count} members, whose positions would be "
-                "overwritten; give a group of the query's own"
-            )

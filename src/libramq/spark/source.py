@@ -170,6 +170,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def planner(self) -> "Planner":
         if self._planner is None:
+            from libramq.client.lag_group import LagGroup
             from libramq.spark.lag_mirror import LagMirror
             from libramq.spark.planner import Planner
             from libramq.spark.worker import new_queue_reader
@@ -177,7 +178,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._queues = queues = new_queue_reader(self._options.connection)
             self._planner = Planner(self._options, queues)
             if self._options.commit_group is not None:
-                self._mirror = LagMirror(self._options.commit_group, queues)
+                self._mirror = LagMirror(LagGroup(queues.cluster, self._options.commit_group))
         return self._planner
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -192,7 +193,10 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.planner.fix_target()
 
     def initialOffset(self) -> dict[str, Any]:
-        return StreamOffset(self.planner.initial()).encode()
+        initial = self.planner.initial()
+        if initial and self._options.connection.sql is not None and self._queues is not None:
+            self._queues.probe(min(initial))  # Brokers that cannot filter say so before a task starts.
+        return StreamOffset(initial).encode()
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
         planner, given = self.planner, StreamOffset.decode(start)
