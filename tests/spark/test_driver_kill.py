@@ -1,0 +1,79 @@
+"""A query whose driver is killed at random moments has every message exactly once in its table.
+
+One round, as each starts a Java machine; LIBRA_KILL_ROUNDS=30 takes some minutes.
+"""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from libramq.message import Message
+from libramq.sync import Producer
+
+from ..interop.libra import LibraUp
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROUNDS = int(os.environ.get("LIBRA_KILL_ROUNDS", "1"))
+MESSAGES_A_ROUND = 2_000
+DRIVER_SECONDS = 120
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(ROUNDS * 120 + 180)]
+
+
+def driver(up: LibraUp, topic: str, directory: Path, mode: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.spark.driver", up.namesrv, topic, str(directory), mode],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # The driver and its Java machine end together.
+    )
+
+
+def kill(process: "subprocess.Popen[str]") -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(timeout=30)
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def test_every_message_once(spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path):
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    randomness = random.Random(seed)
+    moment = threading.Event()  # Never set: a wait for it is a random moment.
+    sent = 0
+    for _ in range(ROUNDS):
+        with Producer(group="p", namesrv=up.namesrv) as producer:
+            for number in range(sent, sent + MESSAGES_A_ROUND):
+                producer.send_nowait(Message(topic, b"%d" % number))
+            producer.flush()
+        sent += MESSAGES_A_ROUND
+        process = driver(up, topic, tmp_path, "live")
+        try:
+            assert process.stdout is not None
+            for _ in range(randomness.randrange(4)):
+                assert process.stdout.readline().startswith("batch ")
+            moment.wait(randomness.random())
+        finally:
+            kill(process)
+    last = driver(up, topic, tmp_path, "rest")
+    try:
+        assert last.wait(timeout=DRIVER_SECONDS) == 0
+    finally:
+        kill(last) if last.poll() is None else last.stdout and last.stdout.close()
+    table = spark.read.parquet(str(tmp_path / "table"))
+    places = {(row.queueId, row.offset) for row in table.collect()}
+    assert table.count() == len(places) == sent
+    assert table.select("msgId").distinct().count() == sent
