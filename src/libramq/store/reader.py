@@ -123,7 +123,9 @@ class StoreReader:
     def _keys(self) -> Iterator[QueueKey]:
         queues = self._root / "consumequeue"
         for topic in self._filesystem.listdir(queues):
-            for name in self._filesystem.listdir(queues / topic) if (queues / topic).is_dir() else ():
+            if not self._filesystem.is_directory(queues / topic):
+                continue
+            for name in self._filesystem.listdir(queues / topic):
                 if name.isascii() and name.isdecimal() and str(int(name)) == name:
                     yield topic, int(name)
 
