@@ -1,11 +1,14 @@
 """Apache's Java push consumers under setClientRebalance(false): the broker says which queues they read."""
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from tests.interop.cluster import Cluster
+from tests.interop.libra import LibraUp
 from tests.interop.process import PATIENCE_S, Process, Program
 from tests.interop.test_rebalance import queues_of, send, wait_bodies, wait_queues
 
@@ -73,6 +76,33 @@ def test_loads_are_even_over_topics(cluster: Cluster) -> None:
     cluster.wait_until(lambda: loads() == [2, 2], "two queues each", within_s=PATIENCE_S)
     members[1].finish()
     cluster.wait_until(lambda: loads()[0] == 4, "all queues", within_s=PATIENCE_S)
+
+
+def test_queues_at_two_brokers(two_brokers: Cluster) -> None:
+    """Java asks either broker, a new one each time: both say the same."""
+    cluster, topic = two_brokers, two_brokers.fresh_name("Spread")
+    group = cluster.fresh_name("group")
+    cluster.create_topic(topic, QUEUES)
+    first = cluster.consumer(group, topic, clientRebalance=False)
+    wait_queues(cluster, first, topic, QUEUES)
+    second = cluster.consumer(group, topic, clientRebalance=False)
+    wait_queues(cluster, first, topic, QUEUES // 2)
+    wait_queues(cluster, second, topic, QUEUES // 2)
+    everything = {f"{broker}:{queue}" for broker in cluster.brokers for queue in range(QUEUES // 2)}
+    assert queues_of(first, topic) | queues_of(second, topic) == everything
+    second.finish()
+    wait_queues(cluster, first, topic, QUEUES)
+
+
+@pytest.fixture
+def two_brokers(_programs: None, tmp_path: Path) -> Iterator[Cluster]:
+    with ExitStack() as stack:
+        servers = LibraUp(tmp_path / "up", "--brokers", "2")
+        stack.callback(servers.stop)
+        servers.wait_ready(2)
+        cluster = Cluster("libra", servers.namesrv, tmp_path)
+        stack.callback(cluster.stop_programs, keep_producers=False)
+        yield cluster
 
 
 def all_queues(cluster: Cluster) -> set[str]:

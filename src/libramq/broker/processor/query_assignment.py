@@ -79,15 +79,13 @@ class QueryAssignment:
         return SUCCESS
 
     def _assigned(self, request: Request, body: QueryAssignmentBody) -> Sequence[MessageQueue] | None:
-        queues = self._queues(body.topic)
-        if not queues:
-            return None
-        if body.message_model == BROADCASTING:
-            return queues
         group = self._clients.group(body.consumer_group)
         if group is None or not group.has_client(body.client_id):
             return None  # Its heartbeat is on its way; upstream's strategies would take everything from it.
-        self._clients.asked(request.peer, group)
+        self._clients.asked(request.peer, group)  # Before its queues are known, so that they will be.
+        queues = self._queues(body.topic)
+        if not queues or body.message_model == BROADCASTING:
+            return queues or None
         now_ms = request.monotonic_ms
         if group.allocates or not self._are_here(queues):
             return self._by_strategy(group, body, queues, now_ms)
