@@ -202,6 +202,26 @@ class TestBatch:
         with pytest.raises(Exception, match="did you mean startingOffsets"):
             table(spark, broker, startingOffset="earliest").count()
 
+    @pytest.mark.parametrize(
+        ("given", "says"),
+        [
+            ({"subscribe": "Nowhere"}, "knows no topic Nowhere; create it"),
+            ({"namesrv": "127.0.0.1:1"}, "no name server answered: cannot connect to 127.0.0.1:1"),
+            (
+                {"startingOffsets": '{"T": {"broker-a": {"0": 101}}}'},
+                "startingOffsets: .* ends at 100, 101 is",
+            ),
+            ({"endingOffsets": '{"T": {"broker-a": {"9": 1}}}'}, "endingOffsets names T:broker-a:9"),
+            ({"startingTimestamp": "4000000000000"}, "startingTimestamp: .* no message stored at"),
+        ],
+    )
+    def test_what_cannot_be_read_is_said_before_a_task_starts(
+        self, spark: "SparkSession", broker: FakeBroker, given: dict[str, str], says: str
+    ):
+        with pytest.raises(Exception, match=says):
+            table(spark, broker, **given).count()
+        assert broker.pulls == []
+
     def test_found_without_registering(self, spark: "SparkSession"):
         """Spark imports what is named pyspark_…, so no call is needed in anybody's own session."""
         import pyspark_rocketmq
