@@ -69,12 +69,11 @@ def read_queue(
     outside = _outside(offset, min_offset, max_offset)
     if outside is not None:
         return outside
-    bytes_max = max_bytes if max_bytes is not None and max_bytes > 0 else 1 << 62
-    in_memory, on_disk = _limits(config, max_bytes)
-    if tag_codes is None:
-        scan = min(max_count, in_memory[0])
-    else:
-        scan = max(config.max_filter_message_size // UNIT_BYTES, min(max_count, in_memory[0]))
+    in_memory, on_disk = _limits(config, max_count, max_bytes)
+    scan = in_memory[0]
+    if tag_codes is not None:
+        most = min(max_count, config.bulk_transfer_count)
+        scan = max(config.max_filter_message_size // UNIT_BYTES, most)
     scan = min(max(scan, 1), max_offset - offset)
     units = queue.units(offset, scan) if may_wait else queue.units_nowait(offset, scan)
     if isinstance(units, FileRange):
@@ -91,8 +90,8 @@ def read_queue(
     count = total = 0
     for physical_offset, size, code in UNIT.iter_unpack(units):
         if count:
-            count_cap, bytes_cap = in_memory if physical_offset >= memory_start else on_disk
-            if count >= min(count_cap, max_count) or total + size > min(bytes_cap, bytes_max):
+            count_max, bytes_max = in_memory if physical_offset >= memory_start else on_disk
+            if count >= count_max or total + size > bytes_max:
                 break
         next_offset += 1
         if size == BLANK_SIZE and not physical_offset:
@@ -130,15 +129,20 @@ def warm(filesystem: FileSystem, ranges: tuple[FileRange, ...]) -> None:
             filesystem.close(file)
 
 
-def _limits(config: StoreConfig, max_bytes: int | None) -> tuple[tuple[int, int], tuple[int, int]]:
+def _limits(
+    config: StoreConfig, max_count: int, max_bytes: int | None
+) -> tuple[tuple[int, int], tuple[int, int]]:
     """Count and bytes of one read: of messages in memory, and of those that may be on the disk."""
-    in_memory = config.max_transfer_count_on_message_in_memory, config.max_transfer_bytes_on_message_in_memory
-    if max_bytes is not None and max_bytes > in_memory[1]:
-        bulk = config.bulk_transfer_count, config.bulk_transfer_bytes
+    asked_bytes = max_bytes if max_bytes is not None and max_bytes > 0 else 1 << 62
+    if max_bytes is not None and max_bytes > config.max_transfer_bytes_on_message_in_memory:
+        bulk = min(max_count, config.bulk_transfer_count), min(asked_bytes, config.bulk_transfer_bytes)
         return bulk, bulk
-    return in_memory, (
-        config.max_transfer_count_on_message_in_disk,
-        config.max_transfer_bytes_on_message_in_disk,
+    return (
+        min(max_count, config.max_transfer_count_on_message_in_memory),
+        min(asked_bytes, config.max_transfer_bytes_on_message_in_memory),
+    ), (
+        min(max_count, config.max_transfer_count_on_message_in_disk),
+        min(asked_bytes, config.max_transfer_bytes_on_message_in_disk),
     )
 
 
