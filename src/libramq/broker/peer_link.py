@@ -18,6 +18,8 @@ log = get_logger(__name__)
 BEAT_MS: Final = 1_000
 #: Ours: a broker that is not there is tried again so soon; it may only have restarted.
 RETRY_MS: Final = 200
+#: Ours: who ended is gone from the name servers, and no peer any more, before it was tried so often.
+FAILURES_UNTIL_WARNING: Final = 10
 
 
 @dataclass(slots=True)
@@ -32,6 +34,7 @@ class PeerLink:
     owes_members: bool = True
     owes_word: bool = True
     changed: dict[str, None] = field(default_factory=dict)
+    failures: int = 0
 
     def beat_by(self, due_ms: int) -> None:
         """Beat at that time at the latest."""
@@ -48,13 +51,14 @@ class PeerLink:
         """The beat was answered; knows_all: it had heard of all our groups."""
         if not self.is_linked:
             log.info("broker linked", broker=self.name, address=self.address)
-        self.is_linked, self.is_asking = True, False
+        self.is_linked, self.is_asking, self.failures = True, False, 0
         self.owes_members = self.owes_members or not knows_all
         self.due_ms = now_ms if self.owes_members or self.changed else now_ms + BEAT_MS
 
     def failed(self, reason: object, *, now_ms: int) -> None:
         """A request failed, or the connection ended."""
-        if self.is_linked:
+        self.failures += 1
+        if self.failures == FAILURES_UNTIL_WARNING:
             log.warning("broker not reached", broker=self.name, address=self.address, reason=str(reason))
         self.is_linked = False
         self.owes_members = self.owes_word = True
