@@ -183,6 +183,32 @@ def test_after_a_connection_ended_the_name_server_is_asked_at_once_and_often(nod
     assert node.broker.cluster.view.names == [A], "neither reported nor reached"
 
 
+def test_a_broker_that_knows_others_has_us_look_once_more(node):
+    node.meet(B)
+    node.pass_by(100)
+    assert node.take(R.GET_ROUTEINFO_BY_TOPIC) == []
+    node.told_by(B, [A, B])
+    assert node.take(R.GET_ROUTEINFO_BY_TOPIC) == []
+    node.told_by(B, [A, B, C_])
+    (question,) = node.take(R.GET_ROUTEINFO_BY_TOPIC)
+    node.answer(question, brokers(A, B, C_))
+    assert node.broker.cluster.view.names == [A, B, C_]
+    node.told_by(B, [A, B])
+    assert node.take(R.GET_ROUTEINFO_BY_TOPIC) == []
+    node.pass_by(50)
+    assert len(node.take(R.GET_ROUTEINFO_BY_TOPIC)) == 1
+
+
+def test_a_topic_is_asked_for_when_somebody_cares(node):
+    """As it is created nobody knows which other brokers have it; taken for the truth, queues would move."""
+    node.meet(B, C_)
+    node.create_topic("T", 1)
+    assert node.take(R.GET_ROUTEINFO_BY_TOPIC) == []
+    node.join(FakePeer(), HERE)
+    (question,) = node.take(R.GET_ROUTEINFO_BY_TOPIC)
+    assert question.call.ext["topic"] == "T"
+
+
 # Who is believed
 
 

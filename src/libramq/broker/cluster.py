@@ -147,7 +147,7 @@ class Cluster:
         for link in self._links.values():
             if link.address == address:
                 link.failed("the connection has ended", now_ms=self._now_ms())
-                self._watch.look_soon()
+                self._watch.look_often()
 
     # What other brokers ask.
 
@@ -168,6 +168,8 @@ class Cluster:
 
     def took_members(self, body: bodies.PeerMembersBody) -> bool:
         """Another broker tells who is connected to it; whether it has told of all its groups."""
+        if body.masters != self.view.names:
+            self._watch.look_soon()
         return self._relay.took(body, now_ms=self._now_ms())
 
     def took_list(self, body: bodies.PeerListBody) -> None:

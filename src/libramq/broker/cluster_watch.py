@@ -55,6 +55,7 @@ class ClusterWatch:
         self._monotonic_ms = monotonic_ms
         self._position = 0
         self._due_ms = monotonic_ms()
+        self._looked_at_ms = self._due_ms - LOOK_SOON_MS
         self._topics_due_ms = self._due_ms
         self._soon_until_ms = self._due_ms
         self._is_asking = False
@@ -72,15 +73,19 @@ class ClusterWatch:
         if self._is_asking or now_ms < self._due_ms:
             return
         self._is_asking = True
+        self._looked_at_ms = now_ms
         self._ask(
             Question(self._name_server, topic_route(BROKERS_TOPIC), self._brokers_answered, ANSWER_MS_MAX)
         )
 
     def look_soon(self) -> None:
-        """Something has happened that name servers hear of, too."""
-        now_ms = self._monotonic_ms()
-        self._soon_until_ms = now_ms + SOON_MS
-        self._due_ms = min(self._due_ms, now_ms)
+        """Another broker knows something that we do not."""
+        self._due_ms = min(self._due_ms, max(self._monotonic_ms(), self._looked_at_ms + LOOK_SOON_MS))
+
+    def look_often(self) -> None:
+        """Something has happened that name servers hear of, too, sooner or later."""
+        self._soon_until_ms = self._monotonic_ms() + SOON_MS
+        self.look_soon()
 
     def look_at(self, topic: str) -> None:
         """Somebody cares about a topic; its route is asked for, unless it is already."""

@@ -163,6 +163,8 @@ class Coordination:
 
     def topic_changed(self, topic: str) -> None:
         """A topic has other queues, here or at another broker."""
+        if topic not in self._coordinator.topics():
+            return  # Whoever subscribes to it will ask; name servers do not know yet what others have of it.
         queues = self.queues(topic)
         if queues is not None:
             self._perform(self._coordinator.queues_changed(topic, queues, now_ms=self._now_ms()))
