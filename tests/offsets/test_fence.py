@@ -203,3 +203,14 @@ def test_a_queue_has_one_reader_and_its_epoch_only_rises(steps: list[tuple[objec
             if outcome(fences.check, "G", "T", 0, member, epoch) is None
         ]
         assert readers == ([] if opened == NOBODY else [opened])
+
+
+def test_a_grant_that_is_behind_the_change_of_mode_is_waited_for():
+    """The coordinator tells of the mode first, and the member may be faster than its grant."""
+    fences = Fences("b")
+    fences.grant(word(5, mode=MODE_CLIENT, complete=True))
+    fences.grant(word(6))  # Under epochs again.
+    assert outcome(fences.open, "G", "T", 0, Claim("alice", 6)) is NotYetGranted
+    assert outcome(fences.open, "G", "T", 0, Claim("alice", 5)) is Fenced
+    fences.grant(word(6, queue(0, "alice", 6)))
+    assert fences.open("G", "T", 0, Claim("alice", 6)) == NOBODY

@@ -145,7 +145,7 @@ class Fences:
         if grant is None:
             if claim == opening:
                 return None
-            if claim.epoch > fence.epoch or not fence.is_told:
+            if claim.epoch >= fence.epoch or not fence.is_told:  # Its grant may be on its way.
                 raise _not_yet(group, topic, queue_id, claim, opening or NOBODY)
             raise _fenced(group, topic, queue_id, claim, opening or NOBODY)
         if claim != grant:
