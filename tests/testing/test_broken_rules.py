@@ -17,6 +17,7 @@ from libramq.client.core.lease import Lease
 from libramq.client.core.opening import Opening
 from libramq.client.core.process_queue import ProcessQueue
 from libramq.client.core.push_consumer_core import PushConsumerCore
+from libramq.client.member_requests import MemberRequests
 from libramq.groups.herd import Herd
 from libramq.offsets.consumer_offset import ConsumerOffset
 from libramq.offsets.fence import Fences
@@ -34,7 +35,7 @@ from libramq.testing.invariants.consumption import (
 from libramq.testing.invariants.fences import NoHandlerAfterTheSession, OneReaderAQueue, OwnersGoForward
 from libramq.testing.invariants.messages import AcknowledgedMessageSurvives, OneMessageAnOffset
 from libramq.testing.invariants.offsets import CommitIsKept, CommitWithinDurable
-from libramq.testing.invariants.ownership import EveryQueueOwned
+from libramq.testing.invariants.ownership import EveryQueueOwned, HandoversAreShort
 from libramq.testing.scenario import Scenario
 from libramq.testing.simulation import RAISED, Simulation
 
@@ -118,6 +119,7 @@ def test_a_broker_that_takes_any_offset(monkeypatch: pytest.MonkeyPatch):
 
 def test_offsets_that_stay_ahead_of_a_queue_that_lost_its_end(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Broker, "_clamp_offsets", lambda self: None)
+    monkeypatch.setattr(ConsumedAtLeastOnce, "_missing", lambda self: iter(()))
     caught(CommitWithinDurable, scenario("cut_power", "cut_power", is_sync=False))
 
 
@@ -174,6 +176,12 @@ def test_a_member_that_gives_queues_up_without_a_commit(monkeypatch: pytest.Monk
         lambda self, queues, **options: commit(self, [q for q in queues if not q.dropped], **options),
     )
     caught(DuplicatesAreExplained, scenario("join", "join", "stop", group=OURS))
+
+
+def test_a_member_that_does_not_say_what_it_gave_up(monkeypatch: pytest.MonkeyPatch):
+    """The coordinator takes it, after a while."""
+    monkeypatch.setattr(MemberRequests, "_release", lambda *_: None)
+    caught(HandoversAreShort, scenario("join", "join", "join", group=OURS))
 
 
 def test_a_broker_that_tells_members_once(monkeypatch: pytest.MonkeyPatch):

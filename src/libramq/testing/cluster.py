@@ -20,14 +20,14 @@ from libramq.testing.remotes import SimulatedRemotes
 from libramq.testing.world import World
 
 #: How soon an administrator who was not answered tries again.
-ADMIN_AGAIN_MS = 300
+ADMIN_AGAIN_MS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPlan:
     """What the members of a group have in common. Member n subscribes to `topics[n % len(topics)]`.
 
-    stock_chance: that a member offers no coordination.
+    stock_chance: that a member offers no coordination. is_static: members keep their queues over a restart.
     """
 
     name: str
@@ -35,6 +35,7 @@ class GroupPlan:
     orderly: bool = False
     handling: Handling = field(default_factory=Handling)
     stock_chance: float = 0.0
+    is_static: bool = False
     route_refresh_ms: int = 5_000
     persist_ms: int = 1_000
 
@@ -111,30 +112,46 @@ class Cluster(Watcher):
             SimulatedProducer(self.world, name, topic, interval_ms=interval_ms, body_bytes=body_bytes)
         )
 
-    def join(self, plan: GroupPlan, kind: int | None = None) -> SimulatedConsumer:
-        """Start a member, of one of the plan's kinds or of the next."""
+    def join(
+        self, plan: GroupPlan, kind: int | None = None, *, instead_of: SimulatedConsumer | None = None
+    ) -> SimulatedConsumer:
+        """Start a member, of one of the plan's kinds or of the next.
+
+        instead_of: a static member that ended, whose place the new one takes.
+        """
         topics = plan.topics[(self._joined if kind is None else kind) % len(plan.topics)]
         self._joined += 1
         name = f"member-{self._joined}"
+        is_stock = self._random.random() < plan.stock_chance
+        instance_id = name if plan.is_static and not is_stock else None
+        if instead_of is not None:
+            topics, is_stock, instance_id = instead_of.topics, instead_of.is_stock, instead_of.instance_id
         settings = ConsumerSettings(
             group=plan.name,
             client_id=name,
+            instance_id=instance_id,
             consume_from=ConsumeFrom.FIRST_OFFSET,
             orderly=plan.orderly,
             route_refresh_ms=plan.route_refresh_ms,
             persist_ms=plan.persist_ms,
         )
-        self.world.history.note(name, f"joins {plan.name}, subscribes to {' '.join(topics)}")
+        self.world.history.note(
+            name, f"joins {plan.name} as {instance_id or name}, subscribes to {' '.join(topics)}"
+        )
         member = SimulatedConsumer(
             self.world,
             name,
             settings,
             {topic: parse_tag_filter("*") for topic in topics},
             plan.handling,
-            is_stock=self._random.random() < plan.stock_chance,
+            is_stock=is_stock,
         )
         self.members.append(member)
         return member
+
+    def member(self, name: str) -> SimulatedConsumer:
+        """The member of a name, alive or not."""
+        return next(member for member in self.members if member.name == name)
 
     def alive(self, group: str | None = None) -> list[SimulatedConsumer]:
         """The members that take part, of one group or of all."""

@@ -57,8 +57,10 @@ class SimulatedConsumer:
         self.group = settings.group
         self.topics = tuple(subscriptions)
         self.process = Process(name, world.time)
+        self.joined_ms = world.time.now_ms
         self.is_orderly = settings.orderly
         self.session_ms = settings.session_ms
+        self.instance_id = settings.instance_id
         self.is_stopping = False
         self._world = world
         self._settings = settings

@@ -92,6 +92,9 @@ class Watcher:
     def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: Outcome) -> None:
         """A handler ended."""
 
+    def owners_changed(self, member: str, what: str, queues: Sequence[MessageQueue]) -> None:
+        """A member's listener was told: queues were assigned, revoked, or lost."""
+
     def disturbed(self, what: str) -> None:
         """A fault happened, or something else after which messages may come again."""
 
@@ -180,8 +183,9 @@ class History(Watcher):
             watcher.disturbed(what)
 
     def owners_changed(self, member: str, what: str, queues: Sequence[MessageQueue]) -> None:
-        """A member's listener was told."""
         self.note(member, f"{what} {' '.join(_named(queue) for queue in queues)}")
+        for watcher in self.watchers:
+            watcher.owners_changed(member, what, queues)
 
 
 def _named(queue: MessageQueue) -> str:

@@ -326,9 +326,12 @@ class Network:
         """Let nothing through in one direction. keeps: what is sent arrives once it is open again."""
         self.blocked.setdefault((source, target), _Kept(keeps))
 
-    def unblock(self, source: str, target: str) -> None:
-        """Let things through again."""
+    def unblock(self, source: str, target: str, *, breaks: bool = False) -> None:
+        """Let things through again. breaks: the connections notice now what they have lost."""
         kept = self.blocked.pop((source, target), None)
+        if kept is not None and breaks:
+            for connection in self.between(source, target):
+                connection.reset()
         for way, data in kept.sent if kept is not None else ():
             way.send(data)
 

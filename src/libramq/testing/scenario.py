@@ -10,7 +10,7 @@ from libramq.testing.handlers import Handling
 #: Nothing fails in a calm scenario: members come and go as they should.
 CALM: Final = ("join", "join", "stop", "stop", "grow", "deafen", "join_many")
 ROUGH: Final = (
-    "join", "join", "join_many", "stop", "kill", "kill", "pause", "pause", "flap", "grow",
+    "join", "join", "join_many", "stop", "kill", "kill", "pause", "pause", "flap", "bounce", "grow",
     "restart_broker", "kill_broker", "kill_broker", "cut_power", "cut_power", "cut_off_broker",
     "cut_off_broker", "restart_name_server", "partition", "partition", "partition", "reset", "reset",
     "deafen", "spoil_disk",
@@ -77,5 +77,6 @@ def _group(chance: random.Random, name: str, topics: dict[str, int], stock_chanc
         ),
         route_refresh_ms=chance.choice((2_000, 5_000)),
         stock_chance=stock_chance,
+        is_static=chance.random() < 0.2,
         persist_ms=chance.choice((500, 1_000)),
     )

@@ -21,7 +21,7 @@ from libramq.testing.world import World
 #: How far apart the looks at the cluster are.
 STEP_MS: Final = 100
 #: Topics and routes are there by then; members come.
-SET_UP_MS: Final = 300
+SET_UP_MS: Final = 800
 #: Whatever invariants allow is over by then.
 SETTLED_MS_MAX: Final = 120_000
 RAISED: Final = "nothing raises"

@@ -10,7 +10,7 @@ from libramq.testing.invariants.fences import NoHandlerAfterTheSession, OneReade
 from libramq.testing.invariants.invariant import Invariant
 from libramq.testing.invariants.messages import AcknowledgedMessageSurvives, OneMessageAnOffset
 from libramq.testing.invariants.offsets import CommitIsKept, CommitWithinDurable
-from libramq.testing.invariants.ownership import EveryQueueOwned
+from libramq.testing.invariants.ownership import EveryQueueOwned, HandoversAreShort
 
 #: Every one, in the order in which they are checked.
 INVARIANTS: tuple[type[Invariant], ...] = (
@@ -24,6 +24,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     OrderWithinOwner,
     OneAtATimeInOrder,
     DuplicatesAreExplained,
+    HandoversAreShort,
     EveryQueueOwned,
     ConsumedAtLeastOnce,
 )

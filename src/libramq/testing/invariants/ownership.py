@@ -1,13 +1,46 @@
 """Invariants of who owns which queue."""
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from libramq.message.queue import MessageQueue
+from libramq.testing.history import Claim
 from libramq.testing.invariants.invariant import Invariant
 
 if TYPE_CHECKING:
     from libramq.testing.cluster import Cluster
+
+
+#: Two answers and two requests of 20 ms each, and the coordinator's own 20 ms, many times.
+HANDOVER_MS_MAX: Final = 1_000
+
+
+class HandoversAreShort(Invariant):
+    """As long as nothing fails, a queue that its owner gave up has another one soon."""
+
+    name = "a queue of a coordinated group changes hands within a second"
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        self._revoked_ms: dict[tuple[str, MessageQueue], int] = {}
+        self._is_disturbed = False
+
+    def disturbed(self, what: str) -> None:
+        self._is_disturbed = True
+
+    def owners_changed(self, member: str, what: str, queues: Sequence[MessageQueue]) -> None:
+        group = self.cluster.member(member).group
+        for queue in queues if what == "revoked" else ():
+            self._revoked_ms[group, queue] = self.cluster.now_ms
+
+    def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: int) -> None:
+        revoked_ms = self._revoked_ms.pop((group, queue), None)
+        if revoked_ms is None or self._is_disturbed or not self.cluster.hands_over_cleanly(group):
+            return
+        since_ms = max(revoked_ms, self.cluster.member(claim.member).joined_ms)
+        if self.cluster.now_ms - since_ms > HANDOVER_MS_MAX:
+            self.broken(f"{group}: {queue} had no owner for {self.cluster.now_ms - since_ms} ms")
 
 
 class EveryQueueOwned(Invariant):
