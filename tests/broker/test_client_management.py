@@ -256,6 +256,14 @@ def test_only_the_holder_unlocks_and_only_from_its_own_machine(orderly, peer, bo
     assert lock(orderly, bob, "bob", 0) == [0]
 
 
+def test_who_locked_before_its_first_heartbeat_can_unlock(orderly, peer, bob):
+    """The broker has restarted, and the client took its queue before it introduced itself."""
+    carol = FakePeer("10.0.0.8:1")
+    assert lock(orderly, carol, "carol", 0) == [0]
+    lock(orderly, carol, "carol", 0, code=R.UNLOCK_BATCH_MQ)
+    assert lock(orderly, bob, "bob", 0) == [0]
+
+
 def test_what_does_not_exist_is_not_locked(orderly, peer):
     assert lock(orderly, peer, "alice", 3, 4, -1) == [3]
     assert lock(orderly, peer, "alice", 0, topic="NoSuch") == []

@@ -39,11 +39,13 @@ class QueueLockRequests:
     def unlock(self, request: Request) -> Outcome:
         """Give up queues, for the client that holds them and by its own connection only.
 
-        A client that uses the VIP port has another connection there, from the same machine.
+        A client that uses the VIP port has another connection there, from the same machine. One whose first
+        heartbeat has yet to come, after a restart of ours, may have locked too, and nobody would miss it.
         """
         body = decode_body(request.command.body, LockBatchBody)
         group = self._clients.group(body.consumer_group)
-        if group is not None and self._is_own(group, request, body.client_id):
+        is_known = group is not None and group.has_client(body.client_id)
+        if group is None or not is_known or self._is_own(group, request, body.client_id):
             self._locks.unlock(body.consumer_group, body.client_id, [ref.queue for ref in body.mq_set])
         return SUCCESS
 
@@ -51,7 +53,7 @@ class QueueLockRequests:
         if group.member_of(request.peer, client_id) is not None:
             return True
         host = request.peer.address.rpartition(":")[0]
-        return group.has_client(client_id) and any(
+        return any(
             member.client_id == client_id and member.peer.address.rpartition(":")[0] == host
             for member in group.members.values()
         )
