@@ -388,3 +388,17 @@ def test_a_lock_is_given_back_where_it_was_taken():
     talk.heartbeat("b:1")
     talk.members("me", address="b:1")
     assert talk.of(fx.UnlockQueues) == [fx.UnlockQueues("a:1", (q(0),))]
+
+
+def test_what_was_given_back_when_the_connection_ended_is_given_back_again():
+    """The broker may not have heard it, and keeps the lock for us when we come back."""
+    talk = InOrder().owning(2, 0, "me")
+    talk.notified()
+    talk.members("me", "you")
+    assert talk.of(fx.UnlockQueues) == [fx.UnlockQueues("a:1", (q(1),))]
+    talk.lost()
+    talk.heartbeat()
+    assert talk.of(fx.UnlockQueues) == [fx.UnlockQueues("a:1", (q(1),))]
+    talk.lost()
+    talk.heartbeat()
+    assert talk.of(fx.UnlockQueues) == []

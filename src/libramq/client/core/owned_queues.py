@@ -338,7 +338,10 @@ class OwnedQueues:
         return found
 
     def _unlock(self, owned: ProcessQueue) -> list[fx.Effect]:
-        return [fx.UnlockQueues(owned.lock_asked_at, (owned.queue,))] if owned.lock_asked_at else []
+        if not owned.lock_asked_at:
+            return []
+        self._locking.gave_back(owned.queue, owned.lock_asked_at)
+        return [fx.UnlockQueues(owned.lock_asked_at, (owned.queue,))]
 
     def _remove(self, owned: ProcessQueue) -> None:
         self._table.remove(owned)

@@ -60,6 +60,8 @@ class QueueLocking:
         self._timers = timers
         self._table = table
         self._wanted: dict[MessageQueue, int] = {}
+        self._given_back: dict[MessageQueue, str] = {}
+        self._to_give_back: dict[str, list[MessageQueue]] = {}
 
     def need(self) -> None:
         """We allocate for ourselves."""
@@ -68,6 +70,11 @@ class QueueLocking:
     def want(self, owned: ProcessQueue) -> None:
         """Ask for a queue with the next requests."""
         self._wanted[owned.queue] = owned.generation
+        self._given_back.pop(owned.queue, None)
+
+    def gave_back(self, queue: MessageQueue, address: str) -> None:
+        """A broker is being told that we need a lock no more."""
+        self._given_back[queue] = address
 
     def due(self, queue: MessageQueue, generation: int) -> None:
         """A pause before the next try is over."""
@@ -93,11 +100,19 @@ class QueueLocking:
             owned.is_in_doubt = owned.state is not QueueState.LOCKING
 
     def confirm(self, address: str) -> None:
-        """The broker knows us again."""
+        """The broker knows us again; what we gave back before may not have been heard, and is still ours."""
         self._want_all(owned.queue for owned in self._at(address))
+        unheard = [queue for queue, at in self._given_back.items() if at == address]
+        for queue in unheard:
+            del self._given_back[queue]
+            self._to_give_back.setdefault(address, []).append(queue)
 
     def requests(self, now_ms: int) -> list[fx.Effect]:
-        """One request a broker for all queues wanted."""
+        """One request a broker for all queues wanted, and one for those that are not."""
+        found: list[fx.Effect] = [
+            fx.UnlockQueues(address, tuple(queues)) for address, queues in self._to_give_back.items()
+        ]
+        self._to_give_back.clear()
         by_address: dict[str, list[tuple[MessageQueue, int]]] = {}
         for queue, generation in self._wanted.items():
             owned = self._table.current(queue, generation)
@@ -110,7 +125,8 @@ class QueueLocking:
                 owned.lock_asked_at = address
                 by_address.setdefault(address, []).append((queue, generation))
         self._wanted.clear()
-        return [fx.LockQueues(address, tuple(asked), now_ms) for address, asked in by_address.items()]
+        found += [fx.LockQueues(address, tuple(asked), now_ms) for address, asked in by_address.items()]
+        return found
 
     def answered(
         self, request: fx.LockQueues, granted: Collection[MessageQueue] | LibraError, now_ms: int
