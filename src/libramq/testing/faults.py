@@ -187,11 +187,9 @@ class Faults:
         block_ms = self._random.randint(10, BLOCK_MS_MAX)
         named = " and ".join(f"{a} to {b}" for a, b in directions)
         self._disturb(f"{named}: frames {'wait' if keeps else 'vanish'} for {block_ms} ms")
-        # A name server that misses a registration is told again after 24 s; a socket would not lose it so.
-        breaks = not keeps and ("namesrv" in (source, target) or self._random.random() < 0.5)
         for a, b in directions:
             network.block(a, b, keeps=keeps)
-            self._later(block_ms, partial(network.unblock, a, b, breaks=breaks))
+            self._later(block_ms, partial(network.unblock, a, b))
 
     def reset(self) -> None:
         """A connection breaks."""

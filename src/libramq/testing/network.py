@@ -4,7 +4,8 @@
                ◄──────────────────────────────────────────────────────
 
 Bytes arrive in their order or not at all; several writes may come in one read, and one in two. A blocked
-direction swallows what is sent, or keeps it until it is open again, and nobody is told: the connection stays.
+direction swallows what is sent, or keeps it until it is open again, and nobody is told: the connection stays,
+and breaks when it is open again and bytes are missing.
 """
 
 import random
@@ -81,6 +82,8 @@ class _Way:
         if kept is not None:
             if kept.keeps or data is None:  # The end of a connection is told until it is heard.
                 kept.sent.append((self, data))
+            else:
+                kept.has_lost = True
             return
         network.count(data)
         due_ms = self._target.time.now_ms + network.latency_ms()
@@ -123,10 +126,11 @@ class _Way:
 class _Kept:
     """What a blocked direction has swallowed, or keeps."""
 
-    __slots__ = ("keeps", "sent")
+    __slots__ = ("has_lost", "keeps", "sent")
 
     def __init__(self, keeps: bool) -> None:
         self.keeps = keeps
+        self.has_lost = False
         self.sent: list[tuple[_Way, bytes | None]] = []
 
 
@@ -326,10 +330,10 @@ class Network:
         """Let nothing through in one direction. keeps: what is sent arrives once it is open again."""
         self.blocked.setdefault((source, target), _Kept(keeps))
 
-    def unblock(self, source: str, target: str, *, breaks: bool = False) -> None:
-        """Let things through again. breaks: the connections notice now what they have lost."""
+    def unblock(self, source: str, target: str) -> None:
+        """Let things through again; connections that lost bytes break, as nobody can leave them out."""
         kept = self.blocked.pop((source, target), None)
-        if kept is not None and breaks:
+        if kept is not None and kept.has_lost:
             for connection in self.between(source, target):
                 connection.reset()
         for way, data in kept.sent if kept is not None else ():

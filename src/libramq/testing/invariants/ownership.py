@@ -30,9 +30,10 @@ class HandoversAreShort(Invariant):
         self._is_disturbed = True
 
     def owners_changed(self, member: str, what: str, queues: Sequence[MessageQueue]) -> None:
-        group = self.cluster.member(member).group
-        for queue in queues if what == "revoked" else ():
-            self._revoked_ms[group, queue] = self.cluster.now_ms
+        known = self.cluster.member(member)
+        if what == "revoked" and known.instance_id is None:  # A static one is waited for.
+            for queue in queues:
+                self._revoked_ms[known.group, queue] = self.cluster.now_ms
 
     def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: int) -> None:
         revoked_ms = self._revoked_ms.pop((group, queue), None)
