@@ -169,3 +169,19 @@ async def test_a_broker_is_added_while_the_group_consumes(cluster):
     await cluster.send(1, D)
     await cluster.all_handled()
     assert cluster.repeated == {}
+
+
+async def test_nobody_waits_for_a_member_that_left_while_a_broker_was_away(cluster):
+    """The broker's fence remembers it; the coordinator before knows better."""
+    group = group_at(A, cluster.names)
+    one, two = [await cluster.join(group, name, session_ms=10_000) for name in ("one", "two")]
+    await cluster.even(one, two)
+    await cluster.send(1)
+    await cluster.all_handled()
+    await cluster.kill(A)
+    await until(lambda: cluster.group(group)[1] is not None and cluster.group(group)[1].is_settled)
+    await cluster.leave("two")
+    await cluster.start(A)
+    async with asyncio.timeout(5):
+        await cluster.even(one)
+        await until(lambda: cluster.group(group)[0] == A and cluster.group(group)[1].is_settled)

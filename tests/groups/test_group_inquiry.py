@@ -13,7 +13,7 @@ def inquiry(*openings: tuple[int, str, int], epoch: int = 5) -> GroupInquiry:
     """What one fence has: (queue, member, epoch)."""
     found = GroupInquiry(InquiryKind.GATHERING, until_ms=1_000, epoch=0)
     grants = [QueueGrant.of(q(number), opened_at, member) for number, member, opened_at in openings]
-    found.gathered([PeerGathered(epoch=epoch, open=grants)], [], now_ms=0)
+    found.gathered([PeerGathered(epoch=epoch, open=grants)], {}, now_ms=0)
     return found
 
 
@@ -45,3 +45,20 @@ def test_who_claims_nothing_gets_back_what_it_had():
     found = inquiry((0, "x", 2), (1, "gone", 2))
     assert list(found.awaited) == ["x", "gone"]
     assert holders(found, x={}) == {0: ("x", 2)}
+
+
+def test_only_those_are_awaited_that_were_members_in_the_end():
+    """As the last coordinator said; what another one knew long ago does not count."""
+    grants = [QueueGrant.of(q(number), 5, member) for number, member in enumerate(("x", "y", "left"))]
+    fence = PeerGathered(epoch=5, open=grants)
+    long_ago = PeerGathered(epoch=4, members=["left"], members_epoch=4)
+    last = PeerGathered(epoch=5, members=["x", "y"], members_epoch=6)
+
+    def awaited(*answers: PeerGathered) -> tuple[list[str], int]:
+        found = GroupInquiry(InquiryKind.GATHERING, until_ms=1_000, epoch=0)
+        found.gathered(answers, {"x": 2_000}, now_ms=100)
+        return list(found.awaited), found.until_ms
+
+    assert awaited(fence, long_ago, last) == (["y"], 2_100)
+    assert awaited(fence, long_ago) == (["y", "left"], 2_100)
+    assert awaited(fence) == (["y", "left"], 2_100)

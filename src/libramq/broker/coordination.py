@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from random import Random
 from typing import Final, Protocol
 
+import msgspec
+
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.tables import Tables
 from libramq.clock import Clock
@@ -89,6 +91,8 @@ class Coordination:
         self._clock = clock
         self._answer = answer
         self._effects: deque[Effect] = deque()
+        # Of groups that were left to other brokers: the last epoch here, and the members then.
+        self._former: dict[str, tuple[int, list[str] | None]] = {}
         self._is_performing = False
         self._coordinator: Coordinator[Peer, Request] = Coordinator(
             randomness=randomness,
@@ -180,6 +184,7 @@ class Coordination:
     def drop(self, group: str) -> None:
         """A group was deleted."""
         self._perform(self._coordinator.drop(group, now_ms=self._now_ms()))
+        self._former.pop(group, None)
         self._fences.remove_group(group)
 
     def relocate(self, *, keeps_own: bool) -> None:
@@ -191,8 +196,14 @@ class Coordination:
         for group in self._coordinator.names():
             address = self.peers.coordinator_of(group) if self.peers is not None else self._address
             if address != self._address or not keeps_own:
+                self._former[group] = self._members_of(group)
                 self._unheard.pop(group, None)
                 self._perform(self._coordinator.drop(group, address or "", now_ms=self._now_ms()))
+
+    def known_of(self, group: str) -> bodies.PeerGathered:
+        """What a new coordinator asks for: what our fence knows, and our own coordinator, if it ever did."""
+        epoch, members = self._members_of(group)
+        return self._known_of(group, *((epoch, members) if epoch else self._former.get(group, (0, None))))
 
     # What peers say.
 
@@ -257,7 +268,7 @@ class Coordination:
             case fx.WatchTopic():
                 self.topic_changed(effect.topic)
             case fx.Gather():
-                own = self._fences.gathered(effect.group)
+                own = self._known_of(effect.group, *self._former.get(effect.group, (0, None)))
                 if self.peers is not None:
                     self.peers.gather(effect.group, own)
                 else:
@@ -291,6 +302,14 @@ class Coordination:
         self._grant(self._broker_name, body)
         if self.peers is not None:
             self.peers.change_mode(body)
+
+    def _known_of(self, group: str, epoch: int, members: list[str] | None) -> bodies.PeerGathered:
+        known = self._fences.gathered(group)
+        return msgspec.structs.replace(known, members=members, members_epoch=epoch)
+
+    def _members_of(self, group: str) -> tuple[int, list[str] | None]:
+        view = self._coordinator.group(group)
+        return (view.epoch, [member.member for member in view.members]) if view is not None else (0, None)
 
     def _must_gather(self, group: str) -> bool:
         return self.peers is not None or self._fences.epoch(group) > 0

@@ -160,7 +160,12 @@ class Services:
         broker = self._broker
         if broker.cluster is None:
             return {}
-        peers = PeerRequests(cluster=broker.cluster, fences=broker.fences, consumers=broker.consumers)
+        peers = PeerRequests(
+            cluster=broker.cluster,
+            coordination=broker.coordination,
+            fences=broker.fences,
+            consumers=broker.consumers,
+        )
         return {
             R.PEER_GRANT: peers.grant,
             R.PEER_MEMBERS: peers.members,

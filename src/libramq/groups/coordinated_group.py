@@ -219,7 +219,8 @@ class CoordinatedGroup(Generic[P, T]):
     def gathered(self, answers: Sequence[PeerGathered], *, now_ms: int) -> None:
         """What the fences know."""
         if self._inquiry is not None and self._inquiry.kind is InquiryKind.GATHERING:
-            self._inquiry.gathered(answers, [member.id for member in self.members], now_ms=now_ms)
+            sessions = {member.id: member.profile.session_ms for member in self.members}
+            self._inquiry.gathered(answers, sessions, now_ms=now_ms)
             self._conclude(now_ms)
 
     def due(self, *, now_ms: int) -> None:

@@ -8,7 +8,7 @@
 Members go on reading meanwhile: what they say they hold is what they are told to hold.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
@@ -19,7 +19,7 @@ from libramq.remoting.body.coordination import PeerGathered
 
 #: Ours: a broker that has not answered by then is as good as gone, and its fence will refuse us if we err.
 GATHER_MS_MAX: Final = 5_000
-#: The design's: one session of our clients as they come.
+#: The design's: one session of our clients as they come; less if those who came have shorter ones.
 AWAIT_MS_MAX: Final = 10_000
 #: Ours: Java's client commits one way, up to some milliseconds after its goodbye (bench/java_rebalance).
 PARTING_MS: Final = 500
@@ -54,8 +54,11 @@ class GroupInquiry:
         """Whether all that is to be known is known."""
         return self.kind in (InquiryKind.AWAITING, InquiryKind.RETURNING) and not self.awaited
 
-    def gathered(self, answers: Iterable[PeerGathered], members: Iterable[str], *, now_ms: int) -> None:
-        """The fences have answered; these members are here already."""
+    def gathered(self, answers: Sequence[PeerGathered], members: Mapping[str, int], *, now_ms: int) -> None:
+        """The fences have answered; these members are here already, with their sessions.
+
+        Openings of members that were none any more in the end are left from before; nobody waits for those.
+        """
         for answer in answers:
             self.epoch = max([self.epoch, answer.epoch, *(opening.epoch for opening in answer.open)])
             for opening in answer.open:
@@ -63,10 +66,14 @@ class GroupInquiry:
                 if known is None or opening.epoch > known.epoch:
                     self.openings[opening.queue] = Holding(opening.member, opening.epoch)
         self.kind = InquiryKind.AWAITING
-        self.until_ms = now_ms + AWAIT_MS_MAX
-        self.awaited = dict.fromkeys(holding.member for holding in self.openings.values())
-        for member in members:
-            self.awaited.pop(member, None)
+        self.until_ms = now_ms + min(AWAIT_MS_MAX, max(members.values(), default=AWAIT_MS_MAX))
+        last = max(answers, key=lambda answer: answer.members_epoch, default=PeerGathered())
+        in_the_end = last.members if last.members_epoch >= self.epoch else None
+        self.awaited = {
+            holding.member: None
+            for holding in self.openings.values()
+            if holding.member not in members and (in_the_end is None or holding.member in in_the_end)
+        }
 
     def holdings(self, claims: Claims) -> dict[MessageQueue, Holding]:
         """Who holds what, after all: what members claim, unless somebody else has opened it since.

@@ -5,6 +5,7 @@ Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 
 from libramq.broker.cluster import Cluster
 from libramq.broker.consumer_clients import ConsumerClients
+from libramq.broker.coordination import Coordination
 from libramq.offsets import Fences
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body.codec import decode_body, encode_body
@@ -15,8 +16,11 @@ from libramq.rpc.outcome import Outcome, Reply
 class PeerRequests:
     """The processor of requests from other brokers; who is none is refused."""
 
-    def __init__(self, *, cluster: Cluster, fences: Fences, consumers: ConsumerClients) -> None:
+    def __init__(
+        self, *, cluster: Cluster, coordination: Coordination, fences: Fences, consumers: ConsumerClients
+    ) -> None:
         self._cluster = cluster
+        self._coordination = coordination
         self._fences = fences
         self._consumers = consumers
 
@@ -30,7 +34,7 @@ class PeerRequests:
         """A new coordinator asks what our fence knows of a group."""
         self._cluster.require_peer(request.peer.address)
         body = decode_body(request.command.body, bodies.PeerGatherBody)
-        return Reply(body=encode_body(self._fences.gathered(body.group)))
+        return Reply(body=encode_body(self._coordination.known_of(body.group)))
 
     def members(self, request: Request) -> Outcome:
         """An edge tells who is connected to it. Answers whether we have heard of all its groups."""

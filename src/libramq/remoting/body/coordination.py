@@ -132,10 +132,16 @@ class PeerGatherBody(Body, frozen=True, kw_only=True):
 
 
 class PeerGathered(Body, frozen=True, kw_only=True):
-    """What a fence knows: the highest epoch it has seen, and to whom its queues are open."""
+    """What a fence knows: the highest epoch it has seen, and to whom its queues are open.
+
+    members: those of the group, as its coordinator at the same broker knew them under members_epoch; None:
+    the group did not live there as long as anybody there remembers.
+    """
 
     epoch: int = 0
     open: list[QueueGrant] = []
+    members: list[str] | None = None
+    members_epoch: int = 0
 
 
 class PeerObservation(Body, frozen=True, kw_only=True):
