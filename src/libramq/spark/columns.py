@@ -103,8 +103,10 @@ def _gather(data: bytes, positions: Positions, kind: np.dtype[Any]) -> Any:
         raise RemoteProtocolError("a field runs past the end of a pulled body")
     if not len(positions):
         return np.empty(0, dtype=kind)
-    # Overlapping windows of the struct's size, one byte apart.
-    return np.ndarray((last + 1,), kind, data, 0, (1,))[positions]
+    # Overlapping windows of the struct's size, one byte apart; copied as mere bytes, which numpy does ten
+    # times faster than field by field.
+    size = kind.itemsize
+    return np.ndarray((last + 1,), f"V{size}", data, 0, (1,))[positions].view(kind)
 
 
 def _slices(buffer: pa.Buffer, starts: Positions, ends: Positions) -> pa.Array:
