@@ -35,6 +35,8 @@ class OneReaderAQueue(Invariant):
         self._openings: dict[_Key, list[_Opening]] = defaultdict(list)
 
     def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: int) -> None:
+        if asked_ms <= self.cluster.cuts_ms.get(queue.broker_name, -1):
+            return  # It was told, and forgotten since.
         self._judge(group, queue, claim, asked_ms, "opened")
         self._openings[group, queue].append(_Opening(claim, self.cluster.now_ms))
 
@@ -74,6 +76,8 @@ class OwnersGoForward(Invariant):
 
     def commit_acknowledged(self, group: str, queue: MessageQueue, commit: Commit) -> None:
         last = self._last.get((group, queue))
+        if commit.asked_ms <= self.cluster.cuts_ms.get(queue.broker_name, -1):
+            return  # It was told, and forgotten since.
         if commit.claim is None:
             self._last.pop((group, queue), None)  # Members that allocate for themselves may go back.
         elif (
