@@ -7,6 +7,7 @@ import pytest
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
+from libramq.groups.group_inquiry import PARTING_MS
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.remoting import headers as h
 from libramq.remoting.body.codec import Body, decode_body
@@ -370,6 +371,7 @@ def test_a_stock_client_makes_them_allocate_until_it_goes(talk):
     alice.poll()
     stock.is_open = False
     talk.endpoint.closed(stock)
+    talk.advance(PARTING_MS)
     for _ in range(3):
         alice.news()
         alice.poll()
@@ -503,6 +505,7 @@ def test_after_a_restart_stock_members_have_their_silence_to_come_back(tmp_path,
         talk.advance(2_500)
         alice.news()
     assert alice.mode == "client"
+    talk.advance(PARTING_MS)
     for _ in range(5):
         alice.poll()
         talk.advance(COLLECT_MS)
