@@ -79,7 +79,7 @@ class Reader:
     """A member with its inbox, and what its listener heard."""
 
     def __init__(self, home, watch, seen, **options):
-        options = {"consume_from": ConsumeFrom.FIRST_OFFSET, "session_ms": 2_000} | options
+        options = {"consume_from": ConsumeFrom.FIRST_OFFSET, "session_ms": 10_000} | options
         self.events = defaultdict(list)
         self.bodies = []
         self.order = defaultdict(list)
