@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from libramq.testing.cluster import GroupPlan
+from libramq.testing.scenario import Scenario
 from libramq.testing.simulation import Simulation
 
 SEEDS_A_TEST = 20
@@ -37,3 +39,23 @@ def test_one_seed_is_one_history_in_any_process():
     ]
     assert outputs[0] == outputs[1]
     assert outputs[0].split() == [Simulation(seed).run().checksum for seed in range(6)]
+
+
+@pytest.mark.parametrize("stock_chance", [0.0, 1.0])
+def test_a_hundred_members_come_at_once_and_half_of_them_go(stock_chance: float):
+    scenario = Scenario(
+        broker_count=2,
+        is_sync=False,
+        topics={"T": 32},
+        groups=(GroupPlan(name="G", topics=(("T",),), stock_chance=stock_chance),),
+        members=(100,),
+        producer_interval_ms=30,
+        body_bytes=30,
+        duration_ms=6_000,
+        actions=tuple((2_500 + 40 * number, "stop") for number in range(50)),
+    )
+    report = Simulation(1, scenario=scenario).run()
+    assert report.is_ok, report.violation
+    assert report.stored > 100
+    if not stock_chance:
+        assert report.duplicates == 0
