@@ -170,3 +170,24 @@ def test_starts_are_the_running_sum_of_the_sizes():
     stored = [plain_record(b"a\x01" + b"v" * count + b"\x02") for count in range(1, 20)]
     sizes = [len(record) for record in stored]
     assert record_starts(b"".join(stored)).tolist() == [0, *itertools.accumulate(sizes)][:-1]
+
+
+def test_bodies_that_look_like_records_are_none():
+    """The magic of a record stands in a body, and so does a whole record."""
+    inner = plain_record(b"")
+    stored = [
+        encode_record(topic="T", queue_id=0, queue_offset=n, physical_offset=n, body=body, properties=b"")
+        for n, body in enumerate([inner[4:8], inner, inner * 3, b"x"])
+    ]
+    data = b"".join(stored)
+    sizes = [len(record) for record in stored]
+    assert record_starts(data).tolist() == [0, *itertools.accumulate(sizes)][:-1]
+    bodies = Records(data).batch([("b", len(data))], arrow_schema(["body"])).column("body").to_pylist()
+    assert bodies == [inner[4:8], inner, inner * 3, b"x"]
+
+
+@pytest.mark.parametrize("cut", [1, 3, 50])
+def test_bytes_that_end_inside_a_record_are_refused(cut: int):
+    data = plain_record(b"") * 3
+    with pytest.raises(RemoteProtocolError, match="ends inside a record|bytes at"):
+        record_starts(data[:-cut])

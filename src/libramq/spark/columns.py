@@ -1,6 +1,6 @@
 """Columns: stored records, back to back, made into Arrow columns on whole arrays.
 
-    bytes of pull replies ──► where each record starts        the only loop over records
+    bytes of pull replies ──► where each record starts        by their magic, checked by their sizes
                           ──► fixed fields                    one gather of a packed struct, any start
                           ──► body, topic, properties         one copy each, by Arrow's `take`
                           ──► tag, key, message id            searched in all properties at once
@@ -51,6 +51,7 @@ _STORED = np.dtype([("stored_ms", ">i8")])
 _TAIL = np.dtype([("reconsume_times", ">i4"), ("prepared_offset", ">i8"), ("body_size", ">i4")])
 _U8 = np.dtype("u1")
 _U16 = np.dtype(">u2")
+_U32 = np.dtype(">u4")
 
 UTC_MICROS: Final = pa.timestamp("us", tz="UTC")
 
@@ -81,6 +82,30 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 def record_starts(data: bytes) -> Positions:
     """Where each record starts; the records must fill the bytes exactly."""
+    marked = _marked_starts(data)
+    sizes = _gather(data, marked, _U32).astype(np.int64)
+    ends = marked + sizes
+    if (
+        len(marked)
+        and marked[0] == 0
+        and ends[-1] == len(data)
+        and np.array_equal(ends[:-1], marked[1:])
+        and sizes.min() >= RECORD_BYTES_MIN
+    ):
+        return marked
+    return _followed_starts(data)  # A body holds the magic, or something is wrong.
+
+
+def _marked_starts(data: bytes) -> Positions:
+    """Where the magic of a record stands in its place. A third of the time of following the sizes."""
+    first_bytes = np.flatnonzero(np.frombuffer(data, np.uint8) == MAGIC_V1 >> 24)
+    places = first_bytes[(first_bytes >= 4) & (first_bytes <= len(data) - 4)]
+    magic = _gather(data, places, _U32)
+    starts: Positions = places[(magic == MAGIC_V1) | (magic == MAGIC_V2)] - 4
+    return starts
+
+
+def _followed_starts(data: bytes) -> Positions:
     starts: list[int] = []
     append = starts.append
     size_at = Struct(">I").unpack_from

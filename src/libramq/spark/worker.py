@@ -22,7 +22,7 @@ from libramq.spark.source_options import Connection, SourceOptions
 
 log = logging.getLogger(__name__)
 
-BATCH_BYTES: Final = 8 * 1024 * 1024  # Of records; several pulls, and far below Arrow's 2 GiB a column.
+BATCH_BYTES: Final = 4 * 1024 * 1024  # Of records; several pulls, and what a processor's cache holds.
 BATCH_ROWS: Final = 20_000
 READERS_MAX: Final = 8
 

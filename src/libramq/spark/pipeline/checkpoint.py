@@ -1,0 +1,83 @@
+"""The checkpoint: Spark's directory for one query, bound to the one table the query writes.
+
+    metadata            Spark's: the query's id
+    offsets/N           Spark's: where batch N ends, written before it is read
+    commits/N           Spark's: batch N is in the table
+    pipeline.json       ours: which table, and what it looks like
+
+A table's batches are counted by its checkpoint. Another checkpoint would begin with batch 0 again: its first
+batches would be taken for those that are there, or all messages would come twice.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from libramq.errors import ConfigError
+from libramq.spark.positions import Positions, StreamOffset
+
+BINDING: Final = "pipeline.json"
+
+
+class Checkpoint:
+    """One checkpoint directory; it need not exist."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def check(self, binding: Mapping[str, str], *, table_has_rows: bool) -> None:
+        """Raise ConfigError where this checkpoint does not belong to the table; change nothing."""
+        bound = self._bound()
+        if bound is None:
+            if table_has_rows:
+                raise ConfigError(
+                    f"the table {binding['table']} was not written with the checkpoint {self.directory}: its "
+                    "messages would come twice; give its own checkpoint, or another table"
+                )
+            return
+        for name, value in binding.items():
+            if bound.get(name) != value:
+                raise ConfigError(
+                    f"the checkpoint {self.directory} is that of a table with {name} = {bound.get(name)!r}, "
+                    f"not {value!r}; give another checkpoint and table, or take the change back"
+                )
+
+    def bind(self, binding: Mapping[str, str]) -> None:
+        """Write down whose checkpoint this is, unless it says so already."""
+        if self._bound() is not None:
+            return
+        self.directory.mkdir(parents=True, exist_ok=True)
+        draft = self.directory / f".{BINDING}.draft"
+        with draft.open("w", encoding="utf-8") as file:
+            json.dump(binding, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self.directory / BINDING)
+
+    def query_id(self) -> str:
+        """The id Spark gave the query; there once it has been started."""
+        found: str = json.loads((self.directory / "metadata").read_text(encoding="utf-8"))["id"]
+        return found
+
+    def positions(self) -> Positions | None:
+        """Where the last batch that is in the table ended; None before the first."""
+        done = _batches(self.directory / "commits")
+        if not done:
+            return None
+        lines = (self.directory / "offsets" / str(max(done))).read_text(encoding="utf-8").splitlines()
+        return StreamOffset.decode(json.loads(lines[-1])).positions
+
+    def _bound(self) -> dict[str, str] | None:
+        try:
+            found: dict[str, str] = json.loads((self.directory / BINDING).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        return found
+
+
+def _batches(directory: Path) -> list[int]:
+    if not directory.is_dir():
+        return []
+    return [int(path.name) for path in directory.iterdir() if path.name.isdecimal()]

@@ -1,0 +1,56 @@
+"""The configuration of a pipeline: a TOML file whose keys are the fields of a Struct.
+
+Every wrong key or value is one sentence that names it and what is allowed.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from libramq.errors import ConfigError
+from libramq.spark.options import Options
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def read_config(kind: type[T], path: Path | None, **given: Any) -> T:
+    """The configuration in a file, or the defaults; what is `given` and not None goes before it."""
+    text = _read(path) if path is not None else {}
+    named = {name: value for name, value in given.items() if value is not None}
+    return parse_config(kind, text | named, where="the pipeline" if path is None else str(path))
+
+
+def parse_config(kind: type[T], keys: Mapping[str, Any], *, where: str) -> T:
+    """Check the keys and their types; ConfigError begins with `where`."""
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    for key in keys:
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(fields)}"
+            raise ConfigError(f"{where}: no key {key}; {hint}")
+    missing = [name for name, field in fields.items() if field.required and name not in keys]
+    if missing:
+        raise ConfigError(f"{where} needs {' and '.join(missing)}: give a TOML file with them by --config")
+    try:
+        return msgspec.convert(dict(keys), kind)
+    except msgspec.ValidationError as error:
+        wrong, _, place = str(error).partition(" - at `$.")
+        raise ConfigError(f"{where}: {place.rstrip('`') or 'a value'}: {wrong}") from None
+
+
+def duration_ms(key: str, text: str) -> int:
+    """A duration like 500ms, 30s, 15m, 2h or 1d."""
+    return Options({key: text}, (key,)).duration_ms(key, 0)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no TOML: {error}") from None

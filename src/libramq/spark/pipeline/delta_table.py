@@ -1,0 +1,70 @@
+"""A Delta table that holds each batch once: its transaction log says which batches it has.
+
+The number of a batch is committed with its rows, as the application transaction (query id, batch); a batch
+that the log has is not written again. By the library `deltalake` (delta-rs): no Delta for Spark 4.3 exists.
+"""
+
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from libramq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable as Delta
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class DeltaTable:
+    """One table. query_id: asked for when a batch comes; it names the counter of batches."""
+
+    def __init__(self, path: Path, *, query_id: str = "") -> None:
+        try:
+            import deltalake
+        except ModuleNotFoundError:
+            raise ConfigError(
+                "format = \"delta\" needs the library deltalake: pip install 'libramq[delta]'"
+            ) from None
+        self.path = path
+        self._library = deltalake
+        self._query_id = query_id
+
+    def has_rows(self) -> bool:
+        """Whether the table exists."""
+        return self._open() is not None
+
+    def has_batch(self, batch: int) -> bool:
+        """Whether a batch is in the table."""
+        table = self._open()
+        last = table.transaction_version(self._query_id) if table is not None else None
+        return last is not None and last >= batch
+
+    def write(self, rows: "DataFrame", batch: int) -> None:
+        """Add a batch. Its rows pass through the driver's memory."""
+        done = self._library.Transaction(self._query_id, batch)
+        self._library.write_deltalake(
+            str(self.path),
+            rows.toArrow(),
+            mode="append",
+            partition_by=["date"],
+            commit_properties=self._library.CommitProperties(app_transactions=[done]),
+        )
+
+    def rows_of(self, spark: "SparkSession", first: date, last: date) -> "DataFrame | None":
+        """The rows of some days, without their column date; None where there are none."""
+        table = self._open()
+        if table is None:
+            return None
+        days = [("date", ">=", first.isoformat()), ("date", "<=", last.isoformat())]
+        files = table.file_uris(partition_filters=days)
+        return spark.read.parquet(*files) if files else None
+
+    def compact(self) -> int:
+        """Write small files together; how many were replaced. Readers of older versions keep theirs."""
+        table = self._open()
+        return 0 if table is None else int(table.optimize.compact()["numFilesRemoved"])
+
+    def _open(self) -> "Delta | None":
+        if not self._library.DeltaTable.is_deltatable(str(self.path)):
+            return None
+        return self._library.DeltaTable(str(self.path))

@@ -1,0 +1,34 @@
+"""Failures of Spark's, told in one line: what went wrong, without the stacks of two languages."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from libramq.errors import LibraError
+
+# The last line of a Python traceback of ours, which Spark passes on inside its own text.
+_OURS: Final = re.compile(r"^libramq(?:\.\w+)+: (.+)$", re.MULTILINE)
+
+
+class PipelineFailed(LibraError):
+    """A run ended early; begun again it goes on where it was."""
+
+
+@contextmanager
+def told_in_one_line(pipeline: str) -> Iterator[None]:
+    """Raise PipelineFailed for what Spark raises."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        text = str(error)
+        ours = _OURS.findall(text)
+        what = (
+            ours[-1] if ours else next(filter(None, map(str.strip, text.splitlines())), type(error).__name__)
+        )
+        raise PipelineFailed(
+            f"{pipeline} ended early: {what.rstrip('.')}; run it again and it goes on"
+        ) from error

@@ -1,0 +1,205 @@
+"""`ingest`: topics into a Parquet or Delta table, each (broker, topic, queue, offset) once.
+
+    where a batch ends ─► read it ─► without duplicates ─► table, with the batch's number ─► batch is done
+
+Spark's checkpoint has both ends. Killed between the last two, a run finds the number in the table and writes
+nothing.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from libramq.errors import ConfigError
+from libramq.spark.pipeline.checkpoint import Checkpoint
+from libramq.spark.pipeline.config import duration_ms
+from libramq.spark.pipeline.failure import told_in_one_line
+from libramq.spark.pipeline.messages import waiting
+from libramq.spark.pipeline.plan import Outcome, Plan, Progress, TablePlan, Tell
+from libramq.spark.schema import COLUMNS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from libramq.spark.pipeline.delta_table import DeltaTable
+    from libramq.spark.pipeline.parquet_table import ParquetTable
+
+#: Ours: 20 MB of small messages, which Spark's driver can hold for Delta; 0.5 s of reading.
+BATCH_MESSAGES: Final = 200_000
+LOOK_SECONDS: Final = 0.2  # How often Spark is asked how far it is.
+DAY_MS: Final = 86_400_000
+
+
+class IngestConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The keys of ingest's file.
+
+    topics: names. table: a directory. namesrv: as `-n`.
+    format: of the table. checkpoint: a directory of this table's own, TABLE.checkpoint where not given.
+    starting: where a new table begins. batch_messages: how many messages a batch reads at most.
+    body: string where bodies are UTF-8 text. properties: whether the table has them, as a map.
+    dedup: leave out messages of a topic whose unique_id or key came within `dedup_within` of each other.
+    every: go on for ever and look so often ("10s"); without it a run reads what is there and ends.
+    compact: write a Delta table's small files together when a run ends.
+    source: further options of format("rocketmq").
+    """
+
+    topics: list[str]
+    table: str
+    namesrv: str | None = None
+    format: Literal["parquet", "delta"] = "parquet"
+    checkpoint: str | None = None
+    starting: Literal["earliest", "latest"] = "earliest"
+    batch_messages: int = BATCH_MESSAGES
+    body: Literal["binary", "string"] = "binary"
+    properties: bool = False
+    dedup: Literal["none", "unique_id", "key"] = "none"
+    dedup_within: str = "1h"
+    every: str | None = None
+    compact: bool = False
+    source: dict[str, str] = {}
+
+
+class Ingest:
+    """One table and its topics. Raises ConfigError for a configuration that makes no sense."""
+
+    name = "ingest"
+
+    def __init__(self, config: IngestConfig) -> None:
+        self._config = config
+        self._every_ms = None if config.every is None else duration_ms("every", config.every)
+        self._within_ms = duration_ms("dedup_within", config.dedup_within)
+        if config.batch_messages < 1:
+            raise ConfigError(f"batch_messages={config.batch_messages}: give a whole number from 1 on")
+        if config.compact and config.format != "delta":
+            raise ConfigError("compact is for Delta tables: in Parquet a batch is what can be written again")
+        if "://" in config.table or "://" in (config.checkpoint or ""):
+            raise ConfigError(f"table={config.table!r}: give a directory that Spark's workers have too")
+        self._path = Path(config.table).absolute()
+        checkpoint = config.checkpoint or f"{self._path}.checkpoint"
+        self._checkpoint = Checkpoint(Path(checkpoint).absolute())
+        self._options = {
+            "subscribe": ",".join(config.topics),
+            "startingOffsets": config.starting,
+            "maxOffsetsPerTrigger": str(config.batch_messages),
+            "includeHeaders": str(config.properties).lower(),
+            **({"namesrv": config.namesrv} if config.namesrv else {}),
+            **config.source,
+        }
+        self._binding = {
+            "table": str(self._path),
+            "format": config.format,
+            "body": config.body,
+            "properties": str(config.properties).lower(),
+        }
+
+    def plan(self) -> Plan:
+        """What a run would read and write; nothing is touched."""
+        self._checkpoint.check(self._binding, table_has_rows=self._table().has_rows())
+        remarks = []
+        if self._config.dedup != "none":
+            remarks.append(
+                f"messages of a topic with the same {self._config.dedup} within {self._config.dedup_within} "
+                "are left out"
+            )
+        return Plan(
+            pipeline=self.name,
+            reads=waiting(self._options, self._checkpoint.positions()),
+            tables=[
+                TablePlan(
+                    name=self._path.name,
+                    path=str(self._path),
+                    format=self._config.format,
+                    columns=self._columns(),
+                    partitioned_by=("date",) if self._config.format == "delta" else ("batch", "date"),
+                )
+            ],
+            remarks=[*remarks, f"checkpoint: {self._checkpoint.directory}"],
+        )
+
+    def run(self, spark: "SparkSession", tell: Tell) -> Outcome:
+        """Read what is there, or for ever with `every`; raises PipelineFailed."""
+        plan = self.plan()
+        self._checkpoint.bind(self._binding)
+        with told_in_one_line(self.name):
+            query = self._start(spark)
+            try:
+                done = _follow(query, tell, None if self._every_ms is not None else plan.message_count)
+            finally:
+                query.stop()
+        sentence = f"{done:,} messages of {', '.join(self._config.topics)} went into {self._path}"
+        if self._config.compact:
+            from libramq.spark.pipeline.delta_table import DeltaTable
+
+            count = DeltaTable(self._path).compact()
+            sentence += f"; {count} small files were written together"
+        return Outcome(sentence=sentence)
+
+    def _start(self, spark: "SparkSession") -> "StreamingQuery":
+        messages = spark.readStream.format("rocketmq").options(**self._options).load()
+        writer = (
+            messages.writeStream.queryName(f"ingest {self._path.name}")
+            .option("checkpointLocation", str(self._checkpoint.directory))
+            .foreachBatch(self._write)
+        )
+        if self._every_ms is None:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{self._every_ms} milliseconds").start()
+
+    def _write(self, batch: "DataFrame", number: int) -> None:
+        """Put one batch into the table, unless it is there."""
+        from libramq.spark.pipeline.duplicates import without_duplicates
+
+        table = self._table(self._checkpoint.query_id())
+        if table.has_batch(number):
+            return
+        if self._config.dedup == "none":
+            table.write(self._as_table(batch), number)
+            return
+        batch.persist()  # It is looked at twice, and would be read twice.
+        try:
+            rows = without_duplicates(batch, table, self._config.dedup, self._within_ms)
+            table.write(self._as_table(rows), number)
+        finally:
+            batch.unpersist()
+
+    def _as_table(self, rows: "DataFrame") -> "DataFrame":
+        """The table's columns."""
+        from pyspark.sql import functions as f
+
+        dated = rows.withColumn("date", f.to_date("timestamp"))
+        return dated.select(*(f.col(name).cast(kind).alias(name) for name, kind in self._columns().items()))
+
+    def _columns(self) -> dict[str, str]:
+        return {
+            **{
+                name: kind
+                for name, kind in COLUMNS.items()
+                if name != "properties" or self._config.properties
+            },
+            "body": self._config.body,
+            "date": "date",
+        }
+
+    def _table(self, query_id: str = "") -> "ParquetTable | DeltaTable":
+        if self._config.format == "delta":
+            from libramq.spark.pipeline.delta_table import DeltaTable
+
+            return DeltaTable(self._path, query_id=query_id)
+        from libramq.spark.pipeline.parquet_table import ParquetTable
+
+        return ParquetTable(self._path)
+
+
+def _follow(query: "StreamingQuery", tell: Tell, total: int | None) -> int:
+    """Tell of every batch until the query ends; how many messages were read."""
+    done, seen = 0, -1
+    is_over = False
+    while not is_over:
+        is_over = bool(query.awaitTermination(LOOK_SECONDS))  # type: ignore[arg-type] # It takes fractions.
+        for progress in query.recentProgress:
+            if progress.batchId > seen and progress.numInputRows:
+                seen, done = progress.batchId, done + progress.numInputRows
+                tell(Progress(done=done, total=total, text=f"batch {seen}"))
+    return done

@@ -1,0 +1,34 @@
+"""The messages that a pipeline reads: what waits in their queues, asked before Spark starts."""
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import Final
+
+from libramq.errors import ConfigError
+from libramq.spark.planner import Planner
+from libramq.spark.positions import Positions, Range
+from libramq.spark.source_options import SourceOptions
+from libramq.spark.worker import new_queue_reader
+
+#: Ours: somebody sits before the terminal. Once begun, a run waits for brokers as long as brokerTimeout says.
+PATIENCE_MS: Final = 3_000
+
+
+def waiting(options: Mapping[str, str], positions: Positions | None) -> list[Range]:
+    """What each queue holds from `positions` on, or from where a new query begins; empty ranges too.
+
+    Raises RemoteError when servers do not answer and ConfigError or RouteNotFound for a topic nobody has.
+    """
+    parsed = SourceOptions.parse(options)
+    parsed.check_stream()
+    hasty = replace(parsed, connection=replace(parsed.connection, patience_ms=PATIENCE_MS))
+    with closing(new_queue_reader(hasty.connection)) as reader:
+        queues = hasty.subscription.queues(reader)
+        if not queues:
+            raise ConfigError(f"{hasty.subscription}: there is no such topic")
+        starts = dict(positions) if positions is not None else dict(Planner(hasty, reader).initial())
+        ends = reader.max_offsets(queues)
+        new = [queue for queue in queues if queue not in starts]
+        starts |= reader.min_offsets(new) if new else {}
+    return [Range(queue, min(starts[queue], ends[queue]), ends[queue]) for queue in queues]

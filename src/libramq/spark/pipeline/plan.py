@@ -1,0 +1,52 @@
+"""The plan: what a pipeline would read and write, as values to be printed, and its progress while it runs."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from libramq.spark.positions import Range
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePlan:
+    """One table. columns: names and types as Spark writes them."""
+
+    name: str
+    path: str
+    format: str
+    columns: Mapping[str, str]
+    partitioned_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a run would do. reads: what is there now and not yet in the tables."""
+
+    pipeline: str
+    reads: Sequence[Range]
+    tables: Sequence[TablePlan]
+    remarks: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def message_count(self) -> int:
+        """How many messages wait to be read."""
+        return sum(part.row_count for part in self.reads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a run is. total: None where it has no end."""
+
+    done: int
+    total: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a run did: a sentence, and the files a person may want to open."""
+
+    sentence: str
+    files: Sequence[str] = ()
+
+
+Tell = Callable[[Progress], None]

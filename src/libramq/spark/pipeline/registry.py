@@ -1,0 +1,50 @@
+"""Every pipeline by its name."""
+
+import difflib
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Protocol
+
+from libramq.errors import ConfigError
+from libramq.spark.pipeline.config import read_config
+from libramq.spark.pipeline.plan import Outcome, Plan, Tell
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Module, class and configuration; loaded when asked for.
+PIPELINES: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
+    {
+        "ingest": ("ingest", "Ingest", "IngestConfig"),
+    }
+)
+
+
+class Pipeline(Protocol):
+    """What can be planned and run."""
+
+    name: str
+
+    def plan(self) -> Plan: ...
+    def run(self, spark: "SparkSession", tell: Tell) -> Outcome: ...
+
+
+def pipeline(name: str, config_file: Path | None, *, namesrv: str | None = None) -> Pipeline:
+    """A pipeline with its configuration; ConfigError names what is wrong and what is allowed."""
+    if name not in PIPELINES:
+        near = difflib.get_close_matches(name, PIPELINES, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(PIPELINES)}"
+        raise ConfigError(f"no pipeline {name}; {hint}")
+    module_name, class_name, config_name = PIPELINES[name]
+    try:
+        module = import_module(f"libramq.spark.pipeline.{module_name}")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("libramq"):
+            raise
+        raise ConfigError(f"pipelines need {error.name}: pip install 'libramq[spark,java]'") from None
+    made: Pipeline = getattr(module, class_name)(
+        read_config(getattr(module, config_name), config_file, namesrv=namesrv)
+    )
+    return made
