@@ -71,7 +71,7 @@ class RequestCode(IntEnum):
     PEER_MEMBERS = 31011
     PEER_LIST = 31012
     PEER_GATHER = 31013
-    PEER_OBSERVED = 31014
+    PEER_STARTED = 31014
 
 
 class ResponseCode(IntEnum):

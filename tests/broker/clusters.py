@@ -8,11 +8,14 @@ from typing import Self
 
 from libramq.broker.config import BrokerConfig
 from libramq.broker.shell import BrokerServer
+from libramq.cli.group_history import BrokerEvent
 from libramq.client import ConsumeFrom, Producer, PushConsumer
 from libramq.clock import SystemClock
 from libramq.filesystem import LocalFileSystem
 from libramq.groups.coordinator_location import coordinator_of
-from libramq.message import Message
+from libramq.groups.rebalance_event import decode_event
+from libramq.message import Message, decode_records
+from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.message.queue import MessageQueue
 from libramq.nameserver import NameServer
 from libramq.remoting.body.topic_config import TopicConfig
@@ -171,6 +174,16 @@ class Cluster:
         }
         assert len(found) <= 1, f"{group} lives at {sorted(found)}"
         return next(iter(found.items()), (None, None))
+
+    def events(self) -> list[BrokerEvent]:
+        """What all brokers have recorded of rebalances."""
+        return [
+            BrokerEvent(name, decode_event(message.body))
+            for name, server in self.servers.items()
+            for message in decode_records(
+                b"".join(server.broker.store.read(REBALANCE_EVENTS_TOPIC, 0, 0, 1_000).data)
+            )
+        ]
 
     # Clients.
 

@@ -1,10 +1,12 @@
 """Coordinated groups over several brokers: real brokers, a name server and real consumers in one loop."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
 
+from libramq.cli.group_history import rebalances
 from libramq.clock import SystemClock
 from libramq.errors import LibraError, NotCoordinator
 from libramq.remoting.body.coordination import GroupPollBody
@@ -52,6 +54,27 @@ async def test_members_share_the_queues_of_all_brokers(cluster):
     await cluster.all_handled()
     assert cluster.repeated == {}
     assert cluster.group(group)[0] == B
+
+
+async def test_what_becomes_of_its_queues_every_broker_records(cluster):
+    """Put together: one rebalance, its cause once, all moves, and no more than had to be."""
+    group = group_at(B, cluster.names)
+    one = await cluster.join(group, "one")
+    await cluster.even(one)
+
+    def settled(count: int) -> bool:
+        ends = Counter(name for name, event in cluster.events() if event.kind == "settled")
+        return all(ends[name] >= count for name in cluster.names)
+
+    await until(lambda: settled(1))
+    two = await cluster.join(group, "two")
+    await cluster.even(one, two)
+    await until(lambda: settled(2))
+    last = rebalances(cluster.events(), now_ms=SystemClock().wall_ms())[-1]
+    assert last.brokers == (A, B, C)
+    assert [cause.reason for cause in last.causes] == ["member_joined"]
+    assert (last.moved, last.minimum, last.unowned) == (8, 8, 0)
+    assert sorted(last.loads.values()) == [8, 8]
 
 
 async def test_every_broker_says_where_a_group_lives(cluster):

@@ -212,12 +212,13 @@ def test_a_topic_is_asked_for_when_somebody_cares(node):
 # Who is believed
 
 
-@pytest.mark.parametrize("code", [R.PEER_GRANT, R.PEER_GATHER, R.PEER_MEMBERS, R.PEER_LIST])
+@pytest.mark.parametrize("code", [R.PEER_GRANT, R.PEER_GATHER, R.PEER_MEMBERS, R.PEER_LIST, R.PEER_STARTED])
 def test_strangers_are_refused(node, code):
     body = {
         R.PEER_GRANT: bodies.PeerGrantBody(group=HERE, epoch=9),
         R.PEER_GATHER: bodies.PeerGatherBody(group=HERE),
         R.PEER_MEMBERS: bodies.PeerMembersBody(broker_name=B, masters=[A, B]),
+        R.PEER_STARTED: bodies.PeerStartedBody(group=HERE, epoch=1, reason="member_joined"),
         R.PEER_LIST: bodies.PeerListBody(broker_name=B, group=HERE, version=1, client_ids=["x"]),
     }[code]
     node.meet(B)

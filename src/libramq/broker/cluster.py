@@ -121,6 +121,11 @@ class Cluster:
             self._ask(Question(link.address, call, answered, ANSWER_MS_MAX))
         self._conclude(gathering)
 
+    def started(self, body: bodies.PeerStartedBody) -> None:
+        """Tell all others that a rebalance of a group has begun."""
+        for name in self._links:
+            self._say(name, peer_calls.tell_started(body), lambda _: None)
+
     def stock_changed(self, group: str, client_ids: Sequence[str]) -> None:
         """Other clients here allocate for themselves; `members_changed` tells other brokers."""
         if self.view.is_alone:

@@ -19,7 +19,7 @@ from libramq.groups.shared_lists import SharedLists
 from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.coordination import MODE_CLIENT, PeerListBody
+from libramq.remoting.body.coordination import MODE_CLIENT, PeerListBody, PeerStartedBody
 from libramq.remoting.body.heartbeat import BROADCASTING, ConsumerData
 from libramq.remoting.command import Command
 from libramq.rpc.outcome import Notify
@@ -183,15 +183,24 @@ class ConsumerClients:
         members: Iterable[str],
         *,
         epoch: int | None = None,
+        is_part: bool = False,
         now_ms: int,
     ) -> None:
         """A rebalance of a group began; epoch: under that one, where a coordinator began it."""
         rebalance = self._rebalance(group_name)
-        self._record(rebalance.changed(reason, who, members, epoch=epoch, now_ms=now_ms))
+        event = rebalance.changed(reason, who, members, epoch=epoch, is_part=is_part, now_ms=now_ms)
+        self._record(event)
 
-    def reported(self, group_name: str, duplicates: int) -> None:
-        """Members told their coordinator how many messages came again."""
-        self._rebalance(group_name).reported(duplicates)
+    def started_elsewhere(self, body: PeerStartedBody, *, now_ms: int) -> None:
+        """A coordinator elsewhere began a rebalance; without queues of the group we have nothing to see."""
+        group = self._groups.get(body.group)
+        if group is not None and self._queues_of(group):
+            reason, who, members = Reason(body.reason), body.who, body.members
+            self.started(body.group, reason, who, members, epoch=body.epoch, is_part=True, now_ms=now_ms)
+
+    def reported(self, group_name: str, duplicates: int, *, minimum: int | None) -> None:
+        """A coordinator knows how many messages came again, and how many queues had to move everywhere."""
+        self._rebalance(group_name).reported(duplicates, minimum)
 
     def fetched(self, peer: Peer, group_name: str) -> None:
         """A member looks at the list of its group."""

@@ -63,6 +63,10 @@ class Peers(Protocol):
         """Ask all other fences; `gathered` with what they know, and what ours does."""
         ...
 
+    def started(self, body: bodies.PeerStartedBody) -> None:
+        """Tell all others that a rebalance of a group has begun."""
+        ...
+
     def stock_changed(self, group: str, client_ids: Sequence[str]) -> None:
         """Clients of our own connections allocate for themselves; `stock_members` with those of all edges."""
         ...
@@ -274,18 +278,33 @@ class Coordination:
                 else:
                     self.gathered(effect.group, [own])
             case fx.Started():
-                self._consumers.started(
-                    effect.group,
-                    effect.reason,
-                    _named(effect.who),
-                    effect.members,
-                    epoch=effect.epoch,
-                    now_ms=self._clock.wall_ms(),
-                )
+                self._started(effect)
             case fx.Settled():
-                self._consumers.reported(effect.group, effect.duplicates)
+                minimum = effect.minimum if self._is_elsewhere_too(effect.group) else None
+                self._consumers.reported(effect.group, effect.duplicates, minimum=minimum)
             case fx.ModeChanged():
                 self._change_mode(effect)
+
+    def _started(self, effect: fx.Started) -> None:
+        who = _named(effect.who)
+        self._consumers.started(
+            effect.group,
+            effect.reason,
+            who,
+            effect.members,
+            epoch=effect.epoch,
+            now_ms=self._clock.wall_ms(),
+        )
+        if self.peers is not None:
+            self.peers.started(
+                bodies.PeerStartedBody(
+                    group=effect.group,
+                    epoch=effect.epoch,
+                    reason=effect.reason,
+                    who=who,
+                    members=list(effect.members),
+                )
+            )
 
     def _grant(self, broker_name: str, body: bodies.PeerGrantBody) -> None:
         if broker_name == self._broker_name:
@@ -310,6 +329,10 @@ class Coordination:
     def _members_of(self, group: str) -> tuple[int, list[str] | None]:
         view = self._coordinator.group(group)
         return (view.epoch, [member.member for member in view.members]) if view is not None else (0, None)
+
+    def _is_elsewhere_too(self, group: str) -> bool:
+        view = self._coordinator.group(group)
+        return view is not None and any(queue.broker_name != self._broker_name for queue in view.owners)
 
     def _must_gather(self, group: str) -> bool:
         return self.peers is not None or self._fences.epoch(group) > 0

@@ -171,6 +171,7 @@ class Services:
             R.PEER_MEMBERS: peers.members,
             R.PEER_LIST: peers.list,
             R.PEER_GATHER: peers.gather,
+            R.PEER_STARTED: peers.started,
         }
 
     def batch_processors(self) -> Mapping[int, BatchProcessor]:

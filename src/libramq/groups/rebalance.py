@@ -52,7 +52,7 @@ class Unsettled:
     """A rebalance under way.
 
     first_reads_ms: when each member first read a queue that was not its own. returned_ms: when the owner
-    before read it again, once another had begun.
+    before read it again, once another had begun. minimum: as a coordinator knows it over all brokers.
     """
 
     started_at_ms: int
@@ -63,6 +63,15 @@ class Unsettled:
     returned_ms: dict[MessageQueue, int] = field(default_factory=dict)
     catch_up: CatchUp = field(default_factory=CatchUp)
     duplicates: int = 0
+    is_coordinated: bool = False
+    is_part: bool = False
+    minimum: int | None = None
+
+    def least(self, before: Mapping[MessageQueue, str], loads: Mapping[str, int]) -> int | None:
+        """How many queues had to move: who sees but a part of it does not know."""
+        if self.is_part:
+            return None
+        return self.minimum if self.minimum is not None else minimum_moves(before, loads)
 
 
 class GroupRebalance:
@@ -94,11 +103,13 @@ class GroupRebalance:
         members: Iterable[str],
         *,
         epoch: int | None = None,
+        is_part: bool = False,
         now_ms: int,
     ) -> RebalanceEvent:
         """The group changed: a rebalance begins, or the one under way goes on with new members.
 
-        epoch: the group's, where it has a coordinator; else changes are counted.
+        epoch: the group's, where it has a coordinator; else changes are counted. is_part: that is at another
+        broker, which tells of the whole.
         """
         self._members = sorted(set(members))
         self._taken_at_ms.clear()
@@ -107,6 +118,8 @@ class GroupRebalance:
             owners = {queue: owner.client_id for queue, owner in self._owners.items()}
             self._unsettled = Unsettled(now_ms, now_ms, owners)
         self._unsettled.changed_at_ms = now_ms
+        self._unsettled.is_coordinated = epoch is not None
+        self._unsettled.is_part = is_part
         return self._event(
             now_ms,
             kind="started",
@@ -116,10 +129,12 @@ class GroupRebalance:
             member_count=len(self._members),
         )
 
-    def reported(self, duplicates: int) -> None:
-        """Members saw so many messages again while queues moved."""
+    def reported(self, duplicates: int, minimum: int | None = None) -> None:
+        """Members saw so many messages again while queues moved, and so many had to, over all brokers."""
         if self._unsettled is not None:
             self._unsettled.duplicates += duplicates
+            if minimum is not None:
+                self._unsettled.minimum = (self._unsettled.minimum or 0) + minimum
 
     def pulled(self, queue: MessageQueue, client_id: str, offset: int, *, now_ms: int) -> None:
         """A member asks for a queue's messages from `offset` on."""
@@ -159,7 +174,9 @@ class GroupRebalance:
         loads = Counter(dict.fromkeys(self._members, 0))
         loads.update(owner for owner in owners.values() if owner in loads)
         unowned = len(wanted) - loads.total()
-        idle_needlessly = len(wanted) >= len(self._members) and 0 in loads.values()
+        idle_needlessly = (
+            not unsettled.is_coordinated and len(wanted) >= len(self._members) and 0 in loads.values()
+        )
         waited_ms = now_ms - unsettled.started_at_ms
         if self._members and (
             (unowned and waited_ms < SETTLE_MS_MAX) or (idle_needlessly and waited_ms < IDLE_MS_MAX)
@@ -209,7 +226,7 @@ class GroupRebalance:
             members=bounded_members(self._members),
             member_count=len(self._members),
             moved=len(moves),
-            minimum=minimum_moves(before, loads),
+            minimum=unsettled.least(before, loads),
             time_to_stable_ms=max(0, last_move_ms - unsettled.started_at_ms),
             worst_pause_ms=max((move.pause_ms for move in moves), default=0),
             redelivered_upper_bound=sum(move.redelivered for move in unsettled.moves.values()),

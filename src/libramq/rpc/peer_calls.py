@@ -37,3 +37,8 @@ def gather_group(group: str) -> Call[bodies.PeerGathered]:
         lambda reply: decode_body(reply.body, bodies.PeerGathered),
         body=encode_body(bodies.PeerGatherBody(group=group)),
     )
+
+
+def tell_started(body: bodies.PeerStartedBody) -> Call[None]:
+    """Tell a broker that a rebalance of a group has begun."""
+    return Call(RequestCode.PEER_STARTED, nothing, body=encode_body(body))

@@ -1,4 +1,4 @@
-"""PEER_GRANT, PEER_MEMBERS, PEER_LIST, PEER_GATHER: what brokers of a cluster ask each other.
+"""PEER_GRANT, PEER_MEMBERS, PEER_LIST, PEER_GATHER, PEER_STARTED: what brokers of a cluster ask each other.
 
 Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 """
@@ -10,7 +10,7 @@ from libramq.offsets import Fences
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.rpc.endpoint import Request
-from libramq.rpc.outcome import Outcome, Reply
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 
 
 class PeerRequests:
@@ -29,6 +29,13 @@ class PeerRequests:
         self._cluster.require_peer(request.peer.address)
         body = decode_body(request.command.body, bodies.PeerGrantBody)
         return Reply(ext={"lbEpoch": str(self._fences.grant(body))})
+
+    def started(self, request: Request) -> Outcome:
+        """A coordinator says that a rebalance has begun: we record what becomes of our queues."""
+        self._cluster.require_peer(request.peer.address)
+        body = decode_body(request.command.body, bodies.PeerStartedBody)
+        self._consumers.started_elsewhere(body, now_ms=request.wall_ms)
+        return SUCCESS
 
     def gather(self, request: Request) -> Outcome:
         """A new coordinator asks what our fence knows of a group."""

@@ -144,19 +144,14 @@ class PeerGathered(Body, frozen=True, kw_only=True):
     members_epoch: int = 0
 
 
-class PeerObservation(Body, frozen=True, kw_only=True):
-    """A change of a queue's reader, as its broker saw it. Times are wall-clock milliseconds."""
+class PeerStartedBody(Body, frozen=True, kw_only=True):
+    """PEER_STARTED: a coordinator tells the brokers of a group's queues that a rebalance has begun.
 
-    topic: str
-    queue_id: int
-    client_id: str
-    at_ms: int
-    offset: int
-
-
-class PeerObservedBody(Body, frozen=True, kw_only=True):
-    """PEER_OBSERVED: an edge tells the coordinator who began to read which of its queues."""
+    Each of them records what becomes of its own queues, as it does for groups without a coordinator.
+    """
 
     group: str
-    broker_name: str
-    observations: list[PeerObservation] = []
+    epoch: int
+    reason: str
+    who: str | None = None
+    members: list[str] = []
