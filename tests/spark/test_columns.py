@@ -189,5 +189,5 @@ def test_bodies_that_look_like_records_are_none():
 @pytest.mark.parametrize("cut", [1, 3, 50])
 def test_bytes_that_end_inside_a_record_are_refused(cut: int):
     data = plain_record(b"") * 3
-    with pytest.raises(RemoteProtocolError, match="ends inside a record|bytes at"):
+    with pytest.raises(RemoteProtocolError, match=r"ends inside a record|bytes at"):
         record_starts(data[:-cut])
