@@ -56,7 +56,7 @@ class DeltaTable:
         if table is None:
             return None
         days = [("date", ">=", first.isoformat()), ("date", "<=", last.isoformat())]
-        files = table.file_uris(partition_filters=days)
+        files = table.file_uris(file_pruning_predicate=days)
         return spark.read.parquet(*files) if files else None
 
     def compact(self) -> int:

@@ -1,0 +1,123 @@
+"""The pipeline command: a plan, or a run with its progress."""
+
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from libramq.cli import options
+
+if TYPE_CHECKING:
+    from libramq.spark.pipeline.plan import Plan, Progress, Tell
+
+app = typer.Typer(help="Run pipelines on Spark: topics into tables, reports of groups.", no_args_is_help=True)
+
+#: The queues that a plan shows line by line.
+QUEUES_SHOWN_MAX: Final = 40
+
+
+@app.callback()
+def pipeline() -> None:
+    """Run pipelines on Spark: topics into tables, reports of groups."""
+
+
+@app.command()
+def run(
+    name: Annotated[str, typer.Argument(help="ingest, rebalance_report or lag_report.")],
+    config: Annotated[
+        Path | None, typer.Option("--config", help="A TOML file; docs/pipelines.md has the keys.")
+    ] = None,
+    namesrv: options.Namesrv = None,
+    master: Annotated[str, typer.Option(help="Spark's master: local[*] or spark://HOST:PORT.")] = "local[*]",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be read and written, and touch nothing.")
+    ] = False,
+    log_level: options.Log = options.LogLevel.ERROR,
+) -> None:
+    """Run a pipeline. Killed and run again it goes on where it was."""
+    from libramq.cli import logs
+    from libramq.spark.pipeline.registry import pipeline
+
+    logs.set_up(log_level)
+    chosen = pipeline(name, config, namesrv=namesrv)
+    plan = chosen.plan()  # What is wrong is said before a Java machine starts.
+    if dry_run:
+        _show(plan)
+        return
+    from libramq.spark import session
+
+    spark = session(f"libra pipeline {name}", master=master)
+    if log_level == options.LogLevel.ERROR:  # A failure is told in one line, at the end.
+        spark.sparkContext.setLogLevel("OFF")
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    try:
+        with _Teller(name) as tell:
+            outcome = chosen.run(spark, tell)
+    finally:
+        spark.stop()
+    print(outcome.sentence)
+    for file in outcome.files:
+        print(file)
+
+
+class _Teller:
+    """Shows progress on standard error: a bar on a terminal, else a line a step."""
+
+    def __init__(self, name: str) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        from libramq.cli import output
+
+        self._name = name
+        self._is_terminal = sys.stderr.isatty()
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=output.console(stderr=True),
+            disable=not self._is_terminal,
+        )
+        self._bar = self._bars.add_task(name, total=None)
+
+    def __enter__(self) -> "Tell":
+        self._bars.start()
+        return self._tell
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def _tell(self, progress: "Progress") -> None:
+        if self._is_terminal:
+            self._bars.update(
+                self._bar,
+                completed=progress.done,
+                total=progress.total,
+                description=f"{self._name}: {progress.text}",
+            )
+            return
+        of = "" if progress.total is None else f" of {progress.total}"
+        print(f"{self._name}: {progress.text}: {progress.done}{of}", file=sys.stderr, flush=True)
+
+
+def _show(plan: "Plan") -> None:
+    from libramq.cli import output
+    from libramq.spark.queue_json import queue_key
+
+    shown = plan.reads[:QUEUES_SHOWN_MAX]
+    output.print_table(
+        ("queue", "from", "to", "messages"),
+        [(queue_key(part.queue), part.start, part.end, part.row_count) for part in shown],
+    )
+    if len(shown) < len(plan.reads):
+        print(f"and {len(plan.reads) - len(shown)} more queues")
+    print(f"{plan.message_count:,} messages of {len(plan.reads)} queues would be read into\n")
+    for table in plan.tables:
+        parts = f", partitioned by {', '.join(table.partitioned_by)}" if table.partitioned_by else ""
+        print(f"{table.name}: {table.path} ({table.format}{parts})")
+        output.print_table(("column", "type"), list(table.columns.items()))
+    for remark in plan.remarks:
+        print(remark)
+    print("nothing was touched")

@@ -1,0 +1,52 @@
+"""`libra pipeline run`: what is wrong is one line and exit code 2; a dry run prints its plan."""
+
+from pathlib import Path
+
+import pytest
+
+from libramq.message import Message
+from libramq.sync import Producer
+
+from ...cli.commands import libra, one_line
+from ...interop.libra import LibraUp
+
+NOBODY = "127.0.0.1:1"
+
+
+def file(directory: Path, text: str) -> str:
+    path = directory / "pipeline.toml"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("ingst", "", "no pipeline ingst; did you mean ingest?"),
+        ("nothing", "", "no pipeline nothing; there are: ingest"),
+        ("ingest", "tabel = 't'", "no key tabel; did you mean table?"),
+        ("ingest", "topics = ['A']\ntable = 't'", f"no name server answered: cannot connect to {NOBODY}"),
+        ("ingest", "topics = ['A b']\ntable = 't'", "subscribe='A b'"),
+    ],
+)
+def test_what_is_wrong(tmp_path: Path, name: str, text: str, said: str):
+    given = file(tmp_path, text)
+    assert said in one_line(libra("pipeline", "run", name, "--config", given, "-n", NOBODY, cwd=tmp_path))
+
+
+def test_a_topic_nobody_has(up: LibraUp, tmp_path: Path):
+    given = file(tmp_path, "topics = ['Nowhere']\ntable = 't'")
+    done = libra("pipeline", "run", "ingest", "--config", given, "-n", up.namesrv, cwd=tmp_path)
+    assert f"name server {up.namesrv} knows no topic Nowhere; create it" in one_line(done)
+
+
+def test_a_dry_run(up: LibraUp, topic: str, tmp_path: Path):
+    with Producer(group="p", namesrv=up.namesrv) as producer:
+        producer.send(Message(topic, b"one"))
+    given = file(tmp_path, f"topics = ['{topic}']\ntable = 't'")
+    done = libra("pipeline", "run", "ingest", "--config", given, "-n", up.namesrv, "--dry-run", cwd=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    assert "1 messages of 4 queues would be read into" in done.out
+    assert f"t: {tmp_path / 't'} (parquet, partitioned by batch, date)" in done.out
+    assert "nothing was touched" in done.out
+    assert [path.name for path in tmp_path.iterdir()] == ["pipeline.toml"]

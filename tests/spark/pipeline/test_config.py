@@ -1,0 +1,67 @@
+"""The files of pipelines: every wrong key is one sentence."""
+
+from pathlib import Path
+
+import pytest
+
+from libramq.errors import ConfigError
+from libramq.spark.pipeline.config import duration_ms, read_config
+from libramq.spark.pipeline.ingest import Ingest, IngestConfig
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "ingest.toml"
+
+
+def test_what_is_given_on_the_command_line_goes_first(file: Path):
+    file.write_text('topics = ["A"]\ntable = "t"\nnamesrv = "a:1"\n')
+    assert read_config(IngestConfig, file, namesrv="b:2").namesrv == "b:2"
+    assert read_config(IngestConfig, file, namesrv=None).namesrv == "a:1"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tpics = []", "no key tpics; did you mean topics?"),
+        ("zzz = 1", "no key zzz; there are: topics, table, namesrv"),
+        ("topics = ['A']", "needs table: give a TOML file"),
+        ("topics = 'A'\ntable = 't'", "topics: Expected `array`, got `str`"),
+        ("topics = ['A']\ntable = 't'\nformat = 'orc'", "format: Invalid enum value 'orc'"),
+        ("topics = ", "is no TOML"),
+    ],
+)
+def test_what_is_wrong_in_a_file(file: Path, text: str, said: str):
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_config(IngestConfig, file)
+    assert said in str(caught.value)
+    assert str(file) in str(caught.value)
+
+
+def test_a_file_that_is_not_there(file: Path):
+    with pytest.raises(ConfigError, match=r"cannot read .*: No such file"):
+        read_config(IngestConfig, file)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"every": "soon"}, "every='soon': give a duration like 500ms"),
+        ({"dedup_within": "1"}, None),
+        ({"batch_messages": 0}, "batch_messages=0: give a whole number from 1 on"),
+        ({"compact": True}, "compact is for Delta tables"),
+        ({"table": "s3://bucket/t"}, "give a directory"),
+    ],
+)
+def test_values_that_make_no_sense(keys: dict[str, object], said: str | None):
+    given = {"topics": ["A"], "table": "t", **keys}
+    if said is None:
+        Ingest(IngestConfig(**given))  # type: ignore[arg-type]
+        return
+    with pytest.raises(ConfigError, match=said):
+        Ingest(IngestConfig(**given))  # type: ignore[arg-type]
+
+
+def test_durations_are_sparks():
+    assert duration_ms("every", "15m") == 900_000

@@ -1,0 +1,135 @@
+"""Topics into tables, and what readers who know nothing of Spark see."""
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+import pyarrow.dataset as ds
+import pytest
+
+from libramq.errors import ConfigError, RouteNotFound
+from libramq.message import Message
+from libramq.spark.pipeline.failure import PipelineFailed
+from libramq.spark.pipeline.ingest import Ingest, IngestConfig
+from libramq.spark.pipeline.plan import Progress
+from libramq.sync import Admin, Producer
+
+from ...interop.libra import LibraUp
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+
+FORMATS = ("parquet", "delta")
+
+
+def send(up: LibraUp, topic: str, keys: list[str]) -> None:
+    with Producer(group="p", namesrv=up.namesrv) as producer:
+        for number, key in enumerate(keys):
+            producer.send_nowait(Message(topic, f"{key} {number}".encode(), keys=key))
+        producer.flush()
+
+
+def config(up: LibraUp, topic: str, directory: Path, **keys: Any) -> IngestConfig:
+    given = {"topics": [topic], "table": str(directory / "t"), "namesrv": up.namesrv, **keys}
+    return IngestConfig(**given)
+
+
+def table(directory: Path, kind: str) -> "pa.Table":
+    if kind == "delta":
+        return deltalake.DeltaTable(str(directory / "t")).to_pyarrow_table()
+    return ds.dataset(directory / "t", format="parquet", partitioning="hive").to_table()
+
+
+def ignore(_: Progress) -> None:
+    """Nobody looks."""
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_message_once_over_runs_and_batches_written_again(
+    spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path, kind: str
+):
+    send(up, topic, [f"a{number}" for number in range(200)])
+    given = config(up, topic, tmp_path, format=kind, batch_messages=120, body="string", properties=True)
+    told: list[Progress] = []
+    assert Ingest(given).run(spark, told.append).sentence.startswith("200 messages of")
+    assert told[-1].done == told[-1].total == 200
+    send(up, topic, ["b"] * 50)
+    assert Ingest(given).plan().message_count == 50
+    # Killed after its rows were in the table: Spark does not know of the last batch, and does it again.
+    Ingest(given).run(spark, ignore)
+    commits = tmp_path / "t.checkpoint" / "commits"
+    newest = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
+    for name in (str(newest), f".{newest}.crc"):
+        (commits / name).unlink(missing_ok=True)
+    Ingest(given).run(spark, ignore)
+    found = table(tmp_path, kind)
+    rows = found.to_pylist()
+    assert len({(row["broker"], row["topic"], row["queueId"], row["offset"]) for row in rows}) == 250
+    assert len(rows) == 250
+    assert Counter(row["body"].partition(" ")[0] for row in rows)["b"] == 50
+    assert {str(row["date"]) for row in rows} == {row["timestamp"].date().isoformat() for row in rows}
+    assert dict(rows[0]["properties"])["KEYS"] == rows[0]["key"]
+    assert set(found.column_names) - {"batch"} == set(Ingest(given).plan().tables[0].columns)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_duplicates_are_left_out_within_and_between_batches(
+    spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path, kind: str
+):
+    given = config(up, topic, tmp_path, format=kind, dedup="key")
+    send(up, topic, ["a", "b", "a", "c"])
+    Ingest(given).run(spark, ignore)
+    send(up, topic, ["c", "a"])  # A batch of duplicates only.
+    Ingest(given).run(spark, ignore)
+    send(up, topic, ["d", "b", "d"])
+    Ingest(given).run(spark, ignore)
+    assert sorted(table(tmp_path, kind)["key"].to_pylist()) == ["a", "b", "c", "d"]
+
+
+def test_small_files_are_written_together(spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path):
+    send(up, topic, [str(number) for number in range(60)])
+    given = config(up, topic, tmp_path, format="delta", batch_messages=20, compact=True)
+    assert "small files were written together" in Ingest(given).run(spark, ignore).sentence
+    assert len(deltalake.DeltaTable(str(tmp_path / "t")).file_uris()) == 1
+    assert len(table(tmp_path, "delta")) == 60
+
+
+def test_a_plan_touches_nothing(up: LibraUp, topic: str, tmp_path: Path):
+    send(up, topic, ["a"] * 10)
+    plan = Ingest(config(up, topic, tmp_path)).plan()
+    assert plan.message_count == 10
+    assert len(plan.reads) == 4
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_wrong_is_said_before_spark_is_asked(up: LibraUp, topic: str, tmp_path: Path):
+    with pytest.raises(RouteNotFound, match="knows no topic nowhere"):
+        Ingest(config(up, "nowhere", tmp_path)).plan()
+    with pytest.raises(ConfigError, match="failOnDataLoss='maybe': give true or false"):
+        Ingest(config(up, topic, tmp_path, source={"failOnDataLoss": "maybe"})).plan()
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "a.parquet").touch()
+    with pytest.raises(ConfigError, match="was not written with the checkpoint"):
+        Ingest(config(up, topic, tmp_path)).plan()
+
+
+def test_a_run_that_fails_says_why_in_one_line(
+    spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path
+):
+    send(up, topic, ["a"] * 10)
+    given = config(up, topic, tmp_path)
+    Ingest(given).run(spark, ignore)
+    with Admin(namesrv=up.namesrv) as admin:
+        admin.delete_topic(topic)
+        admin.create_topic(topic, queues=4)
+    send(up, topic, ["b"] * 5)
+    with pytest.raises(PipelineFailed) as caught:
+        Ingest(given).run(spark, ignore)
+    said = str(caught.value)
+    assert said.startswith(f"ingest ended early: queue {topic}:broker-a:")
+    assert said.endswith("failOnDataLoss=false goes on without; run it again and it goes on")
+    assert "\n" not in said

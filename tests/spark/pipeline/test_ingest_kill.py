@@ -1,0 +1,104 @@
+"""`libra pipeline run ingest`, killed at random moments, has every message exactly once in its table.
+
+One round, with both formats at once, as each starts a Java machine; LIBRA_KILL_ROUNDS=30 takes some minutes.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import pytest
+
+from libramq.message import Message
+from libramq.spark.pipeline.ingest import Ingest, IngestConfig
+from libramq.sync import Producer
+
+from ...cli.commands import COMMAND, environment
+from ...interop.libra import LibraUp
+from .test_ingest import FORMATS, config, ignore, table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROUNDS = int(os.environ.get("LIBRA_KILL_ROUNDS", "1"))
+MESSAGES_A_ROUND = 1_000
+BATCH_MESSAGES = 200
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(ROUNDS * 120 + 180)]
+
+
+def start(file: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [*COMMAND, "pipeline", "run", "ingest", "--config", str(file), "--master", "local[1]"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(None) | {"JAVA_TOOL_OPTIONS": QUICK},
+        start_new_session=True,  # The driver and its Java machine end together.
+    )
+
+
+def written(given: IngestConfig, directory: Path) -> Path:
+    """The configuration as a file."""
+    keys = {"topics": given.topics, **{name: getattr(given, name) for name in ("table", "namesrv", "format")}}
+    file = directory / f"{given.format}.toml"
+    # A line of TOML is a name and, for texts, lists and numbers, JSON.
+    lines = [f"{name} = {json.dumps(value)}" for name, value in keys.items()]
+    file.write_text("\n".join([*lines, f"batch_messages = {given.batch_messages}"]))
+    return file
+
+
+def kill(process: "subprocess.Popen[str]") -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(timeout=30)
+    assert process.stderr is not None
+    process.stderr.close()
+
+
+def wait_batches(said: IO[str], count: int) -> None:
+    """Until so many batches were told of; the run may be over before."""
+    for line in said:
+        count -= line.startswith("ingest: batch ")
+        if count <= 0:
+            return
+
+
+def test_every_message_once(spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path):
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    randomness = random.Random(seed)
+    moment = threading.Event()  # Never set: a wait for it is a random moment.
+    given = {
+        kind: config(up, topic, tmp_path / kind, format=kind, batch_messages=BATCH_MESSAGES)
+        for kind in FORMATS
+    }
+    sent = 0
+    for _ in range(ROUNDS):
+        with Producer(group="p", namesrv=up.namesrv) as producer:
+            for number in range(sent, sent + MESSAGES_A_ROUND):
+                producer.send_nowait(Message(topic, b"%d" % number))
+            producer.flush()
+        sent += MESSAGES_A_ROUND
+        processes = [start(written(given[kind], tmp_path)) for kind in FORMATS]
+        try:
+            for process in processes:
+                assert process.stderr is not None
+                wait_batches(process.stderr, randomness.randrange(1, 4))
+                moment.wait(randomness.random())
+                kill(process)
+        finally:
+            for process in processes:
+                if process.returncode is None:
+                    kill(process)
+    for kind in FORMATS:
+        Ingest(given[kind]).run(spark, ignore)
+        rows = table(tmp_path / kind, kind).select(["broker", "queueId", "offset", "msgId"]).to_pylist()
+        assert len(rows) == sent
+        assert len({(row["broker"], row["queueId"], row["offset"]) for row in rows}) == sent
+        assert len({row["msgId"] for row in rows}) == sent
