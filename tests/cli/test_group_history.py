@@ -1,8 +1,9 @@
 """From events of several brokers to rebalances, and to lines."""
 
-from libramq.cli.group_history import BrokerEvent, Cause, State, as_json, duration, rebalances, timeline
+from libramq.cli.group_history import as_json, duration, timeline
 from libramq.groups.rebalance import SETTLE_MS_MAX
 from libramq.groups.rebalance_event import QueueMove, RebalanceEvent
+from libramq.groups.rebalance_history import BrokerEvent, Cause, State, rebalances
 
 
 def told(broker, at_ms, kind, *, group="G", epoch=1, **fields):

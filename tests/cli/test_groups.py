@@ -4,10 +4,10 @@ import asyncio
 import json
 
 from libramq import Message, Producer, PushConsumer
-from libramq.cli.group_history import State
 from libramq.cli.group_watch import group_rebalances
 from libramq.client import Admin, ConsumeFrom
 from libramq.errors import ConfigError
+from libramq.groups.rebalance_history import State
 from libramq.nameserver import NameServer
 from tests.cli.commands import libra, one_line
 from tests.interop.ports import free_port

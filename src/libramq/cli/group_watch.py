@@ -8,21 +8,13 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from libramq.cli.group_history import (
-    BrokerEvent,
-    Rebalance,
-    State,
-    as_json,
-    causes,
-    duration,
-    moved,
-    rebalances,
-)
+from libramq.cli.group_history import as_json, causes, duration, moved
 from libramq.client.admin import Admin
 from libramq.client.queue_reader import QueueReader
 from libramq.clock import Clock, SystemClock
 from libramq.errors import BrokerError, ConfigError, LibraError, RouteNotFound
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
+from libramq.groups.rebalance_history import BrokerEvent, Rebalance, State, rebalances
 from libramq.message.names import REBALANCE_EVENTS_TOPIC, RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records

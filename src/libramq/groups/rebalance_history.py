@@ -1,0 +1,175 @@
+"""The rebalance history: rebalance events of all brokers put together to rebalances.
+
+Each broker records what it sees of a group by itself; what overlaps in time is one rebalance.
+
+    broker-a  started ─ started ──── moved ─ settled
+    broker-b      started ────── settled               ──►  one rebalance: two causes, sums, the worst pause
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from libramq.groups.rebalance import SETTLE_MS_MAX
+from libramq.groups.rebalance_event import QueueMove, RebalanceEvent
+
+
+class State(StrEnum):
+    """How far a rebalance is. Interrupted: its broker never said how it ended."""
+
+    MOVING = "moving"
+    SETTLED = "settled"
+    INTERRUPTED = "interrupted"
+
+
+class BrokerEvent(NamedTuple):
+    """An event and the broker that recorded it."""
+
+    broker_name: str
+    event: RebalanceEvent
+
+
+class Cause(NamedTuple):
+    """Why queues were to be shared anew, and who was the reason."""
+
+    reason: str
+    who: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebalance:
+    """One rebalance of a group, over all brokers. What only its end tells is None before."""
+
+    group: str
+    at_ms: int
+    state: State
+    causes: tuple[Cause, ...]
+    brokers: tuple[str, ...]
+    member_count: int
+    moves: tuple[QueueMove, ...]
+    moved: int | None
+    minimum: int | None
+    time_to_stable_ms: int | None
+    worst_pause_ms: int | None
+    redelivered_upper_bound: int | None
+    duplicates_reported: int | None
+    peak_catch_up_rate: int | None
+    unowned: int | None
+    loads: dict[str, int]
+
+
+@dataclass(slots=True)
+class _Part:
+    """What one broker tells of a rebalance."""
+
+    broker_name: str
+    started: list[RebalanceEvent]
+    moves: list[QueueMove] = field(default_factory=list)
+    settled: RebalanceEvent | None = None
+    was_interrupted: bool = False
+
+    @property
+    def start_ms(self) -> int:
+        return self.started[0].at_ms
+
+    @property
+    def end_ms(self) -> int:
+        if self.settled is not None:
+            return self.settled.at_ms
+        return self.started[-1].at_ms + (0 if self.was_interrupted else SETTLE_MS_MAX)
+
+
+def rebalances(events: Iterable[BrokerEvent], *, now_ms: int) -> list[Rebalance]:
+    """The rebalances of all groups in the events, by time. Each broker's events come in its order."""
+    by_group: dict[str, dict[str, list[RebalanceEvent]]] = {}
+    for broker_name, event in events:
+        by_group.setdefault(event.group, {}).setdefault(broker_name, []).append(event)
+    found = [
+        _together(group, overlapping, now_ms)
+        for group, brokers in by_group.items()
+        for overlapping in _overlapping(
+            [part for name, told in brokers.items() for part in _parts(name, told)]
+        )
+    ]
+    return sorted(found, key=lambda rebalance: rebalance.at_ms)
+
+
+def _parts(broker_name: str, events: Iterable[RebalanceEvent]) -> list[_Part]:
+    """One broker's rebalances. An end whose beginning is no longer there is left out."""
+    parts: list[_Part] = []
+    current: _Part | None = None
+    for event in events:
+        if event.kind == "started":
+            if current is not None and event.epoch <= current.started[-1].epoch:
+                current.was_interrupted, current = True, None  # The broker counts anew: it was restarted.
+            if current is None:
+                current = _Part(broker_name, [event])
+                parts.append(current)
+            else:
+                current.started.append(event)
+        elif current is not None and event.kind == "moved":
+            current.moves += event.moves or ()
+        elif current is not None and event.kind == "settled":
+            current.settled, current = event, None
+    return parts
+
+
+def _overlapping(parts: list[_Part]) -> list[list[_Part]]:
+    """Parts in lots that touch in time."""
+    lots: list[list[_Part]] = []
+    end_ms = 0
+    for part in sorted(parts, key=lambda part: part.start_ms):
+        if lots and part.start_ms <= end_ms:
+            lots[-1].append(part)
+            end_ms = max(end_ms, part.end_ms)
+        else:
+            lots.append([part])
+            end_ms = part.end_ms
+    return lots
+
+
+def _together(group: str, parts: Sequence[_Part], now_ms: int) -> Rebalance:
+    started = sorted((event for part in parts for event in part.started), key=lambda event: event.at_ms)
+    settled = [part.settled for part in parts if part.settled is not None]
+    at_ms = started[0].at_ms
+    loads: Counter[str] = Counter()
+    for event in settled:
+        loads.update(event.loads or {})
+    is_open = len(settled) < len(parts)
+    if not is_open:
+        state = State.SETTLED
+    elif any(not p.settled and not p.was_interrupted and now_ms <= p.end_ms for p in parts):
+        state = State.MOVING
+    else:
+        state = State.INTERRUPTED
+    return Rebalance(
+        group=group,
+        at_ms=at_ms,
+        state=state,
+        causes=tuple(dict.fromkeys(Cause(event.reason or "unknown", event.who) for event in started)),
+        brokers=tuple(sorted({part.broker_name for part in parts})),
+        member_count=max(settled or started, key=lambda event: event.at_ms).member_count or 0,
+        moves=tuple(move for part in parts for move in part.moves),
+        moved=_sum(event.moved for event in settled),
+        minimum=_sum(event.minimum for event in settled),
+        time_to_stable_ms=max(
+            (p.start_ms + (p.settled.time_to_stable_ms or 0) - at_ms for p in parts if p.settled),
+            default=None,
+        ),
+        worst_pause_ms=max((event.worst_pause_ms or 0 for event in settled), default=None),
+        redelivered_upper_bound=_sum(event.redelivered_upper_bound for event in settled),
+        duplicates_reported=_sum(event.duplicates_reported for event in settled),
+        peak_catch_up_rate=max(
+            (event.peak_catch_up_rate for event in settled if event.peak_catch_up_rate is not None),
+            default=None,
+        ),
+        unowned=_sum(event.unowned for event in settled),
+        loads=dict(sorted(loads.items())),
+    )
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
