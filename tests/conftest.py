@@ -3,6 +3,11 @@
 import signal
 
 import pytest
+from hypothesis import settings
+
+# How long one example takes says more about the machine's other work than about the code.
+settings.register_profile("ours", deadline=None)
+settings.load_profile("ours")
 
 
 def pytest_configure(config: pytest.Config) -> None:
