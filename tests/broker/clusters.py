@@ -8,12 +8,12 @@ from typing import Self
 
 from libramq.broker.config import BrokerConfig
 from libramq.broker.shell import BrokerServer
-from libramq.cli.group_history import BrokerEvent
 from libramq.client import ConsumeFrom, Producer, PushConsumer
 from libramq.clock import SystemClock
 from libramq.filesystem import LocalFileSystem
 from libramq.groups.coordinator_location import coordinator_of
 from libramq.groups.rebalance_event import decode_event
+from libramq.groups.rebalance_history import BrokerEvent
 from libramq.message import Message, decode_records
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.message.queue import MessageQueue

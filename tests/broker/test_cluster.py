@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from libramq.cli.group_history import rebalances
 from libramq.clock import SystemClock
 from libramq.errors import LibraError, NotCoordinator
+from libramq.groups.rebalance_history import rebalances
 from libramq.remoting.body.coordination import GroupPollBody
 from libramq.rpc import broker_calls, group_calls
 from libramq.transport.remote import Remotes
