@@ -62,3 +62,15 @@ def test_only_those_are_awaited_that_were_members_in_the_end():
     assert awaited(fence, long_ago, last) == (["y"], 2_100)
     assert awaited(fence, long_ago) == (["y", "left"], 2_100)
     assert awaited(fence) == (["y", "left"], 2_100)
+
+
+def test_members_of_all_coordinators_of_one_epoch_are_awaited():
+    """Brokers that started together had the group each for themselves, before they saw each other."""
+    found = GroupInquiry(InquiryKind.GATHERING, until_ms=1_000, epoch=0)
+    grants = [QueueGrant.of(q(number), 2, member) for number, member in enumerate(("x", "y", "z"))]
+    answers = [
+        PeerGathered(epoch=2, open=[grants[0]], members=["x"], members_epoch=2),
+        PeerGathered(epoch=2, open=[grants[1], grants[2]], members=["y"], members_epoch=2),
+    ]
+    found.gathered(answers, {"x": 10_000}, now_ms=0)
+    assert list(found.awaited) == ["y"]

@@ -246,12 +246,13 @@ class Cluster:
         others = self.view.others
         log.info("brokers of the cluster", brokers=self.view.names)
         self._links = {name: link for name, link in self._links.items() if others.get(name) == link.address}
+        has_new = not self._links.keys() >= others.keys()
         for name, address in others.items():
             link = self._links.setdefault(name, PeerLink(name, address, now_ms))
             link.owes_members = True
             link.beat_by(now_ms)
         # What we remember of groups from before may be old where others may have had them meanwhile.
-        self._coordination.relocate(keeps_own=not (is_first and others))
+        self._coordination.relocate(keeps_own=not (is_first and others), has_new=has_new)
         self._relay.brokers_changed(now_ms=now_ms)
         for topic in self._coordination.topics() if is_first else self.view.forget_gone():
             self._coordination.topic_changed(topic)

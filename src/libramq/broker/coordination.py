@@ -191,11 +191,11 @@ class Coordination:
         self._former.pop(group, None)
         self._fences.remove_group(group)
 
-    def relocate(self, *, keeps_own: bool) -> None:
+    def relocate(self, *, keeps_own: bool, has_new: bool) -> None:
         """There are other brokers than before: groups that live elsewhere now are left to them.
 
         keeps_own: what is known here of groups that live here is true; else they begin anew, with what fences
-        and members know.
+        and members know. has_new: some of the others were not there before; they may have had our groups.
         """
         for group in self._coordinator.names():
             address = self.peers.coordinator_of(group) if self.peers is not None else self._address
@@ -203,6 +203,8 @@ class Coordination:
                 self._former[group] = self._members_of(group)
                 self._unheard.pop(group, None)
                 self._perform(self._coordinator.drop(group, address or "", now_ms=self._now_ms()))
+            elif has_new:
+                self._perform(self._coordinator.gather_again(group, now_ms=self._now_ms()))
 
     def known_of(self, group: str) -> bodies.PeerGathered:
         """What a new coordinator asks for: what our fence knows, and our own coordinator, if it ever did."""

@@ -198,6 +198,15 @@ class Coordinator(Generic[P, T]):
         known.gather(epoch, now_ms=now_ms)
         return known.publish(now_ms=now_ms)
 
+    def gather_again(self, group: str, *, now_ms: int) -> list[Effect[T]]:
+        """Another broker has come that may have had the group, too: both started, or were cut off, alone."""
+        self._begin(now_ms)
+        known = self._groups.get(group)
+        if known is None:
+            return []
+        known.gather(known.epoch, now_ms=now_ms)
+        return known.publish(now_ms=now_ms)
+
     def drop(self, group: str, address: str = "", *, now_ms: int) -> list[Effect[T]]:
         """The group lives elsewhere now, at that address (empty: not known), or was deleted."""
         self._begin(now_ms)

@@ -58,6 +58,7 @@ class GroupInquiry:
         """The fences have answered; these members are here already, with their sessions.
 
         Openings of members that were none any more in the end are left from before; nobody waits for those.
+        Of several coordinators at one epoch, each alone with a part of the cluster, all members count.
         """
         for answer in answers:
             self.epoch = max([self.epoch, answer.epoch, *(opening.epoch for opening in answer.open)])
@@ -67,12 +68,14 @@ class GroupInquiry:
                     self.openings[opening.queue] = Holding(opening.member, opening.epoch)
         self.kind = InquiryKind.AWAITING
         self.until_ms = now_ms + min(AWAIT_MS_MAX, max(members.values(), default=AWAIT_MS_MAX))
-        last = max(answers, key=lambda answer: answer.members_epoch, default=PeerGathered())
-        in_the_end = last.members if last.members_epoch >= self.epoch else None
+        newest = max((answer.members_epoch for answer in answers), default=0)
+        in_the_end = {
+            member for answer in answers if answer.members_epoch == newest for member in answer.members or ()
+        }
         self.awaited = {
             holding.member: None
             for holding in self.openings.values()
-            if holding.member not in members and (in_the_end is None or holding.member in in_the_end)
+            if holding.member not in members and (newest < self.epoch or holding.member in in_the_end)
         }
 
     def holdings(self, claims: Claims) -> dict[MessageQueue, Holding]:
