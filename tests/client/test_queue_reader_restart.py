@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import time
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -44,19 +45,22 @@ def test_nothing_is_lost_and_nothing_comes_twice(tmp_path: Path):
     namesrv = f"127.0.0.1:{port}"
     nameserver = start(["nameserver", "--port", str(port), "--log-level", "warning"])
     processes = [nameserver]
+    stack = ExitStack()
     try:
         assert nameserver.stdout is not None
         assert "listens on" in nameserver.stdout.readline()
         processes.append(start_broker(tmp_path, namesrv))
         asyncio.run(fill(namesrv))
 
-        def restart(_: float) -> None:
+        def restart(seconds: float) -> None:
             if processes[-1].poll() is not None and len(processes) == 2:
                 processes.append(start_broker(tmp_path, namesrv))
             else:
-                time.sleep(0.01)  # It listens, and registers a moment later.
+                time.sleep(min(seconds, 0.1))  # It listens, and registers a moment later.
 
-        reader = QueueReader([namesrv], group="TOOLS_CONSUMER", patience_ms=60_000, sleep=restart)
+        reader = stack.enter_context(
+            closing(QueueReader([namesrv], group="TOOLS_CONSUMER", patience_ms=600_000, sleep=restart))
+        )
         queues = reader.queues("Restarts")
         ends = reader.max_offsets(queues)
         assert sum(ends.values()) == MESSAGES
@@ -73,7 +77,7 @@ def test_nothing_is_lost_and_nothing_comes_twice(tmp_path: Path):
         assert sorted(map(int, bodies)) == list(range(MESSAGES))
         assert len(processes) == 3
         assert reader.max_offsets(queues) == ends
-        reader.close()
     finally:
+        stack.close()
         for process in processes:
             end(process)
