@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 PIPELINES: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
     {
         "ingest": ("ingest", "Ingest", "IngestConfig"),
+        "rebalance_report": ("rebalance_report", "RebalanceReport", "RebalanceReportConfig"),
     }
 )
 

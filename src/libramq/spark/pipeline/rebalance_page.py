@@ -1,0 +1,243 @@
+"""The rebalance page: how a cluster's groups rebalanced, for a person to look at."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from math import sqrt
+from typing import Any, Final
+
+from libramq.spark.pipeline import svg
+from libramq.spark.pipeline.page import html_table, page, section, tiles
+
+Row = Mapping[str, Any]
+
+#: Ours, each: what a person can still look at.
+GROUPS_MAX: Final = 20
+DOTS_MAX: Final = 3_000
+HOURS_MAX: Final = 168
+WORST_MAX: Final = 12
+REASONS_MAX: Final = svg.COLOURS
+OTHER: Final = "other"
+
+
+def rebalance_page(tables: Mapping[str, Sequence[Row]], now_ms: int) -> str:
+    """The page of these tables."""
+    rebalances, moves = tables["rebalances"], tables["moves"]
+    made = datetime.fromtimestamp(now_ms / 1000, UTC)
+    if not rebalances:
+        return page("Rebalances", f"None up to {made:%Y-%m-%d %H:%M} UTC.", ())
+    first, last = rebalances[0]["at"], rebalances[-1]["at"]
+    names = [name for name, _ in Counter(row["group"] for row in rebalances).most_common()]
+    shown = names[:GROUPS_MAX]
+    reasons = _reasons(tables["reasons"])
+    pauses: dict[str, list[float]] = {name: [] for name in names}
+    for move in moves:
+        if move["from"] is not None:
+            pauses[move["group"]].append(move["pause_ms"])
+    stable = {
+        name: [row["time_to_stable_ms"] for row in rebalances if row["group"] == name] for name in shown
+    }
+    return page(
+        "Rebalances",
+        f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, made {made:%Y-%m-%d %H:%M}."
+        + (f" Plots show the {GROUPS_MAX} groups with the most." if len(names) > GROUPS_MAX else ""),
+        [
+            tiles(_facts(rebalances, pauses, tables["members"])),
+            section(
+                "When, and why",
+                "A dot is a rebalance, its size how many queues moved, its colour why it began.",
+                svg.dots(_dots(rebalances, shown, reasons), label="Rebalances of each group over time"),
+                svg.legend(reasons),
+            ),
+            section(
+                "Each hour",
+                "How many rebalances began, by their reason.",
+                svg.bars(*_by_hour(tables["reasons"], reasons), label="Rebalances each hour by reason"),
+            ),
+            section(
+                "How long queues stood still",
+                "Of every queue that went from one member to another: median, 95th percentile, longest.",
+                _spans({name: pauses[name] for name in shown}, "Pauses of queues by group"),
+            ),
+            section(
+                "How long until all was settled",
+                "From the first event until new owners read all queues: median, 95th percentile, longest.",
+                _spans(stable, "Time to stable by group"),
+            ),
+            section(
+                "Groups",
+                "Moves beyond the minimum, and messages that came again, are needless.",
+                _groups(rebalances, pauses, names),
+            ),
+            section(
+                "The longest pauses", "What happened when a queue stood still longest.", _worst(rebalances)
+            ),
+            _flapping(tables["members"]),
+        ],
+    )
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """As Spark's percentile: between neighbours in proportion."""
+    ordered = sorted(values)
+    place = (len(ordered) - 1) * share
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def _facts(
+    rebalances: Sequence[Row], pauses: Mapping[str, Sequence[float]], members: Sequence[Row]
+) -> list[tuple[str, str]]:
+    all_pauses = [pause for of_group in pauses.values() for pause in of_group]
+    stable = [row["time_to_stable_ms"] for row in rebalances if row["time_to_stable_ms"] is not None]
+    flapping = {(row["group"], row["member"]) for row in members if row["is_flapping"]}
+    return [
+        (f"{len(rebalances):,}", f"rebalances of {len(pauses)} groups"),
+        (f"{_sum(rebalances, 'moved'):,} / {_sum(rebalances, 'minimum'):,}", "queues moved / minimum"),
+        (_millis(quantile(all_pauses, 0.5) if all_pauses else None), "median pause of a queue"),
+        (_millis(max(all_pauses, default=None)), "longest pause"),
+        (_millis(quantile(stable, 0.5) if stable else None), "median time to stable"),
+        (f"{_sum(rebalances, 'redelivered_upper_bound'):,}", "messages came again at most"),
+        (f"{len(flapping)}", "members came and went"),
+    ]
+
+
+def _reasons(rows: Sequence[Row]) -> list[str]:
+    """The reasons that have a colour, the commonest first."""
+    counts: Counter[str] = Counter()
+    for row in rows:
+        counts[row["reason"]] += row["rebalances"]
+    names = [name for name, _ in counts.most_common()]
+    return names if len(names) <= REASONS_MAX else [*names[: REASONS_MAX - 1], OTHER]
+
+
+def _colour(reasons: Sequence[str], reason: str) -> int:
+    return reasons.index(reason) if reason in reasons else len(reasons) - 1
+
+
+def _dots(rebalances: Sequence[Row], shown: Sequence[str], reasons: Sequence[str]) -> list[svg.Dot]:
+    rows = [row for row in rebalances if row["group"] in shown]
+    return [
+        svg.Dot(
+            row=row["group"],
+            at=row["at"],
+            radius=min(14.0, 4 + sqrt(row["moved"] or 0)),
+            colour=_colour(reasons, row["reason"]),
+            hint=f"{row['at']:%d %b %H:%M:%S} {row['reason']}: {_moved(row)} moved, worst pause "
+            f"{_millis(row['worst_pause_ms'])}, stable after {_millis(row['time_to_stable_ms'])}",
+        )
+        for row in rows[-DOTS_MAX:]
+    ]
+
+
+def _by_hour(
+    rows: Sequence[Row], reasons: Sequence[str]
+) -> tuple[list[datetime], list[tuple[str, list[float]]]]:
+    """Every hour from the first to the last, and the numbers of each reason."""
+    last = max(row["hour"] for row in rows)
+    first = max(min(row["hour"] for row in rows), last - timedelta(hours=HOURS_MAX - 1))
+    count = int((last - first).total_seconds()) // 3600 + 1
+    values = [[0.0] * count for _ in reasons]
+    for row in rows:
+        index = int((row["hour"] - first).total_seconds()) // 3600
+        if index >= 0:
+            values[_colour(reasons, row["reason"])][index] += row["rebalances"]
+    hours = [first + timedelta(hours=index) for index in range(count)]
+    return hours, list(zip(reasons, values, strict=True))
+
+
+def _spans(values: Mapping[str, Sequence[float | None]], label: str) -> str:
+    marks = []
+    for name, given in values.items():
+        known = [value for value in given if value is not None]
+        if known:
+            marks.append(
+                svg.Span(
+                    row=name, middle=quantile(known, 0.5), most=quantile(known, 0.95), greatest=max(known)
+                )
+            )
+    return svg.spans(marks, unit="ms", label=label) if marks else "<p>No queue moved.</p>"
+
+
+def _groups(rebalances: Sequence[Row], pauses: Mapping[str, Sequence[float]], names: Sequence[str]) -> str:
+    by_group: dict[str, list[Row]] = {name: [] for name in names}
+    for row in rebalances:
+        by_group[row["group"]].append(row)
+    return html_table(
+        (
+            "group", "rebalances", "moved", "minimum", "median pause ms", "p95 pause ms", "came again ≤",
+            "reported twice", "unevenness", "catching up /s", "interrupted",
+        ),
+        [
+            (
+                name,
+                len(rows),
+                _sum(rows, "moved"),
+                _sum(rows, "minimum"),
+                quantile(pauses[name], 0.5) if pauses[name] else None,
+                quantile(pauses[name], 0.95) if pauses[name] else None,
+                _sum(rows, "redelivered_upper_bound"),
+                _sum(rows, "duplicates_reported"),
+                _most(row["most_load"] - row["least_load"] for row in rows if row["most_load"] is not None),
+                _most(row["peak_catch_up_rate"] or 0 for row in rows),
+                sum(row["state"] == "interrupted" for row in rows),
+            )
+            for name, rows in by_group.items()
+        ],
+    )  # fmt: skip
+
+
+def _worst(rebalances: Sequence[Row]) -> str:
+    worst = sorted(rebalances, key=lambda row: (-(row["worst_pause_ms"] or 0), row["at"]))[:WORST_MAX]
+    return html_table(
+        ("when (UTC)", "group", "why", "who", "moved/min", "worst pause ms", "stable ms", "came again ≤"),
+        [
+            (
+                f"{row['at']:%Y-%m-%d %H:%M:%S}",
+                row["group"],
+                row["reason"],
+                ", ".join(dict.fromkeys(cause["who"] for cause in row["causes"] if cause["who"])) or None,
+                _moved(row),
+                row["worst_pause_ms"],
+                row["time_to_stable_ms"],
+                row["redelivered_upper_bound"],
+            )
+            for row in worst
+        ],
+    )
+
+
+def _flapping(members: Sequence[Row]) -> str:
+    rows = [row for row in members if row["is_flapping"]]
+    if not rows:
+        return ""
+    return section(
+        "Members that come and go",
+        "They left often within one hour; each time their group rebalanced twice.",
+        html_table(
+            ("hour (UTC)", "group", "member", "joined", "gone"),
+            [
+                (f"{row['hour']:%Y-%m-%d %H:%M}", row["group"], row["member"], row["joined"], row["gone"])
+                for row in sorted(rows, key=lambda row: (-row["gone"], row["hour"], row["member"]))
+            ],
+        ),
+    )
+
+
+def _moved(row: Row) -> str:
+    return "–" if row["moved"] is None else f"{row['moved']}/{row['minimum']}"
+
+
+def _most(values: Iterable[int]) -> int | None:
+    return max(values, default=None)
+
+
+def _sum(rows: Sequence[Row], name: str) -> int:
+    return sum(row[name] or 0 for row in rows)
+
+
+def _millis(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f} ms" if value < 10_000 else f"{value / 1000:,.1f} s"

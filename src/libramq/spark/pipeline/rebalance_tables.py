@@ -1,0 +1,223 @@
+"""The tables of rebalances: events to rebalances, group by group, and what each hour of a group was like.
+
+events ─ by group, in Python ─► rebalances ─► moves
+                                      └─────► hourly, reasons, members
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from pyspark.sql import functions as f
+
+from libramq.groups.rebalance_event import decode_event
+from libramq.groups.rebalance_history import BrokerEvent, Rebalance, rebalances
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Columns = Mapping[str, str]
+
+REBALANCES: Final[Columns] = MappingProxyType(
+    {
+        "group": "string",
+        "at": "timestamp",  # Its first event.
+        "state": "string",  # settled, moving, or interrupted: its broker never said how it ended.
+        "reason": "string",  # The first.
+        "causes": "array<struct<reason:string,who:string>>",
+        "brokers": "array<string>",
+        "member_count": "int",
+        "moved": "int",  # Queues that changed hands, and how many had to.
+        "minimum": "int",
+        "time_to_stable_ms": "bigint",
+        "worst_pause_ms": "bigint",
+        "redelivered_upper_bound": "bigint",  # Messages that came again at most, by offsets.
+        "duplicates_reported": "bigint",  # By clients that report them.
+        "peak_catch_up_rate": "bigint",  # Messages a second that new owners read of what had waited.
+        "unowned": "int",
+        "least_load": "int",  # Queues of the member with the fewest, and the most.
+        "most_load": "int",
+    }
+)
+MOVES: Final[Columns] = MappingProxyType(
+    {
+        "group": "string",
+        "at": "timestamp",  # Of the rebalance.
+        "topic": "string",
+        "broker": "string",
+        "queueId": "int",
+        "from": "string",  # Null where nobody had the queue.
+        "to": "string",
+        "pause_ms": "bigint",
+        "redelivered": "bigint",
+        "double_owner_ms": "bigint",
+    }
+)
+HOURLY: Final[Columns] = MappingProxyType(
+    {
+        "group": "string",
+        "hour": "timestamp",
+        "rebalances": "bigint",
+        "interrupted": "bigint",
+        "moved": "bigint",
+        "minimum": "bigint",
+        "stable_p50_ms": "double",
+        "stable_p95_ms": "double",
+        "stable_max_ms": "bigint",
+        "pause_p50_ms": "double",  # Of the queues that moved from one member to another.
+        "pause_p95_ms": "double",
+        "pause_max_ms": "bigint",
+        "redelivered_upper_bound": "bigint",
+        "duplicates_reported": "bigint",
+        "unevenness_max": "int",  # The largest difference between two members' queues.
+        "peak_catch_up_rate": "bigint",
+    }
+)
+REASONS: Final[Columns] = MappingProxyType(
+    {"group": "string", "hour": "timestamp", "reason": "string", "rebalances": "bigint"}
+)
+MEMBERS: Final[Columns] = MappingProxyType(
+    {
+        "group": "string",
+        "hour": "timestamp",
+        "member": "string",
+        "joined": "bigint",
+        "gone": "bigint",
+        "is_flapping": "boolean",
+    }
+)
+TABLES: Final[Mapping[str, Columns]] = MappingProxyType(
+    {"rebalances": REBALANCES, "moves": MOVES, "hourly": HOURLY, "reasons": REASONS, "members": MEMBERS}
+)
+
+#: Ours: a member that went so often within an hour came and went; a deployment is once, a repaired one twice.
+FLAPS_MIN: Final = 3
+_GONE: Final = ("member_left", "connection_closed", "session_expired", "processing_timeout")
+_MOVE: Final = (
+    "struct<topic:string,broker:string,queueId:int,`from`:string,`to`:string,pause_ms:bigint,redelivered:bigint,"
+    "double_owner_ms:bigint>"
+)
+
+
+def rebalance_tables(events: "DataFrame", *, now_ms: int) -> dict[str, "DataFrame"]:
+    """All tables of the events: rows of ingest with body, broker, queueId and offset."""
+    columns = {**REBALANCES, "at": "bigint", "moves": f"array<{_MOVE}>"}
+    ddl = ", ".join(f"`{name}`:{kind}" for name, kind in columns.items())
+    told = f.sort_array(f.collect_list(f.struct("broker", "offset", "body")))
+    # A plain function, row by row: those on Arrow ask for pandas, which nothing else here needs.
+    history = f.udf(_history(now_ms), f"array<struct<{ddl}>>", useArrow=False)
+    by_group = events.groupBy("key").agg(told.alias("told")).select(f.explode(history("told")).alias("one"))
+    whole = by_group.select("one.*").withColumn("at", f.timestamp_millis("at"))
+    whole.persist()
+    moved = whole.select("group", "at", f.explode("moves").alias("move"))
+    moves = moved.select("group", "at", "move.*")
+    return {
+        "rebalances": whole.drop("moves").orderBy("at", "group"),
+        "moves": moves.orderBy("at", "group", "topic", "broker", "queueId"),
+        "hourly": _hourly(whole, moves),
+        "reasons": _reasons(whole),
+        "members": _members(whole),
+    }
+
+
+def _history(now_ms: int) -> Callable[[list[Any]], list[dict[str, Any]]]:
+    """The function that Spark runs for each group, over its events by broker and offset."""
+
+    def history(events: list[Any]) -> list[dict[str, Any]]:
+        told = []
+        for broker, _, body in events:
+            try:
+                told.append(BrokerEvent(broker, decode_event(body)))
+            except msgspec.DecodeError:
+                continue  # Of a later version.
+        return [_row(one) for one in rebalances(told, now_ms=now_ms)]
+
+    return history
+
+
+def _row(one: Rebalance) -> dict[str, Any]:
+    loads = one.loads.values()
+    return {
+        "group": one.group,
+        "at": one.at_ms,
+        "state": one.state.value,
+        "reason": one.causes[0].reason,
+        "causes": [cause._asdict() for cause in one.causes],
+        "brokers": list(one.brokers),
+        "member_count": one.member_count,
+        "moved": one.moved,
+        "minimum": one.minimum,
+        "time_to_stable_ms": one.time_to_stable_ms,
+        "worst_pause_ms": one.worst_pause_ms,
+        "redelivered_upper_bound": one.redelivered_upper_bound,
+        "duplicates_reported": one.duplicates_reported,
+        "peak_catch_up_rate": one.peak_catch_up_rate,
+        "unowned": one.unowned,
+        "least_load": min(loads, default=None),
+        "most_load": max(loads, default=None),
+        "moves": [
+            {
+                "topic": move.topic,
+                "broker": move.broker,
+                "queueId": move.queue,
+                "from": move.from_,
+                "to": move.to,
+                "pause_ms": move.pause_ms,
+                "redelivered": move.redelivered,
+                "double_owner_ms": move.double_owner_ms,
+            }
+            for move in one.moves
+        ],
+    }
+
+
+def _hourly(found: "DataFrame", moves: "DataFrame") -> "DataFrame":
+    hour = f.date_trunc("hour", "at").alias("hour")
+    sums = found.groupBy("group", hour).agg(
+        f.count("*").alias("rebalances"),
+        f.count_if(f.col("state") == "interrupted").alias("interrupted"),
+        f.sum("moved").alias("moved"),
+        f.sum("minimum").alias("minimum"),
+        f.percentile("time_to_stable_ms", 0.5).alias("stable_p50_ms"),
+        f.percentile("time_to_stable_ms", 0.95).alias("stable_p95_ms"),
+        f.max("time_to_stable_ms").alias("stable_max_ms"),
+        f.sum("redelivered_upper_bound").alias("redelivered_upper_bound"),
+        f.sum("duplicates_reported").alias("duplicates_reported"),
+        f.max(f.col("most_load") - f.col("least_load")).alias("unevenness_max"),
+        f.max("peak_catch_up_rate").alias("peak_catch_up_rate"),
+    )
+    # A queue that nobody had did not pause.
+    pauses = (
+        moves.where(f.col("from").isNotNull())
+        .groupBy("group", hour)
+        .agg(
+            f.percentile("pause_ms", 0.5).alias("pause_p50_ms"),
+            f.percentile("pause_ms", 0.95).alias("pause_p95_ms"),
+            f.max("pause_ms").alias("pause_max_ms"),
+        )
+    )
+    return sums.join(pauses, ["group", "hour"], "left").select(*HOURLY).orderBy("hour", "group")
+
+
+def _reasons(found: "DataFrame") -> "DataFrame":
+    """By the first reason of each rebalance, so that the sum is their number."""
+    by_hour = found.groupBy("group", f.date_trunc("hour", "at").alias("hour"), "reason")
+    return by_hour.agg(f.count("*").alias("rebalances")).orderBy("hour", "group", "reason")
+
+
+def _members(found: "DataFrame") -> "DataFrame":
+    causes = found.select(
+        "group", f.date_trunc("hour", "at").alias("hour"), f.explode("causes").alias("cause")
+    ).where("cause.who is not null")
+    gone = f.count_if(f.col("cause.reason").isin(*_GONE))
+    return (
+        causes.groupBy("group", "hour", f.col("cause.who").alias("member"))
+        .agg(
+            f.count_if(f.col("cause.reason") == "member_joined").alias("joined"),
+            gone.alias("gone"),
+            (gone >= FLAPS_MIN).alias("is_flapping"),
+        )
+        .where("joined + gone > 0")
+        .orderBy("hour", "group", "member")
+    )
