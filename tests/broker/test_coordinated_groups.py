@@ -7,7 +7,7 @@ import pytest
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
-from libramq.groups.group_inquiry import PARTING_MS
+from libramq.groups.coordinator.group_inquiry import PARTING_MS
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.remoting import headers as h
 from libramq.remoting.body.codec import Body, decode_body

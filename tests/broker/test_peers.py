@@ -10,7 +10,7 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConnectFailed, LibraError, RequestTimeout, TopicNotExist
 from libramq.groups.cluster_view import BROKERS_TOPIC
-from libramq.groups.coordinator_location import coordinator_of
+from libramq.groups.coordinator.location import coordinator_of
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body.codec import decode_body

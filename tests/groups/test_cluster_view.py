@@ -1,7 +1,7 @@
 """The cluster view: who is in it, where groups live, whose queues there are."""
 
 from libramq.groups.cluster_view import ClusterView
-from libramq.groups.coordinator_location import coordinator_of
+from libramq.groups.coordinator.location import coordinator_of
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.route import BrokerData, QueueData, TopicRouteData
 

@@ -19,9 +19,9 @@ from libramq.broker.tables import Tables
 from libramq.clock import Clock
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
-from libramq.groups import coordinator_effect as fx
-from libramq.groups.coordinator import Coordinator
-from libramq.groups.group_view import GroupView
+from libramq.groups.coordinator import effect as fx
+from libramq.groups.coordinator.coordinator import Coordinator
+from libramq.groups.coordinator.group_view import GroupView
 from libramq.groups.session import SILENCE_MS_MAX
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue

@@ -15,7 +15,7 @@ from libramq.catalog import GroupTable, TopicTable
 from libramq.catalog.config_ledger import ConfigLedger, FoldPlan
 from libramq.catalog.topic_table import TopicRules, TopicsFile
 from libramq.filesystem import FileSystem
-from libramq.groups.group_state import GroupState, GroupStatesFile
+from libramq.groups.coordinator.group_state import GroupState, GroupStatesFile
 from libramq.offsets import Fences
 from libramq.offsets.fence import FencesFile, Opening
 from libramq.remoting.body.topic_config import (

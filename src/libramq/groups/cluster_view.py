@@ -11,7 +11,7 @@ time nobody knows where groups live.
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from libramq.groups.coordinator_location import coordinator_of
+from libramq.groups.coordinator.location import coordinator_of
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.route import TopicRouteData

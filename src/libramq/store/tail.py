@@ -1,8 +1,8 @@
 """The tail: the newest bytes of the commit log, in memory.
 
 A ring: the byte at physical offset p lies at p modulo the capacity. Consumers that keep up read from here
-without a system call. It holds one unbroken stretch that ends where the log ends. Its memory is the kernel's to
-give when it is first written: a broker that stores little has little.
+without a system call. It holds one unbroken stretch that ends where the log ends. Its memory is the kernel's
+to give when it is first written: a broker that stores little has little.
 """
 
 import mmap

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Final
 
-from libramq.groups.queue_handover import QueueHandover
-from libramq.groups.watched_topics import WatchedTopics
+from libramq.groups.coordinator.queue_handover import QueueHandover
+from libramq.groups.coordinator.watched_topics import WatchedTopics
 from libramq.message.queue import MessageQueue
 
 #: Ours: a topic that nobody has told of by then is left as it is held.

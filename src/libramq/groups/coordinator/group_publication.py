@@ -6,10 +6,10 @@ Nothing is said of who holds what that is not recorded; while the disk refuses, 
 from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar
 
-from libramq.groups.coordinator_effect import Effect, Grant
-from libramq.groups.fence_grants import complete_grant, latest_grants
-from libramq.groups.group_state import GroupState, Record
-from libramq.groups.queue_handover import QueueHandover
+from libramq.groups.coordinator.effect import Effect, Grant
+from libramq.groups.coordinator.fence_grants import complete_grant, latest_grants
+from libramq.groups.coordinator.group_state import GroupState, Record
+from libramq.groups.coordinator.queue_handover import QueueHandover
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import MODE_CLIENT

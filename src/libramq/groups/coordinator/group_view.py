@@ -4,8 +4,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from libramq.groups.coordinated_group import CoordinatedGroup
-from libramq.groups.queue_handover import Holding
+from libramq.groups.coordinator.coordinated_group import CoordinatedGroup
+from libramq.groups.coordinator.queue_handover import Holding
 from libramq.message.queue import MessageQueue
 
 P = TypeVar("P", bound=Hashable)

@@ -8,26 +8,30 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from libramq.codes import ResponseCode
-from libramq.groups.coordinator_effect import Answer, Effect, Gather, ModeChanged, WatchTopic
-from libramq.groups.fence_grants import complete_grant, holdings_of
-from libramq.groups.group_assignment import assignment_as_held, assignment_by, assignment_of_nothing
-from libramq.groups.group_balance import GroupBalance
-from libramq.groups.group_inquiry import (
+from libramq.groups.coordinator.effect import Answer, Effect, Gather, ModeChanged, WatchTopic
+from libramq.groups.coordinator.fence_grants import complete_grant, holdings_of
+from libramq.groups.coordinator.group_assignment import (
+    assignment_as_held,
+    assignment_by,
+    assignment_of_nothing,
+)
+from libramq.groups.coordinator.group_balance import GroupBalance
+from libramq.groups.coordinator.group_inquiry import (
     GATHER_MS_MAX,
     PARTING_MS,
     RETURN_MS_MAX,
     GroupInquiry,
     InquiryKind,
 )
-from libramq.groups.group_member import GroupMember, Told
-from libramq.groups.group_membership import GroupMembership
-from libramq.groups.group_publication import GroupPublication
-from libramq.groups.group_state import GroupState, MemberProfile
-from libramq.groups.group_topics import GroupTopics
-from libramq.groups.member_connections import MemberKey
-from libramq.groups.queue_handover import Holding, QueueHandover
+from libramq.groups.coordinator.group_member import GroupMember, Told
+from libramq.groups.coordinator.group_membership import GroupMembership
+from libramq.groups.coordinator.group_publication import GroupPublication
+from libramq.groups.coordinator.group_state import GroupState, MemberProfile
+from libramq.groups.coordinator.group_topics import GroupTopics
+from libramq.groups.coordinator.member_connections import MemberKey
+from libramq.groups.coordinator.queue_handover import Holding, QueueHandover
+from libramq.groups.coordinator.shared_tables import SharedTables
 from libramq.groups.rebalance_event import Reason
-from libramq.groups.shared_tables import SharedTables
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import (

@@ -4,10 +4,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from libramq.groups.group_state import Record
-from libramq.groups.member_connections import MemberConnections, MemberKey
-from libramq.groups.timers import Timers
-from libramq.groups.watched_topics import WatchedTopics
+from libramq.groups.coordinator.group_state import Record
+from libramq.groups.coordinator.member_connections import MemberConnections, MemberKey
+from libramq.groups.coordinator.timers import Timers
+from libramq.groups.coordinator.watched_topics import WatchedTopics
 
 P = TypeVar("P", bound=Hashable)
 

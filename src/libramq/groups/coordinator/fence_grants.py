@@ -1,7 +1,7 @@
 """The grants: what the fences of a coordinated group are told."""
 
-from libramq.groups.coordinator_effect import Grant
-from libramq.groups.queue_handover import QueueHandover
+from libramq.groups.coordinator.effect import Grant
+from libramq.groups.coordinator.queue_handover import QueueHandover
 from libramq.remoting.body.coordination import PeerGrantBody, QueueGrant
 
 

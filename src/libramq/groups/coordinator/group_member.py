@@ -9,7 +9,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from libramq.groups.group_state import MemberProfile
+from libramq.groups.coordinator.group_state import MemberProfile
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import MODE_EPOCHS, GroupAssignment, QueueGrant

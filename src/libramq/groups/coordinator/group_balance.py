@@ -6,13 +6,13 @@ touched, or a topic told → COLLECT_MS → a target by the strategy → handove
 from collections.abc import Hashable, Mapping
 from typing import Any, Final, TypeVar
 
-from libramq.groups.coordinated_rebalance import CoordinatedRebalance, holders_of
-from libramq.groups.coordinator_effect import Settled, Started
-from libramq.groups.group_membership import GroupMembership
-from libramq.groups.group_topics import GroupTopics
-from libramq.groups.queue_handover import Holding, QueueHandover
+from libramq.groups.coordinator.coordinated_rebalance import CoordinatedRebalance, holders_of
+from libramq.groups.coordinator.effect import Settled, Started
+from libramq.groups.coordinator.group_membership import GroupMembership
+from libramq.groups.coordinator.group_topics import GroupTopics
+from libramq.groups.coordinator.queue_handover import Holding, QueueHandover
+from libramq.groups.coordinator.target_assignment import StrategyChoice, target_assignment
 from libramq.groups.rebalance_event import Reason
-from libramq.groups.target_assignment import StrategyChoice, target_assignment
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 

@@ -10,14 +10,14 @@ from typing import Final, Generic, TypeVar
 
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, InvalidName, broker_error
-from libramq.groups.coordinated_group import CoordinatedGroup
-from libramq.groups.coordinator_effect import Answer, Effect, Grant
-from libramq.groups.group_member import GroupMember, held_of
-from libramq.groups.group_request import SessionLimits, check_listed, member_profile
-from libramq.groups.group_state import GroupState, Record
-from libramq.groups.group_view import GroupView, view_of
+from libramq.groups.coordinator.coordinated_group import CoordinatedGroup
+from libramq.groups.coordinator.effect import Answer, Effect, Grant
+from libramq.groups.coordinator.group_member import GroupMember, held_of
+from libramq.groups.coordinator.group_request import SessionLimits, check_listed, member_profile
+from libramq.groups.coordinator.group_state import GroupState, Record
+from libramq.groups.coordinator.group_view import GroupView, view_of
+from libramq.groups.coordinator.shared_tables import SharedTables
 from libramq.groups.rebalance_event import Reason
-from libramq.groups.shared_tables import SharedTables
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message.queue import MessageQueue
@@ -231,10 +231,13 @@ class Coordinator(Generic[P, T]):
             if group is None:
                 continue
             touched[key.group] = None
-            if not key.member:
-                group.due(now_ms=now_ms)
-            elif (member := group.members.get(key.member)) is not None:
-                group.member_due(member, now_ms=now_ms)
+            try:
+                if not key.member:
+                    group.due(now_ms=now_ms)
+                elif (member := group.members.get(key.member)) is not None:
+                    group.member_due(member, now_ms=now_ms)
+            except Exception:  # What is wrong with one group must not stop the clocks of the others.
+                log.exception("a group's time was lost", group=key.group)
         for name in touched:
             effects += self._groups[name].publish(now_ms=now_ms)
         return effects

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from libramq.errors import BrokerError
-from libramq.groups.coordinator_effect import Effect
+from libramq.groups.coordinator.effect import Effect
 from libramq.message.queue import MessageQueue
 from libramq.offsets.fence import Claim, Fences, Opening
 from libramq.remoting.body.coordination import (
@@ -22,7 +22,7 @@ from libramq.remoting.body.coordination import (
     PeerGrantBody,
     QueueGrant,
 )
-from tests.groups.coordinated import (
+from tests.groups.coordinator.coordinated import (
     GROUP,
     SESSION_MS,
     Consumer,

@@ -7,7 +7,7 @@ from libramq.balance.group import CAPACITY_MAX
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.groups.consumer_group import SUBSCRIPTIONS_MAX
-from libramq.groups.group_state import MemberProfile
+from libramq.groups.coordinator.group_state import MemberProfile
 from libramq.message import names
 from libramq.remoting.body.coordination import GroupJoinBody, QueueGrant
 from libramq.remoting.headers import GroupJoinHeader

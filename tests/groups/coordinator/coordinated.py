@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from libramq.codes import ResponseCode
-from libramq.groups.coordinator import Coordinator
-from libramq.groups.coordinator_effect import (
+from libramq.groups.coordinator.coordinator import Coordinator
+from libramq.groups.coordinator.effect import (
     Answer,
     Effect,
     Gather,
@@ -19,7 +19,7 @@ from libramq.groups.coordinator_effect import (
     Started,
     WatchTopic,
 )
-from libramq.groups.group_state import GroupState
+from libramq.groups.coordinator.group_state import GroupState
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import (
     MODE_EPOCHS,

@@ -4,14 +4,14 @@ import pytest
 
 from libramq.balance import TopicStrategy, register_strategy
 from libramq.codes import ResponseCode
-from libramq.groups import group_membership, queue_handover
-from libramq.groups.group_balance import COLLECT_MS
-from libramq.groups.group_member import REPEAT_MS
+from libramq.groups.coordinator import group_membership, queue_handover
+from libramq.groups.coordinator.group_balance import COLLECT_MS
+from libramq.groups.coordinator.group_member import REPEAT_MS
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import GroupJoinBody, GroupPollBody, PeerGathered, QueueGrant
 from libramq.remoting.headers import GroupJoinHeader, GroupPollHeader
-from tests.groups.coordinated import (
+from tests.groups.coordinator.coordinated import (
     GROUP,
     SESSION_MS,
     Answer,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
-from libramq.groups.queue_handover import Holding
+from libramq.groups.coordinator.queue_handover import Holding
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import PeerGathered
 

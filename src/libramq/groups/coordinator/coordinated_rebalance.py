@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from libramq.balance.group import counts
-from libramq.groups.coordinator_effect import HandedOver, Settled, Started
-from libramq.groups.group_state import MemberProfile
-from libramq.groups.queue_handover import Holding, QueueHandover
+from libramq.groups.coordinator.effect import HandedOver, Settled, Started
+from libramq.groups.coordinator.group_state import MemberProfile
+from libramq.groups.coordinator.queue_handover import Holding, QueueHandover
+from libramq.groups.coordinator.target_assignment import fewest_moves
 from libramq.groups.rebalance_event import Reason
-from libramq.groups.target_assignment import fewest_moves
 from libramq.message.queue import MessageQueue
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Hashable
 from typing import Any, TypeVar
 
-from libramq.groups.group_member import GroupMember
-from libramq.groups.queue_handover import QueueHandover
+from libramq.groups.coordinator.group_member import GroupMember
+from libramq.groups.coordinator.queue_handover import QueueHandover
 from libramq.remoting.body.coordination import MODE_CLIENT, GroupAssignment, QueueGrant
 
 P = TypeVar("P", bound=Hashable)

@@ -1,6 +1,6 @@
 """The inquiry: what a new coordinator makes of what fences and members say."""
 
-from libramq.groups.group_inquiry import GroupInquiry, InquiryKind
+from libramq.groups.coordinator.group_inquiry import GroupInquiry, InquiryKind
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import PeerGathered, QueueGrant
 

@@ -1,0 +1,1 @@
+"""The coordinator of groups whose members go by epochs; begin with `coordinator.py`."""
