@@ -106,14 +106,15 @@ def _show(plan: "Plan") -> None:
     from libramq.cli import output
     from libramq.spark.queue_json import queue_key
 
-    shown = plan.reads[:QUEUES_SHOWN_MAX]
-    output.print_table(
-        ("queue", "from", "to", "messages"),
-        [(queue_key(part.queue), part.start, part.end, part.row_count) for part in shown],
-    )
-    if len(shown) < len(plan.reads):
-        print(f"and {len(plan.reads) - len(shown)} more queues")
-    print(f"{plan.message_count:,} messages of {len(plan.reads)} queues would be read into\n")
+    if plan.reads:
+        shown = plan.reads[:QUEUES_SHOWN_MAX]
+        output.print_table(
+            ("queue", "from", "to", "messages"),
+            [(queue_key(part.queue), part.start, part.end, part.row_count) for part in shown],
+        )
+        if len(shown) < len(plan.reads):
+            print(f"and {len(plan.reads) - len(shown)} more queues")
+        print(f"{plan.message_count:,} messages of {len(plan.reads)} queues would be read into\n")
     for table in plan.tables:
         parts = f", partitioned by {', '.join(table.partitioned_by)}" if table.partitioned_by else ""
         print(f"{table.name}: {table.path} ({table.format}{parts})")

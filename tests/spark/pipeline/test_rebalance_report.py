@@ -89,8 +89,8 @@ def tables(spark: "SparkSession", told: list[tuple[str, RebalanceEvent]]) -> dic
     rows += [("G", "a", 0, len(rows), json.dumps({"v": 2, "what": "of a later version"}))]
     found = rebalance_tables(spark.createDataFrame(rows, EVENTS), now_ms=TEN + 24 * HOUR_MS)
     for name, table in found.items():
-        assert table.columns == list(TABLES[name])
-    return {name: table.toArrow().to_pylist() for name, table in found.items()}
+        assert table.column_names == list(TABLES[name])
+    return {name: table.to_pylist() for name, table in found.items()}
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,9 @@ def rebalance_page(tables: Mapping[str, Sequence[Row]], now_ms: int) -> str:
             section(
                 "When, and why",
                 "A dot is a rebalance, its size how many queues moved, its colour why it began.",
-                svg.dots(_dots(rebalances, shown, reasons), label="Rebalances of each group over time"),
+                svg.dots(
+                    shown, _dots(rebalances, shown, reasons), label="Rebalances of each group over time"
+                ),
                 svg.legend(reasons),
             ),
             section(

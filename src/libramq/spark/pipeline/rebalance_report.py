@@ -100,11 +100,10 @@ class RebalanceReport:
         events = spark.read.parquet(str(self._events))
         if self._since_ms is not None:
             events = events.where(f.unix_millis("timestamp") >= now_ms - self._since_ms)
-        rows = {}
-        for done, (name, table) in enumerate(rebalance_tables(events, now_ms=now_ms).items(), 1):
-            rows[name] = table.toArrow()
-            replace_table(self._file(name), rows[name])
-            tell(Progress(done=done, total=len(TABLES), text=f"table {name}"))
+        rows = rebalance_tables(events, now_ms=now_ms)
+        for done, (name, table) in enumerate(rows.items(), 1):
+            replace_table(self._file(name), table)
+            tell(Progress(done=done, total=len(rows), text=f"table {name}"))
         return rows
 
     def _file(self, name: str) -> Path:

@@ -13,8 +13,10 @@ from pyspark.sql import functions as f
 
 from libramq.groups.rebalance_event import decode_event
 from libramq.groups.rebalance_history import BrokerEvent, Rebalance, rebalances
+from libramq.spark.pipeline.small_table import computed
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 Columns = Mapping[str, str]
@@ -100,8 +102,8 @@ _MOVE: Final = (
 )
 
 
-def rebalance_tables(events: "DataFrame", *, now_ms: int) -> dict[str, "DataFrame"]:
-    """All tables of the events: rows of ingest with body, broker, queueId and offset."""
+def rebalance_tables(events: "DataFrame", *, now_ms: int) -> "dict[str, pa.Table]":
+    """All tables, computed, of the events: rows of ingest with body, broker, queueId and offset."""
     columns = {**REBALANCES, "at": "bigint", "moves": f"array<{_MOVE}>"}
     ddl = ", ".join(f"`{name}`:{kind}" for name, kind in columns.items())
     told = f.sort_array(f.collect_list(f.struct("broker", "offset", "body")))
@@ -109,16 +111,16 @@ def rebalance_tables(events: "DataFrame", *, now_ms: int) -> dict[str, "DataFram
     history = f.udf(_history(now_ms), f"array<struct<{ddl}>>", useArrow=False)
     by_group = events.groupBy("key").agg(told.alias("told")).select(f.explode(history("told")).alias("one"))
     whole = by_group.select("one.*").withColumn("at", f.timestamp_millis("at"))
-    whole.persist()
     moved = whole.select("group", "at", f.explode("moves").alias("move"))
     moves = moved.select("group", "at", "move.*")
-    return {
+    tables = {
         "rebalances": whole.drop("moves").orderBy("at", "group"),
         "moves": moves.orderBy("at", "group", "topic", "broker", "queueId"),
         "hourly": _hourly(whole, moves),
         "reasons": _reasons(whole),
         "members": _members(whole),
     }
+    return computed(whole, tables)
 
 
 def _history(now_ms: int) -> Callable[[list[Any]], list[dict[str, Any]]]:

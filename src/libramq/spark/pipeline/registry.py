@@ -19,6 +19,7 @@ PIPELINES: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
     {
         "ingest": ("ingest", "Ingest", "IngestConfig"),
         "rebalance_report": ("rebalance_report", "RebalanceReport", "RebalanceReportConfig"),
+        "lag_report": ("lag_report", "LagReport", "LagReportConfig"),
     }
 )
 

@@ -10,7 +10,7 @@ from typing import Final
 #: Ours: a page column.
 WIDTH: Final = 920
 LEFT: Final = 150  # For the names of rows, or numbers.
-RIGHT: Final = 16
+RIGHT: Final = 34
 TICKS: Final = 6
 COLOURS: Final = 8  # .c0 to .c7
 NAME_CHARACTERS_MAX: Final = 22
@@ -52,9 +52,8 @@ class Span:
     greatest: float
 
 
-def dots(marks: Sequence[Dot], *, label: str) -> str:
+def dots(rows: Sequence[str], marks: Sequence[Dot], *, label: str) -> str:
     """Marks over time, a row for each name."""
-    rows = sorted({mark.row for mark in marks})
     times = [mark.at.timestamp() for mark in marks]
     low, high = _padded(min(times), max(times))
     x = Scale(low=low, high=high, start=LEFT, end=WIDTH - RIGHT)

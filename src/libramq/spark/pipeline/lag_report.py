@@ -1,0 +1,138 @@
+"""`lag_report`: the lag of groups over time, and how long until they have caught up. Of any broker.
+
+    consume stats, again and again ─► samples ─► lag, groups ─► report.html
+
+Samples of earlier runs stay; the other tables are made from all of them anew.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from libramq.clock import Clock, SystemClock
+from libramq.errors import ConfigError, RemoteError
+from libramq.spark.pipeline.config import duration_ms
+from libramq.spark.pipeline.failure import told_in_one_line
+from libramq.spark.pipeline.lag_page import lag_page
+from libramq.spark.pipeline.lag_samples import groups_to_sample, sample, write_sample
+from libramq.spark.pipeline.lag_tables import SAMPLES, TABLES, lag_tables
+from libramq.spark.pipeline.plan import Outcome, Plan, Progress, TablePlan, Tell
+from libramq.spark.pipeline.small_table import replace_table
+from libramq.sync import Admin
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SAMPLES_DEFAULT: Final = 12  # Ours: a minute.
+
+
+class LagReportConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The keys of lag_report's file.
+
+    directory: where tables and report go. namesrv: as `-n`. groups, topics: names; all where not given.
+    every: how often to look. samples: how many times in one run.
+    """
+
+    directory: str = "lag_report"
+    namesrv: str | None = None
+    groups: list[str] = []
+    topics: list[str] = []
+    every: str = "5s"
+    samples: int = SAMPLES_DEFAULT
+
+
+class LagReport:
+    """One directory with the lag of a cluster's groups."""
+
+    name = "lag_report"
+
+    def __init__(
+        self,
+        config: LagReportConfig,
+        *,
+        clock: Clock | None = None,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._config = config
+        self._directory = Path(config.directory).absolute()
+        self._every_ms = duration_ms("every", config.every)
+        if config.samples < 1:
+            raise ConfigError(f"samples={config.samples}: give a whole number from 1 on")
+        self._clock = clock or SystemClock()
+        self._wait = wait
+
+    def plan(self) -> Plan:
+        """What a run would ask and write; nothing is touched."""
+        with self._admin() as admin:
+            groups = groups_to_sample(admin, self._config.groups)
+        tables = [
+            TablePlan(name="samples", path=str(self._samples), format="parquet", columns=SAMPLES),
+            *(
+                TablePlan(name=name, path=str(self._file(name)), format="parquet", columns=columns)
+                for name, columns in TABLES.items()
+            ),
+        ]
+        return Plan(
+            pipeline=self.name,
+            reads=[],
+            tables=tables,
+            remarks=[
+                f"groups: {', '.join(groups) or 'none yet'}",
+                f"{self._config.samples} samples, one every {self._config.every}",
+                f"report: {self._directory / 'report.html'}",
+            ],
+        )
+
+    def run(self, spark: "SparkSession", tell: Tell) -> Outcome:
+        """Sample, then make tables and report; raises ConfigError where no group has committed anything."""
+        self._take_samples(spark, tell)
+        with told_in_one_line(self.name):
+            rows = lag_tables(spark.read.schema(_ddl()).parquet(str(self._samples)))
+        if not rows["lag"].num_rows:
+            raise ConfigError("no group has committed an offset yet; its lag is known from then on")
+        for name, table in rows.items():
+            replace_table(self._file(name), table)
+        page = self._directory / "report.html"
+        page.write_text(lag_page({name: table.to_pylist() for name, table in rows.items()}))
+        return Outcome(
+            sentence=f"{rows['lag'].num_rows:,} samples of queues",
+            files=[str(page), *(str(self._file(name)) for name in TABLES)],
+        )
+
+    def _take_samples(self, spark: "SparkSession", tell: Tell) -> None:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        schema = to_arrow_schema(spark.createDataFrame([], _ddl()).schema, timezone="UTC")
+        count = self._config.samples
+        with self._admin() as admin:
+            groups = groups_to_sample(admin, self._config.groups)
+            due_ms = self._clock.monotonic_ms()
+            for number in range(1, count + 1):
+                self._wait(max(0, due_ms - self._clock.monotonic_ms()) / 1000)
+                due_ms += self._every_ms
+                at_ms = self._clock.wall_ms()
+                try:
+                    rows = sample(admin, groups, self._config.topics, at_ms)
+                except RemoteError as error:  # Brokers come back; a gap in the samples is told as it is.
+                    tell(Progress(done=number, total=count, text=f"no sample: {error}"))
+                    continue
+                write_sample(self._samples, rows, at_ms, schema)
+                behind = sum(max(0, row["broker_offset"] - row["consumer_offset"]) for row in rows)
+                tell(Progress(done=number, total=count, text=f"{len(groups)} groups, lag {behind:,}"))
+
+    def _admin(self) -> Admin:
+        return Admin(**({"namesrv": self._config.namesrv} if self._config.namesrv else {}))
+
+    @property
+    def _samples(self) -> Path:
+        return self._directory / "samples"
+
+    def _file(self, name: str) -> Path:
+        return self._directory / f"{name}.parquet"
+
+
+def _ddl() -> str:
+    return ", ".join(f"`{name}` {kind}" for name, kind in SAMPLES.items())

@@ -1,0 +1,71 @@
+"""Lag samples: how far groups are in their queues at one moment, one small file a sample.
+
+DIRECTORY/samples/at=1777629600000.parquet      written beside, then renamed: whole or not there
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from libramq.errors import BrokerError, ConfigError, RouteNotFound
+from libramq.message.names import RETRY_PREFIX
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.consumers import OffsetWrapper
+from libramq.spark.pipeline.small_table import replace_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Sample = dict[str, Any]
+
+
+class GroupOffsets(Protocol):
+    """What is asked: libramq.sync.Admin."""
+
+    def topics(self) -> list[str]: ...
+    def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, OffsetWrapper]: ...
+
+
+def groups_to_sample(admin: GroupOffsets, wanted: Sequence[str]) -> list[str]:
+    """The groups that are there, by name; ConfigError for a wanted one that is not."""
+    there = sorted(
+        topic.removeprefix(RETRY_PREFIX) for topic in admin.topics() if topic.startswith(RETRY_PREFIX)
+    )
+    for group in wanted:
+        if group not in there:
+            raise ConfigError(f"no broker knows group {group}; there are: {', '.join(there) or 'none'}")
+    return sorted(wanted) if wanted else there
+
+
+def sample(admin: GroupOffsets, groups: Iterable[str], topics: Sequence[str], at_ms: int) -> list[Sample]:
+    """Where the groups are now. Of all topics but their retries, or of some."""
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    rows = []
+    for group in groups:
+        try:
+            stats = admin.consume_stats(group)
+        except (BrokerError, RouteNotFound):
+            continue  # It never committed, or is just going.
+        for queue, ends in sorted(stats.items()):
+            if queue.topic in topics if topics else not queue.topic.startswith(RETRY_PREFIX):
+                rows.append(
+                    {
+                        "group": group,
+                        "topic": queue.topic,
+                        "broker": queue.broker_name,
+                        "queueId": queue.queue_id,
+                        "at": at,
+                        "broker_offset": ends.broker_offset,
+                        "consumer_offset": ends.consumer_offset,
+                    }
+                )
+    return rows
+
+
+def write_sample(directory: Path, rows: Sequence[Sample], at_ms: int, schema: "pa.Schema") -> None:
+    """Add one sample."""
+    import pyarrow as pa
+
+    directory.mkdir(parents=True, exist_ok=True)
+    replace_table(directory / f"at={at_ms}.parquet", pa.Table.from_pylist(list(rows), schema))
