@@ -1,14 +1,17 @@
 """`libra pipeline run`: what is wrong is one line and exit code 2; a dry run prints its plan."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from libramq.message import Message
+from libramq.nameserver import NameServer
 from libramq.sync import Producer
 
 from ...cli.commands import libra, one_line
 from ...interop.libra import LibraUp
+from ...interop.ports import free_port
 
 NOBODY = "127.0.0.1:1"
 
@@ -26,6 +29,9 @@ def file(directory: Path, text: str) -> str:
         ("nothing", "", "no pipeline nothing; there are: ingest"),
         ("ingest", "tabel = 't'", "no key tabel; did you mean table?"),
         ("ingest", "topics = ['A']\ntable = 't'", f"no name server answered: cannot connect to {NOBODY}"),
+        ("lag_report", "", f"cannot connect to {NOBODY}"),
+        ("lag_report", "samples = 0", "samples=0: give a whole number from 1 on"),
+        ("rebalance_report", "since = 'ever'", "since='ever': give a duration like 500ms"),
         ("ingest", "topics = ['A b']\ntable = 't'", "subscribe='A b'"),
     ],
 )
@@ -50,3 +56,25 @@ def test_a_dry_run(up: LibraUp, topic: str, tmp_path: Path):
     assert f"t: {tmp_path / 't'} (parquet, partitioned by batch, date)" in done.out
     assert "nothing was touched" in done.out
     assert [path.name for path in tmp_path.iterdir()] == ["pipeline.toml"]
+
+
+async def test_brokers_that_record_no_rebalances():
+    """As Apache's: nobody has the topic of the events."""
+    port = free_port()
+    server = NameServer("127.0.0.1", port)
+    await server.start()
+    try:
+        command = ("pipeline", "run", "rebalance_report", "-n", f"127.0.0.1:{port}")
+        said = one_line(await asyncio.to_thread(libra, *command))
+    finally:
+        await server.stop()
+    assert said == (
+        "no broker records rebalances in LIBRA_REBALANCE_EVENTS, only LibraMQ's do; of any broker "
+        "libra pipeline run lag_report tells the lag of each group, topic and queue over time"
+    )
+
+
+def test_a_group_nobody_knows(up: LibraUp, tmp_path: Path):
+    given = file(tmp_path, "groups = ['Nobody']")
+    done = libra("pipeline", "run", "lag_report", "--config", given, "-n", up.namesrv, cwd=tmp_path)
+    assert "no broker knows group Nobody; there are: " in one_line(done)

@@ -139,7 +139,7 @@ def test_a_brokers_own_lag(spark: "SparkSession", up: LibraUp, topic: str, tmp_p
         assert not directory.exists()
         told: list[Progress] = []
         outcome = report.run(spark, told.append)
-        assert [progress.text for progress in told] == ["1 groups, lag 1", "1 groups, lag 2"]
+        assert [progress.text for progress in told] == ["groups 1, lag 1", "groups 1, lag 2"]
         assert all(Path(file).is_file() for file in outcome.files)
         LagReport(given, wait=send_between).run(spark, ignore)
     lag = [row["lag"] for row in pq.read_table(directory / "groups.parquet").to_pylist()]

@@ -121,7 +121,7 @@ class LagReport:
                     continue
                 write_sample(self._samples, rows, at_ms, schema)
                 behind = sum(max(0, row["broker_offset"] - row["consumer_offset"]) for row in rows)
-                tell(Progress(done=number, total=count, text=f"{len(groups)} groups, lag {behind:,}"))
+                tell(Progress(done=number, total=count, text=f"groups {len(groups)}, lag {behind:,}"))
 
     def _admin(self) -> Admin:
         return Admin(**({"namesrv": self._config.namesrv} if self._config.namesrv else {}))

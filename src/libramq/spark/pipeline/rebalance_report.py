@@ -88,7 +88,7 @@ class RebalanceReport:
         page.write_text(rebalance_page({name: table.to_pylist() for name, table in rows.items()}, now_ms))
         count, groups = rows["rebalances"].num_rows, len(set(rows["rebalances"]["group"].to_pylist()))
         return Outcome(
-            sentence=f"{count:,} rebalances of {groups} groups",
+            sentence=f"rebalances: {count:,}, of groups: {groups:,}",
             files=[str(page), *(str(self._file(name)) for name in TABLES)],
         )
 
