@@ -1,6 +1,7 @@
 """The pipeline command: a plan, or a run with its progress."""
 
 import logging
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -49,6 +50,8 @@ def run(
     from libramq.spark import session
 
     spark = session(f"libra pipeline {name}", master=master)
+    # Spark's own handler calls Java from within a call to Java.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if log_level == options.LogLevel.ERROR:  # A failure is told in one line, at the end.
         spark.sparkContext.setLogLevel("OFF")
         logging.getLogger("py4j").setLevel(logging.CRITICAL)

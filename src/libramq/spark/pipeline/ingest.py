@@ -6,6 +6,7 @@ Spark's checkpoint has both ends. Killed between the last two, a run finds the n
 nothing.
 """
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -197,9 +198,12 @@ def _follow(query: "StreamingQuery", tell: Tell, total: int | None) -> int:
     done, seen = 0, -1
     is_over = False
     while not is_over:
-        is_over = bool(query.awaitTermination(LOOK_SECONDS))  # type: ignore[arg-type] # It takes fractions.
+        is_over = not query.isActive
         for progress in query.recentProgress:
             if progress.batchId > seen and progress.numInputRows:
                 seen, done = progress.batchId, done + progress.numInputRows
                 tell(Progress(done=done, total=total, text=f"batch {seen}"))
+        if not is_over:
+            time.sleep(LOOK_SECONDS)  # Not in a call to Java, which Ctrl-C would tear.
+    query.awaitTermination()  # Raises what the query failed of.
     return done
