@@ -24,7 +24,11 @@ KILL: Callable[[Process], None] = Process.kill
 def test_two_that_ask_share_the_queues_and_one_takes_over(
     cluster: Cluster, leave: Callable[[Program], None]
 ) -> None:
-    """One, then two with four queues each, then one again. Nothing comes twice on the join."""
+    """One, then two with four queues each, then one again. Here nothing comes twice on the join.
+
+    At Apache's broker it may: a newcomer is given its queues before their last owner has let go, and commits that
+    come at once can lose each other.
+    """
     topic, group = cluster.fresh_name("Asked"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)
     first = cluster.consumer(group, topic, clientRebalance=False)
@@ -39,7 +43,8 @@ def test_two_that_ask_share_the_queues_and_one_takes_over(
     send(cluster, topic, "both", 24)
     wait_bodies(cluster, "both", 24, first, second)
     assert second.of("message"), "the second member consumes what is in its queues"
-    assert came_again(first, second) == {}
+    if cluster.kind == "libra":
+        assert came_again(first, second) == {}
 
     leave(second)
     wait_queues(cluster, first, topic, QUEUES)
