@@ -26,8 +26,8 @@ def test_two_that_ask_share_the_queues_and_one_takes_over(
 ) -> None:
     """One, then two with four queues each, then one again. Here nothing comes twice on the join.
 
-    At Apache's broker it may: a newcomer is given its queues before their last owner has let go, and commits that
-    come at once can lose each other.
+    At Apache's broker it may: a newcomer is given its queues before their last owner has let go, and commits
+    that come at once can lose each other.
     """
     topic, group = cluster.fresh_name("Asked"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)
