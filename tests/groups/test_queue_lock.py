@@ -1,6 +1,6 @@
 """Locks of orderly consumers."""
 
-from libramq.groups.queue_lock import LOCK_GRACE_MS, LOCK_LIFETIME_MS, QueueLocks
+from libramq.groups.queue_lock import LOCK_GRACE_MS, LOCK_LIFETIME_MS, RESERVED_MS, QueueLocks
 from libramq.message.queue import MessageQueue
 
 Q = [MessageQueue("T", "b", n) for n in range(4)]
@@ -14,6 +14,26 @@ def test_a_lock_is_its_clients_while_it_lasts_and_renewing_prolongs_it():
     assert locks.lock("G", "bob", Q[:2], now_ms=LOCK_LIFETIME_MS) == []
     assert locks.lock("G", "bob", Q[:2], now_ms=LOCK_LIFETIME_MS + 1) == Q[1:2]
     assert locks.lock("G", "bob", Q[:1], now_ms=50_000 + LOCK_LIFETIME_MS + 1) == Q[:1]
+
+
+def test_who_read_under_an_epoch_locks_first():
+    """Until it has let go, or had its time; others' queues and groups are as they were."""
+    locks = QueueLocks()
+    locks.reserve("G", dict.fromkeys(Q[:3], "alice"), now_ms=0)
+    assert not locks.holds_any("G", now_ms=0)
+    assert locks.lock("G", "java", Q, now_ms=1) == Q[3:]
+    assert locks.lock("H", "java", Q, now_ms=1) == Q
+    assert locks.lock("G", "alice", Q[:1], now_ms=2) == Q[:1]
+    locks.unlock("G", "alice", Q[:2])
+    assert locks.lock("G", "java", Q[:3], now_ms=3) == Q[:2]
+    assert locks.lock("G", "java", Q[:3], now_ms=RESERVED_MS) == Q[:3]
+
+
+def test_what_was_reserved_for_a_client_that_vanished_is_free():
+    locks = QueueLocks()
+    locks.reserve("G", {Q[0]: "alice"}, now_ms=0)
+    locks.vanished("G", "alice", now_ms=1)
+    assert locks.lock("G", "java", Q[:1], now_ms=1) == Q[:1]
 
 
 def test_groups_do_not_disturb_each_other():

@@ -106,6 +106,7 @@ class Broker:
             address=config.address,
             tables=self.tables,
             consumers=self.consumers,
+            locks=self.locks,
             clock=clock,
             randomness=randomness,
             answer=self._answers.append,

@@ -22,6 +22,7 @@ from libramq.errors import broker_error
 from libramq.groups.coordinator import effect as fx
 from libramq.groups.coordinator.coordinator import Coordinator
 from libramq.groups.coordinator.group_view import GroupView
+from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.session import SILENCE_MS_MAX
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
@@ -82,6 +83,7 @@ class Coordination:
         address: str,
         tables: Tables,
         consumers: ConsumerClients,
+        locks: QueueLocks,
         clock: Clock,
         randomness: Random,
         answer: Callable[[Woken], None],
@@ -92,6 +94,7 @@ class Coordination:
         self._topics = tables.topics
         self._fences = tables.fences
         self._consumers = consumers
+        self._locks = locks
         self._clock = clock
         self._answer = answer
         self._effects: deque[Effect] = deque()
@@ -228,6 +231,18 @@ class Coordination:
         """A fence has seen a higher epoch than that of our grant."""
         self._perform(self._coordinator.refused(group, epoch, now_ms=self._now_ms()))
 
+    def granted(self, body: bodies.PeerGrantBody) -> int:
+        """A coordinator says whose our queues are; returns the highest epoch that our fence has seen."""
+        epoch = self._fences.grant(body)
+        if epoch == body.epoch and body.client_ids:
+            readers = {
+                queue: body.client_ids[member]
+                for queue, member in self._fences.readers(body.group).items()
+                if member in body.client_ids
+            }
+            self._locks.reserve(body.group, readers, now_ms=self._now_ms())
+        return epoch
+
     def grants_for(self, broker_name: str) -> list[bodies.PeerGrantBody]:
         """All that another broker's fence is to know; for a link that is new."""
         return [grant.body for grant in self._coordinator.grants_for(broker_name)]
@@ -310,7 +325,7 @@ class Coordination:
 
     def _grant(self, broker_name: str, body: bodies.PeerGrantBody) -> None:
         if broker_name == self._broker_name:
-            epoch = self._fences.grant(body)
+            epoch = self.granted(body)
             if epoch > body.epoch:
                 self.refused(body.group, epoch)
         elif self.peers is not None:
@@ -319,10 +334,16 @@ class Coordination:
     def _change_mode(self, change: fx.ModeChanged) -> None:
         """Fences hear of it even where nobody subscribes to their topics any more."""
         log.info("mode of a group", group=change.group, mode=change.mode, epoch=change.epoch)
-        body = bodies.PeerGrantBody(group=change.group, epoch=change.epoch, mode=change.mode)
+        body = bodies.PeerGrantBody(
+            group=change.group, epoch=change.epoch, mode=change.mode, client_ids=self._client_ids(change)
+        )
         self._grant(self._broker_name, body)
         if self.peers is not None:
             self.peers.change_mode(body)
+
+    def _client_ids(self, change: fx.ModeChanged) -> dict[str, str]:
+        view = self._coordinator.group(change.group) if change.mode == bodies.MODE_CLIENT else None
+        return {member.member: member.client_id for member in view.members} if view is not None else {}
 
     def _known_of(self, group: str, epoch: int, members: list[str] | None) -> bodies.PeerGathered:
         known = self._fences.gathered(group)

@@ -7,7 +7,7 @@ way it may then still finish while the next owner begins: after a crash, order a
 Upstream: broker/client/rebalance/RebalanceLockManager.java.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +17,8 @@ from libramq.message.queue import MessageQueue
 LOCK_LIFETIME_MS: Final = 60_000
 #: Ours: as long as a connection that ended may take to come back; orderlyLockGraceMillis.
 LOCK_GRACE_MS: Final = 150
+#: Ours: how soon a member that read a queue under an epoch must have locked it, once its group locks queues.
+RESERVED_MS: Final = 3_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,14 @@ class QueueLock:
     renewed_at_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Who alone may lock a queue, and until when."""
+
+    client_id: str
+    until_ms: int
+
+
 class QueueLocks:
     """All locks, by group and queue."""
 
@@ -34,6 +44,18 @@ class QueueLocks:
         self._grace_ms = grace_ms
         self._locks: dict[str, dict[MessageQueue, QueueLock]] = {}
         self._vanished: dict[str, dict[str, int]] = {}
+        self._reserved: dict[str, dict[MessageQueue, Reservation]] = {}
+
+    def reserve(self, group: str, readers: Mapping[MessageQueue, str], *, now_ms: int) -> None:
+        """These clients read queues under epochs, and the group has begun to lock them: they come first.
+
+        Else a newcomer would lock a queue whose reader has not heard yet that locks count.
+        """
+        until_ms = now_ms + RESERVED_MS
+        if readers:
+            self._reserved[group] = {queue: Reservation(name, until_ms) for queue, name in readers.items()}
+        else:
+            self._reserved.pop(group, None)
 
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], *, now_ms: int
@@ -44,6 +66,8 @@ class QueueLocks:
         held = []
         for queue in queues:
             lock = locks.get(queue)
+            if self._is_reserved(group, client_id, queue, now_ms):
+                continue
             if lock is None or lock.client_id == client_id or self._is_expired(lock, now_ms):
                 locks[queue] = QueueLock(client_id, now_ms)
                 held.append(queue)
@@ -53,8 +77,10 @@ class QueueLocks:
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Give up queues; those that others hold stay as they are."""
-        locks = self._locks.get(group, {})
+        locks, reserved = self._locks.get(group, {}), self._reserved.get(group, {})
         for queue in queues:
+            if queue in reserved and reserved[queue].client_id == client_id:
+                del reserved[queue]
             lock = locks.get(queue)
             if lock is not None and lock.client_id == client_id:
                 del locks[queue]
@@ -63,6 +89,9 @@ class QueueLocks:
 
     def vanished(self, group: str, client_id: str, *, now_ms: int) -> int:
         """A client is connected no more: its locks last for the grace returned (0: it held none)."""
+        reserved = self._reserved.get(group, {})
+        for queue in [queue for queue, each in reserved.items() if each.client_id == client_id]:
+            del reserved[queue]
         if not any(lock.client_id == client_id for lock in self._locks.get(group, {}).values()):
             return 0
         self._vanished.setdefault(group, {})[client_id] = now_ms
@@ -87,6 +116,18 @@ class QueueLocks:
             if now_ms - vanished_at_ms >= self._grace_ms:
                 self.returned(group, client_id)
                 self.unlock(group, client_id, list(self._locks.get(group, {})))
+
+    def _is_reserved(self, group: str, client_id: str, queue: MessageQueue, now_ms: int) -> bool:
+        """Whether somebody else comes first; who locks what was reserved needs no reservation any more."""
+        reserved = self._reserved.get(group)
+        if reserved is None or (reservation := reserved.get(queue)) is None:
+            return False
+        if reservation.client_id != client_id and now_ms < reservation.until_ms:
+            return True
+        del reserved[queue]
+        if not reserved:
+            del self._reserved[group]
+        return False
 
     def _is_expired(self, lock: QueueLock, now_ms: int) -> bool:
         return now_ms - lock.renewed_at_ms > LOCK_LIFETIME_MS

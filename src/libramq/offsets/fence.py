@@ -87,6 +87,15 @@ class Fences:
         fence = self._groups.get(group)
         return fence.epoch if fence is not None else 0
 
+    def readers(self, group: str) -> dict[MessageQueue, str]:
+        """The members that queues are open to."""
+        fence = self._groups.get(group)
+        openings = fence.openings if fence is not None else {}
+        return {
+            MessageQueue(topic, self._broker_name, queue_id): claim.member
+            for (topic, queue_id), claim in openings.items()
+        }
+
     # The coordinator's word.
 
     def grant(self, body: PeerGrantBody) -> int:

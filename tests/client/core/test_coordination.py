@@ -436,16 +436,22 @@ def test_in_client_mode_we_allocate_as_stock_clients_do():
 
 
 def test_in_client_mode_queues_in_order_are_locked():
-    """No handler begins before that."""
+    """Their broker keeps them for us until then: handlers go on."""
     talk = Member(orderly=True, rebalance_ms=600_000).holding(q(0), offset=3)
     talk.polled(client_mode(2))
     (request,) = talk.of(fx.LockQueues)
     talk.pulled(q(0), found(3))
-    assert talk.deliveries() == []
-    talk._(talk.core.locks_answered(request, {q(0)}, talk.now_ms))
-    assert [each.queue for each in talk.of(fx.QueryOffset)] == [q(0)]
-    talk.committed(q(0), 3)
     assert len(talk.deliveries()) == 1
+    talk._(talk.core.locks_answered(request, {q(0)}, talk.now_ms))
+    assert talk.of(fx.Lost) == []
+
+
+def test_in_client_mode_a_queue_whose_lock_is_refused_is_lost():
+    talk = Member(orderly=True, rebalance_ms=600_000).holding(q(0), offset=3)
+    talk.polled(client_mode(2))
+    (request,) = talk.of(fx.LockQueues)
+    talk._(talk.core.locks_answered(request, set(), talk.now_ms))
+    assert [each.queues for each in talk.of(fx.Lost)] == [(q(0),)]
 
 
 def test_back_under_epochs_locks_are_given_back_and_queues_go_on():

@@ -28,7 +28,7 @@ class PeerRequests:
         """A coordinator says whose our queues are. Answers the highest epoch that our fence has seen."""
         self._cluster.require_peer(request.peer.address)
         body = decode_body(request.command.body, bodies.PeerGrantBody)
-        return Reply(ext={"lbEpoch": str(self._fences.grant(body))})
+        return Reply(ext={"lbEpoch": str(self._coordination.granted(body))})
 
     def started(self, request: Request) -> Outcome:
         """A coordinator says that a rebalance has begun: we record what becomes of our queues."""

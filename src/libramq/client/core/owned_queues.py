@@ -164,7 +164,9 @@ class OwnedQueues:
                 continue
             is_pulling = owned.state is QueueState.PULLING
             if self._locking.is_needed:
-                owned.is_locked, owned.is_in_doubt = False, is_pulling
+                # What we have open its broker keeps for us until we have locked it (groups.queue_lock).
+                owned.is_locked = is_pulling
+                owned.lock_asked_at = self._routes.master(owned.queue.broker_name) or ""
                 owned.state = owned.state if is_pulling else QueueState.LOCKING
                 self._locking.want(owned)
             elif not is_pulling:

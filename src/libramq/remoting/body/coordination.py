@@ -88,6 +88,7 @@ class PeerGrantBody(Body, frozen=True, kw_only=True):
     """PEER_GRANT: the coordinator tells a fence whose its queues are.
 
     epoch: the group's. complete: these are all queues of the group at this broker; others are nobody's.
+    client_ids: by member, where the members begin to allocate for themselves: they come first at locks.
     """
 
     group: str
@@ -95,6 +96,7 @@ class PeerGrantBody(Body, frozen=True, kw_only=True):
     mode: str = MODE_EPOCHS
     grants: list[QueueGrant] = []
     complete: bool = False
+    client_ids: dict[str, str] = {}
 
 
 class PeerMembersBody(Body, frozen=True, kw_only=True):
