@@ -75,7 +75,7 @@ def test_every_message_once(spark: "SparkSession", up: LibraUp, topic: str, tmp_
         kill(last) if last.poll() is None else last.stdout and last.stdout.close()
     table = spark.read.parquet(str(tmp_path / "table"))
     places = {(row.queueId, row.offset) for row in table.collect()}
-    # The topic may hold more than was sent here: other tests', and what a producer sent again on a busy machine.
+    # The topic may hold more than was sent here: another test's of this name, and what was sent again.
     with Admin(namesrv=up.namesrv) as admin:
         stored = sum(ends.max_offset for ends in admin.topic_stats(topic).values())
     assert stored >= sent
