@@ -163,7 +163,6 @@ class Services:
         peers = PeerRequests(
             cluster=broker.cluster,
             coordination=broker.coordination,
-            fences=broker.fences,
             consumers=broker.consumers,
         )
         return {

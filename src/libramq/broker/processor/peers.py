@@ -6,7 +6,6 @@ Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 from libramq.broker.cluster import Cluster
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.coordination import Coordination
-from libramq.offsets import Fences
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.rpc.endpoint import Request
@@ -16,12 +15,9 @@ from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 class PeerRequests:
     """The processor of requests from other brokers; who is none is refused."""
 
-    def __init__(
-        self, *, cluster: Cluster, coordination: Coordination, fences: Fences, consumers: ConsumerClients
-    ) -> None:
+    def __init__(self, *, cluster: Cluster, coordination: Coordination, consumers: ConsumerClients) -> None:
         self._cluster = cluster
         self._coordination = coordination
-        self._fences = fences
         self._consumers = consumers
 
     def grant(self, request: Request) -> Outcome:
