@@ -68,8 +68,12 @@ def play(
     randomness: random.Random,
     after_kill_s: float = 0.0,
     frozen_s: float = 0.0,
+    parked: bool = False,
 ) -> tuple[list[Cost], int]:
-    """One round; what each event cost, and how many messages nobody got. frozen_s 0: no freeze."""
+    """One round; what each event cost, and how many messages nobody got.
+
+    frozen_s 0: no freeze. parked: all members are started before, and join when they are told "join".
+    """
     topic = cluster.fresh_name("Rebalance")
     cluster.create_topic(topic, QUEUES)
     home = cluster.home / topic
@@ -78,7 +82,10 @@ def play(
     times_us: list[int] = []
 
     def begin(name: str) -> None:
-        running[name] = start(name, topic, journals[name])
+        if parked:
+            running[name].tell("join")
+        else:
+            running[name] = start(name, topic, journals[name])
 
     acts: dict[str, Callable[[str], None]] = {
         "joins": begin,
@@ -90,6 +97,9 @@ def play(
     lasting_s = {"killed": after_kill_s, "frozen": frozen_s}
     events = EVENTS + (FREEZE if frozen_s else ())
     try:
+        for name in sorted({"A", *(name for name, _ in events)}) if parked else ():
+            running[name] = start(name, topic, journals[name])
+            running[name].wait_line("ready", within_s=READY_S)
         begin("A")
         running["A"].wait_line("started", within_s=READY_S)
         command = [sys.executable, str(MEMBER), "produce", cluster.namesrv, topic, str(rate)]
