@@ -9,10 +9,11 @@ Every method of the asynchronous class is here under its name and waits for its 
 are the same. They may be called from any thread.
 """
 
+import asyncio
 import threading
 from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from libramq.client import admin as asynchronous_admin
 from libramq.client import producer as asynchronous_producer
@@ -29,6 +30,9 @@ from libramq.remoting.body.consumers import ConsumerConnection, OffsetWrapper, T
 from libramq.remoting.body.route import ClusterInfo, TopicRouteData
 
 __all__ = ["Admin", "Producer", "PushConsumer"]
+
+#: Ours: some milliseconds of work, between which answers are heard.
+TAKEN_IN_MAX: Final = 1_000
 
 T = TypeVar("T")
 
@@ -100,7 +104,7 @@ class Producer(_Blocking):
         await self._producer.start()
 
     async def _stop(self) -> None:
-        self._take_in()
+        self._take(len(self._handed_over))
         await self._producer.stop()
 
     def send(
@@ -156,7 +160,7 @@ class Producer(_Blocking):
         """Wait until everything given to `send_nowait` has been answered."""
 
         async def flush() -> None:
-            self._take_in()
+            self._take(len(self._handed_over))
             await self._producer.flush()
 
         self._wait(flush())
@@ -166,9 +170,17 @@ class Producer(_Blocking):
         return self._wait(self._producer.publish_queues(topic))
 
     def _take_in(self) -> None:
-        """Take what other threads handed over; on the producer's thread."""
-        self._announced = False
-        while self._handed_over:
+        """Take some of what other threads handed over, then let others run; on the producer's thread."""
+        self._take(min(len(self._handed_over), TAKEN_IN_MAX))
+        if not self._handed_over:
+            self._announced = False
+            if not self._handed_over or self._announced:
+                return
+            self._announced = True  # Somebody handed over a message just before, and did not announce it.
+        asyncio.get_running_loop().call_soon(self._take_in)
+
+    def _take(self, count: int) -> None:
+        for _ in range(count):
             handed_over = self._handed_over.popleft()
             try:
                 self._producer.send_nowait_unbounded(*handed_over)
@@ -277,3 +289,7 @@ class Admin(_Blocking):
     def consumer_connection(self, group: str) -> ConsumerConnection:
         """Who of a group is connected."""
         return self._wait(self._admin.consumer_connection(group))
+
+    def remove_member(self, group: str, name: str, *, operator: str | None = None) -> None:
+        """Take a member out of a coordinated group: a static one by its name, or by client id."""
+        self._wait(self._admin.remove_member(group, name, operator=operator))

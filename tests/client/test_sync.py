@@ -80,6 +80,27 @@ def test_many_messages_from_many_threads(cluster):
     assert broker.count(*SENDS) < 500
 
 
+def test_answers_are_heard_while_messages_keep_coming(cluster):
+    """Each message hands over the next one, until the first has been answered."""
+    namesrv, _ = cluster
+    answered = threading.Event()
+    sent = 0
+
+    def one_more(queues, message):
+        nonlocal sent
+        sent += 1
+        if not answered.is_set() and sent < 100_000:
+            producer.send_nowait(Message("T", b"1"), selector=one_more)
+        return queues[0]
+
+    with Producer(namesrv=namesrv.address) as producer:
+        producer.publish_queues("T")
+        producer.send_nowait(Message("T", b"1"), lambda _: answered.set(), selector=one_more)
+        assert answered.wait(20)
+        producer.flush()
+    assert sent < 100_000
+
+
 def test_errors_come_where_they_belong(cluster):
     """To the caller, or to the callback."""
     namesrv, _ = cluster
@@ -91,7 +112,7 @@ def test_errors_come_where_they_belong(cluster):
     with Producer(namesrv=namesrv.address) as producer:
         producer.send(Message("T", b"x"))
         with pytest.raises(InvalidMessage):
-            producer.send_nowait(Message("T", b""))
+            producer.send_nowait(Message("T", b"1"))
         producer.send_nowait(Message("T", b"x"), heard.append, selector=broken)
         producer.flush()
         with pytest.raises(LocalProtocolError, match="already"):
