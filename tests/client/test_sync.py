@@ -112,7 +112,7 @@ def test_errors_come_where_they_belong(cluster):
     with Producer(namesrv=namesrv.address) as producer:
         producer.send(Message("T", b"x"))
         with pytest.raises(InvalidMessage):
-            producer.send_nowait(Message("T", b"1"))
+            producer.send_nowait(Message("T", b""))
         producer.send_nowait(Message("T", b"x"), heard.append, selector=broken)
         producer.flush()
         with pytest.raises(LocalProtocolError, match="already"):
