@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from libramq.spark.pipeline import svg
-from libramq.spark.pipeline.page import html_table, page, section, tiles
+from libramq.spark.report import svg
+from libramq.spark.report.page import html_table, page, section, tiles
 
 Row = Mapping[str, Any]
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from math import sqrt
 from typing import Any, Final
 
-from libramq.spark.pipeline import svg
-from libramq.spark.pipeline.page import html_table, page, section, tiles
+from libramq.spark.report import svg
+from libramq.spark.report.page import html_table, page, section, tiles
 
 Row = Mapping[str, Any]
 
