@@ -49,14 +49,6 @@ def test_who_reads_what():
     assert table.query("h", "A", 0) is None
 
 
-def test_a_clone_is_clamped_too():
-    table = ConsumerOffset()
-    table.commit("g", "T", 0, 7, 10)
-    table.commit("g", "T", 1, 9, 10)
-    changes = table.clone("g", "copy", "T", lambda _topic, queue_id: 8)
-    assert changes == [OffsetRecord(COMMIT, "T@copy", 0, 7), OffsetRecord(COMMIT, "T@copy", 1, 8)]
-
-
 def test_clamping_after_a_loss_leaves_unknown_queues_alone():
     table = ConsumerOffset()
     for queue_id in range(3):

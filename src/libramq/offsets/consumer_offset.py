@@ -78,17 +78,6 @@ class ConsumerOffset:
         """The committed offsets of a group in a topic, by queue id."""
         return dict(self._offsets.get(topic + SEPARATOR + group, ()))
 
-    def clone(
-        self, source_group: str, group: str, topic: str, durable_end: Callable[[str, int], int]
-    ) -> list[OffsetRecord]:
-        """Give a group what another one has committed."""
-        changes = []
-        for queue_id, offset in self.offsets(source_group, topic).items():
-            change = self.commit(group, topic, queue_id, offset, durable_end(topic, queue_id))
-            if change is not None:
-                changes.append(change)
-        return changes
-
     def topics_of_group(self, group: str) -> set[str]:
         """The topics that a group has read."""
         return {topic for topic, reader in map(_parts, self._offsets) if reader == group}

@@ -106,10 +106,6 @@ class OffsetLedger:
         """The version of the table, for GET_ALL_CONSUMER_OFFSET and slaves."""
         return dict(self._version)
 
-    def to_json(self) -> bytes:
-        """The table as GET_ALL_CONSUMER_OFFSET answers it."""
-        return fastjson.dumps({"dataVersion": self._version, **self.offsets.tables()})
-
     def _read(self) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]], dict[str, int]] | None:
         failed: RemoteProtocolError | None = None
         for path in (self._path, self._path.with_name(self._path.name + BACKUP_SUFFIX)):

@@ -115,10 +115,6 @@ class MessageStore:
         finally:
             self._release()
 
-    def set_store_host(self, host: tuple[str, int]) -> None:
-        """The address that records name as their store, where it is known only after listening."""
-        self._store_host = encode_host(host)
-
     # Appending.
 
     def append_batch(self, messages: Sequence[StoreMessage]) -> list[AppendResult]:
@@ -269,10 +265,6 @@ class MessageStore:
     def topics(self) -> set[str]:
         """The topics that have messages or had some."""
         return self._queues.topics()
-
-    def queue_ids(self, topic: str) -> list[int]:
-        """The queues of a topic that have messages or had some."""
-        return sorted(queue.queue_id for queue in self._queues.of_topic(topic))
 
     def delete_topic(self, topic: str) -> None:
         """Forget the queues of a topic; its records go when their file goes."""

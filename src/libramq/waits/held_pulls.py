@@ -84,10 +84,6 @@ class HeldPulls(Generic[T]):
                 expired.append(pull)
         return expired
 
-    def next_deadline_ms(self) -> int | None:
-        """When `expire` has something to do next; at the earliest."""
-        return self._deadlines[0][0] if self._deadlines else None
-
     def remove_owner(self, owner: Hashable) -> None:
         """Forget the pulls of a connection that ended."""
         for pull in list(self._by_owner.get(owner, ())):

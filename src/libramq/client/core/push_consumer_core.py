@@ -93,11 +93,6 @@ class PushConsumerCore:
         owned = self._table.get(queue)
         return owned is not None and not owned.dropped and owned.state is not QueueState.LOCKING
 
-    def lag_of(self, queue: MessageQueue) -> int:
-        """How many messages of a queue were pulled and are not done with."""
-        owned = self._table.get(queue)
-        return 0 if owned is None else owned.count
-
     # Starting and time
 
     def start(self, now_ms: int, wall_ms: int) -> list[fx.Effect]:
