@@ -191,9 +191,7 @@ class Fenced(BrokerError):
 
 
 class UnknownMember(BrokerError):
-    """3101: the coordinator does not know the member; its session ended."""
-
-    remedy = "Join the group again."
+    """3101: the coordinator does not know the member (any more): a client of ours joins again by itself."""
 
 
 class NotCoordinator(BrokerError):

@@ -330,6 +330,48 @@ def test_a_static_member_that_starts_again_has_its_queues_and_its_former_self_is
     assert alice.news() is None
 
 
+# Operators.
+
+
+def remove(talk: Conversation, name: str) -> Command:
+    header = h.GroupRemoveHeader(consumer_group="G", lb_name=name, lb_operator="olga")
+    return talk.ask(FakePeer("10.0.0.99:1"), R.GROUP_REMOVE, header)
+
+
+def test_an_operator_removes_a_static_member_whose_process_is_gone(tmp_path):
+    """Its queues move at once, its former self is fenced, and not even a restart brings it back."""
+    talk = Conversation(tmp_path)
+    talk.create_topic("T", 4)
+    alice, bob = alone(talk), Client(talk, "bob", instance="two").join().poll()
+    talk.advance(COLLECT_MS)
+    alice.news()
+    alice.release()
+    alice.poll()
+    bob.news()
+    bob.open_all()
+    bob.close()
+    assert remove(talk, "two").code == C.SUCCESS
+    assert [profile.client_id for profile in talk.broker.tables.group_states["G"].members] == ["alice"]
+    talk.advance(COLLECT_MS)
+    assert alice.news() == C.SUCCESS
+    assert alice.open_all() == [0, 1, 2, 3]
+    bob.peer = FakePeer("10.0.0.3:999")
+    assert [bob.commit(queue_id, 1) for queue_id in bob.held] == [C.FENCED] * 2
+    assert bob.poll().news() == C.UNKNOWN_MEMBER
+    assert reasons(talk)[-1] == ("operator", "olga@10.0.0.99 removed bob")
+    talk.kill()
+    talk = Conversation(tmp_path, clock=talk.clock)
+    assert [profile.client_id for profile in talk.broker.tables.group_states["G"].members] == ["alice"]
+    talk.close()
+
+
+def test_nobody_removes_stock_members(talk):
+    talk.beat(FakePeer("10.0.0.9:1"), "java")
+    reply = remove(talk, "java")
+    assert reply.code == C.INVALID_PARAMETER
+    assert "group G has stock members: java" in reply.remark
+
+
 # Topics.
 
 

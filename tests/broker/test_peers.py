@@ -152,6 +152,9 @@ def test_before_a_name_server_has_answered_nobody_is_sent_anywhere(node):
         assert reply.ext["lbCoordinator"] == address
     reply = node.join(FakePeer(), THERE)
     assert (reply.code, reply.remark) == (C.NOT_COORDINATOR, ADDRESSES[B])
+    header = h.GroupRemoveHeader(consumer_group=THERE, lb_name="alice")
+    reply = node.ask(FakePeer(), R.GROUP_REMOVE, header)
+    assert (reply.code, reply.remark) == (C.NOT_COORDINATOR, ADDRESSES[B])
 
 
 def test_name_servers_are_asked_every_second_and_the_next_one_when_one_is_silent(node):

@@ -67,6 +67,66 @@ async def test_a_group_that_members_join_and_leave(up):
     assert len([line for line in last.splitlines() if not line.startswith(" ")]) == 1
 
 
+async def test_a_static_member_that_will_not_come_back_is_removed(up):
+    """Its queues move to who stays, long before its session is over."""
+    namesrv = up.namesrv
+    async with Admin(namesrv=namesrv) as admin:
+        await admin.create_topic("T_removed", queues=4)
+    queues: dict[str, set] = {}
+    has_changed = asyncio.Event()
+
+    def joins(name):
+        mine = queues.setdefault(name, set())
+
+        def changed(change):
+            def told(some):
+                change(some)
+                has_changed.set()
+
+            return told
+
+        consumer = PushConsumer(
+            group="G_removed",
+            namesrv=namesrv,
+            instance_name=name,
+            instance_id=name,
+            on_assigned=changed(mine.update),
+            on_revoked=changed(mine.difference_update),
+            on_lost=changed(mine.difference_update),
+            session_ms=600_000,
+        )
+        consumer.subscribe("T_removed", "*", lambda messages: None)
+        return consumer
+
+    async def shared(*counts):
+        while [sum(queue.topic == "T_removed" for queue in mine) for mine in queues.values()] != [*counts]:
+            has_changed.clear()
+            await has_changed.wait()
+
+    async with asyncio.timeout(40), joins("stays"):
+        async with joins("goes"):
+            await shared(2, 2)
+        remove = ("groups", "remove", "-g", "G_removed", "-n", namesrv, "--member")
+        done = await asyncio.to_thread(libra, *remove, "goes")
+        assert (done.code, done.out) == (0, "removed goes from G_removed\n")
+        queues["goes"].clear()
+        await shared(4, 0)
+        again = await asyncio.to_thread(libra, *remove, "goes")
+        assert "group G_removed has no member 'goes'; it has stays" in one_line(again)
+        history = ("groups", "history", "-g", "G_removed", "--json", "-n", namesrv)
+        causes: list[dict] = []
+        while not any(cause["reason"] == "operator" for cause in causes):
+            told = await asyncio.to_thread(libra, *history)
+            causes = [cause for one in json.loads(told.out) for cause in one["causes"]]
+    (who,) = [cause["who"] for cause in causes if cause["reason"] == "operator"]
+    assert who.endswith("@127.0.0.1 removed 127.0.0.1@goes")
+
+
+async def test_removing_needs_a_coordinated_group(up):
+    nobody = ("groups", "remove", "-g", "G_nobody", "--member", "x", "-n", up.namesrv)
+    assert "no broker knows group G_nobody" in one_line(await asyncio.to_thread(libra, *nobody))
+
+
 async def test_a_group_with_more_members_than_queues(up):
     """Asked for until the broker has looked: it does so every few seconds."""
     namesrv, group = up.namesrv, "G_idle"

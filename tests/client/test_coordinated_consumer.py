@@ -12,6 +12,7 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.shell import BrokerServer
 from libramq.client import Admin, ConsumeFrom, Producer, PushConsumer
 from libramq.clock import SystemClock
+from libramq.errors import UnknownMember
 from libramq.filesystem import LocalFileSystem
 from libramq.message import Message
 from libramq.message.queue import MessageQueue
@@ -215,6 +216,23 @@ async def test_a_static_member_comes_back_to_its_queues(home, group):
     assert len(one.events["assigned"]) + len(one.events["revoked"]) <= 2
     await group.handled()
     assert repeated(group.seen) == {}
+
+
+async def test_an_operator_removes_a_member_that_is_alive(home, group):
+    """It joins again, with what it still holds, and every message is handled."""
+    one, two = await group.join(), await group.join(instance_id="second")
+    await group.shared(one, two)
+    coordination = home.broker.broker.coordination
+    before = coordination.group("g").epoch
+    async with Admin(namesrv=home.namesrv.address) as admin:
+        await admin.remove_member("g", "second", operator="olga")
+        with pytest.raises(UnknownMember, match="no member 'third'; it has "):
+            await admin.remove_member("g", "third")
+    await until(lambda: coordination.group("g").epoch > before and len(coordination.group("g").members) == 2)
+    await until(lambda: coordination.group("g").is_settled)
+    await group.shared(one, two)
+    await home.send(3)
+    await group.handled()
 
 
 async def test_a_broker_that_restarts_moves_nothing(home, group, watch):

@@ -166,6 +166,11 @@ class Coordination:
         """GROUP_LEAVE."""
         self._perform(self._coordinator.leave(request, request.peer, header, body, now_ms=self._now_ms()))
 
+    def remove(self, request: Request, header: h.GroupRemoveHeader) -> None:
+        """GROUP_REMOVE."""
+        host = request.peer.address.rpartition(":")[0]
+        self._perform(self._coordinator.remove(request, header, host, now_ms=self._now_ms()))
+
     # What happens here.
 
     def closed(self, peer: Peer) -> None:

@@ -148,6 +148,7 @@ class Services:
             R.GROUP_POLL: membership.poll,
             R.GROUP_RELEASE: membership.release,
             R.GROUP_LEAVE: membership.leave,
+            R.GROUP_REMOVE: membership.remove,
             R.GROUP_FIND: membership.find,
             R.OPEN_QUEUE: opening.handle,
             R.QUERY_ASSIGNMENT: assignments.query,

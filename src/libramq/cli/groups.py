@@ -1,6 +1,7 @@
-"""The groups commands: groups live in the terminal, and the timeline of their rebalances."""
+"""The groups commands: groups live in the terminal, the timeline of their rebalances, members removed."""
 
 import asyncio
+import getpass
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Final
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 #: Ours: how often the terminal shows groups anew.
 LOOK_SECONDS: Final = 1.0
 
-app = typer.Typer(help="Watch consumer groups and their rebalances.")
+app = typer.Typer(help="Watch consumer groups and their rebalances, and remove members.")
 
 
 @app.callback(invoke_without_command=True)
@@ -50,13 +51,47 @@ def history(
     """Tell a group's rebalances: why, who, what moved against the minimum, and how long it stood still."""
     from libramq.cli import group_history, group_watch, output
 
-    given = namesrv or (context.parent.params.get("namesrv") if context.parent else None)
-    found = group_watch.group_rebalances(options.name_servers(given), group, last=last)
+    found = group_watch.group_rebalances(_given(context, namesrv), group, last=last)
     if json:
         output.print_json([group_history.as_json(rebalance) for rebalance in found])
         return
     for rebalance in found:
         print("\n".join(group_history.timeline(rebalance)))
+
+
+@app.command()
+def remove(
+    context: typer.Context,
+    group: options.Group,
+    member: Annotated[str, typer.Option("--member", help="The name of a static member, or a client id.")],
+    namesrv: options.Namesrv = None,
+) -> None:
+    """Take a member that will not come back out of its group: its queues move at once. One that is alive
+    joins again.
+    """
+    from libramq.cli import running
+
+    running.run(_remove(_given(context, namesrv), group, member))
+    print(f"removed {member} from {group}")
+
+
+async def _remove(namesrv: str, group: str, member: str) -> None:
+    from libramq.client.admin import Admin
+
+    async with Admin(namesrv=namesrv) as admin:
+        await admin.remove_member(group, member, operator=_user())
+
+
+def _user() -> str | None:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # A container's user may have no name.
+        return None
+
+
+def _given(context: typer.Context, namesrv: str | None) -> str:
+    """The name servers, which may be named before the command as well."""
+    return options.name_servers(namesrv or (context.parent.params.get("namesrv") if context.parent else None))
 
 
 async def _watch(namesrv: str, *, is_live: bool, as_json: bool) -> None:

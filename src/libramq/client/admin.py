@@ -1,4 +1,4 @@
-"""The admin: asks name servers and brokers about topics, clusters and groups, and creates topics.
+"""The admin: asks name servers and brokers about topics, clusters and groups, and changes them.
 
     async with Admin(namesrv="127.0.0.1:9876") as admin:
         await admin.create_topic("Orders", queues=16)
@@ -14,7 +14,7 @@ from typing import Final, Self, TypeVar
 from libramq.client.identity import name_server_addresses
 from libramq.client.name_servers import NameServers
 from libramq.clock import Clock, SystemClock
-from libramq.errors import BrokerError, ConfigError, ConsumerNotOnline, RouteNotFound
+from libramq.errors import BrokerError, ConfigError, ConsumerNotOnline, NotCoordinator, RouteNotFound
 from libramq.message.names import retry_topic, validate_group, validate_topic
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import (
@@ -25,7 +25,7 @@ from libramq.remoting.body.consumers import (
 )
 from libramq.remoting.body.route import ClusterInfo, TopicRouteData
 from libramq.remoting.body.topic_config import PERM_READ, PERM_WRITE, TopicConfig
-from libramq.rpc import admin_calls, name_server_calls
+from libramq.rpc import admin_calls, group_calls, name_server_calls
 from libramq.rpc.call import Call
 from libramq.transport.remote import Remotes
 
@@ -38,6 +38,8 @@ QUEUES_MAX: Final = 65_536
 #: mqadmin updateTopic's default.
 QUEUES: Final = 8
 
+#: Ours: how soon a group's coordinator is looked for again.
+FIND_AGAIN_SECONDS: Final = 0.1
 
 class Admin:
     """Questions and changes; belongs to the event loop it was started on."""
@@ -159,6 +161,25 @@ class Admin:
     async def _ask_each(self, topic: str, call: Callable[[], Call[T]]) -> list[T]:
         """Ask one broker of each name that has the topic."""
         route = await self._name_servers.route(topic)
+    async def remove_member(self, group: str, name: str, *, operator: str | None = None) -> None:
+        """Take a member out of a coordinated group: a static one by its name, or by client id.
+
+        For members that will not come back; its queues move at once. Who is removed and alive joins again.
+        operator: who asks, for the record; the coordinator adds the host it sees. Raises
+        UnknownMember, or InvalidParameter where stock members have the group allocate for itself.
+        """
+        validate_group(group)
+        remove, find = group_calls.remove_member(group, name, operator), group_calls.find_group(group)
+        deadline_ms = self._clock.monotonic_ms() + self._timeout_ms
+        while True:
+            try:
+                coordinators = await self._ask_group(group, lambda: find, passing=NotCoordinator)
+                return await self._ask(coordinators[0], remove)
+            except NotCoordinator:  # It has moved just now, or brokers have not found each other yet.
+                if self._clock.monotonic_ms() >= deadline_ms:
+                    raise
+            await asyncio.sleep(FIND_AGAIN_SECONDS)
+
         addresses = [broker.any_address for broker in route.broker_datas]
         return await asyncio.gather(*(self._ask(a, call()) for a in addresses if a is not None))
 

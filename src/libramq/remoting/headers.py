@@ -284,6 +284,14 @@ class GroupMemberHeader(Header):
     lb_member: str
 
 
+class GroupRemoveHeader(Header):
+    """GROUP_REMOVE. lb_name: of a static member, or a client id. lb_operator: who asks, for the record."""
+
+    consumer_group: str
+    lb_name: str
+    lb_operator: str | None = None
+
+
 class GroupPollHeader(Header):
     """GROUP_POLL. lb_epoch: of the assignment that the member goes by."""
 

@@ -103,6 +103,7 @@ _SPECS: Final = (
     RequestSpec(R.GROUP_POLL, h.GroupPollHeader, _G, "consumerGroup", Action.SUB, _CONTROL),
     RequestSpec(R.GROUP_RELEASE, h.GroupMemberHeader, _G, "consumerGroup", Action.SUB, _CONTROL),
     RequestSpec(R.GROUP_LEAVE, h.GroupMemberHeader, _G, "consumerGroup", Action.SUB, _CONTROL),
+    RequestSpec(R.GROUP_REMOVE, h.GroupRemoveHeader, _G, "consumerGroup", Action.UPDATE),
     RequestSpec(R.GROUP_FIND, h.GroupHeader, _G, "consumerGroup", Action.SUB),
     RequestSpec(R.OPEN_QUEUE, h.OpenQueueHeader, _G, "consumerGroup", Action.SUB),
     RequestSpec(R.QUERY_ASSIGNMENT, h.NoHeader, _G, None, Action.SUB, _CONTROL),

@@ -72,6 +72,15 @@ def leave_group(group: str, member: str, reason: str) -> Call[None]:
     )
 
 
+def remove_member(group: str, name: str, operator: str | None) -> Call[None]:
+    """Take a member out, as an operator: by the name of a static member, or by client id.
+
+    Raises UnknownMember, NotCoordinator, InvalidParameter where members allocate for themselves.
+    """
+    header = h.GroupRemoveHeader(consumer_group=group, lb_name=name, lb_operator=operator)
+    return header_call(RequestCode.GROUP_REMOVE, header, nothing)
+
+
 def find_group(group: str) -> Call[str]:
     """The address of the group's coordinator; any broker knows."""
     return header_call(

@@ -31,7 +31,7 @@ from libramq.remoting.body.coordination import (
     PeerGathered,
     QueueGrant,
 )
-from libramq.remoting.headers import GroupJoinHeader, GroupMemberHeader, GroupPollHeader
+from libramq.remoting.headers import GroupJoinHeader, GroupMemberHeader, GroupPollHeader, GroupRemoveHeader
 
 GROUP = "G"
 SESSION_MS = 10_000
@@ -166,6 +166,15 @@ class Surroundings:
         body = GroupLeaveBody(reason=reason)
         ticket = self.ticket(consumer)
         self.do(self.coordinator.leave(ticket, consumer.peer, header, body, now_ms=self.now_ms))
+
+    def remove(self, name: str, operator: str | None = "olga") -> ResponseCode:
+        """An operator takes a member out."""
+        self.tickets += 1
+        header = GroupRemoveHeader(consumer_group=GROUP, lb_name=name, lb_operator=operator)
+        effects = self.coordinator.remove(f"/{self.tickets}", header, "10.0.0.9", now_ms=self.now_ms)
+        self.do(effects)
+        (answer,) = [e for e in effects if isinstance(e, Answer) and e.ticket == f"/{self.tickets}"]
+        return answer.code
 
     def kill(self, consumer: Consumer) -> None:
         """Its process ends, and its connection with it."""

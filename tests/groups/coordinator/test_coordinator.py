@@ -10,7 +10,7 @@ from libramq.groups.coordinator.group_member import REPEAT_MS
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import GroupJoinBody, GroupPollBody, PeerGathered, QueueGrant
-from libramq.remoting.headers import GroupJoinHeader, GroupPollHeader
+from libramq.remoting.headers import GroupJoinHeader, GroupPollHeader, GroupRemoveHeader
 from tests.groups.coordinator.coordinated import (
     GROUP,
     SESSION_MS,
@@ -387,6 +387,102 @@ def test_a_static_member_gives_nothing_up_for_a_former_self_that_was_asked_to():
     group.add("alice@2", instance="a")
     group.run(0)
     assert len(bob.held) == 4
+
+
+# Operators.
+
+
+def test_an_operator_removes_a_static_member_that_will_not_come_back():
+    group = group_of("alice")
+    bob = group.add("bob", instance="two", session_ms=SESSION_MS * 6)
+    group.run(100)
+    group.take(Settled)
+    group.kill(bob)
+    group.run(SESSION_MS)
+    assert group.loads() == {"alice": 4, "bob": 4}, "it is waited for"
+    assert group.remove("two") == ResponseCode.SUCCESS
+    group.run(100)
+    assert group.loads() == {"alice": 8}
+    (started,) = [event for event in group.take(Started) if event.reason is Reason.OPERATOR]
+    assert (started.who, started.members) == (("olga@10.0.0.9 removed bob",), ("alice",))
+    (settled,) = group.take(Settled)
+    assert (len(settled.moves), settled.minimum) == (4, 4)
+
+
+def test_who_is_removed_and_alive_joins_again():
+    group = group_of("alice", "bob")
+    bob = group.consumers["bob"]
+    assert group.remove("bob", operator=None) == ResponseCode.SUCCESS
+    assert (bob.refused, bob.member) == (ResponseCode.UNKNOWN_MEMBER, None)
+    group.run(100)
+    assert group.loads() == {"alice": 8}
+    group.join(bob)
+    group.run(100)
+    assert group.loads() == {"alice": 4, "bob": 4}
+    assert [event.who for event in group.take(Started)] == [("10.0.0.9 removed bob",), ("bob",)]
+
+
+def test_all_of_one_client_id_are_removed_but_a_name_comes_first():
+    group = group_of("alice", "bob")
+    group.add("twin")
+    group.consumers["twin of bob"] = twin = Consumer("twin of bob", peer="elsewhere")
+    twin.client_id = "bob"
+    group.join(twin)
+    static = group.add("carol", instance="bob")
+    group.run(100)
+    assert len(group.view.members) == 5
+    assert group.remove("bob") == ResponseCode.SUCCESS
+    assert static.refused == ResponseCode.UNKNOWN_MEMBER
+    group.kill(static)
+    assert group.remove("bob") == ResponseCode.SUCCESS
+    group.run(100)
+    assert group.loads() == {"alice": 4, "twin": 4}
+
+
+def test_a_removal_is_recorded_before_it_is_answered():
+    group = group_of("alice", "bob")
+    group.is_disk_full = True
+    assert group.remove("bob") == ResponseCode.SYSTEM_BUSY
+    group.is_disk_full = False
+    group.run(2_000)
+    group.add("bob")
+    group.run(100)
+    assert group.remove("bob") == ResponseCode.SUCCESS
+    assert [member.client_id for member in group.states[GROUP].members] == ["alice"]
+    group.consumers.pop("bob")
+    group.restart()
+    group.run(100)
+    assert group.loads() == {"alice": 8}
+
+
+def test_stock_members_cannot_be_removed():
+    group = group_of("alice")
+    group.stock("java")
+    for name in ("java", "alice"):
+        header = GroupRemoveHeader(consumer_group=GROUP, lb_name=name)
+        (answer,) = group.coordinator.remove("x", header, "h", now_ms=group.now_ms)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert answer.remark.startswith("group G has stock members: java;")
+
+
+@pytest.mark.parametrize(
+    ("name", "operator", "code"),
+    [
+        ("carol", "olga", ResponseCode.UNKNOWN_MEMBER),
+        ("", "olga", ResponseCode.INVALID_PARAMETER),
+        ("bob", "", ResponseCode.INVALID_PARAMETER),
+        ("bob", "o" * 256, ResponseCode.INVALID_PARAMETER),
+        ("bob", "\x1b[31m", ResponseCode.INVALID_PARAMETER),
+    ],
+)
+def test_a_removal_that_makes_no_sense(name, operator, code):
+    group = group_of("alice", "bob")
+    assert group.remove(name, operator) == code
+    assert group.loads() == {"alice": 4, "bob": 4}
+
+
+def test_a_removal_from_a_group_that_nobody_has_joined():
+    assert Surroundings().remove("bob") == ResponseCode.UNKNOWN_MEMBER
 
 
 # Queues and brokers.

@@ -1,4 +1,4 @@
-"""GROUP_JOIN, GROUP_POLL, GROUP_RELEASE, GROUP_LEAVE, GROUP_FIND: members of coordinated groups.
+"""GROUP_JOIN, _POLL, _RELEASE, _LEAVE, _REMOVE, _FIND: members of coordinated groups.
 
 The coordinator answers in its own time: every request but the last is held until it does.
 Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
@@ -53,6 +53,13 @@ class GroupMembership:
         body = decode_body(request.command.body, bodies.GroupLeaveBody)
         self._coordination.require_here(header.consumer_group)
         self._coordination.leave(request, header, body)
+        return HOLD
+
+    def remove(self, request: Request) -> Outcome:
+        """An operator takes a member out; recorded with the address the request came from."""
+        header = h.decode_header(request.command, h.GroupRemoveHeader)
+        self._coordination.require_here(header.consumer_group)
+        self._coordination.remove(request, header)
         return HOLD
 
     def find(self, request: Request) -> Outcome:

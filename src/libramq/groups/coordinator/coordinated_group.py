@@ -164,9 +164,18 @@ class CoordinatedGroup(Generic[P, T]):
         self.queues.release(member.id, queues, now_ms=now_ms)
         self.balance.hand_over(now_ms=now_ms)
 
-    def expel(self, member: GroupMember[P, T], reason: Reason, *, now_ms: int) -> None:
-        """It is no member any more; its queues are free at once."""
-        self.balance.touch(reason, member.profile.client_id, now_ms=now_ms)
+    def remove(self, name: str, operator: str, *, now_ms: int) -> None:
+        """An operator takes a member out; raises UnknownMember."""
+        for member in self.members.named(name):
+            who = f"{operator} removed {member.profile.client_id}"
+            self.expel(member, Reason.OPERATOR, who, now_ms=now_ms)
+        self._publication.is_changed = True  # A restart must not bring it back.
+
+    def expel(
+        self, member: GroupMember[P, T], reason: Reason, who: str | None = None, *, now_ms: int
+    ) -> None:
+        """It is no member any more; its queues are free at once. who: brought it about, if not itself."""
+        self.balance.touch(reason, who or member.profile.client_id, now_ms=now_ms)
         self.members.remove(member)
         self.queues.expel(member.id, now_ms=now_ms)
         self._refuse(member, ResponseCode.UNKNOWN_MEMBER, f"no member of {self.name} any more: {reason}")
@@ -215,6 +224,7 @@ class CoordinatedGroup(Generic[P, T]):
         if self.mode == MODE_CLIENT:  # Nobody holds anything; it only has to be said under a higher epoch.
             self._resume(QueueHandover.resumed(epoch + 1, {}), {})
             return
+        self._topics.begin(now_ms=now_ms)
         self.balance.touch(None, "", now_ms=now_ms)
         self.balance.resume(QueueHandover(self.queues.epoch), {})
         self._inquiry = GroupInquiry(InquiryKind.GATHERING, now_ms + GATHER_MS_MAX, epoch)

@@ -13,7 +13,8 @@ from libramq.errors import BrokerError, InvalidName, broker_error
 from libramq.groups.coordinator.coordinated_group import CoordinatedGroup
 from libramq.groups.coordinator.effect import Answer, Effect, Grant
 from libramq.groups.coordinator.group_member import GroupMember, held_of
-from libramq.groups.coordinator.group_request import SessionLimits, check_listed, member_profile
+from libramq.groups.coordinator.group_membership import NAMED_MAX
+from libramq.groups.coordinator.group_request import SessionLimits, check_listed, member_profile, operator_of
 from libramq.groups.coordinator.group_state import GroupState, Record
 from libramq.groups.coordinator.group_view import GroupView, view_of
 from libramq.groups.coordinator.shared_tables import SharedTables
@@ -22,13 +23,19 @@ from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import (
+    MODE_CLIENT,
     GroupJoinBody,
     GroupLeaveBody,
     GroupPollBody,
     GroupReleaseBody,
     PeerGathered,
 )
-from libramq.remoting.headers import GroupJoinHeader, GroupMemberHeader, GroupPollHeader
+from libramq.remoting.headers import (
+    GroupJoinHeader,
+    GroupMemberHeader,
+    GroupPollHeader,
+    GroupRemoveHeader,
+)
 
 log = get_logger(__name__)
 
@@ -133,6 +140,25 @@ class Coordinator(Generic[P, T]):
         reason = Reason.PROCESSING_TIMEOUT if is_timeout else Reason.MEMBER_LEFT
         group.expel(member, reason, now_ms=now_ms)
         return [Answer(ticket), *group.publish(now_ms=now_ms)]
+
+    def remove(self, ticket: T, header: GroupRemoveHeader, host: str, *, now_ms: int) -> list[Effect[T]]:
+        """GROUP_REMOVE, from that host: whoever is removed and alive joins again."""
+        self._begin(now_ms)
+        name = header.consumer_group
+        try:
+            operator = operator_of(header, host)
+            group, stock = self._groups.get(name), self._stock.get(name)
+            if stock or (group is not None and group.mode == MODE_CLIENT):
+                raise _allocates_itself(name, stock or ())
+            if group is None:
+                raise _no_members(name)
+            if group.is_mute:
+                raise _busy(name)
+            group.remove(header.lb_name, operator, now_ms=now_ms)
+        except BrokerError as error:
+            return [_refusal(ticket, error)]
+        effects = group.publish(now_ms=now_ms)
+        return [*effects, _refusal(ticket, _busy(name)) if group.is_mute else Answer(ticket)]
 
     # Events.
 
@@ -301,7 +327,7 @@ class Coordinator(Generic[P, T]):
     def _require(self, group: str, member: str) -> tuple[CoordinatedGroup[P, T], GroupMember[P, T]]:
         known = self._groups.get(group)
         if known is None:
-            raise broker_error(ResponseCode.UNKNOWN_MEMBER, f"group {group} has no members here")
+            raise _no_members(group)
         return known, known.members.require(member)
 
 
@@ -314,3 +340,16 @@ def _refusal(ticket: T, error: BrokerError | InvalidName) -> Answer[T]:
     if isinstance(error, BrokerError):
         return Answer(ticket, ResponseCode(error.response_code), error.remark)
     return Answer(ticket, ResponseCode.INVALID_PARAMETER, str(error))
+def _no_members(group: str) -> BrokerError:
+    return broker_error(ResponseCode.UNKNOWN_MEMBER, f"group {group} has no members here")
+
+
+def _allocates_itself(group: str, stock: Sequence[str]) -> BrokerError:
+    named = f": {', '.join(stock[:NAMED_MAX])}" if stock else ""
+    remark = (
+        f"group {group} has stock members{named}; while it has, its members allocate queues for themselves"
+        " and nobody can be removed: stop the client instead"
+    )
+    return broker_error(ResponseCode.INVALID_PARAMETER, remark)
+
+

@@ -29,6 +29,9 @@ T = TypeVar("T")
 #: Ours: former selves of static members that are still turned away by name.
 REPLACED_MAX: Final = 1_000
 
+#: Ours: members that an error names.
+NAMED_MAX: Final = 20
+
 #: 128 bits.
 _ID = re.compile(r"[0-9a-f]{32}\Z")
 
@@ -91,6 +94,19 @@ class GroupMembership(Generic[P, T]):
         raise broker_error(
             ResponseCode.UNKNOWN_MEMBER, f"group {self._group} has no member {member[:40]!r} (any more)"
         )
+
+    def named(self, name: str) -> list[GroupMember[P, T]]:
+        """The static member of that name, else those with that client id; raises UnknownMember."""
+        if name in self._instances:
+            return [self._members[self._instances[name]]]
+        found = [member for member in self if member.profile.client_id == name]
+        if found:
+            return found
+        known = sorted({member.profile.instance or member.profile.client_id for member in self})
+        named = ", ".join(known[:NAMED_MAX]) or "none"
+        more = f" and {len(known) - NAMED_MAX} more" if len(known) > NAMED_MAX else ""
+        remark = f"group {self._group} has no member {name!r}; it has {named}{more}"
+        raise broker_error(ResponseCode.UNKNOWN_MEMBER, remark)
 
     def fenced(self, instance: str) -> BrokerError:
         """What a former self hears."""

@@ -10,7 +10,7 @@ from libramq.groups.consumer_group import SUBSCRIPTIONS_MAX
 from libramq.groups.coordinator.group_state import MemberProfile
 from libramq.message import names
 from libramq.remoting.body.coordination import GroupJoinBody, QueueGrant
-from libramq.remoting.headers import GroupJoinHeader
+from libramq.remoting.headers import GroupJoinHeader, GroupRemoveHeader
 
 #: The design's: shorter ones end by a pause of the interpreter.
 SESSION_MS_MIN: Final = 1_000
@@ -22,6 +22,8 @@ CLIENT_ID_LENGTH_MAX: Final = 255
 STRATEGY_LENGTH_MAX: Final = 255
 #: Ours: as long as a list of some hundred tags.
 EXPRESSION_LENGTH_MAX: Final = 16_384
+#: Linux: LOGIN_NAME_MAX, without its end.
+OPERATOR_LENGTH_MAX: Final = 255
 #: Ours: ten times the design's 10,000 queues of a group.
 HELD_MAX: Final = 100_000
 
@@ -65,6 +67,17 @@ def member_profile(
         strategy=body.strategy,
         capacity=body.capacity,
     )
+
+
+def operator_of(header: GroupRemoveHeader, host: str) -> str:
+    """Who asks for a removal, as it is recorded: name@host; raises InvalidParameter."""
+    _check_text("lbName", header.lb_name, CLIENT_ID_LENGTH_MAX)
+    if header.lb_operator is None:
+        return host
+    _check_text("lbOperator", header.lb_operator, OPERATOR_LENGTH_MAX)
+    if not header.lb_operator.isprintable():
+        raise _invalid("lbOperator is printed to terminals; it has no control characters")
+    return f"{header.lb_operator}@{host}"
 
 
 def check_listed(queues: list[QueueGrant]) -> None:
