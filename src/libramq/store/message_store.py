@@ -266,6 +266,10 @@ class MessageStore:
         """The topics that have messages or had some."""
         return self._queues.topics()
 
+    def queue_ids(self, topic: str) -> list[int]:
+        """The queues of a topic that have messages or had some."""
+        return sorted(queue.queue_id for queue in self._queues.of_topic(topic))
+
     def delete_topic(self, topic: str) -> None:
         """Forget the queues of a topic; its records go when their file goes."""
         self._queues.delete_topic(topic)
