@@ -103,10 +103,20 @@ class Node(Conversation):
         self.settle()
         return reply.ext["lbKnown"]
 
-    def join(self, member: FakePeer, group: str, held: list[QueueGrant] | None = None) -> Command:
-        header = h.GroupJoinHeader(consumer_group=group, client_id="x", lb_session_ms=60_000)
+    def join(
+        self,
+        peer: FakePeer,
+        group: str,
+        held: list[QueueGrant] | None = None,
+        *,
+        client_id: str = "x",
+        member: str | None = None,
+    ) -> Command:
+        header = h.GroupJoinHeader(
+            consumer_group=group, client_id=client_id, lb_session_ms=60_000, lb_member=member
+        )
         body = GroupJoinBody(subscriptions={"T": "*"}, held=held or [])
-        return self.ask(member, R.GROUP_JOIN, header, body)
+        return self.ask(peer, R.GROUP_JOIN, header, body)
 
 
 def peer(name: str) -> FakePeer:
@@ -329,6 +339,29 @@ def test_groups_that_live_elsewhere_now_are_left_to_others(node):
     told = answer(member, poll)
     assert (told.code, told.remark) == (C.NOT_COORDINATOR, ADDRESSES[home])
     assert node.broker.coordination.group(HERE) is None
+
+
+def test_brokers_that_started_alone_take_no_queue_from_its_reader_when_they_meet(node):
+    """Until name servers have said which queues the others have, theirs are held as they are."""
+    node.create_topic("T", 1)
+    node.routes(BROKERS_TOPIC, brokers(A))
+    member = FakePeer()
+    assert node.join(member, HERE).code == C.SUCCESS
+    node.pass_by(1_000)
+    ((queue, ours),) = node.broker.coordination.group(HERE).owners.items()
+    assert node.join(member, HERE, [QueueGrant.of(queue, ours.epoch)]).code == C.SUCCESS
+    node.meet(B, C_)
+    theirs = QueueGrant(topic="T", broker_name=B, queue_id=0, epoch=ours.epoch, member="b" * 32)
+    b, c = node.take(R.PEER_GATHER)
+    node.answer(b, bodies.PeerGathered(epoch=ours.epoch, open=[theirs]))
+    node.answer(c, bodies.PeerGathered())
+    assert node.join(FakePeer(), HERE, [theirs], client_id="y", member=theirs.member).code == C.SUCCESS
+    node.pass_by(500)
+    group = node.broker.coordination.group(HERE)
+    assert {holding[:2] for holding in group.owners.values()} == {ours[:2], (theirs.member, theirs.epoch)}
+    node.routes("T", queues(a=1, b=1))
+    node.pass_by(30)
+    assert node.broker.coordination.group(HERE).owners == group.owners
 
 
 @pytest.mark.parametrize("others", [(), (B, C_)])

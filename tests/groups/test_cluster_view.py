@@ -68,7 +68,7 @@ def test_a_broker_goes_when_it_is_not_reported_and_not_reached():
     assert view.queues("T") == (q("3", 0),), "of the one that is back, the topic was deleted"
     assert view.brokers_reported(brokers("2"), linked=())
     assert view.names == ["1", "2"]
-    assert view.forget_gone() == ["T"]
+    view.forget_gone()
     assert view.queues("T") == ()
 
 
@@ -84,6 +84,21 @@ def test_queues_of_others_are_unknown_until_somebody_has_said():
     assert view.queues("T") == ()
     view.forget_all_but([])
     assert view.queues("T") is None
+
+
+def test_when_a_broker_comes_queues_are_unknown_until_they_are_reported_again():
+    """Whoever held its queues when we did not know it must not lose them to an old list."""
+    view = view_of("2")
+    view.topic_reported("T", queues(_2=1))
+    assert view.brokers_reported(brokers("2", "3"), linked=())
+    assert view.queues("T") is None
+    assert view.topic_reported("T", queues(_2=1)), "the same as before, but new"
+    assert view.queues("T") == (q("2", 0),)
+    view.brokers_reported(brokers("2"), linked=())
+    assert view.queues("T") == (q("2", 0),)
+    view.brokers_reported(brokers("2", "3"), linked=())
+    view.brokers_reported(brokers(), linked=())
+    assert view.queues("T") == (), "alone"
 
 
 def test_a_broker_that_moved_is_another():

@@ -251,11 +251,12 @@ class Cluster:
             link = self._links.setdefault(name, PeerLink(name, address, now_ms))
             link.owes_members = True
             link.beat_by(now_ms)
+        self.view.forget_gone()
+        for topic in self._coordination.topics():
+            self._coordination.topic_changed(topic)
         # What we remember of groups from before may be old where others may have had them meanwhile.
         self._coordination.relocate(keeps_own=not (is_first and others), has_new=has_new)
         self._relay.brokers_changed(now_ms=now_ms)
-        for topic in self._coordination.topics() if is_first else self.view.forget_gone():
-            self._coordination.topic_changed(topic)
 
     def _conclude(self, gathering: Gathering) -> None:
         """Go on when all fences have answered, and we know of all who allocate for themselves."""

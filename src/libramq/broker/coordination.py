@@ -178,12 +178,10 @@ class Coordination:
         self._perform(self._coordinator.closed(peer, now_ms=self._now_ms()))
 
     def topic_changed(self, topic: str) -> None:
-        """A topic has other queues, here or at another broker."""
+        """A topic has other queues, here or at another broker, or nobody knows any more which it has."""
         if topic not in self._coordinator.topics():
             return  # Whoever subscribes to it will ask; name servers do not know yet what others have of it.
-        queues = self.queues(topic)
-        if queues is not None:
-            self._perform(self._coordinator.queues_changed(topic, queues, now_ms=self._now_ms()))
+        self._perform(self._coordinator.queues_changed(topic, self.queues(topic), now_ms=self._now_ms()))
 
     def stock_changed(self, group: str, client_ids: Sequence[str]) -> None:
         """Other clients than before, of our own connections, allocate for themselves."""

@@ -5,7 +5,8 @@ no other does. Who is in the view has its share of the groups.
 
 A name server that has just started knows nobody until they have come back to it. So a broker goes only when
 it is not reported and our connection to it has ended too. Until a name server has answered for the first
-time nobody knows where groups live.
+time nobody knows where groups live. When a broker comes, nobody knows which queues there are until topics
+are reported again: without its own, they would seem to be gone.
 """
 
 from collections.abc import Collection, Iterable
@@ -29,6 +30,8 @@ class ClusterView:
         self._masters = {broker_name: address}
         self._reported: frozenset[str] = frozenset()
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
+        #: Topics that have not been reported since a broker came.
+        self._doubted: set[str] = set()
         #: Whether a name server has answered yet.
         self.is_known = False
 
@@ -79,8 +82,8 @@ class ClusterView:
         masters = {self._own: self._masters[self._own]} | kept | reported
         self._reported = frozenset(reported)
         is_news = masters != self._masters or not self.is_known
-        if self.is_alone and len(masters) > 1:
-            self._queues.clear()  # Nobody had asked for what others have.
+        if not masters.keys() <= self._masters.keys():
+            self._doubted = set(self._queues)
         self._masters, self.is_known = masters, True
         return is_news
 
@@ -101,25 +104,22 @@ class ClusterView:
             and queue.broker_name not in counts
         ]
         self._queues[topic] = tuple(sorted(queues))
-        return known != self._queues[topic]
+        was_doubted = topic in self._doubted
+        self._doubted.discard(topic)
+        return was_doubted or known != self._queues[topic]
 
     # Queues of other brokers.
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
         """The topic's queues at other brokers; None while nobody has said."""
-        if topic in self._queues:
-            return self._queues[topic]
-        return () if self.is_known and self.is_alone else None
+        if self.is_known and self.is_alone:
+            return ()
+        return self._queues.get(topic) if topic not in self._doubted else None
 
-    def forget_gone(self) -> list[str]:
-        """Queues of brokers that are no more are none; the topics which that concerns."""
-        changed = []
+    def forget_gone(self) -> None:
+        """Queues of brokers that are no more are none."""
         for topic, queues in self._queues.items():
-            left = tuple(queue for queue in queues if queue.broker_name in self._masters)
-            if left != queues:
-                self._queues[topic] = left
-                changed.append(topic)
-        return changed
+            self._queues[topic] = tuple(queue for queue in queues if queue.broker_name in self._masters)
 
     def forget_all_but(self, topics: Iterable[str]) -> None:
         """Nobody asks for other topics any more."""

@@ -172,10 +172,19 @@ class Coordinator(Generic[P, T]):
             effects += group.publish(now_ms=now_ms)
         return effects
 
-    def queues_changed(self, topic: str, queues: Sequence[MessageQueue], *, now_ms: int) -> list[Effect[T]]:
-        """These are all queues of a topic over all brokers; none: there is no such topic."""
+    def queues_changed(
+        self, topic: str, queues: Sequence[MessageQueue] | None, *, now_ms: int
+    ) -> list[Effect[T]]:
+        """These are all queues of a topic over all brokers; none: there is no such topic.
+
+        None: nobody knows (any more), as another broker has come. They are held as they are until somebody
+        says, or `GroupTopics` has waited long enough.
+        """
         self._begin(now_ms)
         topics = self._shared.topics
+        if queues is None:
+            topics.doubt(topic)
+            return []
         before = topics.queues(topic)
         if not topics.tell(topic, queues):
             return []

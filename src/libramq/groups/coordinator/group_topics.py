@@ -29,7 +29,7 @@ class GroupTopics:
         return self._watched.watch(self._group, new)
 
     def begin(self, *, now_ms: int) -> None:
-        """Time begins: topics are waited for from now on."""
+        """Topics are waited for from now on."""
         self._wait_until_ms = now_ms + TOPIC_WAIT_MS_MAX
 
     def keep(self, topics: Iterable[str]) -> None:

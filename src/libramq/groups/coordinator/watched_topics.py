@@ -41,6 +41,10 @@ class WatchedTopics:
                 self._groups.pop(topic, None)
                 self._queues.pop(topic, None)
 
+    def doubt(self, topic: str) -> None:
+        """Nobody knows its queues any more."""
+        self._queues.pop(topic, None)
+
     def tell(self, topic: str, queues: Sequence[MessageQueue]) -> bool:
         """These are the topic's queues; whether anybody cares and did not know."""
         told = tuple(sorted(set(queues)))
