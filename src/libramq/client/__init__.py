@@ -15,15 +15,19 @@ if TYPE_CHECKING:
     from libramq.client.push_consumer import PushConsumer as PushConsumer
     from libramq.client.send_result import SendResult as SendResult
     from libramq.client.send_result import SendStatus as SendStatus
+    from libramq.remoting.credentials import Credentials as Credentials
+    from libramq.transport.tls import Tls as Tls
 
 # Loaded on first use: a Spark worker reads queues and needs no producer.
 _HOME: Final = {
     "Admin": "libramq.client.admin",
     "ConsumeFrom": "libramq.client.core.consumer_settings",
+    "Credentials": "libramq.remoting.credentials",
     "Producer": "libramq.client.producer",
     "PushConsumer": "libramq.client.push_consumer",
     "SendResult": "libramq.client.send_result",
     "SendStatus": "libramq.client.send_result",
+    "Tls": "libramq.transport.tls",
     "by_hash": "libramq.client.core.queue_selector",
     "by_random": "libramq.client.core.queue_selector",
 }
@@ -31,10 +35,12 @@ _HOME: Final = {
 __all__ = [
     "Admin",
     "ConsumeFrom",
+    "Credentials",
     "Producer",
     "PushConsumer",
     "SendResult",
     "SendStatus",
+    "Tls",
     "by_hash",
     "by_random",
 ]

@@ -29,6 +29,7 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting.body.route import TopicRouteData
 from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import all_topics, cluster_info, topic_route
+from libramq.transport.access import OPEN, Access
 from libramq.transport.blocking import BlockingRemote
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
 
@@ -47,6 +48,7 @@ class BlockingCluster:
     """Name servers and brokers. Connections are made when needed and kept.
 
     timeout_ms: for one answer. patience_ms: how long questions are repeated while a broker is away.
+    access: how we come into them.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class BlockingCluster:
         timeout_ms: int = 10_000,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         patience_ms: int = PATIENCE_MS,
+        access: Access = OPEN,
         monotonic_ms: Callable[[], int] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -65,6 +68,7 @@ class BlockingCluster:
         self._timeout_ms = timeout_ms
         self._connect_timeout_ms = connect_timeout_ms
         self._patience_ms = patience_ms
+        self._access = access
         self._monotonic_ms = monotonic_ms or SystemClock().monotonic_ms
         self._sleep = sleep
         self._remotes: dict[str, BlockingRemote] = {}
@@ -215,7 +219,10 @@ class BlockingCluster:
         remote = self._remotes.get(address)
         if remote is None:
             remote = self._remotes[address] = BlockingRemote(
-                address, self._monotonic_ms, connect_timeout_ms=self._connect_timeout_ms
+                address,
+                self._monotonic_ms,
+                connect_timeout_ms=self._connect_timeout_ms,
+                access=self._access,
             )
         return remote
 

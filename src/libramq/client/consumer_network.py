@@ -32,6 +32,7 @@ from libramq.remoting.body.route import TopicRouteData
 from libramq.remoting.command import Command, reply_to
 from libramq.rpc import broker_calls as calls
 from libramq.rpc.call import Call
+from libramq.transport.access import OPEN, Access
 from libramq.transport.remote import Remotes
 
 log = get_logger(__name__)
@@ -58,6 +59,7 @@ class ConsumerNetwork:
         deliver: Callable[[Sequence[Delivery]], None],
         listener: Listener,
         stored_offsets: LocalOffsetStore | None = None,
+        access: Access = OPEN,
     ) -> None:
         self._settings = settings
         self._core = PushConsumerCore(settings, subscriptions, clock.monotonic_ms)
@@ -66,6 +68,7 @@ class ConsumerNetwork:
         self._random = randomness
         self._deliver = deliver
         self._local_offsets = stored_offsets
+        self._access = access
         self._results: deque[tuple[Delivery, Outcome]] = deque()
         self._results_announced = False
         self._timer: asyncio.TimerHandle | None = None
@@ -98,7 +101,9 @@ class ConsumerNetwork:
             self._local_offsets.load()
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
-        self._remotes = Remotes(self._clock.monotonic_ms, asked=self._asked, lost=self._lost)
+        self._remotes = Remotes(
+            self._clock.monotonic_ms, asked=self._asked, lost=self._lost, access=self._access
+        )
         self._name_servers = NameServers(self._remotes, self._name_server_addresses, self._random)
         try:
             for effect in self._core.start(self._clock.monotonic_ms(), self._clock.wall_ms()):

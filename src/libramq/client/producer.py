@@ -39,8 +39,11 @@ from libramq.message.message import BODY_BYTES_MAX, Message, validate
 from libramq.message.names import validate_group
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.heartbeat import HeartbeatData, ProducerData
+from libramq.remoting.credentials import Credentials
 from libramq.rpc.broker_calls import heartbeat, unregister_client
+from libramq.transport.access import Access
 from libramq.transport.remote import Remotes
+from libramq.transport.tls import Tls
 
 log = get_logger(__name__)
 
@@ -63,6 +66,7 @@ class Producer:
     retries: further attempts, at other brokers, within send_timeout_ms.
     latency_fault: keep away from brokers that were slow or failed, for the times of back_off_table.
     linger_ms: how long `send_nowait` waits for company. buffer_bytes_max: how much may wait.
+    credentials: whose requests these are, where brokers ask (ACL). tls: connections are encrypted.
     """
 
     def __init__(
@@ -82,6 +86,8 @@ class Producer:
         heartbeat_ms: int = HEARTBEAT_MS,
         linger_ms: float = 1,
         buffer_bytes_max: int = BUFFER_BYTES_MAX,
+        credentials: Credentials | None = None,
+        tls: Tls | None = None,
         clock: Clock | None = None,
         randomness: random.Random | None = None,
     ) -> None:
@@ -102,6 +108,7 @@ class Producer:
         self._heartbeat_ms = heartbeat_ms
         self._linger_ms = linger_ms
         self._buffer_bytes_max = buffer_bytes_max
+        self._access = Access(credentials, tls)
         self._clock = clock or SystemClock()
         self._random = randomness or random.Random()
         self._strategy = FaultStrategy(self._random, enabled=latency_fault, table=back_off_table)
@@ -116,7 +123,7 @@ class Producer:
         """Begin; brokers are contacted when there is something to send."""
         if self._running:
             raise LocalProtocolError("this producer runs already")
-        self._remotes = Remotes(self._clock.monotonic_ms, lost=self._greeted.discard)
+        self._remotes = Remotes(self._clock.monotonic_ms, lost=self._greeted.discard, access=self._access)
         name_servers = NameServers(self._remotes, self._name_server_addresses, self._random)
         self._routes = Routes(name_servers, default_queue_count=self._settings.default_topic_queue_nums)
         self._sender = Sender(

@@ -37,6 +37,9 @@ from libramq.filter.tag import TagFilter, parse_tag_filter
 from libramq.logs import get_logger
 from libramq.message.names import validate_group, validate_topic
 from libramq.message.queue import MessageQueue
+from libramq.remoting.credentials import Credentials
+from libramq.transport.access import Access
+from libramq.transport.tls import Tls
 
 log = get_logger(__name__)
 
@@ -75,6 +78,7 @@ class PushConsumer:
     on_assigned, on_revoked, on_lost: called with queues on the loop that the consumer was started on, one
     after the other; plain or coroutine functions. A revoked queue is given away when on_revoked has ended,
     at the latest after revoke_timeout_ms. What a lost one had under way, somebody else may have got already.
+    credentials: whose requests these are, where brokers ask (ACL). tls: connections are encrypted.
     options: further fields of ConsumerSettings.
     """
 
@@ -96,6 +100,8 @@ class PushConsumer:
         on_assigned: QueueHook | None = None,
         on_revoked: QueueHook | None = None,
         on_lost: QueueHook | None = None,
+        credentials: Credentials | None = None,
+        tls: Tls | None = None,
         clock: Clock | None = None,
         randomness: random.Random | None = None,
         filesystem: FileSystem | None = None,
@@ -108,6 +114,7 @@ class PushConsumer:
         self._clock = clock or SystemClock()
         self._random = randomness or random.Random()
         self._threads = threads
+        self._access = Access(credentials, tls)
         self._hooks: dict[type[Change], QueueHook | None] = {
             fx.Assigned: on_assigned,
             fx.Revoked: on_revoked,
@@ -181,6 +188,7 @@ class PushConsumer:
             deliver=self._deliver,
             listener=self._tell,
             stored_offsets=self._local_offsets,
+            access=self._access,
         )
         self._listener = QueueListener(self._hooks, loop=self._loop, heard=network.revoke_heard)
         self._running_handlers = Handlers(

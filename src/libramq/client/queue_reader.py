@@ -31,6 +31,7 @@ from libramq.rpc.broker_calls import (
     search_offset,
 )
 from libramq.rpc.call import Call
+from libramq.transport.access import OPEN, Access
 from libramq.transport.blocking import BlockingRemote
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
 
@@ -102,6 +103,7 @@ class QueueReader:
         timeout_ms: int = 10_000,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         patience_ms: int = PATIENCE_MS,
+        access: Access = OPEN,
         monotonic_ms: Callable[[], int] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -110,6 +112,7 @@ class QueueReader:
             timeout_ms=timeout_ms,
             connect_timeout_ms=connect_timeout_ms,
             patience_ms=patience_ms,
+            access=access,
             monotonic_ms=monotonic_ms,
             sleep=sleep,
         )

@@ -11,15 +11,17 @@ from libramq.errors import ConnectFailed, ConnectionLost, ProtocolError, Request
 from libramq.remoting.command import Command
 from libramq.remoting.connection import FrameReader, PendingRequests
 from libramq.remoting.frame import encode_frame
+from libramq.transport.access import OPEN, Access
 from libramq.transport.address import split_address
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
+from libramq.transport.tls import handshake_failure
 
 #: A read takes what a socket buffer may hold, so that a large reply comes in few pieces.
 READ_BYTES: Final = 1024 * 1024
 
 
 class BlockingRemote:
-    """One connection to one address."""
+    """One connection to one address. Raises ConnectFailed, and ConfigError for files of `access`."""
 
     def __init__(
         self,
@@ -27,9 +29,12 @@ class BlockingRemote:
         monotonic_ms: Callable[[], int],
         *,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
+        access: Access = OPEN,
     ) -> None:
         self.address = address
         self._monotonic_ms = monotonic_ms
+        self._access = access
+        self._is_mute = True
         self._reader = FrameReader()
         self._pending: PendingRequests[int] = PendingRequests()
         self._replies: dict[int, Command] = {}
@@ -39,6 +44,16 @@ class BlockingRemote:
         except OSError as error:
             raise ConnectFailed(f"cannot connect to {address}: {error.strerror or error}") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if access.tls is not None:
+            try:
+                self._socket = access.tls.context().wrap_socket(self._socket, server_hostname=host)
+            except OSError as error:
+                self._socket.close()
+                told = handshake_failure(address, error)
+                raise ConnectFailed(told or f"no TLS handshake with {address}: {error}") from None
+            except BaseException:
+                self._socket.close()
+                raise
 
     def start(self, request: Command, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> int:
         """Write a request; returns the number to `finish` it with."""
@@ -73,9 +88,9 @@ class BlockingRemote:
     def _write(self, request: Command, timeout_ms: int) -> None:
         try:
             self._socket.settimeout(timeout_ms / 1000)
-            self._socket.sendall(encode_frame(request))
+            self._socket.sendall(encode_frame(self._access.signed(request)))
         except OSError as error:
-            raise ConnectionLost(f"the connection to {self.address} ended: {error}") from None
+            raise self._lost(str(error)) from None
 
     def _read(self, timeout_ms: int) -> None:
         try:
@@ -84,9 +99,10 @@ class BlockingRemote:
         except TimeoutError:
             return
         except OSError as error:
-            raise ConnectionLost(f"the connection to {self.address} ended: {error}") from None
+            raise self._lost(str(error)) from None
         if not data:
-            raise ConnectionLost(f"{self.address} closed the connection")
+            raise self._lost("the other side closed it")
+        self._is_mute = False
         try:
             commands = self._reader.receive(data)
         except ProtocolError:
@@ -95,3 +111,6 @@ class BlockingRemote:
         for command in commands:
             if command.is_response and self._pending.take(command) is not None:
                 self._replies[command.opaque] = command
+
+    def _lost(self, reason: str) -> ConnectionLost:
+        return ConnectionLost(self._access.lost(self.address, is_mute=self._is_mute, reason=reason))

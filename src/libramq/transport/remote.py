@@ -5,15 +5,17 @@ Requests asked for in one turn of the event loop leave in one write. Upstream: N
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from libramq.errors import ConnectFailed, ConnectionLost, ProtocolError, RemoteError, RequestTimeout
 from libramq.logs import get_logger
 from libramq.remoting.command import Command
 from libramq.remoting.connection import FrameReader, PendingRequests
 from libramq.remoting.frame import encode_frame
+from libramq.transport.access import OPEN, Access
 from libramq.transport.address import split_address
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
+from libramq.transport.tls import SHUTDOWN_TIMEOUT_S, handshake_failure
 
 log = get_logger(__name__)
 
@@ -42,6 +44,8 @@ class _RemoteConnection(asyncio.Protocol):
         self.address = address
         self.pending: PendingRequests[Done] = PendingRequests()
         self.last_read_ms = remotes.monotonic_ms()
+        self.is_mute = True
+        self.ended = asyncio.Event()
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -50,6 +54,7 @@ class _RemoteConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.last_read_ms = self._remotes.monotonic_ms()
+        self.is_mute = False
         try:
             commands = self._reader.receive(data)
         except ProtocolError as error:
@@ -66,9 +71,16 @@ class _RemoteConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.transport = None
+        self.ended.set()
         self._remotes.discard(self)
+        reason = "" if exc is None else str(exc)
+        told = self._remotes.access.lost(self.address, is_mute=self.is_mute, reason=reason)
         for done in self.pending.drain():
-            done(ConnectionLost(f"the connection to {self.address} ended before the answer came"))
+            done(ConnectionLost(told))
+
+    def ask(self, request: Command) -> None:
+        """Send a request, signed."""
+        self.write(self._remotes.access.signed(request))
 
     def write(self, command: Command) -> None:
         """Send a command with what else this turn of the loop sends."""
@@ -96,12 +108,21 @@ class Remotes:
 
     asked: called with requests the other side makes over our connections.
     lost: called when a connection ended that had been open.
+    access: how we come into them; raises ConfigError for files that cannot be used.
     """
 
     def __init__(
-        self, monotonic_ms: Callable[[], int], *, asked: Asked | None = None, lost: Lost | None = None
+        self,
+        monotonic_ms: Callable[[], int],
+        *,
+        asked: Asked | None = None,
+        lost: Lost | None = None,
+        access: Access = OPEN,
     ) -> None:
+        if access.tls is not None:
+            access.tls.context()  # What is wrong with its files is said now.
         self.asked = asked
+        self.access = access
         self._lost = lost
         self.monotonic_ms = monotonic_ms
         self._connections: dict[str, _RemoteConnection] = {}
@@ -134,14 +155,14 @@ class Remotes:
         connection = self._connections.get(address)
         if connection is not None:
             connection.pending.number(request)
-            connection.write(request)
+            connection.ask(request)
             return
 
         def connected(task: asyncio.Task[_RemoteConnection]) -> None:
             if not task.cancelled() and task.exception() is None:
                 connection = task.result()
                 connection.pending.number(request)
-                connection.write(request)
+                connection.ask(request)
 
         self._connect(address).add_done_callback(connected)
 
@@ -184,9 +205,12 @@ class Remotes:
             self._scan.cancel()
         for task in list(self._connecting.values()):
             task.cancel()
-        for connection in list(self._connections.values()):
+        closing = list(self._connections.values())
+        for connection in closing:
             connection.close()
         await asyncio.sleep(0)
+        if self.access.tls is not None:  # Its goodbye wants an answer.
+            await asyncio.gather(*(connection.ended.wait() for connection in closing))
 
     def _write(self, connection: _RemoteConnection, request: Command, done: Done, timeout_ms: int) -> None:
         if connection.transport is None:
@@ -194,7 +218,7 @@ class Remotes:
             return
         try:
             connection.pending.add(request, done, deadline_ms=self.monotonic_ms() + timeout_ms)
-            connection.write(request)
+            connection.ask(request)
         except ProtocolError as error:
             connection.pending.discard(request.opaque)
             done(RemoteError(str(error)))
@@ -227,17 +251,26 @@ class Remotes:
 
     async def _open(self, address: str) -> _RemoteConnection:
         host, port = split_address(address)
+        tls = self.access.tls
+        secured: dict[str, Any] = {}
+        if tls is not None:
+            secured = {
+                "ssl": tls.context(),
+                "server_hostname": host,
+                "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT_S,
+            }
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: _RemoteConnection(self, address), host, port
+                    lambda: _RemoteConnection(self, address), host, port, **secured
                 )
         except TimeoutError:
             raise ConnectFailed(
                 f"{address} did not accept a connection within {CONNECT_TIMEOUT_MS} ms"
             ) from None
         except OSError as error:
-            raise ConnectFailed(f"cannot connect to {address}: {error.strerror or error}") from None
+            told = None if tls is None else handshake_failure(address, error)
+            raise ConnectFailed(told or f"cannot connect to {address}: {error.strerror or error}") from None
         if self._closing or connection.transport is None:
             connection.close()
             raise ConnectionLost(f"the connection to {address} ended")

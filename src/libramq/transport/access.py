@@ -1,0 +1,37 @@
+"""Access: how we come into servers: with whose signature, and encrypted how.
+
+One place for the asyncio and the blocking shell. Requests are signed as they are written, each attempt anew.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from libramq.remoting.command import Command
+from libramq.remoting.credentials import Credentials, sign
+from libramq.transport.tls import Tls
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The same for name servers and brokers. None: requests are not signed; connections are plain."""
+
+    credentials: Credentials | None = None
+    tls: Tls | None = None
+
+    def signed(self, request: Command) -> Command:
+        """What is written for a request."""
+        return request if self.credentials is None else sign(request, self.credentials)
+
+    def lost(self, address: str, *, is_mute: bool, reason: str = "") -> str:
+        """What to tell of a connection that ended. is_mute: nothing was ever heard on it."""
+        text = f"the connection to {address} ended before the answer came"
+        text += f": {reason}" if reason else ""
+        if not is_mute:
+            return text
+        if self.tls is None:
+            return f"{text}. Nothing came from there at all; a server may speak TLS only (tls)"
+        return f"{text}. Nothing came from there at all; a server may want a client's certificate"
+
+
+OPEN: Final = Access()
+"""Servers that ask for nothing."""

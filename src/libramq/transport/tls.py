@@ -1,0 +1,97 @@
+"""TLS of outgoing connections: whom we trust, and who we are.
+
+Apache's clients look at no certificate unless they are told to, and never at the name in it. Here everything
+is looked at unless the user says which part is not: brokers register by address, and their certificates often
+name something else. The module ssl takes 20 ms to load, so it is loaded where it is used.
+Upstream: remoting/netty/TlsHelper.java, TlsSystemConfig.java.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Literal, get_args
+
+from libramq.errors import ConfigError
+
+if TYPE_CHECKING:
+    import ssl
+
+#: full: the certificate and the name in it. ca: the certificate alone. none: nothing; for tests.
+Verify = Literal["full", "ca", "none"]
+
+#: Ours: how long a connection that ends waits for the other side's goodbye.
+SHUTDOWN_TIMEOUT_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """How connections to name servers and brokers are encrypted; the files are PEM.
+
+    ca_file: whose signatures are trusted; the system's authorities where it is not given.
+    cert_file, key_file: the client's own certificate with its chain; its key (in cert_file where not given).
+    key_password: of the key; never shown.
+    verify: what of a server's certificate is checked: full, ca (not the name), none (for tests).
+    """
+
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    key_password: str | None = field(default=None, repr=False)
+    verify: Verify = "full"
+
+    def __post_init__(self) -> None:
+        if self.verify not in get_args(Verify):
+            raise ConfigError(f"TLS: verify={self.verify!r}: give {', '.join(get_args(Verify))}")
+        if self.key_file is not None and self.cert_file is None:
+            raise ConfigError("TLS: a key without its certificate; give cert_file too")
+        if self.verify == "none" and self.ca_file is not None:
+            raise ConfigError("TLS: verify=none looks at no certificate; leave ca_file out, or verify=ca")
+
+    def context(self) -> "ssl.SSLContext":
+        """What a connection is made with; read from the files each time, so that renewed ones count.
+
+        Raises ConfigError for a file that cannot be used.
+        """
+        import ssl
+
+        try:
+            context = ssl.create_default_context(cafile=self.ca_file)
+        except OSError as error:
+            raise _unusable(f"ca_file {self.ca_file}", error) from None
+        # From Python 3.13 on, certificates as RocketMQ's own guide makes them would not be strict enough.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        context.check_hostname = self.verify == "full"
+        if self.verify == "none":
+            context.verify_mode = ssl.CERT_NONE
+        if self.cert_file is not None:
+            try:
+                # Without a password OpenSSL would ask the terminal for it.
+                context.load_cert_chain(self.cert_file, self.key_file, self.key_password or "")
+            except OSError as error:
+                files = f"cert_file {self.cert_file}"
+                files += f" and key_file {self.key_file}" if self.key_file is not None else ""
+                raise _unusable(f"{files} (or the key's password)", error) from None
+        return context
+
+
+def handshake_failure(address: str, error: OSError) -> str | None:
+    """What to tell of a connection that was accepted and did not become a TLS one; None if it never was."""
+    import ssl
+
+    if isinstance(error, ssl.SSLCertVerificationError):
+        remedy = "give the ca_file that signed it"
+        if "mismatch" in error.verify_message:
+            remedy = "reach it by a name in its certificate, or check all but the name with verify=ca"
+        return f"the certificate of {address} is not accepted: {error.verify_message}; {remedy}"
+    if isinstance(error, ssl.SSLError | ConnectionResetError | ConnectionAbortedError | BrokenPipeError):
+        return f"no TLS handshake with {address} ({_reason(error)}); does it serve TLS, and this client?"
+    return None
+
+
+def _unusable(what: str, error: OSError) -> ConfigError:
+    return ConfigError(f"TLS: {what} cannot be used: {_reason(error)}")
+
+
+def _reason(error: OSError) -> str:
+    reason = getattr(error, "reason", None)  # SSLError's: UNEXPECTED_EOF_WHILE_READING.
+    if isinstance(reason, str):
+        return reason.lower().replace("_", " ")
+    return error.strerror or str(error) or "the connection ended"

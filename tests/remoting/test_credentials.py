@@ -1,0 +1,78 @@
+"""Signatures: as Apache's client makes them, in both header forms, without the secret ever being shown."""
+
+import copy
+
+import pytest
+
+from libramq.clock import SystemClock
+from libramq.codes import RequestCode
+from libramq.errors import ConfigError
+from libramq.remoting.command import Command, Serialization
+from libramq.remoting.credentials import Credentials, sign, signature
+from libramq.remoting.frame import decode_frame, encode_frame
+from libramq.transport.access import Access
+from libramq.transport.blocking import BlockingRemote
+from tests.transport.echo_server import echo_server
+
+BOB = Credentials("bob", "12345678")
+
+
+def test_the_signature_of_apaches_own_test() -> None:
+    """AclSignerTest.java: of the text RocketMQ under the key 12345678."""
+    assert signature({}, b"RocketMQ", "12345678") == "IUc8rrO/0gDch8CjObLQsW2rsiA="
+    assert signature({"b": "ketMQ", "a": "Roc"}, b"", "12345678") == "IUc8rrO/0gDch8CjObLQsW2rsiA="
+    assert signature({"b": "Rock", "C": "", "z": "et"}, b"MQ", "12345678") == "IUc8rrO/0gDch8CjObLQsW2rsiA="
+
+
+def test_a_request_says_whose_it_is_and_stays_as_it_was() -> None:
+    request = Command(code=RequestCode.PULL_MESSAGE, ext={"topic": "T", "queueId": "3"}, body=b"x", opaque=7)
+    before = copy.deepcopy(request)
+    signed = sign(request, Credentials("bob", "12345678", "temporary"))
+    assert request == before
+    assert signed.ext.keys() == {"topic", "queueId", "AccessKey", "SecurityToken", "Signature"}
+    assert (signed.opaque, signed.body, signed.ext["AccessKey"]) == (7, b"x", "bob")
+    # AccessKey, SecurityToken, queueId, topic: capitals first, as in Java.
+    assert signed.ext["Signature"] == signature({"all": "bobtemporary3T"}, b"x", "12345678")
+
+
+@pytest.mark.parametrize("form", list(Serialization))
+def test_what_a_server_reads_verifies(form: Serialization) -> None:
+    """The binary form leaves out what is empty, which adds nothing to a signature."""
+    ext = {"topic": "Bücher", "subscription": "", "batch": "true"}
+    request = Command(code=RequestCode.SEND_BATCH_MESSAGE, ext=ext, body=b"\x00\xff", serialization=form)
+    decoded = decode_frame(encode_frame(sign(request, BOB)), 0)
+    assert decoded is not None
+    read, _ = decoded
+    told = read.ext.pop("Signature")
+    assert told == signature(read.ext, read.body, "12345678")
+    assert told != signature(read.ext, read.body, "12345679")
+
+
+def test_signing_again_is_as_signing_once() -> None:
+    request = Command(code=1, ext={"topic": "T"})
+    assert sign(sign(request, BOB), BOB) == sign(request, BOB)
+
+
+def test_secrets_are_not_shown() -> None:
+    shown = repr(Access(Credentials("bob", "hunter2", "hunter3")))
+    assert "bob" in shown
+    assert "hunter" not in shown
+
+
+@pytest.mark.parametrize(("access_key", "secret_key"), [("", "x"), ("x", "")])
+def test_half_of_them_is_refused(access_key: str, secret_key: str) -> None:
+    with pytest.raises(ConfigError, match="credentials need access_key and secret_key"):
+        Credentials(access_key, secret_key)
+
+
+def test_every_request_of_a_connection_is_signed() -> None:
+    """One-way ones too."""
+    with echo_server() as server:
+        remote = BlockingRemote(server.address, SystemClock().monotonic_ms, access=Access(BOB))
+        remote.send_oneway(Command(code=1, flag=2, ext={"topic": "T"}))
+        remote.call(Command(code=2, body=b"x"))
+        remote.close()
+    assert [request.ext.pop("Signature") for request in server.requests] == [
+        signature({"AccessKey": "bob", "topic": "T"}, b"", "12345678"),
+        signature({"AccessKey": "bob"}, b"x", "12345678"),
+    ]

@@ -1,0 +1,162 @@
+"""TLS: who is not who they should be is told apart from who does not speak it, in one sentence each."""
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trustme
+
+from libramq.clock import SystemClock
+from libramq.errors import ConfigError, ConnectFailed, ConnectionLost, RemoteError
+from libramq.remoting.command import Command
+from libramq.transport.access import Access
+from libramq.transport.blocking import BlockingRemote
+from libramq.transport.remote import Remotes
+from libramq.transport.tls import Tls
+from tests.transport.echo_server import echo_server
+from tests.transport.loops import LOOPS, run_on
+
+Ask = Callable[[str, Tls | None], bytes]
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def ca_file(authority: trustme.CA, tmp_path: Path) -> str:
+    path = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(path))
+    return str(path)
+
+
+def serving(authority: trustme.CA, name: str = "127.0.0.1") -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(name).configure_cert(context)
+    return context
+
+
+def asyncio_ask(loop: str) -> Ask:
+    def ask(address: str, tls: Tls | None) -> bytes:
+        bodies: list[bytes] = []
+
+        async def scenario() -> None:
+            remotes = Remotes(SystemClock().monotonic_ms, access=Access(tls=tls))
+            try:
+                bodies.append((await remotes.call(address, Command(code=1, body=b"secret"))).body)
+            finally:
+                await remotes.close()
+
+        run_on(loop, scenario)
+        return bodies[0]
+
+    return ask
+
+
+def blocking_ask(address: str, tls: Tls | None) -> bytes:
+    remote = BlockingRemote(address, SystemClock().monotonic_ms, access=Access(tls=tls))
+    try:
+        return remote.call(Command(code=1, body=b"secret")).body
+    finally:
+        remote.close()
+
+
+@pytest.fixture(params=[*LOOPS, "blocking"])
+def ask(request: pytest.FixtureRequest) -> Ask:
+    """Ask a server once, by each of the shells."""
+    return blocking_ask if request.param == "blocking" else asyncio_ask(request.param)
+
+
+def test_a_trusted_server_is_asked(ask: Ask, authority: trustme.CA, ca_file: str) -> None:
+    with echo_server(serving(authority)) as server:
+        assert ask(server.address, Tls(ca_file=ca_file)) == b"secret"
+    assert [request.body for request in server.requests] == [b"secret"]
+
+
+def test_a_server_nobody_vouches_for_is_not_asked(ask: Ask, authority: trustme.CA) -> None:
+    with (
+        echo_server(serving(authority)) as server,
+        pytest.raises(ConnectFailed, match=r"certificate of .* is not accepted: .*; give the ca_file"),
+    ):
+        ask(server.address, Tls())
+    assert not server.requests
+
+
+def test_the_name_in_the_certificate_counts_unless_told_otherwise(
+    ask: Ask, authority: trustme.CA, ca_file: str
+) -> None:
+    with echo_server(serving(authority, "broker.example")) as server:
+        with pytest.raises(
+            ConnectFailed, match=r"mismatch, certificate is not valid for '127.0.0.1'.*verify=ca"
+        ):
+            ask(server.address, Tls(ca_file=ca_file))
+        assert ask(server.address, Tls(ca_file=ca_file, verify="ca")) == b"secret"
+
+
+def test_an_authority_counts_without_the_name_too(ask: Ask, authority: trustme.CA, tmp_path: Path) -> None:
+    stranger = tmp_path / "stranger.pem"
+    trustme.CA().cert_pem.write_to_path(str(stranger))
+    with echo_server(serving(authority)) as server, pytest.raises(ConnectFailed, match="is not accepted"):
+        ask(server.address, Tls(ca_file=str(stranger), verify="ca"))
+
+
+def test_nothing_is_checked_where_somebody_said_so(ask: Ask, authority: trustme.CA) -> None:
+    with echo_server(serving(authority, "broker.example")) as server:
+        assert ask(server.address, Tls(verify="none")) == b"secret"
+
+
+def test_a_plain_server_is_told_from_a_wrong_one(ask: Ask) -> None:
+    with echo_server() as server, pytest.raises(ConnectFailed, match=r"no TLS handshake .*does it serve TLS"):
+        ask(server.address, Tls(verify="none"))
+    assert not server.requests
+
+
+def test_a_plain_client_hears_that_the_server_may_want_tls(ask: Ask, authority: trustme.CA) -> None:
+    with (
+        echo_server(serving(authority)) as server,
+        pytest.raises(RemoteError, match="may speak TLS only"),
+    ):
+        ask(server.address, None)
+
+
+def test_a_server_that_asks_for_the_clients_certificate(
+    ask: Ask, authority: trustme.CA, ca_file: str, tmp_path: Path
+) -> None:
+    context = serving(authority)
+    context.verify_mode = ssl.CERT_REQUIRED
+    authority.configure_trust(context)
+    own = tmp_path / "client.pem"
+    authority.issue_cert("client.example").private_key_and_cert_chain_pem.write_to_path(str(own))
+    with echo_server(context) as server:
+        assert ask(server.address, Tls(ca_file=ca_file, cert_file=str(own))) == b"secret"
+        # TLS 1.3 tells of a missing certificate only when the handshake is over for the client.
+        with pytest.raises((ConnectionLost, ConnectFailed), match=r"certificate|handshake"):
+            ask(server.address, Tls(ca_file=ca_file))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"ca_file": "missing.pem"}, "TLS: ca_file missing.pem cannot be used: No such file"),
+        ({"cert_file": "missing.pem"}, "TLS: cert_file missing.pem .* cannot be used: No such file"),
+        ({"verify": "maybe"}, "TLS: verify='maybe': give full, ca, none"),
+        ({"key_file": "key.pem"}, "give cert_file too"),
+        ({"verify": "none", "ca_file": "ca.pem"}, "leave ca_file out"),
+    ],
+)
+def test_what_cannot_be_used_is_said_before_anybody_is_asked(wrong: dict[str, str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        Remotes(SystemClock().monotonic_ms, access=Access(tls=Tls(**wrong)))  # type: ignore[arg-type]
+
+
+def test_a_file_that_is_no_certificate(tmp_path: Path) -> None:
+    path = tmp_path / "ca.pem"
+    path.write_text("nothing")
+    with pytest.raises(ConfigError, match=r"TLS: ca_file .*ca\.pem cannot be used"):
+        Tls(ca_file=str(path)).context()
+
+
+def test_the_keys_password_is_not_shown() -> None:
+    assert "hunter2" not in repr(Tls(cert_file="c", key_password="hunter2"))
