@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from libramq.cli import options
+from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
     from libramq.spark.pipeline.plan import Plan, Progress, Tell
@@ -31,7 +32,16 @@ def run(
         Path | None, typer.Option("--config", help="A TOML file; docs/pipelines.md has the keys.")
     ] = None,
     namesrv: options.Namesrv = None,
-    master: Annotated[str, typer.Option(help="Spark's master: local[*] or spark://HOST:PORT.")] = "local[*]",
+    master: Annotated[
+        str, typer.Option(help="Spark's master: local[*], spark://HOST:PORT, yarn, k8s://….")
+    ] = "local[*]",
+    archive: Annotated[
+        str | None,
+        typer.Option(help="Packages that a cluster's workers lack, as .tar.gz; docs/clusters.md says how."),
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark's; as often as needed.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be read and written, and touch nothing.")
     ] = False,
@@ -42,6 +52,7 @@ def run(
     from libramq.spark.pipeline.registry import pipeline
 
     logs.set_up(log_level)
+    settings = _settings(conf or [])
     chosen = pipeline(name, config, namesrv=namesrv)
     plan = chosen.plan()  # What is wrong is said before a Java machine starts.
     if dry_run:
@@ -49,7 +60,7 @@ def run(
         return
     from libramq.spark import session
 
-    spark = session(f"libra pipeline {name}", master=master)
+    spark = session(f"libra pipeline {name}", master=master, settings=settings, archive=archive)
     # Spark's own handler calls Java from within a call to Java.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if log_level == options.LogLevel.ERROR:  # A failure is told in one line, at the end.
@@ -63,6 +74,16 @@ def run(
     print(outcome.sentence)
     for file in outcome.files:
         print(file)
+
+
+def _settings(given: list[str]) -> dict[str, str]:
+    found = {}
+    for text in given:
+        name, is_there, value = text.partition("=")
+        if not is_there or not name.startswith("spark."):
+            raise ConfigError(f"--conf {text}: give spark.NAME=VALUE")
+        found[name] = value
+    return found
 
 
 class _Teller:

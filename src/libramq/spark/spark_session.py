@@ -1,11 +1,15 @@
-"""A Spark session on this machine that is set up for Python sources.
+"""A Spark session that is set up for Python sources, on this machine or on a cluster.
 
 What PySpark leaves to luck is settled here before the Java machine starts: which Python the workers
 run, which Java, and that workers import the compiled PySpark of this environment and not the one in
 a zip file (half a second less for every new worker). Each setting can be overridden by the caller.
+
+A cluster's workers have paths of their own: there the Python is one of the driver's version, found by
+its name, and the package is sent (`worker_code`). docs/clusters.md says what else they need.
 """
 
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,16 +18,13 @@ from typing import TYPE_CHECKING, Final
 
 from libramq.spark.directory import spark_directory
 from libramq.spark.java import java_home
+from libramq.spark.worker_code import package_zip
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        # Spark's 200 are for clusters; each is a task a batch. Fixed for the life of a stateful checkpoint.
-        "spark.sql.shuffle.partitions": "2",
-        # A web server nobody asked for, on a port somebody may have.
-        "spark.ui.enabled": "false",
         # Bars that overwrite what the program prints.
         "spark.ui.showConsoleProgress": "false",
         # Else casts to text and dates follow the machine's zone, and another machine's give other tables.
@@ -44,6 +45,10 @@ SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
 
 LOCAL_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
+        # Spark's 200 are for clusters; each is a task a batch. Fixed for the life of a stateful checkpoint.
+        "spark.sql.shuffle.partitions": "2",
+        # A web server nobody asked for, on a port somebody may have.
+        "spark.ui.enabled": "false",
         # Nobody else is to reach this driver, and a laptop's name often leads nowhere.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -57,13 +62,27 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
 """For `local[…]` masters only: one driver on one machine."""
 
 
-def bootstrap(directory: Path | None = None) -> None:
+#: Ours: a laptop has other work.
+MASTER: Final = "local[2]"
+#: Set by spark-submit, which has started the Java machine already.
+SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+#: Where an archive is unpacked in each worker's directory. Spark's own documents call it so.
+ENVIRONMENT: Final = "environment"
+
+
+def is_local(master: str) -> bool:
+    """Whether all of Spark runs on this machine."""
+    return master.startswith("local")
+
+
+def bootstrap(directory: Path | None = None, *, master: str = "local") -> None:
     """Prepare this process for its first Spark session. What the environment already says is kept."""
     import pyspark
 
     directory = directory or spark_directory()
-    # Else workers run whatever `python3` the PATH holds.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if "PYSPARK_PYTHON" not in os.environ:
+        # Else workers run whatever `python3` the PATH holds.
+        os.environ["PYSPARK_PYTHON"] = sys.executable if is_local(master) else _python_by_name()
     if "SPARK_HOME" not in os.environ:
         package = Path(pyspark.__file__).parent
         home = directory / "spark"
@@ -74,6 +93,17 @@ def bootstrap(directory: Path | None = None) -> None:
     java = java_home()
     if java is not None:
         os.environ["JAVA_HOME"] = str(java)
+
+
+def _python_by_name() -> str:
+    """This Python's name, to be found on workers, and here too: Spark starts the driver's helpers by it."""
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    ours = Path(sys.executable).parent
+    if not (ours / name).exists():
+        return sys.executable
+    if shutil.which(name) != str(ours / name):
+        os.environ["PATH"] = os.pathsep.join([str(ours), os.environ.get("PATH", os.defpath)])
+    return name
 
 
 def _link(link: Path, target: Path) -> None:
@@ -87,28 +117,55 @@ def _link(link: Path, target: Path) -> None:
 def session(
     app_name: str = "libramq",
     *,
-    master: str = "local[2]",
+    master: str | None = None,
     settings: Mapping[str, str] | None = None,
     directory: Path | None = None,
+    archive: Path | str | None = None,
 ) -> "SparkSession":
     """The session of this process, made on first use, with `format("rocketmq")` registered.
 
+    master: `local[2]` where not given, or what spark-submit was told, whose settings are then kept too.
     settings: go before SETTINGS and LOCAL_SETTINGS. directory: for the links and the Java of `bootstrap`.
+    archive: for a cluster, packages that its workers lack, as `.tar.gz` or `.zip`; a file, or a URL.
     Nothing of this is needed: on any session the source is found, or made known by `register`.
     """
     from pyspark.sql import SparkSession
 
-    bootstrap(directory)
-    local: Mapping[str, str] = {}
-    if master.startswith("local"):
-        local = LOCAL_SETTINGS
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Else a warning about the host's name.
-    builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in {**SETTINGS, **local, **(settings or {})}.items():
+    if master is None and SUBMITTED not in os.environ:
+        master = MASTER
+    bootstrap(directory, master=master or "")
+    builder = SparkSession.builder.appName(app_name)
+    given: Mapping[str, str] = settings or {}
+    if master is not None:
+        builder = builder.master(master)
+        given = {**SETTINGS, **_settings_of(master, archive), **given}
+    for name, value in given.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
+    _send_package(spark)
     register(spark)
     return spark
+
+
+def _settings_of(master: str, archive: Path | str | None) -> Mapping[str, str]:
+    if is_local(master):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # Else a warning about the host's name.
+        return LOCAL_SETTINGS
+    if archive is None:
+        return {}
+    return {
+        # YARN has its own way of bringing files to containers.
+        "spark.yarn.dist.archives" if master == "yarn" else "spark.archives": f"{archive}#{ENVIRONMENT}",
+        "spark.executorEnv.PYTHONPATH": ENVIRONMENT,
+    }
+
+
+def _send_package(spark: "SparkSession") -> None:
+    """Give a cluster's workers this package. Before `register`, which notes what they are to import."""
+    context = spark.sparkContext
+    if is_local(context.master or "") or any(file.endswith(package_zip().name) for file in context.listFiles):
+        return
+    context.addPyFile(str(package_zip()))
 
 
 def register(spark: "SparkSession") -> None:
