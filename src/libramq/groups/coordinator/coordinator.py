@@ -349,6 +349,8 @@ def _refusal(ticket: T, error: BrokerError | InvalidName) -> Answer[T]:
     if isinstance(error, BrokerError):
         return Answer(ticket, ResponseCode(error.response_code), error.remark)
     return Answer(ticket, ResponseCode.INVALID_PARAMETER, str(error))
+
+
 def _no_members(group: str) -> BrokerError:
     return broker_error(ResponseCode.UNKNOWN_MEMBER, f"group {group} has no members here")
 
@@ -360,5 +362,3 @@ def _allocates_itself(group: str, stock: Sequence[str]) -> BrokerError:
         " and nobody can be removed: stop the client instead"
     )
     return broker_error(ResponseCode.INVALID_PARAMETER, remark)
-
-
