@@ -13,6 +13,7 @@ import ipaddress
 import random
 import struct
 import time
+from datetime import datetime, tzinfo
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -23,6 +24,9 @@ HOST_V4_BYTES: Final = 8  # Four of address, four of port.
 HOST_V6_BYTES: Final = 20
 OFFSET_ID_V4_LENGTH: Final = 32
 OFFSET_ID_V6_LENGTH: Final = 56
+UNIQUE_ID_V4_LENGTH: Final = 32
+UNIQUE_ID_V6_LENGTH: Final = 56
+DAY_MS: Final = 86_400_000
 _COUNTS_PER_MS = 0x1_0000
 
 
@@ -70,6 +74,51 @@ def decode_offset_id(text: str) -> OffsetId:
     if len(data) * 2 != len(text):  # fromhex passes over white space.
         raise RemoteProtocolError(f"{text!r} is not an offset id: not hexadecimal")
     return OffsetId(decode_host(data[:-8]), int.from_bytes(data[-8:], signed=True))
+
+
+class UniqueId(NamedTuple):
+    """What a unique id says of whoever made it. pid: its lowest 16 bits."""
+
+    ip: str
+    pid: int
+    instance: int
+    since_month_ms: int
+    counter: int
+
+
+def decode_unique_id(text: str) -> UniqueId:
+    """What a unique id says; RemoteProtocolError where it is none. An offset id cannot be told from one."""
+    try:
+        data = bytes.fromhex(text)
+    except ValueError:
+        data = b""
+    if len(text) not in (UNIQUE_ID_V4_LENGTH, UNIQUE_ID_V6_LENGTH) or len(data) * 2 != len(text):
+        raise RemoteProtocolError(f"a unique id has 32 or 56 hexadecimal digits, unlike {text[:60]!r}")
+    return UniqueId(_address_text(data[:-12]), *struct.unpack(">HIIH", data[-12:]))
+
+
+@lru_cache(maxsize=1024)
+def _address_text(address: bytes) -> str:
+    return str(ipaddress.ip_address(address))
+
+
+def born_ms(since_month_ms: int, seen_ms: int, zone: tzinfo | None = None) -> int:
+    """When a unique id was made that was seen at `seen_ms`.
+
+    The month in it is its maker's, in its maker's zone: here this machine's where none is given, as Apache's
+    tools do (getNearlyTimeFromID). Up to a day after `seen_ms`, as clocks and zones differ.
+    """
+    seen = datetime.fromtimestamp(seen_ms // 1000, zone)
+    this_month = _month_start_ms(seen.year, seen.month, zone)
+    if this_month + since_month_ms <= seen_ms + DAY_MS:
+        return this_month + since_month_ms
+    before = (seen.year, seen.month - 1) if seen.month > 1 else (seen.year - 1, 12)
+    return _month_start_ms(*before, zone) + since_month_ms
+
+
+@lru_cache(maxsize=64)
+def _month_start_ms(year: int, month: int, zone: tzinfo | None) -> int:
+    return int(datetime(year, month, 1, tzinfo=zone).timestamp()) * 1000
 
 
 class UniqueIdGenerator:

@@ -25,7 +25,8 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
  * Apache's push consumer: prints each delivery and each change of its queues as a JSON line, until "stop".
  *
  * <p>Properties: namesrv, group, topic (several by commas), tags (*), orderly (false), fail (none | first | always), delayLevel (1),
- * maxReconsume (-1), from (first | last | timestamp), threads (4), broadcast (false), clientRebalance (true).
+ * maxReconsume (-1), from (first | last | timestamp), threads (4), broadcast (false), clientRebalance (true), trace (false),
+ * commitMs (5000).
  */
 public final class Consume {
     private static final PrintStream OUT =
@@ -44,6 +45,8 @@ public final class Consume {
         consumer.setConsumeThreadMin(Integer.getInteger("threads", 4));
         consumer.setConsumeThreadMax(Integer.getInteger("threads", 4));
         consumer.setMaxReconsumeTimes(Integer.getInteger("maxReconsume", -1));
+        consumer.setEnableTrace(Boolean.getBoolean("trace"));
+        consumer.setPersistConsumerOffsetInterval(Integer.getInteger("commitMs", 5_000));
         // By default a shutdown does not wait for a listener that is about to return, and its offset is not committed.
         consumer.setAwaitTerminationMillisWhenShutdown(5_000);
         if (Boolean.getBoolean("broadcast")) {

@@ -22,6 +22,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /**
  * Apache's producer, driven by JSON lines: one command in, one answer out, in any order for async ones.
  *
+ * <p>Properties: namesrv, group, timeout (5000), trace (false).
+ *
  * <p>{"kind": "sync" | "async" | "oneway" | "batch" | "hash" | "queue" | "queues", "id": any, "topic": t,
  * "body": text, "repeat": n, "tags": t, "keys": k, "properties": {}, "delayLevel": n, "hashBy": text,
  * "queueId": n, "broker": name, "messages": [...]}; "stop" ends it.
@@ -34,6 +36,7 @@ public final class Produce {
         DefaultMQProducer producer = new DefaultMQProducer(System.getProperty("group", "interop_producers"));
         producer.setNamesrvAddr(System.getProperty("namesrv"));
         producer.setSendMsgTimeout(Integer.getInteger("timeout", 5000));
+        producer.setEnableTrace(Boolean.getBoolean("trace"));
         producer.start();
         print(new JSONObject().fluentPut("event", "started").fluentPut("clientId", producer.buildMQClientId()));
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));

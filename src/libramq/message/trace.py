@@ -1,0 +1,210 @@
+"""The trace: what clients tell of messages they sent and consumed, in the bodies of the message trace topic.
+
+    trace    record \\x02 record \\x02 …
+    record   name \\x01 field \\x01 field …       the fields in the order of the tuples below, as text
+
+Older versions end their records sooner, later ones may end them later. An absent text is written `null`. No
+record names a queue, and of a consumption none the topic. What users put into keys is not escaped.
+
+Upstream: TraceDataEncoder, TraceConstants and AsyncTraceDispatcher (bodies of 128 KB) in client/trace.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from libramq.errors import RemoteProtocolError
+
+FIELD_END: Final = "\x01"  # TraceConstants.CONTENT_SPLITOR
+RECORD_END: Final = "\x02"  # TraceConstants.FIELD_SPLITOR
+FIELDS_MAX: Final = 32  # Ours: twice what the longest record of any version has.
+TIME_MS_MAX: Final = 253_402_300_800_000  # Ours: the year 10000, which no calendar here has.
+ABSENT: Final = "null"  # What Java's StringBuilder appends for a null.
+
+
+class Pub(NamedTuple):
+    """A message was sent, or a batch: ids with commas between. message_type: Java's MessageType, a number."""
+
+    at_ms: int  # When sending began.
+    region: str | None
+    group: str | None
+    topic: str | None
+    unique_id: str | None
+    tags: str | None
+    keys: str | None
+    store_host: str | None
+    body_size: int
+    cost_ms: int
+    message_type: int
+    offset_id: str | None  # Not in the first versions.
+    is_success: bool
+    client_host: str | None = None
+
+
+class SubBefore(NamedTuple):
+    """A consumer is about to handle a message. request_id: of the listener's call, made as unique ids."""
+
+    at_ms: int
+    region: str | None
+    group: str | None
+    request_id: str
+    unique_id: str
+    retry_times: int
+    keys: str | None
+
+
+class SubAfter(NamedTuple):
+    """It has handled it. context_code: Java's ConsumeReturnType, a number. cost_ms: the call's, a message."""
+
+    request_id: str
+    unique_id: str
+    cost_ms: int
+    is_success: bool
+    keys: str | None
+    context_code: int | None = None
+    at_ms: int | None = None
+    group: str | None = None
+
+
+class EndTransaction(NamedTuple):
+    """A transaction was ended. transaction_state: Java's LocalTransactionState."""
+
+    at_ms: int
+    region: str | None
+    group: str | None
+    topic: str | None
+    unique_id: str | None
+    tags: str | None
+    keys: str | None
+    store_host: str | None
+    message_type: int
+    transaction_id: str | None
+    transaction_state: str
+    is_from_check: bool
+
+
+class Recall(NamedTuple):
+    """A delayed message was called back."""
+
+    at_ms: int
+    region: str | None
+    group: str | None
+    topic: str | None
+    unique_id: str | None
+    is_success: bool
+
+
+TraceRecord = Pub | SubBefore | SubAfter | EndTransaction | Recall
+
+
+class Trace(NamedTuple):
+    """The records of one body that could be read, and how many could not."""
+
+    records: list[TraceRecord]
+    unreadable: int
+
+
+def encode_trace(records: Iterable[TraceRecord]) -> bytes:
+    """The body that tells of these, byte for byte Java's."""
+    return "".join(_encode_record(record) for record in records).encode()
+
+
+def decode_trace(body: bytes) -> Trace:
+    """Read a body. A record that is wrong or of an unknown kind costs no other."""
+    records, unreadable = [], 0
+    for text in body.decode(errors="replace").split(RECORD_END):
+        if not text:
+            continue
+        try:
+            records.append(decode_record(text))
+        except RemoteProtocolError:
+            unreadable += 1
+    return Trace(records, unreadable)
+
+
+def decode_record(text: str) -> TraceRecord:
+    """Read one record; RemoteProtocolError where it is none."""
+    name, *fields = text.split(FIELD_END, FIELDS_MAX)
+    form = _FORMS.get(name)
+    if form is None:
+        raise RemoteProtocolError(f"a trace record {name[:40]!r}; there are {', '.join(_FORMS)}")
+    while len(fields) > form.fields_min and not fields[-1]:
+        fields.pop()  # SubAfter of access channel CLOUD has a separator more than fields.
+    if form.record is Pub and len(fields) == _PUB_FIELDS_FIRST:
+        fields.insert(-1, ABSENT)
+    if len(fields) < form.fields_min:
+        raise RemoteProtocolError(f"{name} with {len(fields)} fields, under {form.fields_min}")
+    try:
+        made: TraceRecord = form.record(
+            *[read(field) for read, field in zip(form.readers, fields, strict=False)]
+        )
+    except ValueError as error:
+        raise RemoteProtocolError(f"{name}: {error}") from None
+    return made
+
+
+def _encode_record(record: TraceRecord) -> str:
+    fields: list[object] = list(record)
+    match record:
+        case Pub(offset_id=None, client_host=None):
+            del fields[11], fields[-1]
+        case Pub(client_host=None):
+            fields.pop()
+        case SubAfter(context_code=None):
+            del fields[5:]
+        case SubAfter(at_ms=None):
+            fields[6:] = [""]
+    return FIELD_END.join((type(record).__name__, *map(_as_text, fields))) + RECORD_END
+
+
+def _as_text(value: object) -> str:
+    if value is None:
+        return ABSENT
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _text(field: str) -> str | None:
+    return None if field == ABSENT else field
+
+
+def _flag(field: str) -> bool:
+    return field.lower() == "true"
+
+
+def _int(field: str) -> int:
+    value = int(field)
+    if not -(2**31) <= value < 2**31:
+        raise ValueError(f"{field} is no int")
+    return value
+
+
+def _time(field: str) -> int:
+    value = int(field)
+    if not 0 <= value < TIME_MS_MAX:
+        raise ValueError(f"{field} is no time")
+    return value
+
+
+class _Form(NamedTuple):
+    """How a record's fields are read, and how many the first version had."""
+
+    record: Callable[..., Any]
+    fields_min: int
+    readers: tuple[Callable[[str], Any], ...]
+
+
+_PUB_FIELDS_FIRST: Final = 12
+_SENT = (_time, _text, _text, _text, _text)
+_FORMS: Final[Mapping[str, _Form]] = MappingProxyType(
+    {
+        "Pub": _Form(
+            Pub, 13, (*_SENT, _text, _text, _text, _int, _int, _int, _text, _flag, _text)
+        ),
+        "SubBefore": _Form(SubBefore, 7, (_time, _text, _text, str, str, _int, _text)),
+        "SubAfter": _Form(SubAfter, 5, (str, str, _int, _flag, _text, _int, _time, _text)),
+        "EndTransaction": _Form(
+            EndTransaction, 12, (*_SENT, _text, _text, _text, _int, _text, str, _flag)
+        ),
+        "Recall": _Form(Recall, 6, (*_SENT, _flag)),
+    }
+)  # fmt: skip
