@@ -1,12 +1,20 @@
 """Options are read once, and each wrong one is one clear sentence."""
 
+import re
+from collections.abc import Callable
+
 import pytest
 
+from libramq.client import Credentials, Tls
 from libramq.errors import ConfigError
 from libramq.message.queue import MessageQueue
 from libramq.spark.boundary import EARLIEST, LATEST, Boundary
+from libramq.spark.options import ACCESS, ACCESS_PREFIX
 from libramq.spark.positions import Bounds
-from libramq.spark.source_options import KNOWN, SourceOptions
+from libramq.spark.sink_options import SinkOptions
+from libramq.spark.source_options import KNOWN, Connection, SourceOptions
+from libramq.transport import access_properties
+from libramq.transport.access import Access
 
 T = {"subscribe": "T"}
 Q0, Q1 = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
@@ -82,7 +90,6 @@ def test_assign():
         ({**T, "kafka.bootstrap.servers": "h:1"}, "did you mean namesrv"),
         ({**T, "kafka.group.id": "g"}, "did you mean groupId"),
         ({**T, "path": "/data"}, "there are: subscribe"),
-        ({**T, "rocketmq.tls.enable": "true"}, "no option rocketmq.tls.enable"),
         ({**T, "maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger='0'"),
         ({**T, "maxOffsetsPerTrigger": "many"}, "maxOffsetsPerTrigger='many': give a whole number from 1"),
         ({**T, "minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "minOffsetsPerTrigger=9 is above"),
@@ -158,3 +165,52 @@ class TestBoundary:
     def test_unknown_queue_is_named(self):
         with pytest.raises(ConfigError, match=r"startingOffsets names T:a:9.*there are T:a:0, T:a:1"):
             self.resolve('{"T:a:9": 3}')
+
+
+class TestAccess:
+    """Credentials and TLS: of source and sink alike, and never shown."""
+
+    def test_the_names_are_those_of_the_access_properties(self):
+        assert {name.removeprefix(ACCESS_PREFIX) for name in ACCESS} == set(access_properties.NAMES)
+
+    @pytest.mark.parametrize(
+        "parse", [lambda given: SourceOptions.parse({**T, **given}).connection, SinkOptions.parse]
+    )
+    def test_source_and_sink_take_them_in_any_case(
+        self, parse: Callable[[dict[str, str]], Connection | SinkOptions]
+    ):
+        given = {
+            "rocketmq.accesskey": "bob",
+            "ROCKETMQ.SECRETKEY": "hunter2",
+            "rocketmq.tls.enable": "true",
+            "rocketmq.tls.verify": "none",
+        }
+        parsed = parse(given)
+        assert parsed.access == Access(Credentials("bob", "hunter2"), Tls(verify="none"))
+        assert "hunter2" not in repr(parsed)
+        assert parse({}).access is None
+
+    @pytest.mark.parametrize("parse", [lambda given: SourceOptions.parse({**T, **given}), SinkOptions.parse])
+    @pytest.mark.parametrize(
+        ("given", "says"),
+        [
+            ({"rocketmq.accessKey": "bob"}, "rocketmq.accessKey is given and rocketmq.secretKey is not"),
+            ({"rocketmq.tls.enable": "on"}, "rocketmq.tls.enable='on': give true or false"),
+            ({"rocketmq.tls.client.keyPath": "k"}, "means nothing without rocketmq.tls.enable=true"),
+            ({"rocketmq.useTLS": "true"}, "did you mean rocketmq.tls.enable"),
+            ({"secretKey": "s"}, "did you mean rocketmq.secretKey"),
+        ],
+    )
+    def test_wrong_ones(self, parse: Callable[[dict[str, str]], object], given: dict[str, str], says: str):
+        with pytest.raises(ConfigError, match=says):
+            parse(given)
+
+    def test_spark_blots_the_secret_ones_out(self):
+        """spark.redaction.regex as Spark has it where nobody has changed it."""
+        secret = re.compile("(?i)secret|password|token|access[.]?key")
+        assert {name for name in ACCESS if secret.search(name)} == {
+            "rocketmq.accessKey",
+            "rocketmq.secretKey",
+            "rocketmq.securityToken",
+            "rocketmq.tls.client.keyPassword",
+        }

@@ -2,6 +2,7 @@
 
 from typing import TypeVar
 
+from libramq.cli.access import access
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError, NameServerUnavailable, RemoteError, RouteNotFound, TopicNotExist
 from libramq.remoting.body.route import BrokerData, ClusterInfo, TopicRouteData
@@ -23,6 +24,7 @@ class AdminSession:
         self.namesrv = namesrv
         self._name_servers = split_name_servers(namesrv)
         self._clock = SystemClock()
+        self._access = access()
         self._remotes: dict[str, BlockingRemote] = {}
 
     def __enter__(self) -> "AdminSession":
@@ -36,7 +38,9 @@ class AdminSession:
         """Ask one process; raises RemoteError."""
         remote = self._remotes.get(address)
         if remote is None:
-            remote = self._remotes[address] = BlockingRemote(address, self._clock.monotonic_ms)
+            remote = self._remotes[address] = BlockingRemote(
+                address, self._clock.monotonic_ms, access=self._access
+            )
         reply = remote.call(call.command(), timeout_ms=TIMEOUT_MS)
         return call.result(reply, where=f"{what} {address}")
 

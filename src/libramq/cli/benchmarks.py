@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from libramq.cli.access import access, client_options
 from libramq.cli.output import console
 from libramq.client import ConsumeFrom, Producer, PushConsumer, SendResult
 from libramq.client.queue_reader import QueueReader
@@ -77,7 +78,7 @@ class _Meter:
 async def produce(load: Load) -> None:
     """Send; print rate and latencies."""
     body = b"x" * load.size
-    async with Producer(group=GROUP, namesrv=load.namesrv) as producer:
+    async with Producer(group=GROUP, namesrv=load.namesrv, **client_options()) as producer:
         await producer.publish_queues(load.topic)  # Connect and look up before the clock runs.
         async with _Meter(f"sending to {load.topic}", load.count) as meter:
             if load.batched:
@@ -156,6 +157,7 @@ async def consume(namesrv: str, topic: str, *, group: str | None, count: int | N
         namesrv=namesrv,
         consume_from=ConsumeFrom.FIRST_OFFSET,
         batch_size=batch_size,
+        **client_options(),
     )
     consumer.subscribe(topic, "*", handle)
     async with _Meter(f"consuming {topic}", total) as meter, consumer:
@@ -165,7 +167,7 @@ async def consume(namesrv: str, topic: str, *, group: str | None, count: int | N
 
 
 def _messages_held(namesrv: str, topic: str) -> int:
-    reader = QueueReader(split_name_servers(namesrv), group=GROUP)
+    reader = QueueReader(split_name_servers(namesrv), group=GROUP, access=access())
     try:
         queues = reader.queues(topic)
         return sum(reader.max_offsets(queues).values()) - sum(reader.min_offsets(queues).values())

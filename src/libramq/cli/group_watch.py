@@ -8,6 +8,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from libramq.cli.access import access, client_options
 from libramq.cli.group_history import as_json, causes, duration, moved
 from libramq.client.admin import Admin
 from libramq.client.queue_reader import QueueReader
@@ -80,7 +81,7 @@ class EventReader:
 
     def __init__(self, namesrv: str) -> None:
         self._namesrv = namesrv
-        self._reader = QueueReader(split_name_servers(namesrv), group=READER_GROUP)
+        self._reader = QueueReader(split_name_servers(namesrv), group=READER_GROUP, access=access())
         self._positions: dict[MessageQueue, int] = {}
 
     def read(self) -> list[BrokerEvent]:
@@ -142,7 +143,7 @@ class GroupWatch:
     """Looks at all groups again and again. Use it as `async with`."""
 
     def __init__(self, namesrv: str, *, clock: Clock | None = None) -> None:
-        self._admin = Admin(namesrv=namesrv)
+        self._admin = Admin(namesrv=namesrv, **client_options())
         self._reader = EventReader(namesrv)
         self._clock = clock or SystemClock()
         self._events: dict[str, list[BrokerEvent]] = {}

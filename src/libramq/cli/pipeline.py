@@ -48,12 +48,12 @@ def run(
     log_level: options.Log = options.LogLevel.ERROR,
 ) -> None:
     """Run a pipeline. Killed and run again it goes on where it was."""
-    from libramq.cli import logs
+    from libramq.cli import access, logs
     from libramq.spark.pipeline.registry import pipeline
 
     logs.set_up(log_level)
     settings = _settings(conf or [])
-    chosen = pipeline(name, config, namesrv=namesrv)
+    chosen = pipeline(name, config, namesrv=namesrv, access=access.properties() or None)
     plan = chosen.plan()  # What is wrong is said before a Java machine starts.
     if dry_run:
         _show(plan)

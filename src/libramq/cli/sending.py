@@ -7,6 +7,7 @@ import threading
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
+from libramq.cli.access import client_options
 from libramq.client import Producer, SendResult
 from libramq.errors import LibraError, LocalProtocolError
 from libramq.message import Message
@@ -21,7 +22,7 @@ async def send_one(
     namesrv: str, topic: str, body: str, *, tags: str | None, keys: str | None, as_json: bool
 ) -> None:
     """Send one message and say where it is."""
-    async with Producer(group=GROUP, namesrv=namesrv) as producer:
+    async with Producer(group=GROUP, namesrv=namesrv, **client_options()) as producer:
         result = await producer.send(Message(topic, body.encode(), tags=tags, keys=keys or ()))
     if as_json:
         print(json.dumps(_as_json(result)))
@@ -45,7 +46,7 @@ async def send_lines(
         if as_json:
             print(json.dumps(_as_json(outcome)), flush=True)
 
-    async with Producer(group=GROUP, namesrv=namesrv) as producer:
+    async with Producer(group=GROUP, namesrv=namesrv, **client_options()) as producer:
         async for line in _lines(file):
             if line:
                 await producer.wait_for_room()

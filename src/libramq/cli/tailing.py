@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from libramq.cli.access import access
 from libramq.client.queue_reader import QueueReader
 from libramq.errors import ConfigError
 from libramq.message.message import MessageExt
@@ -28,7 +29,7 @@ def tail(namesrv: str, topic: str, *, start: str, count: int | None, as_json: bo
     """Print messages until `count` or an interrupt."""
     if start not in ("earliest", "latest"):
         raise ConfigError(f"--from {start}: earliest or latest is allowed")
-    reader = QueueReader(split_name_servers(namesrv), group=GROUP)
+    reader = QueueReader(split_name_servers(namesrv), group=GROUP, access=access())
     write = _print_json if as_json else _print_line
     try:
         for number, message in enumerate(follow(reader, topic, from_earliest=start == "earliest"), start=1):

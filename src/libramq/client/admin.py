@@ -25,9 +25,12 @@ from libramq.remoting.body.consumers import (
 )
 from libramq.remoting.body.route import ClusterInfo, TopicRouteData
 from libramq.remoting.body.topic_config import PERM_READ, PERM_WRITE, TopicConfig
+from libramq.remoting.credentials import Credentials
 from libramq.rpc import admin_calls, group_calls, name_server_calls
 from libramq.rpc.call import Call
+from libramq.transport.access import Access
 from libramq.transport.remote import Remotes
+from libramq.transport.tls import Tls
 
 T = TypeVar("T")
 
@@ -35,32 +38,38 @@ T = TypeVar("T")
 TIMEOUT_MS: Final = 5_000
 #: Ours, as for routes: what one broker may be asked to have of one topic.
 QUEUES_MAX: Final = 65_536
+#: Ours: how soon a group's coordinator is looked for again.
+FIND_AGAIN_SECONDS: Final = 0.1
 #: mqadmin updateTopic's default.
 QUEUES: Final = 8
 
-#: Ours: how soon a group's coordinator is looked for again.
-FIND_AGAIN_SECONDS: Final = 0.1
 
 class Admin:
-    """Questions and changes; belongs to the event loop it was started on."""
+    """Questions and changes; belongs to the event loop it was started on.
+
+    credentials: whose requests these are, where brokers ask (ACL). tls: connections are encrypted.
+    """
 
     def __init__(
         self,
         *,
         namesrv: str | Sequence[str] | None = None,
         timeout_ms: int = TIMEOUT_MS,
+        credentials: Credentials | None = None,
+        tls: Tls | None = None,
         clock: Clock | None = None,
         randomness: random.Random | None = None,
     ) -> None:
         self._name_server_addresses = name_server_addresses(namesrv)
         self._timeout_ms = timeout_ms
+        self._access = Access(credentials, tls)
         self._clock = clock or SystemClock()
         self._random = randomness or random.Random()
         self._remotes: Remotes | None = None
 
     async def start(self) -> None:
         """Begin; connections are made when they are needed."""
-        self._remotes = Remotes(self._clock.monotonic_ms)
+        self._remotes = Remotes(self._clock.monotonic_ms, access=self._access)
         self._name_servers = NameServers(self._remotes, self._name_server_addresses, self._random)
 
     async def stop(self) -> None:
@@ -152,15 +161,6 @@ class Admin:
             ),
         )
 
-    async def _ask(self, address: str, call: Call[T]) -> T:
-        if self._remotes is None:
-            raise ConfigError("this admin does not run; use `async with` or await start()")
-        reply = await self._remotes.call(address, call.command(), timeout_ms=self._timeout_ms)
-        return call.result(reply, where=f"broker {address}")
-
-    async def _ask_each(self, topic: str, call: Callable[[], Call[T]]) -> list[T]:
-        """Ask one broker of each name that has the topic."""
-        route = await self._name_servers.route(topic)
     async def remove_member(self, group: str, name: str, *, operator: str | None = None) -> None:
         """Take a member out of a coordinated group: a static one by its name, or by client id.
 
@@ -180,6 +180,15 @@ class Admin:
                     raise
             await asyncio.sleep(FIND_AGAIN_SECONDS)
 
+    async def _ask(self, address: str, call: Call[T]) -> T:
+        if self._remotes is None:
+            raise ConfigError("this admin does not run; use `async with` or await start()")
+        reply = await self._remotes.call(address, call.command(), timeout_ms=self._timeout_ms)
+        return call.result(reply, where=f"broker {address}")
+
+    async def _ask_each(self, topic: str, call: Callable[[], Call[T]]) -> list[T]:
+        """Ask one broker of each name that has the topic."""
+        route = await self._name_servers.route(topic)
         addresses = [broker.any_address for broker in route.broker_datas]
         return await asyncio.gather(*(self._ask(a, call()) for a in addresses if a is not None))
 

@@ -7,11 +7,23 @@ and shown as they are documented. Each getter names the option and what is allow
 import difflib
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from libramq.errors import ConfigError
 
+if TYPE_CHECKING:
+    from libramq.transport.access import Access
+
 NUMBER_MAX: Final = (1 << 63) - 1
+
+#: Of the source and the sink: libramq.transport.access_properties, whose names these are behind the prefix.
+#: Spark blots out the secret ones in plans and logs (spark.redaction.regex).
+ACCESS_PREFIX: Final = "rocketmq."
+ACCESS: Final = (
+    "rocketmq.accessKey", "rocketmq.secretKey", "rocketmq.securityToken", "rocketmq.tls.enable",
+    "rocketmq.tls.client.trustCertPath", "rocketmq.tls.client.certPath", "rocketmq.tls.client.keyPath",
+    "rocketmq.tls.client.keyPassword", "rocketmq.tls.verify",
+)  # fmt: skip
 
 #: Names of Spark's Kafka source, and what people guess, for what has another name here.
 MEANT: Final = {
@@ -27,6 +39,14 @@ MEANT: Final = {
     "group": "groupId",
     "consumergroup": "groupId",
     "timeoutmillis": "rocketmq.mqClientApiTimeout",
+    "accesskey": "rocketmq.accessKey",
+    "secretkey": "rocketmq.secretKey",
+    "usetls": "rocketmq.tls.enable",
+    "rocketmq.usetls": "rocketmq.tls.enable",
+    "rocketmq.tls.client.authserver": "rocketmq.tls.verify",
+    "rocketmq.tls.test.mode.enable": "rocketmq.tls.verify",
+    "kafka.security.protocol": "rocketmq.tls.enable",
+    "kafka.ssl.truststore.location": "rocketmq.tls.client.trustCertPath",
     "assignment": "assign",
 }
 
@@ -92,6 +112,16 @@ class Options:
         if text.lower() not in allowed:
             raise ConfigError(f"{name}={text!r}: give {' or '.join(allowed)}")
         return text.lower()
+
+    def access(self) -> "Access | None":
+        """How servers are come into; None where nothing was said."""
+        given = {name: text for name in ACCESS if (text := self.text(name)) is not None}
+        if not given:
+            return None
+        from libramq.transport.access_properties import access_of
+
+        names = {name: name.removeprefix(ACCESS_PREFIX) for name in given}
+        return access_of({names[name]: text for name, text in given.items()}, prefix=ACCESS_PREFIX)
 
     def exactly_one(self, names: Sequence[str], example: str) -> str:
         """Which of some options was given, where one must be and no more may be."""

@@ -18,6 +18,7 @@ from libramq.errors import InvalidMessage, LibraError
 from libramq.message.message import Message
 from libramq.message.properties import UNIQ_KEY
 from libramq.spark.sink_options import SinkOptions
+from libramq.transport.access import OPEN
 
 #: Ours: how many messages are handed over before answers may come in.
 TURN: Final = 200
@@ -30,12 +31,15 @@ class Sender:
     """A producer on a thread of its own."""
 
     def __init__(self, options: SinkOptions) -> None:
+        access = options.access or OPEN
         self._producer = Producer(
             group=options.group,
             namesrv=options.namesrv,
             send_timeout_ms=options.send_timeout_ms,
             retries=options.retries,
             compress_over_bytes=options.compress_over_bytes,
+            credentials=access.credentials,
+            tls=access.tls,
         )
         self._thread = NetworkThread("libramq-spark-sink")
         self._thread.run(self._producer.start()).result()

@@ -17,6 +17,12 @@ Options
   rocketmq.sendMsgTimeout                 milliseconds a broker has to take a batch (30000)
   rocketmq.retryTimesWhenSendFailed       further attempts, at other brokers where the queue may be any (2)
   rocketmq.compressMsgBodyOverHowmuch     bytes from which bodies that travel alone are compressed (4096)
+Servers that ask who comes; files are PEM, and lie at the same path on every machine
+  rocketmq.accessKey, rocketmq.secretKey, rocketmq.securityToken   requests are signed with them (ACL)
+  rocketmq.tls.enable                   true: connections to name servers and brokers are encrypted (false)
+  rocketmq.tls.client.trustCertPath     whose certificates are trusted; without it the system's authorities
+  rocketmq.tls.client.certPath, rocketmq.tls.client.keyPath, rocketmq.tls.client.keyPassword   our own
+  rocketmq.tls.verify                   of a server's certificate: full, ca (not the name), none (full)
 """
 
 import os
@@ -28,12 +34,14 @@ from typing import TYPE_CHECKING, Final
 from libramq.errors import ConfigError, InvalidName
 from libramq.message.message import BODY_BYTES_MAX, DELAY_LEVEL_MAX
 from libramq.message.names import validate_group, validate_topic
-from libramq.spark.options import Options
+from libramq.spark.options import ACCESS, Options
 from libramq.spark.source_options import NAMESRV_DEFAULT, TIMEOUT_MS_MAX
 from libramq.transport.address import split_name_servers
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
+
+    from libramq.transport.access import Access
 
 GROUP_DEFAULT: Final = "LIBRA_SPARK"
 #: Ours, ten times Apache's: the sender of a whole micro-batch waits rather than fails.
@@ -55,7 +63,8 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 KNOWN: Final = (
     "topic", "namesrv", "queueBy", "delayLevel", "groupId", "rocketmq.sendMsgTimeout",
-    "rocketmq.retryTimesWhenSendFailed", "rocketmq.compressMsgBodyOverHowmuch", "checkpointLocation", "path",
+    "rocketmq.retryTimesWhenSendFailed", "rocketmq.compressMsgBodyOverHowmuch", *ACCESS, "checkpointLocation",
+    "path",
 )  # fmt: skip
 
 
@@ -71,6 +80,7 @@ class SinkOptions:
     send_timeout_ms: int = SEND_TIMEOUT_MS
     retries: int = RETRIES
     compress_over_bytes: int = COMPRESS_OVER_BYTES
+    access: "Access | None" = None
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> "SinkOptions":
@@ -97,6 +107,7 @@ class SinkOptions:
             send_timeout_ms=options.number("rocketmq.sendMsgTimeout", 1, TIMEOUT_MS_MAX) or SEND_TIMEOUT_MS,
             retries=RETRIES if retries is None else retries,
             compress_over_bytes=over_bytes or COMPRESS_OVER_BYTES,
+            access=options.access(),
         )
 
     def check_columns(self, schema: "StructType") -> None:

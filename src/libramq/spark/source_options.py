@@ -38,22 +38,31 @@ Patience
   brokerTimeout         how long a broker may be away before a query fails (60s)
   rocketmq.mqClientApiTimeout     milliseconds a server has for one answer (10000)
   rocketmq.connectTimeoutMillis   milliseconds for a connection (3000)
+Servers that ask who comes; files are PEM, and lie at the same path on every machine
+  rocketmq.accessKey, rocketmq.secretKey, rocketmq.securityToken   requests are signed with them (ACL)
+  rocketmq.tls.enable                   true: connections to name servers and brokers are encrypted (false)
+  rocketmq.tls.client.trustCertPath     whose certificates are trusted; without it the system's authorities
+  rocketmq.tls.client.certPath, rocketmq.tls.client.keyPath, rocketmq.tls.client.keyPassword   our own
+  rocketmq.tls.verify                   of a server's certificate: full, ca (not the name), none (full)
 """
 
 import hashlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from libramq.errors import ConfigError, InvalidName
 from libramq.filter.tag import parse_tag_filter
 from libramq.message.names import validate_group
 from libramq.spark.boundary import EARLIEST, LATEST, Boundary
-from libramq.spark.options import Options
+from libramq.spark.options import ACCESS, Options
 from libramq.spark.subscription import Subscription
 from libramq.transport.address import split_name_servers
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
+
+if TYPE_CHECKING:
+    from libramq.transport.access import Access
 
 NAMESRV_DEFAULT: Final = "127.0.0.1:9876"
 TIMEOUT_MS_DEFAULT: Final = 10_000  # Ours: a pull may have to wait for a disk.
@@ -70,7 +79,7 @@ KNOWN: Final = (
     "endingOffsetsByTimestamp", "endingTimestamp", "maxOffsetsPerTrigger", "minOffsetsPerTrigger",
     "maxTriggerDelay", "minPartitions", "maxRecordsPerPartition", "includeBody", "includeHeaders", "tags",
     "sql", "pushdown", "failOnDataLoss", "groupId", "groupIdPrefix", "commitGroupId", "brokerTimeout",
-    "rocketmq.mqClientApiTimeout", "rocketmq.connectTimeoutMillis",
+    "rocketmq.mqClientApiTimeout", "rocketmq.connectTimeoutMillis", *ACCESS,
 )  # fmt: skip
 _OF_BATCHES: Final = ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp", "store", "pushdown")
 _EARLIEST: Final = Boundary(side="starting", default=EARLIEST)
@@ -89,6 +98,7 @@ class Connection:
     timeout_ms: int = TIMEOUT_MS_DEFAULT
     connect_timeout_ms: int = CONNECT_TIMEOUT_MS
     patience_ms: int = BROKER_TIMEOUT_MS
+    access: "Access | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +202,7 @@ def _connection(options: Options, subscription: Subscription) -> Connection:
         connect_timeout_ms=options.number("rocketmq.connectTimeoutMillis", 1, TIMEOUT_MS_MAX)
         or CONNECT_TIMEOUT_MS,
         patience_ms=options.duration_ms("brokerTimeout", BROKER_TIMEOUT_MS),
+        access=options.access(),
     )
 
 

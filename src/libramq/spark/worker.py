@@ -19,6 +19,7 @@ from libramq.spark.columns import Records, arrow_schema
 from libramq.spark.positions import Range
 from libramq.spark.queue_json import queue_key
 from libramq.spark.source_options import Connection, SourceOptions
+from libramq.transport.access import OPEN
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ def new_queue_reader(connection: Connection) -> QueueReader:
         timeout_ms=connection.timeout_ms,
         connect_timeout_ms=connection.connect_timeout_ms,
         patience_ms=connection.patience_ms,
+        access=connection.access or OPEN,
     )
 
 

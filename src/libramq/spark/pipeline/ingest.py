@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from libramq.errors import ConfigError
+from libramq.spark.options import ACCESS_PREFIX
 from libramq.spark.pipeline.checkpoint import Checkpoint
 from libramq.spark.pipeline.config import duration_ms
 from libramq.spark.pipeline.failure import told_in_one_line
@@ -36,7 +37,7 @@ DAY_MS: Final = 86_400_000
 class IngestConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of ingest's file.
 
-    topics: names. table: a directory. namesrv: as `-n`.
+    topics: names. table: a directory. namesrv: as `-n`. access: credentials and TLS, as in $LIBRA_ACCESS.
     format: of the table. checkpoint: a directory of this table's own, TABLE.checkpoint where not given.
     starting: where a new table begins. batch_messages: how many messages a batch reads at most.
     body: string where bodies are UTF-8 text. properties: whether the table has them, as a map.
@@ -49,6 +50,7 @@ class IngestConfig(msgspec.Struct, frozen=True, kw_only=True):
     topics: list[str]
     table: str
     namesrv: str | None = None
+    access: dict[str, str] = {}
     format: Literal["parquet", "delta"] = "parquet"
     checkpoint: str | None = None
     starting: Literal["earliest", "latest"] = "earliest"
@@ -86,6 +88,7 @@ class Ingest:
             "maxOffsetsPerTrigger": str(config.batch_messages),
             "includeHeaders": str(config.properties).lower(),
             **({"namesrv": config.namesrv} if config.namesrv else {}),
+            **{f"{ACCESS_PREFIX}{name}": text for name, text in config.access.items()},
             **config.source,
         }
         self._binding = {

@@ -33,8 +33,11 @@ class Pipeline(Protocol):
     def run(self, spark: "SparkSession", tell: Tell) -> Outcome: ...
 
 
-def pipeline(name: str, config_file: Path | None, *, namesrv: str | None = None) -> Pipeline:
-    """A pipeline with its configuration; ConfigError names what is wrong and what is allowed."""
+def pipeline(name: str, config_file: Path | None, **given: object) -> Pipeline:
+    """A pipeline with its configuration; ConfigError names what is wrong and what is allowed.
+
+    given: namesrv and access, which go before the file's where they are not None.
+    """
     if name not in PIPELINES:
         near = difflib.get_close_matches(name, PIPELINES, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(PIPELINES)}"
@@ -47,6 +50,6 @@ def pipeline(name: str, config_file: Path | None, *, namesrv: str | None = None)
             raise
         raise ConfigError(f"pipelines need {error.name}: pip install 'libramq[spark,java]'") from None
     made: Pipeline = getattr(module, class_name)(
-        read_config(getattr(module, config_name), config_file, namesrv=namesrv)
+        read_config(getattr(module, config_name), config_file, **given)
     )
     return made

@@ -3,9 +3,9 @@
 import pytest
 
 from libramq.client import Credentials, Tls
-from libramq.client.access_properties import access_of
 from libramq.errors import ConfigError
 from libramq.transport.access import Access
+from libramq.transport.access_properties import access_of
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,41 @@
+"""Access to servers that ask who comes: a file that the environment names, for every command.
+
+Not options: what stands on a command line, everybody on the machine can read. The file has the names of
+`transport/access_properties.py`, as Apache's tools.yml and tls.properties have them.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from libramq.broker.config import parse_properties
+from libramq.errors import ConfigError
+from libramq.transport.access import Access
+from libramq.transport.access_properties import access_of
+
+VARIABLE: Final = "LIBRA_ACCESS"
+
+
+def properties() -> dict[str, str]:
+    """What the file says; empty where the environment names none."""
+    file = os.environ.get(VARIABLE)
+    if not file:
+        return {}
+    try:
+        return parse_properties(Path(file).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {VARIABLE}={file}: {error}") from None
+
+
+def access() -> Access:
+    """How the commands come into servers; ConfigError names what is wrong in the file."""
+    try:
+        return access_of(properties())
+    except ConfigError as error:
+        raise ConfigError(f"{VARIABLE}={os.environ[VARIABLE]}: {error}") from None
+
+
+def client_options() -> dict[str, Any]:
+    """The same as options of Producer, PushConsumer and Admin."""
+    found = access()
+    return {"credentials": found.credentials, "tls": found.tls}
