@@ -23,6 +23,7 @@ from libramq.message import MessageQueue, decode_records
 from libramq.nameserver import NameServer
 from libramq.remoting import headers as h
 from libramq.remoting.body.codec import encode_body
+from libramq.remoting.body.topic_config import TopicConfig
 from libramq.remoting.command import Command
 from libramq.rpc import admin_calls, broker_calls, name_server_calls
 from libramq.rpc.call import Call
@@ -307,6 +308,49 @@ def test_a_flush_that_fails_is_answered_and_nothing_is_taken_any_more(tmp_path):
             assert await client.bodies() == [b"before"]
 
     run_on("asyncio", scenario)
+
+
+@both
+def test_who_created_a_topic_finds_it_at_the_name_servers(loop, tmp_path):
+    """The answer comes when they know it, so whoever asks next is not told of a topic of another size."""
+
+    async def scenario() -> None:
+        async with (
+            NameServer(HOST, 0) as nameserver,
+            running(config(tmp_path, namesrv_addr=nameserver.address)) as client,
+        ):
+            for queues in range(1, 6):
+                name = f"T{queues}"
+                topic = TopicConfig(topic_name=name, read_queue_nums=queues, write_queue_nums=queues)
+                await client.make(admin_calls.create_topic(topic))
+                route = await client.make(name_server_calls.topic_route(name), address=nameserver.address)
+                assert route.queue_datas[0].write_queue_nums == queues
+
+    run_on(loop, scenario)
+
+
+def test_a_name_server_that_is_not_there_or_hangs_is_not_waited_for_long(tmp_path, monkeypatch):
+    monkeypatch.setattr("libramq.broker.registration.FIRST_ROUND_MS_MAX", 50)
+    monkeypatch.setattr("libramq.broker.registration.TOLD_MS_MAX", 100)
+    created = TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1)
+
+    async def scenario() -> None:
+        ended = asyncio.Event()
+
+        async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read()
+            writer.close()
+            await writer.wait_closed()
+            ended.set()
+
+        hanging = await asyncio.start_server(hang, HOST, 0)
+        addresses = f"{HOST}:{hanging.sockets[0].getsockname()[1]};{HOST}:{free_port()}"
+        async with running(config(tmp_path, namesrv_addr=addresses)) as client:
+            await client.make(admin_calls.create_topic(created))
+        await ended.wait()
+        hanging.close()
+
+    run_on("asyncio", scenario, seconds=10)
 
 
 def test_a_name_server_that_comes_later_or_comes_back_is_told(tmp_path):

@@ -5,7 +5,8 @@ BrokerOuterAPI.registerBrokerAll.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -41,6 +42,8 @@ UNREGISTER_TIMEOUT_MS: Final = 1_000
 FIRST_ROUND_MS_MAX: Final = 3_000
 #: Ours: a name server that was not there is asked again soon, so that starting order does not matter.
 RETRY_MS: Final = 1_000
+#: Ours: who created a topic is answered then at the latest; clients wait 3 s and more.
+TOLD_MS_MAX: Final = 2_000
 
 
 def introduction(config: BrokerConfig, topics: TopicTable) -> tuple[RegisterBrokerHeader, RegisterBrokerBody]:
@@ -73,6 +76,15 @@ def _permitted(topic: TopicConfig, config: BrokerConfig) -> TopicConfig:
     return topic if perm == topic.perm else msgspec.structs.replace(topic, perm=perm)
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """Somebody who waits until name servers have been told. addresses: those that have not been yet."""
+
+    addresses: set[str]
+    then: Callable[[], None]
+    timer: asyncio.TimerHandle | None = None
+
+
 class Registration:
     """Keeps every name server informed, each at its own pace: one that hangs delays no other."""
 
@@ -86,12 +98,29 @@ class Registration:
         self._untried = set(name_servers)
         self._tried_all = asyncio.Event()
         self._failed: set[str] = set()
+        self._waiting: list[_Waiting] = []
         self._encoded: tuple[DataVersion, Call[object]] | None = None
 
     def announce(self) -> None:
         """The topics changed: tell the name servers soon."""
         for event in self._changed.values():
             event.set()
+
+    def when_told(self, then: Callable[[], None]) -> None:
+        """Go on when all name servers know the topics as they are now; those that fail are not waited for."""
+        waiting = _Waiting(self._changed.keys() - self._failed, then)
+        if not waiting.addresses:
+            then()
+            return
+        waiting.timer = asyncio.get_running_loop().call_later(TOLD_MS_MAX / 1000, self._go_on, waiting)
+        self._waiting.append(waiting)
+        self.announce()
+
+    def _go_on(self, waiting: _Waiting) -> None:
+        assert waiting.timer is not None
+        waiting.timer.cancel()
+        self._waiting.remove(waiting)
+        waiting.then()
 
     def lost(self, address: str) -> None:
         """The connection to a name server ended: it may have forgotten us by the time it is back."""
@@ -126,7 +155,12 @@ class Registration:
         changed = self._changed[address]
         while True:
             changed.clear()
+            heard = [waiting for waiting in self._waiting if address in waiting.addresses]
             await self._tell(address, await self._registration(), REGISTER_TIMEOUT_MS)
+            for waiting in heard:
+                waiting.addresses.discard(address)
+                if not waiting.addresses and waiting in self._waiting:
+                    self._go_on(waiting)
             self._untried.discard(address)
             if not self._untried:
                 self._tried_all.set()

@@ -120,6 +120,7 @@ class BrokerServer:
             batch_processors=broker.batch_processors(),
             when_durable=self._durability.when_durable,
             when_read=self._when_read,
+            when_announced=self._when_announced,
             closed=broker.closed,
             answered=broker.answered,
             after_read=self._after_read,
@@ -224,6 +225,12 @@ class BrokerServer:
             self._read_threads, warm, self._filesystem, ranges
         )
         future.add_done_callback(lambda _: then())
+
+    def _when_announced(self, then: Callable[[], None]) -> None:
+        if self._registration is None:
+            then()
+        else:
+            self._registration.when_told(then)
 
     async def _deliver_due(self) -> None:
         while delivered := self.broker.schedule.deliver(self._clock.wall_ms()):

@@ -19,7 +19,7 @@ from libramq.logs import get_logger
 from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, reply_to
 from libramq.remoting.frame import encode_frame
 from libramq.remoting.requests import REQUESTS, RequestSpec
-from libramq.rpc.outcome import Close, Outcome, Reply, ReplyWhenDurable, WaitForDisk
+from libramq.rpc.outcome import Close, Outcome, Reply, ReplyWhenAnnounced, ReplyWhenDurable, WaitForDisk
 from libramq.store.segments import FileRange
 from libramq.transport.server import Peer
 
@@ -52,6 +52,8 @@ BatchProcessor = Callable[[Sequence[Request]], Sequence[Outcome]]
 WhenDurable = Callable[[int, Callable[[bool], None]], None]
 #: Called with (ranges, what to do then) for an answer that must be read from disk first.
 WhenRead = Callable[[tuple[FileRange, ...], Callable[[], None]], None]
+#: Called with what to do when the name servers know our topics as they are now.
+WhenAnnounced = Callable[[Callable[[], None]], None]
 
 
 class Endpoint:
@@ -60,6 +62,7 @@ class Endpoint:
     closed: called with a connection that ended, returns whom to notify.
     answered: called with the answer to a question of ours, and when it came (monotonic).
     after_read: called when everything one read brought has been worked off.
+    when_announced: None where no name servers are told.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Endpoint:
         batch_processors: Mapping[int, BatchProcessor] | None = None,
         when_durable: WhenDurable | None = None,
         when_read: WhenRead | None = None,
+        when_announced: WhenAnnounced | None = None,
         closed: Callable[[Peer, int], Reply] | None = None,
         answered: Callable[[Peer, Command, int], None] | None = None,
         after_read: Callable[[], None] | None = None,
@@ -81,6 +85,7 @@ class Endpoint:
         self._batch_processors = batch_processors or {}
         self._when_durable = when_durable
         self._when_read = when_read
+        self._when_announced = when_announced
         self._closed = closed
         self._answered = answered
         self._after_read = after_read
@@ -146,6 +151,12 @@ class Endpoint:
                 outcome.physical_offset,
                 lambda is_durable: self.perform(request, reply if is_durable else not_durable(reply)),
             )
+        elif isinstance(outcome, ReplyWhenAnnounced):
+            announced = outcome.reply
+            if self._when_announced is None:
+                self.perform(request, announced)
+            else:
+                self._when_announced(lambda: self.perform(request, announced))
         elif isinstance(outcome, WaitForDisk):
             assert self._when_read is not None, "only a broker with a store may wait for its disk"
             again = outcome.again

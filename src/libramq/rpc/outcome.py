@@ -2,6 +2,7 @@
 
     Reply               answer now
     ReplyWhenDurable    answer when the log is safe on disk up to an offset
+    ReplyWhenAnnounced  answer when the name servers know the topics as they are now
     WaitForDisk         decide again when a thread has read what is not in memory
     Hold                answer later; a wait table has the request
     Close               end the connection
@@ -55,6 +56,13 @@ class ReplyWhenDurable:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplyWhenAnnounced:
+    """Answer when the name servers know the topics as they are now: who is answered looks for them there."""
+
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True)
 class WaitForDisk:
     """Decide again when these stretches of files are in memory."""
 
@@ -74,7 +82,7 @@ class Close:
     reason: str
 
 
-Outcome = Reply | ReplyWhenDurable | WaitForDisk | Hold | Close
+Outcome = Reply | ReplyWhenDurable | ReplyWhenAnnounced | WaitForDisk | Hold | Close
 
 HOLD = Hold()
 SUCCESS = Reply()

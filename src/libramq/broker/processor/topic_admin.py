@@ -15,7 +15,7 @@ from libramq.remoting.body.route import TopicList
 from libramq.remoting.body.topic_config import TopicConfig, TopicConfigSerializeWrapper
 from libramq.remoting.headers import CreateTopicHeader, TopicHeader, decode_header
 from libramq.rpc.endpoint import Request
-from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenAnnounced
 from libramq.store.message_store import MessageStore
 
 _PERM_MAX = 7
@@ -42,7 +42,7 @@ class TopicAdministration:
         self._address = address
 
     def create(self, request: Request) -> Outcome:
-        """Create a topic or change it; it is on disk and announced before the answer."""
+        """Create a topic or change it; it is on disk and at the name servers before the answer."""
         header = decode_header(request.command, CreateTopicHeader)
         if names.is_system_topic(header.topic) or header.topic not in self._topics:
             names.validate_topic(header.topic)
@@ -64,8 +64,9 @@ class TopicAdministration:
         )
         self._topics.put(config, request.wall_ms)
         if before is not None and before.read_queue_nums != config.read_queue_nums:
-            return Reply(notify=self._clients.queue_count_changed(config.topic_name, now_ms=request.wall_ms))
-        return SUCCESS
+            notify = self._clients.queue_count_changed(config.topic_name, now_ms=request.wall_ms)
+            return ReplyWhenAnnounced(Reply(notify=notify))
+        return ReplyWhenAnnounced(SUCCESS)
 
     def delete(self, request: Request) -> Outcome:
         """Delete a topic, its queues and the offsets in it."""
