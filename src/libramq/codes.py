@@ -73,6 +73,8 @@ class RequestCode(IntEnum):
     PEER_LIST = 31012
     PEER_GATHER = 31013
     PEER_STARTED = 31014
+    PEER_ASSIGN = 31015
+    PEER_GIVEN = 31016
 
 
 class ResponseCode(IntEnum):

@@ -391,7 +391,7 @@ def test_clients_are_told_to_the_coordinator_of_their_group(node):
     body = body_of(beat, bodies.PeerMembersBody)
     assert (beat.address, body.complete, body.masters) == (ADDRESSES[B], False, [A, B, C_])
     told = [
-        bodies.PeerMember(client_id="java", stock=True),
+        bodies.PeerMember(client_id="java", stock=True, topics=["T"]),
         bodies.PeerMember(client_id="ours", stock=False),
     ]
     assert body.groups == {THERE: told}

@@ -4,6 +4,7 @@ import pytest
 
 from libramq.auth.authorizer import AllowAll
 from libramq.balance import averagely
+from libramq.broker.assigner import Assigner
 from libramq.broker.processor.query_assignment import QueryAssignment
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
@@ -187,12 +188,19 @@ class Elsewhere:
         self.counts = counts
         self.here = talk.broker.topics.queues
         broker = talk.broker
-        processor = QueryAssignment(
+        assigner = Assigner(
             broker_name="broker-a",
+            consumers=broker.consumers,
+            queues=self.queues,
+            clock=talk.clock,
+            answer=lambda _: None,
+        )
+        processor = QueryAssignment(
             clients=broker.consumers,
             topics=broker.topics,
             groups=broker.groups,
             queues=self.queues,
+            assigner=assigner,
         )
         talk.endpoint = Endpoint(
             clock=talk.clock,
@@ -207,18 +215,16 @@ class Elsewhere:
         return [*self.here(topic), *(MessageQueue(topic, "broker-b", number) for number in range(count))]
 
 
-def test_queues_at_several_brokers_are_shared_by_the_strategy_so_that_all_brokers_say_the_same(
-    talk, peer, bob
-):
+def test_queues_of_all_brokers_are_shared(talk, peer, bob):
     talk.create_topic("T", 2)
     talk.beat(peer, "alice")
     talk.beat(bob, "bob")
     Elsewhere(talk, T=2)
     shares = [query(talk, who, name, strategy_name="AVG") for who, name in ((peer, "alice"), (bob, "bob"))]
     found = [decode_body(reply.body, QueryAssignmentReply).message_queue_assignments for reply in shares]
-    assert [
-        [(one.message_queue.broker_name, one.message_queue.queue_id) for one in share] for share in found
-    ] == [[("broker-a", 0), ("broker-a", 1)], [("broker-b", 0), ("broker-b", 1)]]
+    queues = [one.message_queue.queue for share in found for one in share]
+    assert [len(share) for share in found] == [2, 2]
+    assert sorted(queues) == [MessageQueue("T", f"broker-{name}", n) for name in "ab" for n in (0, 1)]
 
 
 def test_while_queues_are_not_known_everybody_keeps_what_he_has(talk, peer):

@@ -148,9 +148,9 @@ def test_a_target_is_computed_for_new_members_and_for_new_queues():
     group = Group(T=2)
     group.join("alice")
     current = group.assignment.is_current
-    assert current(group.version, "T", queues_of("T", 2), now_ms=0)
-    assert not current(group.version + 1, "T", queues_of("T", 2), now_ms=0)
-    assert not current(group.version, "T", queues_of("T", 3), now_ms=0)
+    assert current(group.version, {"T": queues_of("T", 2)}, now_ms=0)
+    assert not current(group.version + 1, {"T": queues_of("T", 2)}, now_ms=0)
+    assert not current(group.version, {"T": queues_of("T", 3)}, now_ms=0)
 
 
 def test_a_large_group_is_assigned_now_and_then():
@@ -158,8 +158,9 @@ def test_a_large_group_is_assigned_now_and_then():
     group.join(*(f"c{number}" for number in range(LARGE_GROUP + 1)))
     current = group.assignment.is_current
     now_ms = group.now_ms + LARGE_GROUP_PAUSE_MS
-    assert current(group.version + 1, "T", queues_of("T", 2), now_ms=now_ms - 1)
-    assert not current(group.version + 1, "T", queues_of("T", 2), now_ms=now_ms)
+    assert group.assignment.fresh_until_ms == now_ms
+    assert current(group.version + 1, {"T": queues_of("T", 2)}, now_ms=now_ms - 1)
+    assert not current(group.version + 1, {"T": queues_of("T", 2)}, now_ms=now_ms)
 
 
 def test_what_members_were_given_by_another_rule_is_theirs_at_first():

@@ -97,8 +97,14 @@ def test_who_has_looked_too_early_is_told_to_look_again() -> None:
     assert group.due(now_ms=10_500) == ["bob"]
     group.fetched("bob", now_ms=10_600)
     assert group.due(now_ms=12_000) == []
-    group.again("stranger", now_ms=12_000, wait_ms=0)
     assert group.is_current
+
+
+def test_one_that_came_since_the_change_is_told_too() -> None:
+    group: Herd[str] = Herd()
+    group.changed(["alice"], now_ms=10_000)
+    group.again("bob", now_ms=10_400, wait_ms=100)
+    assert group.due(now_ms=10_500) == ["bob"]
 
 
 def test_it_knows_since_when_all_have_looked() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from libramq import __version__
+from libramq.broker.assigner import Assigner
 from libramq.broker.cluster import Cluster
 from libramq.broker.config import BrokerConfig
 from libramq.broker.consumer_clients import ConsumerClients
@@ -115,10 +116,20 @@ class Broker:
         self.health = GroupHealth(
             self.consumers, here=self.topics.queues, queues=self.coordination.queues, clock=clock
         )
+        self.assigner = Assigner(
+            broker_name=config.broker_name,
+            consumers=self.consumers,
+            queues=self.coordination.queues,
+            clock=clock,
+            answer=self._answers.append,
+        )
         self._questions: list[Question] = []
         self.cluster = self._open_cluster()
         self.coordination.begin(self.cluster)
+        self.assigner.peers = self.cluster
+        self.consumers.members_changed = self._members_changed
         self.topics.observe(self.coordination.topic_changed)
+        self.topics.observe(self.assigner.topic_changed)
         self.held: HeldPulls[Pull] = HeldPulls()
         loaded = self._schedule_file.load(ScheduleFile)
         self.schedule = DelaySchedule(
@@ -149,6 +160,11 @@ class Broker:
         notify = self.consumers.closed(peer, now_ms=self._clock.wall_ms())
         self.coordination.closed(peer)
         return Reply(notify=notify)
+
+    def _members_changed(self, group: str) -> None:
+        self.assigner.own_changed(group)
+        if self.cluster is not None:
+            self.cluster.members_changed(group)
 
     def _record(self, event: RebalanceEvent) -> None:
         self.events.record(event)
@@ -240,25 +256,24 @@ class Broker:
 
     def _watched_topics(self) -> list[str]:
         """The topics whose queues at other brokers matter here."""
-        asked = self.consumers.asked_topics()
-        return sorted(asked.union(self.coordination.topics(), self.health.topics()))
+        parts = (self.coordination, self.assigner, self.health)
+        return sorted(self.consumers.asked_topics().union(*(part.topics() for part in parts)))
 
     def _open_cluster(self) -> Cluster | None:
         """The other brokers; a broker without name servers has none."""
         if not self.config.namesrv_addr:
             return None
-        cluster = Cluster(
+        return Cluster(
             broker_name=self.config.broker_name,
             address=self.config.address,
             name_servers=split_name_servers(self.config.namesrv_addr),
             coordination=self.coordination,
             consumers=self.consumers,
+            assigner=self.assigner,
             topics=self._watched_topics,
             clock=self._clock,
             ask=self._questions.append,
         )
-        self.consumers.members_changed = cluster.members_changed
-        return cluster
 
     def _clamp_offsets(self) -> None:
         """Offsets beyond what survived a crash come back to what there is.

@@ -10,6 +10,9 @@ Requests go out as questions, which the shell makes; who asks us is served by `p
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
+
+from libramq.broker.assigner import Assigner
 from libramq.broker.cluster_watch import ClusterWatch
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.coordination import Coordination
@@ -19,7 +22,8 @@ from libramq.broker.peer_link import PeerLink
 from libramq.broker.question import Ask, Question
 from libramq.clock import Clock
 from libramq.codes import ResponseCode
-from libramq.errors import LibraError, broker_error
+from libramq.errors import ConnectFailed, LibraError, broker_error
+from libramq.groups.asked_members import AskedMembers
 from libramq.groups.cluster_view import ClusterView
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
@@ -34,7 +38,7 @@ ANSWER_MS_MAX: Final = 1_000
 
 
 class Cluster:
-    """The other brokers; a `coordination.Peers`.
+    """The other brokers; a `coordination.Peers`, and an `assigner.Peers`.
 
     topics: those whose queues at other brokers matter. ask: makes a question.
     """
@@ -47,6 +51,7 @@ class Cluster:
         name_servers: Sequence[str],
         coordination: Coordination,
         consumers: ConsumerClients,
+        assigner: Assigner,
         topics: Callable[[], Sequence[str]],
         clock: Clock,
         ask: Ask,
@@ -54,6 +59,7 @@ class Cluster:
         self._name = broker_name
         self._coordination = coordination
         self._consumers = consumers
+        self._assigner = assigner
         self._clock = clock
         self._ask = ask
         self._links: dict[str, PeerLink] = {}
@@ -66,7 +72,7 @@ class Cluster:
             topics=topics,
             linked=lambda: [link.name for link in self._links.values() if link.is_linked],
             brokers_changed=self._brokers_changed,
-            topic_changed=coordination.topic_changed,
+            topic_changed=self._topic_changed,
             ask=ask,
             monotonic_ms=clock.monotonic_ms,
         )
@@ -77,6 +83,7 @@ class Cluster:
             coordination=coordination,
             clock=clock,
             tell=lambda edge, body: self._say(edge, peer_calls.tell_list(body), lambda _: None),
+            changed=assigner.changed,
         )
 
     # What coordination asks of its peers.
@@ -131,6 +138,42 @@ class Cluster:
         if self.view.is_alone:
             self._coordination.stock_members(group, client_ids)
 
+    # What the assigner asks of its peers.
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no other broker."""
+        return self.view.is_alone
+
+    def home_of(self, group: str) -> str | None:
+        """The broker where a group lives; None while nobody knows."""
+        return self.view.home_of(group)
+
+    def asked_members(self, group: str) -> AskedMembers | None:
+        """Who is in a group that lives here, as all brokers have told."""
+        return self._relay.asked_members(group)
+
+    def has_heard_all(self) -> bool:
+        """Whether all brokers have told who is connected to them and what they remember, or will not."""
+        return self._relay.has_heard_all(self._now_ms())
+
+    def assign(
+        self, home: str, body: bodies.PeerAssignBody, answered: Callable[[bytes | LibraError], None]
+    ) -> None:
+        """Have the broker decide where a group lives."""
+        link = self._links[home]
+        if not link.is_linked:
+            answered(ConnectFailed(f"there is no connection to {home} at {link.address}"))
+            return
+        if body.group in link.changed or link.owes_members:
+            body = msgspec.structs.replace(body, members=self._relay.members(body.group))
+        self._ask(Question(link.address, peer_calls.assign_queues(body), answered, ANSWER_MS_MAX))
+
+    def tell_given(self, body: bodies.PeerGivenBody) -> None:
+        """Tell all others what members were given."""
+        for name in self._links:
+            self._say(name, peer_calls.tell_given(body), lambda _: None)
+
     # What happens.
 
     def members_changed(self, group: str) -> None:
@@ -175,7 +218,15 @@ class Cluster:
         """Another broker tells who is connected to it; whether it has told of all its groups."""
         if body.masters != self.view.names:
             self._watch.look_soon()
-        return self._relay.took(body, now_ms=self._now_ms())
+        now_ms = self._now_ms()
+        self._assigner.took_tables(body.given)
+        has_told = self._relay.took(body, now_ms=now_ms)
+        self._assigner.tick(now_ms)
+        return has_told
+
+    def took_group(self, broker_name: str, group: str, members: Sequence[bodies.PeerMember]) -> None:
+        """Another broker tells who of a group is connected to it."""
+        self._relay.took_group(broker_name, group, members, now_ms=self._now_ms())
 
     def took_list(self, body: bodies.PeerListBody) -> None:
         """A coordinator tells who is in a group."""
@@ -191,6 +242,7 @@ class Cluster:
                 self._beat(link)
         self._relay.forget_silent(now_ms)
         self._relay.tick(now_ms)
+        self._assigner.tick(now_ms)
         for gathering in list(self._gatherings.values()):
             self._conclude(gathering)
 
@@ -199,11 +251,14 @@ class Cluster:
         """When `tick` has something to do next."""
         due = [link.due_ms for link in self._links.values() if not link.is_asking]
         due += [gathering.until_ms for gathering in self._gatherings.values()]
-        due += [each for each in (self._watch.next_due_ms, self._relay.next_due_ms) if each is not None]
+        parts = (self._watch, self._relay, self._assigner)
+        due += [part.next_due_ms for part in parts if part.next_due_ms is not None]
         return min(due, default=self._now_ms() + ANSWER_MS_MAX)
 
     def _beat(self, link: PeerLink) -> None:
         body = self._relay.body(link.name, link.begin())
+        if body.complete:
+            body = msgspec.structs.replace(body, given=self._assigner.tables_for(link.name))
 
         def answered(outcome: bool | LibraError) -> None:
             now_ms = self._now_ms()
@@ -224,6 +279,8 @@ class Cluster:
             self.grant(link.name, grant)
         for body in self._relay.lists_for(link.name):
             self._say(link.name, peer_calls.tell_list(body), lambda _: None)
+        for word in self._assigner.word():
+            self._say(link.name, peer_calls.tell_given(word), lambda _: None)
 
     def _say(self, broker_name: str, call: Call[int] | Call[None], then: Callable[[int], None]) -> None:
         """Say something to a broker, unless it is owed everything anyhow."""
@@ -257,6 +314,11 @@ class Cluster:
         # What we remember of groups from before may be old where others may have had them meanwhile.
         self._coordination.relocate(keeps_own=not (is_first and others), has_new=has_new)
         self._relay.brokers_changed(now_ms=now_ms)
+        self._assigner.brokers_changed()
+
+    def _topic_changed(self, topic: str) -> None:
+        self._coordination.topic_changed(topic)
+        self._assigner.topic_changed(topic)
 
     def _conclude(self, gathering: Gathering) -> None:
         """Go on when all fences have answered, and we know of all who allocate for themselves."""

@@ -118,6 +118,7 @@ class ConsumerClients:
                 return _NONE
             group = self._groups.get_or_create(data)
         is_new_client = not group.has_client(member.client_id)
+        version = group.version
         if is_new_client:
             self._locks.returned(group.name, member.client_id)
         known = group.members.get(member.peer)
@@ -126,6 +127,8 @@ class ConsumerClients:
         if is_new or (known is not None and known.is_stock is not member.is_stock):
             self._watch_stock(group.name)
         resubscribed = not without_subscriptions and group.subscribe(member.peer, data.subscription_data_set)
+        if member.is_stock and group.version != version:
+            self.members_changed(group.name)
         if not is_new and not resubscribed:
             return _NONE
         if is_new_client or resubscribed:
@@ -213,7 +216,7 @@ class ConsumerClients:
         self._looked(peer, group, asks=True)
 
     def ask_again(self, group: ConsumerGroup[Peer], clients: Mapping[str, int]) -> None:
-        """There will be more queues for some clients, in so many milliseconds."""
+        """There will be other queues for some clients, in so many milliseconds."""
         herd = self._herds.get(group.name)
         if not clients or herd is None:
             return
@@ -221,12 +224,15 @@ class ConsumerClients:
             wait_ms = clients.get(member.client_id)
             if wait_ms is not None:
                 herd.again(peer, now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms)
-        self._straggling.add(group.name)
+                self._straggling.add(group.name)
 
     def _looked(self, peer: Peer, group: ConsumerGroup[Peer], *, asks: bool) -> None:
         now_ms = self._clock.monotonic_ms()
         herd = self._herds.get(group.name)
+        allocated = group.allocates
         must_tell = group.looked(peer, asks=asks)
+        if group.allocates is not allocated:
+            self.members_changed(group.name)
         if herd is None:
             return
         if must_tell:

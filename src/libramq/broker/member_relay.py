@@ -14,6 +14,7 @@ from typing import Final
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.coordination import Coordination
 from libramq.clock import Clock
+from libramq.groups.asked_members import AskedMembers
 from libramq.groups.cluster_view import ClusterView
 from libramq.groups.edge_members import EdgeMembers
 from libramq.groups.published_lists import PublishedLists
@@ -36,7 +37,10 @@ def delay_ms(member_count: int) -> int:
 
 
 class MemberRelay:
-    """What this broker tells as an edge and as a coordinator. tell: sends a list to another broker."""
+    """What this broker tells as an edge and as a coordinator.
+
+    tell: sends a list to another broker. changed: called with a group that lives here and has other members.
+    """
 
     def __init__(
         self,
@@ -47,6 +51,7 @@ class MemberRelay:
         coordination: Coordination,
         clock: Clock,
         tell: Callable[[str, PeerListBody], None],
+        changed: Callable[[str], None],
     ) -> None:
         self._view = view
         self._own = broker_name
@@ -54,6 +59,7 @@ class MemberRelay:
         self._coordination = coordination
         self._clock = clock
         self._tell = tell
+        self._tell_changed = changed
         self._edges = EdgeMembers()
         self._lists = PublishedLists()
         self._stock: dict[str, list[str]] = {}
@@ -69,8 +75,17 @@ class MemberRelay:
         group = self._consumers.group(group_name)
         if group is None or group.message_model == BROADCASTING:
             return []
-        stock = set(group.stock_client_ids)
-        return [PeerMember(client_id=each, stock=each in stock) for each in group.client_ids]
+        stock, allocating = set(group.stock_client_ids), group.allocating_client_ids
+        topics = group.asked_members().topics
+        return [
+            PeerMember(
+                client_id=each,
+                stock=each in stock,
+                topics=sorted(topics[each]) if each in stock else [],
+                allocates=each in allocating,
+            )
+            for each in group.client_ids
+        ]
 
     def body(self, home: str, changed: Sequence[str] | None) -> PeerMembersBody:
         """What to tell the coordinator at a broker; of all groups that live there, if none are named."""
@@ -118,14 +133,32 @@ class MemberRelay:
         self._publish_by(changed, now_ms + delay_ms(size))
         return is_whole or body.complete
 
+    def took_group(self, edge: str, group: str, members: Sequence[PeerMember], *, now_ms: int) -> None:
+        """An edge tells of one group, sooner than by a beat; nothing if it has never been heard of."""
+        if edge in self._edges.names():
+            self._publish_by(
+                self._edges.told(edge, {group: members}, complete=False), now_ms + delay_ms(len(members))
+            )
+
     def lists_for(self, edge: str) -> list[PeerListBody]:
         """All that an edge is to know, for a link that is new."""
         return [self._body(group, client_ids) for group, client_ids in self._lists.told(edge)]
 
     def is_agreed(self, now_ms: int) -> bool:
         """Whether all brokers have told of their members, by the same brokers; or will not any more."""
+        return now_ms >= self._agree_by_ms or self._have_told()
+
+    def has_heard_all(self, now_ms: int) -> bool:
+        """The same, with all the patience there is: who has not told by then has no members any more."""
+        return now_ms >= self._agree_by_ms - AGREE_MS_MAX + EDGE_SILENCE_MS_MAX or self._have_told()
+
+    def _have_told(self) -> bool:
         names = self._view.names
-        return now_ms >= self._agree_by_ms or all(self._edges.agrees(name, names) for name in names)
+        return all(self._edges.agrees(name, names) for name in names)
+
+    def asked_members(self, group: str) -> AskedMembers | None:
+        """The members of a group as who assigns their queues needs them."""
+        return self._edges.asked(group)
 
     def publish_stock(self, group: str) -> None:
         """Tell the coordinator who of a group allocates for itself."""
@@ -152,6 +185,7 @@ class MemberRelay:
         for group in filter(self._lives_here, changed):
             self.publish_stock(group)
             self._publish_list(group)
+            self._tell_changed(group)
 
     def forget_silent(self, now_ms: int) -> None:
         """Brokers that do not speak any more have no members."""

@@ -90,11 +90,11 @@ class Services:
             groups=broker.groups, offsets=broker.offsets, coordination=broker.coordination
         )
         assignments = QueryAssignment(
-            broker_name=broker.config.broker_name,
             clients=broker.consumers,
             topics=broker.topics,
             groups=broker.groups,
             queues=broker.coordination.queues,
+            assigner=broker.assigner,
         )
         statistics = Statistics(
             broker_name=broker.config.broker_name,
@@ -165,6 +165,7 @@ class Services:
             cluster=broker.cluster,
             coordination=broker.coordination,
             consumers=broker.consumers,
+            assigner=broker.assigner,
         )
         return {
             R.PEER_GRANT: peers.grant,
@@ -172,6 +173,8 @@ class Services:
             R.PEER_LIST: peers.list,
             R.PEER_GATHER: peers.gather,
             R.PEER_STARTED: peers.started,
+            R.PEER_ASSIGN: peers.assign,
+            R.PEER_GIVEN: peers.given,
         }
 
     def batch_processors(self) -> Mapping[int, BatchProcessor]:

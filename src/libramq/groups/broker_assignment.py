@@ -9,7 +9,7 @@ again. Times are monotonic.
 Upstream: QueryAssignmentProcessor.java, which computes each topic anew from whoever is there.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +22,9 @@ REST_MS: Final = 100
 LARGE_GROUP: Final = 50
 #: Ours: a client that was told nothing asks again a second later.
 LARGE_GROUP_PAUSE_MS: Final = 500
+
+#: What members were given, by client id and topic.
+Given = Mapping[str, Mapping[str, Sequence[MessageQueue]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,38 +39,60 @@ class Answer:
 
 
 class BrokerAssignment:
-    """One group's target, and what its members were given."""
+    """One group's target, and what its members were given: so far, where another broker did that before."""
 
-    def __init__(self) -> None:
+    def __init__(self, given: Given | None = None) -> None:
         self._target: dict[str, dict[str, list[MessageQueue]]] = {}
         self._taker: dict[MessageQueue, str] = {}
         self._queues: dict[str, list[MessageQueue]] = {}
-        self._given: dict[str, dict[str, list[MessageQueue]]] = {}
-        self._holder: dict[MessageQueue, str] = {}
+        self._given = {
+            client_id: {topic: list(lot) for topic, lot in lots.items()}
+            for client_id, lots in (given or {}).items()
+        }
+        self._holder = {
+            queue: client_id
+            for client_id, lots in self._given.items()
+            for lot in lots.values()
+            for queue in lot
+        }
         self._rests_until_ms: dict[MessageQueue, int] = {}
-        self._version: int | None = None
-        self._computed_at_ms = 0
+        self._version: Hashable = None
+        self._computed_at_ms: int | None = None
 
-    def is_current(self, version: int, topic: str, queues: Sequence[MessageQueue], *, now_ms: int) -> bool:
-        """Whether the target need not be computed for that version of the group and those queues of a topic.
+    def is_current(
+        self, version: Hashable, queues: Mapping[str, Sequence[MessageQueue]], *, now_ms: int
+    ) -> bool:
+        """Whether the target need not be computed for that version of the group and these topics' queues.
 
-        In a large group it need not either while the last one is fresh.
+        In a large group it need not either before `fresh_until_ms`.
         """
-        if self._version == version and self._queues.get(topic, []) == list(queues):
+        if self._version == version and all(
+            self._queues.get(topic, []) == list(lot) for topic, lot in queues.items()
+        ):
             return True
-        is_fresh = self._version is not None and now_ms - self._computed_at_ms < LARGE_GROUP_PAUSE_MS
-        return is_fresh and len(self._target) > LARGE_GROUP
+        return now_ms < self.fresh_until_ms
+
+    @property
+    def fresh_until_ms(self) -> int:
+        """Until when the target stands whatever has changed, as the group is large; 0: it need not."""
+        if self._computed_at_ms is None or len(self._target) <= LARGE_GROUP:
+            return 0
+        return self._computed_at_ms + LARGE_GROUP_PAUSE_MS
 
     def update(
         self,
-        version: int,
+        version: Hashable,
         members: Mapping[str, frozenset[str]],
         queues: Iterable[MessageQueue],
         *,
         now_ms: int,
-    ) -> None:
-        """Compute the target anew, for members by their client ids with the topics of each."""
-        for client_id in [client_id for client_id in self._given if client_id not in members]:
+    ) -> list[str]:
+        """Compute the target anew, for members by their client ids with the topics of each.
+
+        Returns who was given something and is no member any more.
+        """
+        gone = [client_id for client_id in self._given if client_id not in members]
+        for client_id in gone:
             self._let_go(self._held_by(client_id), now_ms)
             del self._given[client_id]
         group = Group.of(
@@ -85,6 +110,25 @@ class BrokerAssignment:
             self._target[client_id].setdefault(queue.topic, []).append(queue)
         self._rests_until_ms = {q: until for q, until in self._rests_until_ms.items() if until > now_ms}
         self._version, self._computed_at_ms = version, now_ms
+        return gone
+
+    def waiting(self, *, now_ms: int) -> dict[str, int]:
+        """Members who would be answered something else than last time, and in how many milliseconds."""
+        waiting: dict[str, int] = {}
+        for client_id, target in self._target.items():
+            given = self._given.get(client_id, {})
+            wanted = {queue for lot in target.values() for queue in lot}
+            if not wanted.issuperset(queue for lot in given.values() for queue in lot):
+                waiting[client_id] = 1
+                continue
+            rests_ms = [
+                max(self._rests_until_ms.get(queue, now_ms) - now_ms, 1)
+                for queue in wanted
+                if queue not in self._holder
+            ]
+            if rests_ms:
+                waiting[client_id] = max(rests_ms)
+        return waiting
 
     def ask(self, client_id: str, topic: str, *, now_ms: int) -> Answer | None:
         """A member asks for its queues of a topic; None before a target knows it: it keeps what it has."""

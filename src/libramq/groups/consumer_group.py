@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from libramq.groups.broker_assignment import BrokerAssignment
+from libramq.groups.asked_members import AskedMembers
 from libramq.message.names import RETRY_PREFIX
 from libramq.remoting.body.heartbeat import BROADCASTING, ConsumerData, SubscriptionData
 
@@ -57,8 +57,8 @@ class Member(Generic[P]):
 class ConsumerGroup(Generic[P]):
     """One group at this broker.
 
-    version: higher whenever members or what they subscribe to changed. assignment: for members that ask;
-    is_asked: one has.
+    version: higher whenever members or what they subscribe to changed. is_asked: a member has asked for its
+    queues.
     """
 
     name: str
@@ -67,7 +67,6 @@ class ConsumerGroup(Generic[P]):
     consume_from_where: str
     fingerprint: int | None = None
     version: int = 0
-    assignment: BrokerAssignment = field(default_factory=BrokerAssignment)
     is_asked: bool = False
     members: dict[P, Member[P]] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
@@ -75,6 +74,7 @@ class ConsumerGroup(Generic[P]):
     _stock: dict[str, int] = field(default_factory=dict)
     _common: Mapping[str, str] = field(default_factory=dict)
     _looking: set[P] = field(default_factory=set)
+    _asked: AskedMembers | None = None
 
     @property
     def client_ids(self) -> list[str]:
@@ -90,6 +90,23 @@ class ConsumerGroup(Generic[P]):
     def allocates(self) -> bool:
         """Whether a member looked at the list of members, to allocate for itself."""
         return bool(self._looking)
+
+    def asked_members(self) -> AskedMembers:
+        """The members as who assigns their queues needs them."""
+        version = ("connected", self.version)
+        if self._asked is None or (self._asked.version, self._asked.allocates) != (version, self.allocates):
+            topics: dict[str, frozenset[str]] = {}
+            for member in self.members.values():
+                topics[member.client_id] = topics.get(member.client_id, frozenset()).union(
+                    member.subscriptions
+                )
+            self._asked = AskedMembers(version, topics, self.allocates)
+        return self._asked
+
+    @property
+    def allocating_client_ids(self) -> set[str]:
+        """Those of members that have looked at the list of members."""
+        return {self.members[peer].client_id for peer in self._looking}
 
     def has_client(self, client_id: str) -> bool:
         """Whether a member of that id is connected."""

@@ -7,6 +7,7 @@ so that one broker may not know them all.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from libramq.groups.asked_members import AskedMembers
 from libramq.remoting.body.coordination import PeerMember
 
 
@@ -25,6 +26,8 @@ class EdgeMembers:
 
     def __init__(self) -> None:
         self._edges: dict[str, Edge] = {}
+        self._asked: dict[str, AskedMembers] = {}
+        self._version = 0
 
     def heard(self, edge: str, masters: list[str], *, now_ms: int) -> bool:
         """An edge spoke; whether it has told of all its groups before."""
@@ -41,6 +44,7 @@ class EdgeMembers:
             told = dict.fromkeys(known.groups, ()) | told
         changed = [group for group, members in told.items() if known.groups.get(group, ()) != members]
         for group in changed:
+            self._asked.pop(group, None)
             if told[group]:
                 known.groups[group] = told[group]
             else:
@@ -50,7 +54,10 @@ class EdgeMembers:
     def forget(self, edge: str) -> list[str]:
         """An edge is gone."""
         known = self._edges.pop(edge, None)
-        return list(known.groups) if known is not None else []
+        changed = list(known.groups) if known is not None else []
+        for group in changed:
+            self._asked.pop(group, None)
+        return changed
 
     def names(self) -> list[str]:
         """All edges that have spoken."""
@@ -80,6 +87,19 @@ class EdgeMembers:
     def stock(self, group: str) -> list[str]:
         """Those of them that allocate for themselves."""
         return sorted({member.client_id for member in self._members(group) if member.stock})
+
+    def asked(self, group: str) -> AskedMembers | None:
+        """The members of a group as who assigns their queues needs them; None: there are none."""
+        known = self._asked.get(group)
+        members = self._members(group) if known is None else ()
+        if members:
+            topics: dict[str, frozenset[str]] = {}
+            for member in members:
+                topics[member.client_id] = topics.get(member.client_id, frozenset()).union(member.topics)
+            self._version += 1
+            allocates = any(member.allocates for member in members)
+            known = self._asked[group] = AskedMembers(("edges", self._version), topics, allocates)
+        return known
 
     def _members(self, group: str) -> list[PeerMember]:
         return [member for edge in self._edges.values() for member in edge.groups.get(group, ())]

@@ -78,12 +78,11 @@ class Herd(Generic[P]):
         return []
 
     def again(self, member: P, *, now_ms: int, wait_ms: int) -> None:
-        """A member has looked, and there will be more for it: tell it to look once more in wait_ms."""
-        sheep = self._sheep.get(member)
-        if sheep is not None:
-            sheep.is_current = False
-            sheep.told_at_ms = now_ms - REPEAT_MS + min(wait_ms, REPEAT_MS)
-            self._changed_at_ms, self._looked_at_ms = now_ms, None
+        """There is, or will be, something else for a member: tell it to look once more in wait_ms."""
+        sheep = self._sheep.setdefault(member, _Sheep(now_ms - ROUND_GAP_MS, now_ms, False))
+        sheep.is_current = False
+        sheep.told_at_ms = now_ms - REPEAT_MS + min(wait_ms, REPEAT_MS)
+        self._changed_at_ms, self._looked_at_ms = now_ms, None
 
     def fetched(self, member: P, *, now_ms: int) -> None:
         """A member looks at the list."""

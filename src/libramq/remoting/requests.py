@@ -113,6 +113,8 @@ _SPECS: Final = (
     RequestSpec(R.PEER_LIST, h.NoHeader, _C, None, Action.UPDATE, _TABLE),
     RequestSpec(R.PEER_GATHER, h.NoHeader, _C, None, Action.GET, _CONTROL),
     RequestSpec(R.PEER_STARTED, h.NoHeader, _C, None, Action.UPDATE, _TABLE),
+    RequestSpec(R.PEER_ASSIGN, h.NoHeader, _C, None, Action.GET, _TABLE),
+    RequestSpec(R.PEER_GIVEN, h.NoHeader, _C, None, Action.UPDATE, _TABLE),
     # Name server
     RequestSpec(R.REGISTER_BROKER, h.RegisterBrokerHeader, _C, None, Action.UPDATE, _TABLE),
     RequestSpec(R.UNREGISTER_BROKER, h.UnregisterBrokerHeader, _C, None, Action.UPDATE),

@@ -39,6 +39,16 @@ def gather_group(group: str) -> Call[bodies.PeerGathered]:
     )
 
 
+def assign_queues(body: bodies.PeerAssignBody) -> Call[bytes]:
+    """Ask the broker where a group lives for a member's queues. Answers a QueryAssignmentReply, encoded."""
+    return Call(RequestCode.PEER_ASSIGN, lambda reply: reply.body, body=encode_body(body))
+
+
+def tell_given(body: bodies.PeerGivenBody) -> Call[None]:
+    """Tell a broker what members that ask for their queues were given, and who is to ask again."""
+    return Call(RequestCode.PEER_GIVEN, nothing, body=encode_body(body))
+
+
 def tell_started(body: bodies.PeerStartedBody) -> Call[None]:
     """Tell a broker that a rebalance of a group has begun."""
     return Call(RequestCode.PEER_STARTED, nothing, body=encode_body(body))

@@ -1,8 +1,9 @@
-"""PEER_GRANT, PEER_MEMBERS, PEER_LIST, PEER_GATHER, PEER_STARTED: what brokers of a cluster ask each other.
+"""PEER_GRANT, PEER_MEMBERS, PEER_LIST, PEER_GATHER, PEER_STARTED, PEER_ASSIGN, PEER_GIVEN: among brokers.
 
 Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 """
 
+from libramq.broker.assigner import Assigner
 from libramq.broker.cluster import Cluster
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.coordination import Coordination
@@ -15,8 +16,11 @@ from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 class PeerRequests:
     """The processor of requests from other brokers; who is none is refused."""
 
-    def __init__(self, *, cluster: Cluster, coordination: Coordination, consumers: ConsumerClients) -> None:
+    def __init__(
+        self, *, cluster: Cluster, coordination: Coordination, consumers: ConsumerClients, assigner: Assigner
+    ) -> None:
         self._cluster = cluster
+        self._assigner = assigner
         self._coordination = coordination
         self._consumers = consumers
 
@@ -44,6 +48,21 @@ class PeerRequests:
         body = decode_body(request.command.body, bodies.PeerMembersBody)
         self._cluster.require_peer(request.peer.address, body.broker_name)
         return Reply(ext={"lbKnown": "1" if self._cluster.took_members(body) else "0"})
+
+    def assign(self, request: Request) -> Outcome:
+        """A member asks an edge for its queues of a topic; we decide if its group lives here."""
+        body = decode_body(request.command.body, bodies.PeerAssignBody)
+        self._cluster.require_peer(request.peer.address, body.broker_name)
+        if body.members is not None:
+            self._cluster.took_group(body.broker_name, body.group, body.members)
+        return self._assigner.decide(body)
+
+    def given(self, request: Request) -> Outcome:
+        """The broker where a group lives tells what members that ask for their queues were given."""
+        body = decode_body(request.command.body, bodies.PeerGivenBody)
+        self._cluster.require_peer(request.peer.address, body.broker_name)
+        self._assigner.took_given(body)
+        return Reply(notify=self._consumers.herd())
 
     def list(self, request: Request) -> Outcome:
         """A coordinator tells who is in a group; our own members are notified if that is news."""

@@ -3,6 +3,7 @@
 Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 from libramq.message.queue import MessageQueue
@@ -78,10 +79,72 @@ class GroupAssignment(Body, frozen=True, kw_only=True):
 
 
 class PeerMember(Body, frozen=True, kw_only=True):
-    """A client that is connected to an edge. stock: it allocates for itself."""
+    """A client that is connected to an edge. stock: it does without a coordinator.
+
+    topics: of a stock client, sorted. allocates: it has looked at the list of members there, to allocate for
+    itself.
+    """
 
     client_id: str
     stock: bool = True
+    topics: list[str] = []
+    allocates: bool = False
+
+
+class GivenQueues(Body, frozen=True, kw_only=True):
+    """What a member that asks for its queues was answered: those of a topic, by broker."""
+
+    client_id: str
+    topic: str
+    queues: dict[str, list[int]] = {}
+
+    def queues_of_topic(self) -> tuple[MessageQueue, ...]:
+        """The queues."""
+        return tuple(
+            MessageQueue(self.topic, broker_name, queue_id)
+            for broker_name, queue_ids in self.queues.items()
+            for queue_id in queue_ids
+        )
+
+    @classmethod
+    def of(cls, client_id: str, topic: str, queues: Iterable[MessageQueue]) -> "GivenQueues":
+        """A member's queues of a topic."""
+        by_broker: dict[str, list[int]] = {}
+        for queue in queues:
+            by_broker.setdefault(queue.broker_name, []).append(queue.queue_id)
+        return cls(client_id=client_id, topic=topic, queues=by_broker)
+
+
+class PeerGivenBody(Body, frozen=True, kw_only=True):
+    """PEER_GIVEN: the broker where a group lives tells what members that ask for their queues were given.
+
+    version: of those of one broker the higher one is newer. is_whole: what was told before is void; is_over:
+    the group has no members any more. gone: clients that are no members any more. ask_again: clients for whom
+    there is something else now, and in how many milliseconds they should ask.
+    """
+
+    broker_name: str
+    group: str
+    version: int = 0
+    given: list[GivenQueues] = []
+    gone: list[str] = []
+    is_whole: bool = False
+    is_over: bool = False
+    ask_again: dict[str, int] = {}
+
+
+class PeerAssignBody(Body, frozen=True, kw_only=True):
+    """PEER_ASSIGN: a member asks an edge for its queues of a topic; the answer is a QueryAssignmentReply.
+
+    members: who is connected to that edge, where that may not have been told yet.
+    """
+
+    broker_name: str
+    group: str
+    client_id: str
+    topic: str
+    strategy_name: str = ""
+    members: list[PeerMember] | None = None
 
 
 class PeerGrantBody(Body, frozen=True, kw_only=True):
@@ -104,7 +167,8 @@ class PeerMembersBody(Body, frozen=True, kw_only=True):
 
     masters: the brokers it knows, itself included, by which it tells where groups live. complete: these are
     all its groups that live there; else those that changed, and the others stay as they were. listed: groups
-    of these whose members it knows from another coordinator.
+    of these whose members it knows from another coordinator. given: with a complete word, what it remembers
+    of what members that ask for their queues were given.
     """
 
     broker_name: str
@@ -112,6 +176,7 @@ class PeerMembersBody(Body, frozen=True, kw_only=True):
     groups: dict[str, list[PeerMember]] = {}
     complete: bool = False
     listed: list[str] = []
+    given: list[PeerGivenBody] = []
 
 
 class PeerListBody(Body, frozen=True, kw_only=True):

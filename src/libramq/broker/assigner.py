@@ -1,0 +1,250 @@
+"""The assigner: which queues members read that ask for them (QUERY_ASSIGNMENT), wherever they ask.
+
+    a member ──► any broker (edge) ──► the broker where its group lives     PEER_ASSIGN
+                                  └──► all brokers: what it was given,
+                                       and who is to ask again              PEER_GIVEN
+
+Java asks another broker each time, so one of them decides: where the group lives. A group that comes to live
+elsewhere is decided there when all brokers have told who is connected to them and what they remember of what
+was given. While nobody can decide, members keep what they have; Java's ask again a second later.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from libramq.broker.consumer_clients import ConsumerClients
+from libramq.clock import Clock
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, LibraError
+from libramq.groups.asked_groups import KEEP, AskedGroups
+from libramq.groups.asked_members import AskedMembers
+from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.assignment import QueryAssignmentBody, QueryAssignmentReply, QueueAssignment
+from libramq.remoting.body.codec import encode_body
+from libramq.remoting.body.coordination import PeerAssignBody, PeerGivenBody
+from libramq.rpc.endpoint import Request, Woken
+from libramq.rpc.outcome import HOLD, Outcome, Reply
+
+log = get_logger(__name__)
+
+
+class Peers(Protocol):
+    """The brokers of the cluster, this one among them."""
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no other."""
+        ...
+
+    def home_of(self, group: str) -> str | None:
+        """The broker where a group lives; None while nobody knows."""
+        ...
+
+    def asked_members(self, group: str) -> AskedMembers | None:
+        """Who is in a group that lives here, as all brokers have told."""
+        ...
+
+    def has_heard_all(self) -> bool:
+        """Whether all brokers have told who is connected to them and what they remember, or will not."""
+        ...
+
+    def assign(self, home: str, body: PeerAssignBody, answered: Callable[[bytes | LibraError], None]) -> None:
+        """Have the broker decide where a group lives."""
+        ...
+
+    def tell_given(self, body: PeerGivenBody) -> None:
+        """Tell all others what members were given."""
+        ...
+
+
+class Assigner:
+    """Answers for this broker. queues: all of a topic; answer: takes the answers that come later."""
+
+    def __init__(
+        self,
+        *,
+        broker_name: str,
+        consumers: ConsumerClients,
+        queues: Callable[[str], Sequence[MessageQueue] | None],
+        clock: Clock,
+        answer: Callable[[Woken], None],
+    ) -> None:
+        self.peers: Peers | None = None
+        self._own = broker_name
+        self._consumers = consumers
+        self._clock = clock
+        self._answer = answer
+        self._groups = AskedGroups(broker_name, members=self._members, queues=queues)
+        self._is_ready = True
+        self._due: dict[str, int] = {}
+
+    # Questions.
+
+    def query(self, request: Request, body: QueryAssignmentBody) -> Outcome:
+        """A member of ours asks; answered now, or when the broker has decided where its group lives."""
+        question = PeerAssignBody(
+            broker_name=self._own,
+            group=body.consumer_group,
+            client_id=body.client_id,
+            topic=body.topic,
+            strategy_name=body.strategy_name,
+        )
+        home = self._home_of(body.consumer_group)
+        if home == self._own or self.peers is None:
+            return self.decide(question)
+        if home is None:
+            return reply_with(None)
+
+        def answered(outcome: bytes | LibraError) -> None:
+            self._answer(Woken(request, _reply(outcome, home)))
+
+        self.peers.assign(home, question, answered)
+        return HOLD
+
+    def decide(self, body: PeerAssignBody) -> Reply:
+        """A member asks that is connected here or elsewhere; ConfigError as the strategy."""
+        decision = KEEP
+        if self._home_of(body.group) == self._own and self._settle():
+            decision = self._groups.ask(
+                body.group, body.client_id, body.topic, body.strategy_name, now_ms=self._now_ms()
+            )
+        self._say(decision.word)
+        return reply_with(decision.queues)
+
+    # What happens.
+
+    def took_given(self, body: PeerGivenBody) -> None:
+        """The broker where a group lives tells what was given, and who is to ask again."""
+        if self._home_of(body.group) != self._own:
+            self._groups.tables.take(body)
+        self._ask_again(body)
+
+    def took_tables(self, bodies: Iterable[PeerGivenBody]) -> None:
+        """Another broker tells all that it remembers of groups that live here."""
+        for body in bodies:
+            if body.group not in self._groups:
+                self._groups.tables.offer(body)
+
+    def tables_for(self, home: str) -> list[PeerGivenBody]:
+        """All that is remembered of groups that live at a broker, by which they are to go on there."""
+        return self._groups.tables.bodies(lambda group: self._home_of(group) == home)
+
+    def word(self) -> list[PeerGivenBody]:
+        """All that another broker is to remember of groups that live here; who missed it asks again."""
+        if not self._is_ready:
+            return []
+        for group in self._groups:
+            self.changed(group)
+        return self.tables_for(self._own)
+
+    def changed(self, group: str) -> None:
+        """A group has other members, here or elsewhere."""
+        if self._home_of(group) != self._own:
+            return
+        fresh_until_ms = self._groups.fresh_until_ms(group) if group in self._groups else 0
+        self._due[group] = max(self._now_ms(), fresh_until_ms)
+
+    def own_changed(self, group: str) -> None:
+        """A group has other members at this broker; where it is alone, those are all."""
+        if self._is_alone and self._consumers.group(group) is None:
+            self._groups.forget(group)
+
+    def topic_changed(self, topic: str) -> None:
+        """A topic has other queues, here or elsewhere."""
+        if self._is_alone:
+            return  # Its members have been told already.
+        for group in self._groups:
+            if topic in self._groups.topics_of(group):
+                self.changed(group)
+
+    def brokers_changed(self) -> None:
+        """There are other brokers, and groups live at others of them."""
+        self._is_ready = False
+        for group in list(self._groups):
+            if self._home_of(group) != self._own:
+                self._groups.leave(group)
+        self._due.clear()
+
+    def topics(self) -> set[str]:
+        """The topics of groups that live here and are asked for."""
+        return self._groups.topics()
+
+    # Time.
+
+    def tick(self, now_ms: int) -> None:
+        """Time has passed (monotonic)."""
+        if not self._settle():
+            return
+        due = [group for group, due_ms in self._due.items() if due_ms <= now_ms]
+        for group in due:
+            del self._due[group]
+            self._say(self._groups.review(group, now_ms=now_ms))
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """When `tick` has something to do next; None: nothing, or nobody knows."""
+        return min(self._due.values(), default=None) if self._is_ready else None
+
+    def _settle(self) -> bool:
+        """Go on where others were, as soon as all have told; whether that is so."""
+        if self.peers is None or self._is_ready:
+            return True
+        if not self.peers.has_heard_all():
+            return False
+        self._is_ready = True
+        for group in list(self._groups.tables):
+            if self._home_of(group) == self._own:
+                self.peers.tell_given(self._groups.adopt(group))
+                self.changed(group)
+        return True
+
+    # Telling.
+
+    def _say(self, word: PeerGivenBody | None) -> None:
+        if word is None:
+            return
+        self._ask_again(word)
+        if not self._is_alone and self.peers is not None:
+            self.peers.tell_given(word)
+
+    def _ask_again(self, body: PeerGivenBody) -> None:
+        group = self._consumers.group(body.group)
+        if group is not None:
+            self._consumers.ask_again(group, body.ask_again)
+
+    # Who is who.
+
+    def _members(self, group: str) -> AskedMembers | None:
+        if self.peers is not None and not self.peers.is_alone:
+            return self.peers.asked_members(group)
+        connected = self._consumers.group(group)
+        return connected.asked_members() if connected is not None else None
+
+    def _home_of(self, group: str) -> str | None:
+        return self.peers.home_of(group) if self.peers is not None else self._own
+
+    @property
+    def _is_alone(self) -> bool:
+        return self.peers is None or self.peers.is_alone
+
+    def _now_ms(self) -> int:
+        return self._clock.monotonic_ms()
+
+
+def reply_with(queues: Sequence[MessageQueue] | None) -> Reply:
+    """The answer to a member; None: it is to keep what it has."""
+    body = QueryAssignmentReply(
+        message_queue_assignments=None if queues is None else [QueueAssignment.of(queue) for queue in queues]
+    )
+    return Reply(body=encode_body(body))
+
+
+def _reply(outcome: bytes | LibraError, home: str) -> Reply:
+    """The home's answer, handed on."""
+    if isinstance(outcome, bytes):
+        return Reply(body=outcome)
+    if isinstance(outcome, BrokerError) and outcome.response_code == ResponseCode.INVALID_PARAMETER:
+        return Reply(ResponseCode.INVALID_PARAMETER, outcome.remark)
+    log.info("members keep the queues they have", broker=home, reason=str(outcome))
+    return reply_with(None)

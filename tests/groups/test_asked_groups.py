@@ -1,0 +1,271 @@
+"""Members that ask for their queues where their group lives, and where it comes to live elsewhere."""
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from libramq.errors import ConfigError
+from libramq.groups.asked_groups import AskedGroups
+from libramq.groups.asked_members import AskedMembers
+from libramq.groups.broker_assignment import LARGE_GROUP, LARGE_GROUP_PAUSE_MS, REST_MS
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.coordination import PeerGivenBody
+
+A, B = "broker-a", "broker-b"
+
+
+class Cluster:
+    """Two brokers with queues of T; members ask, and the group lives at one of the brokers."""
+
+    def __init__(self, count: int = 4) -> None:
+        self.queues: dict[str, list[MessageQueue] | None] = {
+            "T": [MessageQueue("T", broker, number) for broker in (A, B) for number in range(count)]
+        }
+        self.topics: dict[str, frozenset[str]] = {}
+        self.allocates = False
+        self.version = 0
+        self.now_ms = 1_000
+        self.holds: dict[str, set[MessageQueue]] = {}
+        self.again: dict[str, int] = {}
+        self.brokers = {name: self.new_broker(name) for name in (A, B)}
+        self.home = A
+
+    def new_broker(self, name: str) -> AskedGroups:
+        return AskedGroups(name, members=lambda _: self.members(), queues=self.queues.get)
+
+    def members(self) -> AskedMembers | None:
+        return AskedMembers(self.version, dict(self.topics), self.allocates) if self.topics else None
+
+    def say(self, word: PeerGivenBody | None) -> None:
+        """The home tells all brokers."""
+        if word is not None:
+            self.again |= word.ask_again
+            for name, broker in self.brokers.items():
+                if name != self.home:
+                    broker.tables.take(word)
+
+    def change(self) -> None:
+        """Members or queues are others now, and the home has heard of it."""
+        self.version += 1
+        self.say(self.brokers[self.home].review("g", now_ms=self.now_ms))
+
+    def join(self, *client_ids: str) -> None:
+        for client_id in client_ids:
+            self.topics[client_id] = frozenset({"T"})
+            self.holds[client_id] = set()
+        self.change()
+
+    def leave(self, client_id: str) -> None:
+        del self.topics[client_id], self.holds[client_id]
+        self.change()
+
+    def ask(self, *client_ids: str) -> None:
+        for client_id in client_ids:
+            self.again.pop(client_id, None)
+            decision = self.brokers[self.home].ask("g", client_id, "T", "AVG", now_ms=self.now_ms)
+            self.say(decision.word)
+            if decision.queues is not None:
+                self.holds[client_id] = set(decision.queues)
+
+    def ask_until_quiet(self) -> None:
+        """Whoever was told to ask does so, until nobody is."""
+        for _ in range(20):
+            if not self.again:
+                return
+            self.now_ms += max(self.again.values())
+            self.ask(*self.again)
+        raise AssertionError(f"{self.again} are still told to ask again")
+
+    def move(self, home: str, *, is_dead: bool = False) -> None:
+        """The group comes to live at the other broker; the one before tells what it remembers, or is dead."""
+        before, after = self.brokers[self.home], self.brokers[home]
+        if is_dead:
+            self.brokers[self.home] = self.new_broker(self.home)
+        else:
+            before.leave("g")
+            for body in before.tables.bodies(lambda _: True):
+                after.tables.offer(body)
+        self.home = home
+        for group in list(after.tables):
+            self.say(after.adopt(group))
+            self.say(after.review(group, now_ms=self.now_ms))
+
+    def held(self) -> list[MessageQueue]:
+        return sorted(queue for queues in self.holds.values() for queue in queues)
+
+    def loads(self) -> list[int]:
+        return sorted(len(queues) for queues in self.holds.values())
+
+
+def moved(before: dict[str, set[MessageQueue]], after: dict[str, set[MessageQueue]]) -> int:
+    return sum(len(queues - before.get(who, set())) for who, queues in after.items())
+
+
+def copied(holds: dict[str, set[MessageQueue]]) -> dict[str, set[MessageQueue]]:
+    return {who: set(queues) for who, queues in holds.items()}
+
+
+def test_a_third_member_moves_the_minimum_of_the_queues_of_both_brokers():
+    cluster = Cluster()
+    cluster.join("alice", "bob")
+    cluster.ask("alice", "bob")
+    assert cluster.loads() == [4, 4]
+    before = copied(cluster.holds)
+    cluster.join("carol")
+    cluster.ask("carol")
+    assert cluster.holds["carol"] == set(), "nobody has let go yet"
+    assert cluster.again == {"alice": 1, "bob": 1}
+    cluster.ask_until_quiet()
+    assert (cluster.loads(), moved(before, cluster.holds)) == ([2, 3, 3], 2)
+
+
+def test_all_brokers_remember_what_was_given():
+    cluster = Cluster()
+    cluster.join("alice", "bob")
+    cluster.ask("alice", "bob")
+    remembered = cluster.brokers[B].tables.given("g")
+    assert {who: set(lots["T"]) for who, lots in remembered.items()} == cluster.holds
+    cluster.leave("bob")
+    assert list(cluster.brokers[B].tables.given("g")) == ["alice"]
+    cluster.leave("alice")
+    assert [list(broker.tables) for broker in cluster.brokers.values()] == [[], []]
+
+
+@pytest.mark.parametrize("is_dead", [False, True])
+def test_where_the_group_comes_to_live_nothing_moves(is_dead):
+    cluster = Cluster()
+    cluster.join("alice", "bob", "carol")
+    cluster.ask("alice", "bob", "carol")
+    before = copied(cluster.holds)
+    cluster.move(B, is_dead=is_dead)
+    assert cluster.again == {}
+    cluster.ask("carol", "bob", "alice")
+    assert cluster.holds == before
+
+
+def test_a_handover_goes_on_at_the_next_broker():
+    """alice has not let go of what bob waits for when the broker dies."""
+    cluster = Cluster()
+    cluster.join("alice")
+    cluster.ask("alice")
+    cluster.join("bob")
+    cluster.ask("bob")
+    cluster.again.clear()
+    cluster.move(B, is_dead=True)
+    cluster.ask("bob")
+    assert cluster.holds["bob"] == set()
+    assert cluster.again == {"alice": 1}
+    cluster.ask_until_quiet()
+    assert (cluster.loads(), len(set(cluster.held()))) == ([4, 4], 8)
+
+
+def test_one_that_left_while_the_group_moved_leaves_its_queues():
+    cluster = Cluster()
+    cluster.join("alice", "bob")
+    cluster.ask("alice", "bob")
+    del cluster.topics["bob"], cluster.holds["bob"]
+    cluster.move(B)
+    assert cluster.again == {"alice": REST_MS}
+    cluster.ask_until_quiet()
+    assert len(cluster.holds["alice"]) == 8
+
+
+def test_queues_of_a_broker_that_goes_and_comes_move_the_minimum():
+    cluster = Cluster()
+    cluster.join("alice", "bob", "carol")
+    cluster.ask("alice", "bob", "carol")
+    everything = cluster.queues["T"]
+    cluster.queues["T"] = [queue for queue in everything if queue.broker_name == A]
+    before = {who: {queue for queue in lot if queue.broker_name == A} for who, lot in cluster.holds.items()}
+    cluster.change()
+    cluster.ask_until_quiet()
+    assert cluster.loads() == [1, 1, 2]
+    excess = sum(max(len(lot) - 2, 0) for lot in before.values())
+    lacks = sum(not lot for lot in before.values())
+    assert moved(before, cluster.holds) == max(excess, lacks)
+    before = copied(cluster.holds)
+    cluster.queues["T"] = everything
+    cluster.change()
+    cluster.ask_until_quiet()
+    assert (cluster.loads(), moved(before, cluster.holds)) == ([2, 3, 3], 4)
+
+
+def test_while_the_queues_of_a_topic_are_not_known_everybody_keeps_what_he_has():
+    cluster = Cluster()
+    cluster.join("alice")
+    cluster.ask("alice")
+    known, cluster.queues["T"] = cluster.queues["T"], None
+    cluster.join("bob")
+    cluster.ask("bob", "alice")
+    assert len(cluster.holds["alice"]) == 8
+    assert cluster.brokers[A].topics() == {"T"}
+    cluster.queues["T"] = known
+    cluster.change()
+    assert cluster.again == {"alice": 1}
+
+
+def test_beside_one_that_allocates_the_named_strategy_counts_and_all_look_again():
+    cluster = Cluster()
+    cluster.join("alice", "bob")
+    cluster.ask("alice", "bob")
+    cluster.allocates = True
+    cluster.change()
+    assert cluster.again == {"alice": 1, "bob": 1}
+    cluster.ask("alice", "bob")
+    assert cluster.holds["alice"] == {queue for queue in cluster.queues["T"] if queue.broker_name == A}
+    with pytest.raises(ConfigError, match="MINE"):
+        cluster.brokers[A].ask("g", "alice", "T", "MINE", now_ms=0)
+    cluster.allocates = False
+    cluster.change()
+    assert cluster.again == {"alice": 1, "bob": 1}
+
+
+def test_a_large_group_is_reviewed_when_its_target_is_old():
+    cluster = Cluster()
+    cluster.join(*(f"c{number}" for number in range(LARGE_GROUP + 1)))
+    cluster.ask("c0")
+    assert cluster.brokers[A].fresh_until_ms("g") == cluster.now_ms + LARGE_GROUP_PAUSE_MS
+
+
+def test_the_word_of_a_broker_where_the_group_does_not_live_any_more_comes_too_late():
+    cluster = Cluster()
+    cluster.join("alice")
+    late = cluster.brokers[A].ask("g", "alice", "T", "AVG", now_ms=cluster.now_ms).word
+    observer = cluster.new_broker("broker-c")
+    observer.tables.take(PeerGivenBody(broker_name=B, group="g", version=9, is_whole=True))
+    observer.tables.take(late)
+    assert observer.tables.given("g") == {}
+
+
+def ask_all(cluster: Cluster, who: Iterable[str]) -> None:
+    for _ in range(3):
+        cluster.ask(*who)
+        cluster.now_ms += REST_MS
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("jlaatmd"), st.integers(0, 3)), max_size=40),
+    st.integers(1, 4),
+)
+def test_no_two_hold_a_queue_wherever_the_group_lives(steps, count):
+    """Any order of joins, leaves, asks, time, moves to the other broker, and its death."""
+    cluster = Cluster(count)
+    for step, number in steps:
+        who = f"c{number}"
+        if step == "j" and who not in cluster.topics:
+            cluster.join(who)
+        elif step == "l" and who in cluster.topics:
+            cluster.leave(who)
+        elif step == "a" and who in cluster.topics:
+            cluster.ask(who)
+        elif step == "t":
+            cluster.now_ms += 60
+        elif step in "md":
+            cluster.move(B if cluster.home == A else A, is_dead=step == "d")
+        assert len(cluster.held()) == len(set(cluster.held())), cluster.holds
+    if cluster.topics:
+        ask_all(cluster, list(cluster.topics))
+        assert cluster.held() == cluster.queues["T"]
+        assert cluster.loads()[-1] - cluster.loads()[0] <= 1
