@@ -115,7 +115,7 @@ class BrokerError(RemoteError):
             name = "unknown code"
         text = f"{where + ' answered ' if where else ''}{response_code} {name}"
         text += f": {self.remark.strip()}" if self.remark else ""
-        super().__init__(f"{text}. {self.remedy}" if self.remedy else text)
+        super().__init__(text.rstrip(".") + f". {self.remedy}" if self.remedy else text)
 
 
 class SystemBusy(BrokerError):

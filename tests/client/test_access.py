@@ -1,0 +1,51 @@
+"""Credentials and TLS at LibraMQ's own servers, which ask for neither and speak plainly."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from libramq.client import Admin, Credentials, Producer, PushConsumer, Tls
+from libramq.client.queue_reader import QueueReader
+from libramq.errors import ConfigError, NameServerUnavailable
+from libramq.message import Message
+from libramq.testing import Broker
+from libramq.transport.access import Access
+
+TLS = Tls(verify="none")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as made:
+        yield made
+
+
+async def test_who_signs_is_served_as_everybody_is(broker: Broker) -> None:
+    async with Producer(namesrv=broker.namesrv, credentials=Credentials("bob", "secret")) as producer:
+        await producer.send_batch([Message("Signed", b"a"), Message("Signed", b"b")])
+    reader = QueueReader([broker.namesrv], group="G", access=Access(Credentials("bob", "secret")))
+    assert sum(reader.max_offsets(reader.queues("Signed")).values()) == 2
+    reader.close()
+
+
+async def test_each_client_says_that_nobody_speaks_tls_there(broker: Broker) -> None:
+    said = pytest.raises(NameServerUnavailable, match=r"no TLS handshake with .*; does it serve TLS")
+    async with Producer(namesrv=broker.namesrv, tls=TLS) as producer:
+        with said:
+            await producer.send(Message("T", b"x"))
+    async with Admin(namesrv=broker.namesrv, tls=TLS) as admin:
+        with said:
+            await admin.topics()
+    consumer = PushConsumer(group="G", namesrv=broker.namesrv, tls=TLS)
+    consumer.subscribe("T", "*", lambda _: None)
+    with said:
+        await consumer.start()
+    reader = QueueReader([broker.namesrv], group="G", access=Access(tls=TLS))
+    with said:
+        reader.topics()
+
+
+async def test_a_wrong_file_is_told_before_anybody_is_asked() -> None:
+    producer = Producer(namesrv="127.0.0.1:1", tls=Tls(ca_file="/no/ca.pem"))
+    with pytest.raises(ConfigError, match=r"ca_file /no/ca\.pem cannot be used"):
+        await producer.start()
