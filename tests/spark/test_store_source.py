@@ -69,6 +69,11 @@ def test_offsets_and_filters(spark: "SparkSession", written: tuple[Path, list[Ro
     assert rows_of(frame.where("queueId = 1 and offset < 20")) == wanted
 
 
+def test_nothing_in_the_range(spark: "SparkSession", written: tuple[Path, list[Row]]):
+    ends = '{"T": {"broker-a": {"0": 300, "1": 300}}}'
+    assert rows_of(table(spark, written[0], subscribe="T", startingOffsets=ends)) == []
+
+
 def test_wrong_ones(spark: "SparkSession", written: tuple[Path, list[Row]], tmp_path: Path):
     root, _ = written
     with pytest.raises(Exception, match="has no topic V; there are T, U"):

@@ -31,6 +31,11 @@ def send(up: LibraUp, topic: str, count: int, size: int = 10) -> list[bytes]:
     return bodies
 
 
+def test_an_empty_topic_is_an_empty_table(spark: "SparkSession", up: LibraUp, topic: str):
+    table = spark.read.format("rocketmq").options(namesrv=up.namesrv, subscribe=topic).load()
+    assert table.count() == 0
+
+
 def test_lag_is_shown_by_the_broker_and_the_last_batch_is_in_it(
     spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path
 ):

@@ -123,7 +123,8 @@ class QueuesReader(DataSourceReader):
                 ranges = self._wanted.cut(ranges, queues.offsets_at)
             if ranges and self._options.connection.sql is not None:
                 queues.probe(ranges[0].queue)  # Brokers that cannot filter say so before a task starts.
-        return _partitions(self._options, ranges)
+        # Of no partitions at all Spark makes one of its own.
+        return _partitions(self._options, ranges) or [QueueRanges(())]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         if isinstance(partition, StoreSpans):
@@ -140,7 +141,8 @@ class QueuesReader(DataSourceReader):
             ranges = Planner(self._options, queues).batch_ranges()
             if self._wanted is not None:
                 ranges = self._wanted.cut(ranges, queues.offsets_at)
-            return [StoreSpans(queues.spans(group)) for group in _groups(self._options, ranges)]
+            groups = _groups(self._options, ranges)
+            return [StoreSpans(queues.spans(group)) for group in groups] or [StoreSpans(())]
 
 
 class FilteredQueuesReader(QueuesReader):
