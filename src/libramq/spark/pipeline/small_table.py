@@ -18,6 +18,11 @@ def replace_table(path: Path, rows: "pa.Table") -> None:
     draft.replace(path)
 
 
+def table_ddl(columns: Mapping[str, str]) -> str:
+    """The schema as Spark reads it."""
+    return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
+
+
 def computed(shared: "DataFrame", tables: "Mapping[str, DataFrame]") -> "dict[str, pa.Table]":
     """The rows of tables that are made from a shared one, which is computed once.
 
