@@ -14,13 +14,13 @@ body{margin:0 auto;max-width:980px;padding:40px 30px 80px;background:var(--paper
 font:15px/1.5 system-ui,-apple-system,"Segoe UI",sans-serif}
 h1{font-size:27px;margin:0;letter-spacing:-.01em}h2{font-size:18px;margin:44px 0 2px}
 p{margin:2px 0 12px;color:var(--soft)}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(140px,1fr));gap:10px;margin:24px 0}
-.tiles div{background:var(--tile);border-radius:8px;padding:12px 14px}
-.tiles b{display:block;font-size:23px;font-weight:600;font-variant-numeric:tabular-nums}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(118px,1fr));gap:10px;margin:24px 0}
+.tiles div{background:var(--tile);border-radius:8px;padding:11px 12px}
+.tiles b{display:block;font-size:19px;font-weight:600;font-variant-numeric:tabular-nums}
 .tiles span{color:var(--soft);font-size:13px}
 svg{width:100%;height:auto;display:block;font:12px system-ui,sans-serif}
 svg text{fill:var(--soft)}svg .name{text-anchor:end;fill:var(--ink)}svg .tick{text-anchor:middle}
-svg .hint{font-size:11px}
+svg .hint{font-size:11px;paint-order:stroke;stroke:var(--paper);stroke-width:5px}
 .grid{stroke:var(--rule)}.whisker{stroke:var(--soft);stroke-width:1.5}
 .c0{fill:var(--c0);background:var(--c0)}.c1{fill:var(--c1);background:var(--c1)}
 .c2{fill:var(--c2);background:var(--c2)}.c3{fill:var(--c3);background:var(--c3)}
@@ -32,10 +32,14 @@ svg .hint{font-size:11px}
 .line.c4{stroke:var(--c4)}.line.c5{stroke:var(--c5)}.line.c6{stroke:var(--c6)}.line.c7{stroke:var(--c7)}
 .legend{display:flex;flex-wrap:wrap;gap:4px 18px;font-size:13px}
 .legend i{display:inline-block;width:10px;height:10px;border-radius:2px;margin-right:6px}
+svg .cell{text-anchor:middle;fill:var(--ink);font-size:12px}svg .end{text-anchor:end}
+.hollow{fill:var(--paper)!important;stroke-width:2.5}.hollow.c0{stroke:var(--c0)}.hollow.c5{stroke:var(--c5)}
 .scroll{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:13.5px}
 th,td{border-bottom:1px solid var(--rule);padding:6px 12px 6px 0}
-th{text-align:left;font-weight:500;color:var(--soft)}
+td:first-child{white-space:nowrap}th{vertical-align:bottom;text-align:left;font-weight:500;color:var(--soft)}
 .number{text-align:right;font-variant-numeric:tabular-nums}
+th:last-child,td:last-child{padding-right:0}
+@media(max-width:700px){body{padding:24px 16px 60px}.scroll>svg{width:760px}}
 """
 
 

@@ -9,9 +9,12 @@ from typing import Final
 
 #: Ours: a page column.
 WIDTH: Final = 920
-LEFT: Final = 150  # For the names of rows, or numbers.
+LEFT: Final = 150  # For the names of rows.
+NUMBERS: Final = 64  # For numbers in their place.
+FIGURES: Final = 170  # For what is written behind a span.
 RIGHT: Final = 34
 TICKS: Final = 6
+HOURS_MIN: Final = 12  # A single hour over the whole width would look like a day.
 COLOURS: Final = 8  # .c0 to .c7
 NAME_CHARACTERS_MAX: Final = 22
 
@@ -65,25 +68,25 @@ def dots(rows: Sequence[str], marks: Sequence[Dot], *, label: str) -> str:
             f'<circle cx="{x(mark.at.timestamp()):.1f}" cy="{y}" r="{mark.radius:.1f}" '
             f'class="c{mark.colour % COLOURS} dot"><title>{escape(mark.hint)}</title></circle>'
         )
-    return _figure(parts, height, label)
+    return figure(parts, height, label)
 
 
 def spans(marks: Sequence[Span], *, unit: str, label: str) -> str:
     """Quantiles side by side."""
     top = nice_ceiling(max((mark.greatest for mark in marks), default=1))
-    x = Scale(low=0, high=top, start=LEFT, end=WIDTH - RIGHT)
+    x = Scale(low=0, high=top, start=LEFT, end=WIDTH - FIGURES)
     height = 30 * len(marks) + 34
-    parts = [_rows([mark.row for mark in marks], 30), *_value_axis(x, height - 28, unit)]
+    parts = [_rows([mark.row for mark in marks], 30, end=WIDTH - FIGURES), *_value_axis(x, height - 28, unit)]
     for index, mark in enumerate(marks):
         y = 30 * index + 15
         parts.append(
             f'<line x1="{x(mark.most):.1f}" x2="{x(mark.greatest):.1f}" y1="{y}" y2="{y}" class="whisker"/>'
             f'<rect x="{LEFT}" y="{y - 7}" width="{x(mark.most) - LEFT:.1f}" height="14" class="c0 soft"/>'
             f'<rect x="{x(mark.middle) - 2:.1f}" y="{y - 10}" width="4" height="20" class="c0"/>'
-            f"<text class='hint' x='{min(x(mark.greatest) + 6, WIDTH - RIGHT - 110):.1f}' y='{y - 9}'>"
-            f"{mark.middle:,.0f} · {mark.most:,.0f} · {mark.greatest:,.0f} {unit}</text>"
+            f'<text class="hint" x="{x(max(mark.greatest, mark.middle)) + 9:.1f}" y="{y + 4}">'
+            f"{_number(mark.middle)} · {_number(mark.most)} · {_number(mark.greatest)} {unit}</text>"
         )
-    return _figure(parts, height, label)
+    return figure(parts, height, label)
 
 
 def bars(
@@ -96,11 +99,11 @@ def bars(
     y = Scale(low=0, high=top, start=bottom, end=8)
     x = Scale(
         low=hours[0].timestamp(),
-        high=(hours[-1] + timedelta(hours=1)).timestamp(),
-        start=LEFT,
+        high=(hours[0] + timedelta(hours=max(len(hours), HOURS_MIN))).timestamp(),
+        start=NUMBERS,
         end=WIDTH - RIGHT,
     )
-    width = max(1.5, min(x(x.low + 3600) - LEFT, 48) - 2)
+    width = max(1.5, x(x.low + 3600) - NUMBERS - 2)
     parts = [*_levels(y, top), *_time_axis(x, bottom)]
     for index, hour in enumerate(hours):
         base = 0.0
@@ -114,7 +117,7 @@ def bars(
                 f"<title>{escape(name)}: {values[index]:g} at {hour:%d %b %H:%M}</title></rect>"
             )
             base += values[index]
-    return _figure(parts, height, label)
+    return figure(parts, height, label)
 
 
 def lines(
@@ -124,7 +127,7 @@ def lines(
     times = [at.timestamp() for _, points in series for at, _ in points]
     top = nice_ceiling(max((value for _, points in series for _, value in points), default=1))
     low, high = _padded(min(times), max(times))
-    x = Scale(low=low, high=high, start=LEFT, end=WIDTH - RIGHT)
+    x = Scale(low=low, high=high, start=NUMBERS, end=WIDTH - RIGHT)
     y = Scale(low=0, high=top, start=height - 28, end=8)
     parts = [*_levels(y, top), *_time_axis(x, height - 28)]
     for colour, (name, points) in enumerate(series):
@@ -133,7 +136,10 @@ def lines(
             f'<polyline points="{path}" class="c{colour % COLOURS} line">'
             f"<title>{escape(name)}</title></polyline>"
         )
-    return _figure(parts, height, label)
+        if len(points) == 1:  # A line needs two.
+            cx, _, cy = path.partition(",")
+            parts.append(f'<circle cx="{cx}" cy="{cy}" r="4" class="c{colour % COLOURS}"/>')
+    return figure(parts, height, label)
 
 
 def legend(names: Iterable[str]) -> str:
@@ -154,16 +160,18 @@ def nice_ceiling(value: float) -> float:
     )
 
 
-def _figure(parts: Sequence[str], height: int, label: str) -> str:
+def figure(parts: Sequence[str], height: int, label: str) -> str:
+    """The drawing of these parts; label: what it shows, for who cannot see it."""
     return (
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(label, quote=True)}" '
-        f'xmlns="http://www.w3.org/2000/svg">{"".join(parts)}</svg>'
+        f'<div class="scroll"><svg viewBox="0 0 {WIDTH} {height}" role="img" '
+        f'aria-label="{escape(label, quote=True)}" xmlns="http://www.w3.org/2000/svg">'
+        f"{''.join(parts)}</svg></div>"
     )
 
 
-def _rows(names: Sequence[str], height: int) -> str:
+def _rows(names: Sequence[str], height: int, *, end: int = WIDTH - RIGHT) -> str:
     return "".join(
-        f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height * index + height / 2}" '
+        f'<line x1="{LEFT}" x2="{end}" y1="{height * index + height / 2}" '
         f'y2="{height * index + height / 2}" class="grid"/>'
         f'<text x="{LEFT - 10}" y="{height * index + height / 2 + 4}" class="name">{escape(_short(name))}'
         f"<title>{escape(name)}</title></text>"
@@ -173,9 +181,10 @@ def _rows(names: Sequence[str], height: int) -> str:
 
 def _levels(y: Scale, top: float) -> list[str]:
     return [
-        f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}" class="grid"/>'
-        f'<text x="{LEFT - 10}" y="{y(value) + 4:.1f}" class="name">{value:,.6g}</text>'
+        f'<line x1="{NUMBERS}" x2="{WIDTH - RIGHT}" y1="{y(value):.1f}" y2="{y(value):.1f}" class="grid"/>'
+        f'<text x="{NUMBERS - 10}" y="{y(value) + 4:.1f}" class="name">{value:,.6g}</text>'
         for value in (0.0, top / 2, top)
+        if value == int(value) or top < 1  # Half a message is none.
     ]
 
 
@@ -202,6 +211,10 @@ def _time_axis(x: Scale, y: float) -> list[str]:
         f"{datetime.fromtimestamp(at, UTC):{written}}</text>"
         for at in ticks
     ]
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.2g}"
 
 
 def _padded(low: float, high: float) -> tuple[float, float]:

@@ -1,0 +1,50 @@
+"""What plots must not do to a reader: cut labels off, draw nothing, count in halves."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from libramq.spark.report import svg
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+
+
+def texts(drawing: str, kind: str) -> list[tuple[float, float, str]]:
+    """Texts of a class: x, y, what."""
+    found = re.findall(
+        rf'<text (?:class="{kind}" )?x="([\d.]+)" y="([\d.]+)"(?: class="{kind}")?>([^<]*)', drawing
+    )
+    return [(float(x), float(y), text) for x, y, text in found]
+
+
+def test_figures_of_spans_are_inside_the_drawing():
+    """Of the first row, and of the one that reaches furthest."""
+    marks = [
+        svg.Span(row="a", middle=1, most=2, greatest=3),
+        svg.Span(row="b", middle=1_000, most=2_000, greatest=3_000),
+    ]
+    first, second = (
+        place for place in texts(svg.spans(marks, unit="ms", label="l"), "hint") if "·" in place[2]
+    )
+    assert first[2] == "1 · 2 · 3 ms"
+    assert first[1] > 11  # The height of a letter.
+    assert second[0] + 6.5 * len(second[2]) < svg.WIDTH
+
+
+def test_a_single_sample_is_a_point():
+    assert "<circle" in svg.lines([("a", [(NOON, 5.0)])], label="l")
+    assert "<circle" not in svg.lines([("a", [(NOON, 5.0), (NOON + timedelta(seconds=5), 6.0)])], label="l")
+
+
+def test_a_single_hour_is_no_day():
+    drawing = svg.bars([NOON], [("why", [3.0])], label="l")
+    (width,) = re.findall(r'width="([\d.]+)" height', drawing)
+    assert float(width) < svg.WIDTH / svg.HOURS_MIN
+
+
+def test_counts_have_no_halves():
+    def levels(top: float) -> list[str]:
+        drawing = svg.bars([NOON], [("why", [top])], label="l")
+        return [text for _, _, text in texts(drawing, "name")]
+
+    assert levels(1) == ["0", "1"]
+    assert levels(4) == ["0", "2", "4"]
