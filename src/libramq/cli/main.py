@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from libramq.cli import admin, bench, groups, options, pipeline
+from libramq.cli import admin, bench, groups, lab, options, pipeline
 from libramq.cli.layout import BROKERS_MAX
 
 EXIT_FAILED: Final = 2
@@ -28,6 +28,7 @@ app = typer.Typer(
 app.add_typer(admin.app, name="admin")
 app.add_typer(bench.app, name="bench")
 app.add_typer(groups.app, name="groups")
+app.add_typer(lab.app, name="lab")
 app.add_typer(pipeline.app, name="pipeline")
 
 

@@ -1,18 +1,14 @@
 """The pipeline command: a plan, or a run with its progress."""
 
-import logging
-import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from libramq.cli import options
-from libramq.errors import ConfigError
 
 if TYPE_CHECKING:
-    from libramq.spark.pipeline.plan import Plan, Progress, Tell
+    from libramq.spark.pipeline.plan import Plan
 
 app = typer.Typer(help="Run pipelines on Spark: topics into tables, reports of groups.", no_args_is_help=True)
 
@@ -49,81 +45,26 @@ def run(
 ) -> None:
     """Run a pipeline. Killed and run again it goes on where it was."""
     from libramq.cli import access, logs
+    from libramq.cli.spark_runs import Teller, spark_session, spark_settings
     from libramq.spark.pipeline.registry import pipeline
 
     logs.set_up(log_level)
-    settings = _settings(conf or [])
+    settings = spark_settings(conf or [])
     chosen = pipeline(name, config, namesrv=namesrv, access=access.properties() or None)
     plan = chosen.plan()  # What is wrong is said before a Java machine starts.
     if dry_run:
         _show(plan)
         return
-    from libramq.spark import session
-
-    spark = session(f"libra pipeline {name}", master=master, settings=settings, archive=archive)
-    # Spark's own handler calls Java from within a call to Java.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    if log_level == options.LogLevel.ERROR:  # A failure is told in one line, at the end.
-        spark.sparkContext.setLogLevel("OFF")
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    try:
-        with _Teller(name) as tell:
-            outcome = chosen.run(spark, tell)
-    finally:
-        spark.stop()
+    with (
+        spark_session(
+            f"libra pipeline {name}", master=master, log_level=log_level, settings=settings, archive=archive
+        ) as spark,
+        Teller(name) as tell,
+    ):
+        outcome = chosen.run(spark, tell)
     print(outcome.sentence)
     for file in outcome.files:
         print(file)
-
-
-def _settings(given: list[str]) -> dict[str, str]:
-    found = {}
-    for text in given:
-        name, is_there, value = text.partition("=")
-        if not is_there or not name.startswith("spark."):
-            raise ConfigError(f"--conf {text}: give spark.NAME=VALUE")
-        found[name] = value
-    return found
-
-
-class _Teller:
-    """Shows progress on standard error: a bar on a terminal, else a line a step."""
-
-    def __init__(self, name: str) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        from libramq.cli import output
-
-        self._name = name
-        self._is_terminal = sys.stderr.isatty()
-        self._bars = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=output.console(stderr=True),
-            disable=not self._is_terminal,
-        )
-        self._bar = self._bars.add_task(name, total=None)
-
-    def __enter__(self) -> "Tell":
-        self._bars.start()
-        return self._tell
-
-    def __exit__(self, *_: object) -> None:
-        self._bars.stop()
-
-    def _tell(self, progress: "Progress") -> None:
-        if self._is_terminal:
-            self._bars.update(
-                self._bar,
-                completed=progress.done,
-                total=progress.total,
-                description=f"{self._name}: {progress.text}",
-            )
-            return
-        of = "" if progress.total is None else f" of {progress.total}"
-        print(f"{self._name}: {progress.text}: {progress.done}{of}", file=sys.stderr, flush=True)
 
 
 def _show(plan: "Plan") -> None:

@@ -1,0 +1,94 @@
+"""Runs on Spark from the terminal: a session that keeps quiet, and progress on standard error."""
+
+import logging
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from libramq.cli.options import LogLevel
+from libramq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from libramq.spark.pipeline.plan import Progress, Tell
+
+
+@contextmanager
+def spark_session(
+    name: str,
+    *,
+    master: str,
+    log_level: LogLevel,
+    settings: Mapping[str, str] | None = None,
+    archive: str | None = None,
+) -> Iterator["SparkSession"]:
+    """A session that ends with the command.
+
+    Failures are told in one line at the end, so Spark's own log is off unless one is asked for.
+    """
+    from libramq.spark import session
+
+    spark = session(name, master=master, settings=settings, archive=archive)
+    # Spark's own handler calls Java from within a call to Java.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if log_level == LogLevel.ERROR:
+        spark.sparkContext.setLogLevel("OFF")
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def spark_settings(given: Sequence[str]) -> dict[str, str]:
+    """Settings of Spark's, given as NAME=VALUE each."""
+    found = {}
+    for text in given:
+        name, is_there, value = text.partition("=")
+        if not is_there or not name.startswith("spark."):
+            raise ConfigError(f"--conf {text}: give spark.NAME=VALUE")
+        found[name] = value
+    return found
+
+
+class Teller:
+    """Shows progress on standard error: a bar on a terminal, else a line a step."""
+
+    def __init__(self, name: str) -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        from libramq.cli import output
+
+        self._name = name
+        self._is_terminal = sys.stderr.isatty()
+        self._bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=output.console(stderr=True),
+            disable=not self._is_terminal,
+        )
+        self._bar = self._bars.add_task(name, total=None)
+
+    def __enter__(self) -> "Tell":
+        self._bars.start()
+        return self._tell
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def _tell(self, progress: "Progress") -> None:
+        if self._is_terminal:
+            self._bars.update(
+                self._bar,
+                completed=progress.done,
+                total=progress.total,
+                description=f"{self._name}: {progress.text}",
+            )
+            return
+        of = "" if progress.total is None else f" of {progress.total}"
+        print(f"{self._name}: {progress.text}: {progress.done}{of}", file=sys.stderr, flush=True)

@@ -1,0 +1,99 @@
+"""The cost of a move: how long a queue stands still, and how many of its messages come twice.
+
+    whose queue it was             who has it, and goes on     handover
+    until the step                 who stopped                 left
+                                   whose process was killed    crashed
+                                   who was not heard of        lost
+
+The costs are medians of measured rebalances: the README's by default, at 62.5 messages/s of each queue, or
+those of a cluster's own recorded events. A queue that nobody had costs nothing, one that stays neither.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from libramq.groups.rebalance_event import Reason
+from libramq.groups.rebalance_history import Rebalance
+from libramq.groups.session import ANSWER_MS_MAX, SILENCE_MS_MAX
+from libramq.lab.entrant import Allocator
+from libramq.lab.history import Departure
+
+HANDOVER: Final = "handover"
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one queue. repeated: messages that come twice."""
+
+    pause_ms: float
+    repeated: float
+
+
+Costs = Mapping[tuple[Allocator, str], Cost]
+
+#: README, "Our consumers while members come and go", one broker: B joins; B stops; C, with 8 queues, is
+#: killed; D, with 8, is frozen.
+_BY_COORDINATOR: Final = {
+    HANDOVER: Cost(6, 0),
+    Departure.LEFT.value: Cost(26, 0),
+    Departure.CRASHED.value: Cost(177, 14 / 8),
+    Departure.LOST.value: Cost(9_834, 22 / 8),
+}
+_KILLED_JAVA_MS: Final = 518
+#: README, "Stock Java consumers on our broker", concurrent. None was frozen there: the broker asks a silent
+#: client after SILENCE_MS_MAX, and its queues are then shared as those of one that was killed.
+_BY_CLIENTS: Final = {
+    HANDOVER: Cost(1_346, 0),
+    Departure.LEFT.value: Cost(514, 0),
+    Departure.CRASHED.value: Cost(_KILLED_JAVA_MS, 4 / 8),
+    Departure.LOST.value: Cost(SILENCE_MS_MAX + ANSWER_MS_MAX + _KILLED_JAVA_MS, 4 / 8),
+}
+COSTS: Final[Costs] = MappingProxyType(
+    {
+        **{(Allocator.COORDINATOR, cause): cost for cause, cost in _BY_COORDINATOR.items()},
+        **{(Allocator.CLIENTS, cause): cost for cause, cost in _BY_CLIENTS.items()},
+    }
+)
+"""By who allocates and whose the queue was."""
+
+DEPARTURES: Final[Mapping[str, Departure]] = MappingProxyType(
+    {
+        Reason.MEMBER_LEFT.value: Departure.LEFT,
+        Reason.CONNECTION_CLOSED.value: Departure.CRASHED,
+        Reason.SESSION_EXPIRED.value: Departure.LOST,
+        Reason.PROCESSING_TIMEOUT.value: Departure.LOST,
+    }
+)
+"""How a member went, by the reason that brokers record."""
+
+
+class RecordedMove(NamedTuple):
+    """A queue that changed hands in a recorded rebalance."""
+
+    cause: str
+    pause_ms: int
+    redelivered: int
+
+
+def recorded_moves(rebalances: Iterable[Rebalance]) -> list[RecordedMove]:
+    """The moves of queues that somebody had before."""
+    found = []
+    for rebalance in rebalances:
+        gone = {
+            cause.who: DEPARTURES[cause.reason] for cause in rebalance.causes if cause.reason in DEPARTURES
+        }
+        found += [
+            RecordedMove(
+                gone[move.from_].value if move.from_ in gone else HANDOVER, move.pause_ms, move.redelivered
+            )
+            for move in rebalance.moves
+            if move.from_ is not None
+        ]
+    return found
+
+
+def measured_costs(by_cause: Mapping[str, Cost]) -> Costs:
+    """Costs as they were measured, whoever allocated; a cause without any costs what it does by default."""
+    return {(allocator, cause): by_cause.get(cause, cost) for (allocator, cause), cost in COSTS.items()}

@@ -1,0 +1,111 @@
+"""The recorded events: where they are, and the rows of them that Spark reads, group by group."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from libramq.errors import ConfigError, RouteNotFound
+from libramq.groups.rebalance_event import decode_event
+from libramq.groups.rebalance_history import BrokerEvent, rebalances
+from libramq.lab.cost import COSTS, Cost, Costs, RecordedMove, measured_costs, recorded_moves
+from libramq.message.names import REBALANCE_EVENTS_TOPIC
+from libramq.spark.options import ACCESS_PREFIX
+from libramq.spark.pipeline.messages import waiting
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import SparkSession
+
+#: A directory of `libra pipeline run rebalance_report` has its events here.
+EVENTS_TABLE: Final = "events"
+_MOVES: Final = "cause string, pause_ms bigint, redelivered bigint"
+
+
+class Events:
+    """A cluster's rebalance events, or those in a rebalance_report's directory. access: as $LIBRA_ACCESS."""
+
+    def __init__(self, where: str, access: Mapping[str, str]) -> None:
+        self._where = where
+        self._access = access
+        directory = Path(where)
+        self._table = directory.absolute() / EVENTS_TABLE if directory.is_dir() else None
+
+    def check(self) -> str:
+        """What there is, in words; ConfigError, and the errors of servers, where nothing can be read."""
+        if self._table is not None:
+            if not any(self._table.glob("batch=*/*/*.parquet")):
+                raise ConfigError(
+                    f"events={self._where!r}: this directory has no {EVENTS_TABLE} of a rebalance_report; "
+                    "give the directory of one that has run, or name servers"
+                )
+            return f"the events in {self._table}"
+        if ":" not in self._where:
+            raise ConfigError(
+                f"events={self._where!r}: there is no such directory; give that of a rebalance_report, or "
+                "name servers (HOST:PORT;HOST:PORT)"
+            )
+        try:
+            ranges = waiting(self._options(), None)
+        except RouteNotFound:
+            raise ConfigError(
+                f"events={self._where!r}: no broker there records rebalances in {REBALANCE_EVENTS_TOPIC}, "
+                "only LibraMQ's do; leave events out"
+            ) from None
+        return f"{sum(part.row_count for part in ranges):,} events of {self._where}"
+
+    def by_group(self, spark: "SparkSession") -> "RDD[Any]":
+        """A row a group, each a partition: its name, and (broker, queue, offset, body) of its events.
+
+        They are kept in memory: costs and histories are both made of them.
+        """
+        from pyspark.sql import functions as f
+
+        if self._table is not None:
+            frame = spark.read.parquet(str(self._table))
+        else:
+            frame = spark.read.format("rocketmq").options(**self._options()).load()
+        told = f.sort_array(
+            f.collect_list(f.struct("broker", "queueId", "offset", f.expr("cast(body as string)")))
+        )
+        groups = frame.groupBy("key").agg(told).rdd.map(tuple).cache()
+        numbered = groups.zipWithIndex().map(lambda row: (row[1], row[0]))
+        return numbered.partitionBy(max(1, groups.count()), int).values()
+
+    def _options(self) -> dict[str, str]:
+        return {
+            "subscribe": REBALANCE_EVENTS_TOPIC,
+            "namesrv": self._where,
+            "startingOffsets": "earliest",
+            "failOnDataLoss": "false",  # Events that brokers delete by age meanwhile.
+            **{f"{ACCESS_PREFIX}{name}": text for name, text in self._access.items()},
+        }
+
+
+def broker_events(told: Iterable[Sequence[Any]]) -> list[BrokerEvent]:
+    """The events of a group's rows; those of a later version are left out."""
+    found = []
+    for broker, _, _, body in told:
+        try:
+            found.append(BrokerEvent(broker, decode_event(body)))
+        except msgspec.DecodeError:
+            continue
+    return found
+
+
+def costs_of(spark: "SparkSession", by_group: "RDD[Any]", now_ms: int) -> Costs:
+    """What moves cost by these events; where there are none of a kind, as by default."""
+    from pyspark.sql import functions as f
+
+    def moves(row: tuple[str, Sequence[Any]]) -> Iterator[RecordedMove]:
+        yield from recorded_moves(rebalances(broker_events(row[1]), now_ms=now_ms))
+
+    frame = spark.createDataFrame(by_group.flatMap(moves), _MOVES, verifySchema=False)
+    found: Mapping[str, Cost] = {
+        row["cause"]: Cost(row["pause_ms"], row["repeated"])
+        for row in frame.groupBy("cause")
+        .agg(f.percentile("pause_ms", 0.5).alias("pause_ms"), f.avg("redelivered").alias("repeated"))
+        .collect()
+    }
+    return measured_costs(found) if found else COSTS

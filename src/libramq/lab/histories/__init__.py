@@ -1,0 +1,1 @@
+"""Synthetic histories, a kind a module; each is the same for the same seed."""

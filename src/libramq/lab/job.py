@@ -1,0 +1,109 @@
+"""The Spark job: every history a partition, under every entrant.
+
+    synthetic groups ─ made in their task from the seed ─┐
+                                                         ├─► replay under each entrant ─► rows of steps
+    events by group ── put together in their task ───────┘
+
+Rows go as plain tuples: Spark's Arrow functions ask for pandas, which nothing else here needs.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from libramq.lab.config import SyntheticGroup
+from libramq.lab.cost import Costs
+from libramq.lab.entrant import BASELINE, Entrant
+from libramq.lab.events import broker_events
+from libramq.lab.histories.kinds import synthetic
+from libramq.lab.history import History
+from libramq.lab.recorded import recorded_history
+from libramq.lab.replay import replay
+from libramq.lab.tables import STEPS, step_row
+from libramq.spark.pipeline.plan import Progress, Tell
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import DataFrame, SparkSession
+
+#: Ours: how often somebody before a terminal wants to see a number move.
+WATCH_S: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What every history is put to. Sent to the workers."""
+
+    entrants: Sequence[Entrant]
+    costs: Costs
+
+    def rows(self, history: History) -> Iterator[tuple[Any, ...]]:
+        """The steps of a history under each entrant."""
+        fair = replay(history, BASELINE, self.costs, time.perf_counter_ns)
+        assert fair is not None, "the baseline needs nothing"
+        for entrant in self.entrants:
+            outcomes = replay(history, entrant, self.costs, time.perf_counter_ns)
+            for number, outcome in enumerate(outcomes or ()):
+                yield step_row(history, entrant, number, outcome, fair[number])
+
+    def synthetic(self, group: SyntheticGroup) -> Iterator[tuple[Any, ...]]:
+        """Make a group's history, and play it."""
+        return self.rows(synthetic(group.kind, group.name, group.size, group.seed))
+
+    def recorded(self, row: tuple[str, Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
+        """Put a group's history together from its events, and play it; some events make none."""
+        group, told = row
+        history = recorded_history(group, broker_events(told))
+        return iter(()) if history is None else self.rows(history)
+
+
+def steps_of(
+    spark: "SparkSession", bench: Bench, groups: Sequence[SyntheticGroup], recorded: "RDD[Any] | None"
+) -> "DataFrame":
+    """The rows of steps, not computed yet."""
+    _send_modules(bench.entrants)
+    parts = []
+    if groups:
+        parts.append(spark.sparkContext.parallelize(groups, len(groups)).flatMap(bench.synthetic))
+    if recorded is not None:
+        parts.append(recorded.flatMap(bench.recorded))
+    columns = ", ".join(f"`{name}` {kind}" for name, kind in STEPS.items())
+    return spark.createDataFrame(spark.sparkContext.union(parts), columns, verifySchema=False)
+
+
+def _send_modules(entrants: Sequence[Entrant]) -> None:
+    """Strategies of the user's own go as they are: workers need not have their modules."""
+    from pyspark import cloudpickle
+
+    for entrant in entrants:
+        if ":" in entrant.rule:
+            module = sys.modules[entrant.rule.partition(":")[0]]
+            cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def watched(spark: "SparkSession", total: int, tell: Tell) -> Iterator[None]:
+    """Tell how many histories are done, as long as this lasts."""
+    ended = threading.Event()
+    tracker = spark.sparkContext.statusTracker()
+
+    def watch() -> None:
+        told = 0
+        while not ended.wait(WATCH_S):
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+            done = max((stage.numCompletedTasks for stage in stages if stage is not None), default=0)
+            if told < min(done, total):
+                told = min(done, total)
+                tell(Progress(done=told, total=total, text="histories"))
+
+    watcher = threading.Thread(target=watch, name="laboratory-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()

@@ -1,0 +1,199 @@
+"""The replay: a history under an entrant, and what each step of it costs.
+
+    step ─► who is left, who is new ─► the strategy, again where it withholds queues ─► what moved, from whom
+
+Plain functions of a history, an entrant and costs; only how long the strategy took is measured, with the
+clock that is handed in.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Final
+
+from libramq.balance import Group, Member, Strategy
+from libramq.errors import ConfigError
+from libramq.groups.coordinator.group_balance import COLLECT_MS
+from libramq.lab.cost import HANDOVER, Costs
+from libramq.lab.entrant import Allocator, Entrant
+from libramq.lab.history import History, Step, Topics
+from libramq.message.queue import MessageQueue
+
+#: Kafka's cooperative rebalance has two; a rule that withholds queues for ever is not asked for ever.
+ROUNDS_MAX: Final = 3
+NANOS_OF_MS: Final = 1_000_000
+
+#: Nanoseconds of a clock that never goes back.
+Ticks = Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one step came to.
+
+    moved: queues whose reader is another one than before. unowned, doubled: queues given to nobody, and to
+    more than one. least, most: loads of members. still_ms: of all queues that moved, together; idle_ms: of
+    those that nobody has until the next step. repeated: messages that come twice. rounds: how often the
+    strategy was asked.
+    """
+
+    step: Step
+    member_count: int
+    moved: int
+    unowned: int
+    doubled: int
+    least: int
+    most: int
+    still_ms: float
+    worst_pause_ms: float
+    idle_ms: int
+    repeated: float
+    rounds: int
+    assignor_ms: float
+
+
+def replay(history: History, entrant: Entrant, costs: Costs, ticks: Ticks) -> list[Outcome] | None:
+    """Every step in turn; None where the history lacks what the strategy needs."""
+    strategy = entrant.strategy_for(history)
+    if strategy is None:
+        return None
+    group = _Group(history, entrant, strategy, ticks)
+    group.balance()
+    outcomes = []
+    for number, step in enumerate(history.steps):
+        following = history.steps[number + 1].at_ms if number + 1 < len(history.steps) else step.at_ms
+        before, rounds_ms = group.owners, 0.0
+        group.change(step)
+        group.balance()
+        if group.rounds > 1:
+            rounds_ms = COLLECT_MS * (group.rounds - 1)
+        moved: Counter[str] = Counter()
+        for queue, client_id in group.owners.items():
+            earlier = before.get(queue)
+            if earlier is not None and earlier != client_id:
+                moved[step.gone.get(earlier, HANDOVER)] += 1
+        known = {cause: costs[entrant.allocator, cause] for cause in moved}
+        pauses = {
+            cause: cost.pause_ms + (rounds_ms if cause == HANDOVER else 0) for cause, cost in known.items()
+        }
+        unowned = history.queue_count - len(group.owners)
+        loads = [len(share) for share in group.shares.values()]
+        outcomes.append(
+            Outcome(
+                step=step,
+                member_count=len(loads),
+                moved=moved.total(),
+                unowned=unowned,
+                doubled=sum(loads) - len(group.owners),
+                least=min(loads, default=0),
+                most=max(loads, default=0),
+                still_ms=sum(count * pauses[cause] for cause, count in moved.items()),
+                worst_pause_ms=max(pauses.values(), default=0),
+                idle_ms=unowned * (following - step.at_ms),
+                repeated=sum(count * known[cause].repeated for cause, count in moved.items()),
+                rounds=group.rounds,
+                assignor_ms=group.assignor_ns / NANOS_OF_MS,
+            )
+        )
+    return outcomes
+
+
+@dataclass(slots=True)
+class _Group:
+    """The group while its history goes on. shares: by client id; owners: by queue, the living only."""
+
+    history: History
+    entrant: Entrant
+    strategy: Strategy
+    ticks: Ticks
+    members: dict[str, Topics] = field(init=False)
+    queues: frozenset[MessageQueue] = field(init=False)
+    shares: dict[str, Sequence[MessageQueue]] = field(default_factory=dict)
+    owners: dict[MessageQueue, str] = field(default_factory=dict)
+    rounds: int = 0
+    assignor_ns: int = 0
+
+    def __post_init__(self) -> None:
+        self.members = dict(sorted(self.history.members.items()))
+        self.queues = frozenset(chain.from_iterable(self.history.queues.values()))
+
+    def change(self, step: Step) -> None:
+        """Members go and come."""
+        members = {
+            client_id: topics for client_id, topics in self.members.items() if client_id not in step.gone
+        }
+        self.members = dict(sorted({**members, **step.joined, **step.resubscribed}.items()))
+
+    def balance(self) -> None:
+        """Share the queues anew; again where the strategy withholds what somebody still has."""
+        shares: Mapping[str, Sequence[MessageQueue]] = {
+            client_id: self.shares.get(client_id, ()) for client_id in self.members
+        }
+        self.owners = {}
+        self.rounds = self.assignor_ns = 0
+        is_done = not self.members
+        while not is_done:
+            held = set(chain.from_iterable(shares.values()))
+            shares = self._assign(shares)
+            self.rounds += 1
+            self.owners = {}
+            for client_id in self.members:
+                self.owners |= dict.fromkeys(shares.get(client_id, ()), client_id)
+            is_done = (
+                self.entrant.allocator is Allocator.CLIENTS
+                or self.rounds == ROUNDS_MAX
+                or held <= self.owners.keys()
+            )
+        self.shares = {client_id: shares.get(client_id, ()) for client_id in self.members}
+        if not self.owners.keys() <= self.queues:
+            raise StrategyFailed(f"the strategy {self.entrant.name} gives queues that do not exist")
+
+    def _assign(self, held: Mapping[str, Sequence[MessageQueue]]) -> Mapping[str, Sequence[MessageQueue]]:
+        if self.entrant.allocator is Allocator.CLIENTS:
+            return self._by_clients()
+        return self._by_coordinator(held)
+
+    def _by_coordinator(
+        self, held: Mapping[str, Sequence[MessageQueue]]
+    ) -> Mapping[str, Sequence[MessageQueue]]:
+        """All at once, with what everybody holds."""
+        wanted = frozenset().union(*set(self.members.values()))
+        group = Group(
+            members=[
+                Member(client_id=client_id, topics=topics, owned=held[client_id])
+                for client_id, topics in self.members.items()
+            ],
+            queues={topic: queues for topic, queues in self.history.queues.items() if topic in wanted},
+        )
+        return self._timed(group)
+
+    def _by_clients(self) -> Mapping[str, Sequence[MessageQueue]]:
+        """Topic by topic, as every client does for itself.
+
+        The ids that brokers list are the whole group's: what falls to a member that does not subscribe to the
+        topic is read by nobody.
+        """
+        shares: dict[str, list[MessageQueue]] = {client_id: [] for client_id in self.members}
+        for topic, queues in self.history.queues.items():
+            given = self._timed(Group.of_topic(queues, self.members))
+            for client_id, topics in self.members.items():
+                if topic in topics:
+                    shares[client_id] += given.get(client_id, ())
+        return shares
+
+    def _timed(self, group: Group) -> Mapping[str, Sequence[MessageQueue]]:
+        began = self.ticks()
+        try:
+            given = self.strategy.assign(group)
+        except Exception as error:  # A strategy of the user's may raise anything.
+            raise StrategyFailed(
+                f"the strategy {self.entrant.name} failed in a group of {len(self.members)} members "
+                f"({self.history.kind}): {error!r}"
+            ) from error
+        self.assignor_ns += self.ticks() - began
+        return given
+
+
+class StrategyFailed(ConfigError):
+    """A strategy raised; nothing else of the laboratory's did."""

@@ -1,0 +1,47 @@
+"""Small histories made by hand, and a clock whose hand is moved by looking at it."""
+
+from collections.abc import Mapping
+from itertools import count
+
+from libramq.lab.cost import COSTS
+from libramq.lab.entrant import entrant
+from libramq.lab.history import Departure, History, Step
+from libramq.lab.replay import Outcome, Ticks, replay
+from libramq.message.queue import MessageQueue
+
+ALL = frozenset({"T"})
+
+
+def clock() -> Ticks:
+    """A millisecond goes by between two looks."""
+    return count(step=1_000_000).__next__
+
+
+def step(
+    at_ms: int = 1_000,
+    *,
+    gone: Mapping[str, Departure] | None = None,
+    joined: str = "",
+    **topics: frozenset[str],
+) -> Step:
+    """joined: one letter a member, all of T. topics: who subscribes anew."""
+    return Step(at_ms=at_ms, what="", gone=gone or {}, joined=dict.fromkeys(joined, ALL), resubscribed=topics)
+
+
+def history(members: str, *steps: Step, queues: int = 12) -> History:
+    """Members of one letter each and queues of T."""
+    return History(
+        group="G",
+        kind="by_hand",
+        queues={"T": [MessageQueue("T", "zone-0@broker-0", number) for number in range(queues)]},
+        members=dict.fromkeys(members, ALL),
+        steps=steps,
+        has_zones=False,
+    )
+
+
+def played(given: History, strategy: str) -> list[Outcome]:
+    """What a strategy makes of it, at the default costs."""
+    outcomes = replay(given, entrant(strategy), COSTS, clock())
+    assert outcomes is not None
+    return outcomes
