@@ -21,6 +21,7 @@ from libramq.spark.pipeline.lag_tables import SAMPLES, TABLES, lag_tables
 from libramq.spark.pipeline.plan import Progress
 from libramq.sync import Producer, PushConsumer
 
+from ...fakes import ManualClock
 from ...interop.libra import LibraUp
 from .test_ingest import ignore
 
@@ -130,11 +131,14 @@ def test_a_brokers_own_lag(spark: "SparkSession", up: LibraUp, topic: str, tmp_p
     )
     with Producer(group="p", namesrv=up.namesrv) as producer:
 
+        clock = ManualClock()  # Days ago.
+
         def send_between(seconds: float) -> None:
+            clock.advance(5_000)
             producer.send_nowait(Message(topic, b"one"), queue=queue)
             producer.flush()
 
-        report = LagReport(given, wait=send_between)
+        report = LagReport(given, clock=clock, wait=send_between)
         assert "groups: G_lag_report" in report.plan().remarks
         assert not directory.exists()
         told: list[Progress] = []
@@ -144,3 +148,5 @@ def test_a_brokers_own_lag(spark: "SparkSession", up: LibraUp, topic: str, tmp_p
         LagReport(given, wait=send_between).run(spark, ignore)
     lag = [row["lag"] for row in pq.read_table(directory / "groups.parquet").to_pylist()]
     assert lag == [1, 2, 3, 4]
+    kept = [path.name.partition("=")[0] for path in (directory / "samples").glob("*.parquet")]
+    assert sorted(kept) == ["at", "at", "day"]

@@ -2,7 +2,7 @@
 
     consume stats, again and again ─► samples ─► lag, groups ─► report.html
 
-Samples of earlier runs stay; the other tables are made from all of them anew.
+Samples of earlier runs stay, each past day's in one file; the other tables are made from all of them anew.
 """
 
 import time
@@ -16,6 +16,7 @@ from libramq.clock import Clock, SystemClock
 from libramq.errors import ConfigError, RemoteError
 from libramq.spark.pipeline.config import duration_ms
 from libramq.spark.pipeline.failure import told_in_one_line
+from libramq.spark.pipeline.lag_days import compact_days
 from libramq.spark.pipeline.lag_page import lag_page
 from libramq.spark.pipeline.lag_samples import groups_to_sample, sample, write_sample
 from libramq.spark.pipeline.lag_tables import SAMPLES, TABLES, lag_tables
@@ -89,6 +90,7 @@ class LagReport:
     def run(self, spark: "SparkSession", tell: Tell) -> Outcome:
         """Sample, then make tables and report; raises ConfigError where no group has committed anything."""
         self._take_samples(spark, tell)
+        compact_days(self._samples, self._clock.wall_ms())
         with told_in_one_line(self.name):
             rows = lag_tables(spark.read.schema(_ddl()).parquet(str(self._samples)))
         if not rows["lag"].num_rows:

@@ -1,0 +1,78 @@
+"""Lag days: the samples of a day that is over, in one file instead of one a moment.
+
+DIRECTORY/samples/at=1777629600000.parquet …  ─►  DIRECTORY/samples/day=2026-05-01.parquet
+
+A day's file appears by a rename with everything that it replaces in it, and only then these go. Killed
+between the two, a run leaves both: whoever reads takes a sample that is there twice for one (`lag_tables`),
+and the next run goes on.
+"""
+
+import os
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Final
+
+from libramq.filesystem import LocalFileSystem
+
+DAY: Final = "day="
+SAMPLE: Final = "at="
+SUFFIX: Final = ".parquet"
+LOCK: Final = ".compaction"  # Spark passes over names with a dot in front.
+
+
+def compact_days(directory: Path, now_ms: int) -> list[Path]:
+    """Put the samples of each day before today (UTC) into its file; the files that were written.
+
+    Does nothing while another process is at it.
+    """
+    if not directory.is_dir():
+        return []
+    # Two that do not know of each other could lose what came between.
+    lock = LocalFileSystem().lock(directory / LOCK)
+    if lock is None:
+        return []
+    try:
+        today = _day(now_ms)
+        days: dict[date, list[Path]] = {}
+        for path in directory.glob(f"{SAMPLE}*{SUFFIX}"):
+            day = _day(int(path.name.removeprefix(SAMPLE).removesuffix(SUFFIX)))
+            if day < today:
+                days.setdefault(day, []).append(path)
+        return [_compact(directory, day, samples) for day, samples in sorted(days.items())]
+    finally:
+        os.close(lock)
+
+
+def _compact(directory: Path, day: date, samples: list[Path]) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = directory / f"{DAY}{day.isoformat()}{SUFFIX}"
+    earlier = [path] if path.exists() else []
+    rows = pa.concat_tables(pq.read_table(file, partitioning=None) for file in [*earlier, *samples])
+    columns = rows.column_names
+    once = (
+        rows.group_by(columns, use_threads=False)
+        .aggregate([])
+        .sort_by([(name, "ascending") for name in columns])
+    )
+    draft = directory / f".{path.name}.draft"
+    pq.write_table(once.cast(rows.schema), draft)
+    _to_disk(draft)
+    draft.replace(path)
+    _to_disk(directory)
+    for sample in samples:
+        sample.unlink()
+    return path
+
+
+def _day(at_ms: int) -> date:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).date()
+
+
+def _to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
