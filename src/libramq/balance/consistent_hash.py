@@ -54,7 +54,15 @@ def consistent_hash_of(virtual_nodes: int = VIRTUAL_NODES) -> TopicStrategy:
     ) -> Sequence[MessageQueue]:
         return consistent_hash(client_id, queues, client_ids, virtual_nodes=virtual_nodes)
 
-    return TopicStrategy(rule)
+    def deal(queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
+        shares: dict[str, list[MessageQueue]] = {client_id: [] for client_id in client_ids}
+        if shares:
+            hashes, owners = _ring(tuple(client_ids), virtual_nodes)
+            for queue in queues:
+                shares[owners[bisect_left(hashes, _hash_of_queue(queue)) % len(hashes)]].append(queue)
+        return shares
+
+    return TopicStrategy(rule, deal)
 
 
 @lru_cache(_RINGS_KEPT)

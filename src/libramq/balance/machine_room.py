@@ -23,14 +23,23 @@ def machine_room(rooms: Iterable[str]) -> TopicStrategy:
     ) -> Sequence[MessageQueue]:
         if client_id not in client_ids:
             return ()
-        near = [queue for queue in queues if room_of(queue) in wanted]
-        position, count = client_ids.index(client_id), len(client_ids)
-        share = len(near) // count
-        # One run of neighbours each; what is left over lies behind all runs.
-        last = share * count + position
-        return near[share * position : share * (position + 1)] + near[last : last + 1]
+        return _run(near(queues), client_ids.index(client_id), len(client_ids))
 
-    return TopicStrategy(rule)
+    def deal(queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
+        some = near(queues)
+        return {client_id: _run(some, place, len(client_ids)) for place, client_id in enumerate(client_ids)}
+
+    def near(queues: Sequence[MessageQueue]) -> list[MessageQueue]:
+        return [queue for queue in queues if room_of(queue) in wanted]
+
+    return TopicStrategy(rule, deal)
+
+
+def _run(queues: list[MessageQueue], position: int, count: int) -> list[MessageQueue]:
+    """One run of neighbours each; what is left over lies behind all runs."""
+    share = len(queues) // count
+    last = share * count + position
+    return queues[share * position : share * (position + 1)] + queues[last : last + 1]
 
 
 def room_of(queue: MessageQueue) -> str | None:

@@ -10,6 +10,9 @@ from libramq.balance.strategy import TopicRule, TopicStrategy
 from libramq.errors import ConfigError
 from libramq.message.queue import MessageQueue
 
+#: A topic's queues and the group's clients, by room.
+_Rooms = tuple[dict[str, list[MessageQueue]], dict[str, list[str]]]
+
 
 def machine_room_nearby(
     room_of_queue: Callable[[MessageQueue], str],
@@ -23,20 +26,31 @@ def machine_room_nearby(
     ) -> Sequence[MessageQueue]:
         if client_id not in client_ids:
             return ()
+        return share_of(client_id, rooms_of(queues, client_ids), client_ids)
+
+    def deal(queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> dict[str, list[MessageQueue]]:
+        rooms = rooms_of(queues, client_ids)
+        return {client_id: share_of(client_id, rooms, client_ids) for client_id in client_ids}
+
+    def rooms_of(queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> _Rooms:
         queues_by_room: dict[str, list[MessageQueue]] = {}
         for queue in queues:
             queues_by_room.setdefault(_named(room_of_queue(queue), queue), []).append(queue)
         clients_by_room: dict[str, list[str]] = {}
         for each in client_ids:
             clients_by_room.setdefault(_named(room_of_client(each), each), []).append(each)
+        return queues_by_room, clients_by_room
+
+    def share_of(client_id: str, rooms: _Rooms, client_ids: Sequence[str]) -> list[MessageQueue]:
+        queues_by_room, clients_by_room = rooms
         own_room = room_of_client(client_id)
-        near = queues_by_room.pop(own_room, [])
+        near = queues_by_room.get(own_room)
         share = list(inner(client_id, near, clients_by_room[own_room])) if near else []
         for room in sorted(queues_by_room.keys() - clients_by_room.keys()):
             share += inner(client_id, queues_by_room[room], client_ids)
         return share
 
-    return TopicStrategy(rule)
+    return TopicStrategy(rule, deal)
 
 
 def _named(room: str, what: MessageQueue | str) -> str:

@@ -23,10 +23,17 @@ def on_machines(addresses: Iterable[str], inner: TopicRule = averagely) -> Topic
     def rule(
         client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> Sequence[MessageQueue]:
-        there = [each for each in client_ids if address_of(each) in chosen]
+        there = on_them(client_ids)
         return inner(client_id, queues, there) if client_id in there else ()
 
-    return TopicStrategy(rule)
+    def deal(queues: Sequence[MessageQueue], client_ids: Sequence[str]) -> dict[str, Sequence[MessageQueue]]:
+        there = on_them(client_ids)
+        return {client_id: inner(client_id, queues, there) for client_id in there}
+
+    def on_them(client_ids: Sequence[str]) -> list[str]:
+        return [each for each in client_ids if address_of(each) in chosen]
+
+    return TopicStrategy(rule, deal)
 
 
 def address_of(client_id: str) -> str:

@@ -10,7 +10,7 @@ become the same strategy: a client calls it for its share of a topic, a coordina
 Upstream: AllocateMessageQueueStrategy.java; Kafka's ConsumerPartitionAssignor.java.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +19,8 @@ from libramq.message.queue import MessageQueue
 
 TopicRule = Callable[[str, Sequence[MessageQueue], Sequence[str]], Sequence[MessageQueue]]
 GroupRule = Callable[[Group], Assignment]
+#: A topic rule for all client ids at once: each one's queues; who gets none may be missing.
+TopicDeal = Callable[[Sequence[MessageQueue], Sequence[str]], Mapping[str, Sequence[MessageQueue]]]
 
 
 class Strategy(Protocol):
@@ -35,9 +37,13 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TopicStrategy:
-    """A topic rule; a coordinator applies it to each topic and each of its subscribers."""
+    """A topic rule; a coordinator applies it to each topic and each of its subscribers.
+
+    deal: the same for everybody, where the rule looks at every queue to find one client's.
+    """
 
     rule: TopicRule
+    deal: TopicDeal | None = None
 
     def __call__(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
@@ -48,8 +54,12 @@ class TopicStrategy:
         shares: dict[str, list[MessageQueue]] = {member.client_id: [] for member in group.members}
         for topic, queues in group.queues.items():
             client_ids = _ClientIds(member.client_id for member in group.subscribers(topic))
+            dealt = self.deal(queues, client_ids) if self.deal is not None else None
             for client_id in client_ids:
-                shares[client_id] += self.rule(client_id, queues, client_ids)
+                if dealt is not None:
+                    shares[client_id] += dealt.get(client_id, ())
+                else:
+                    shares[client_id] += self.rule(client_id, queues, client_ids)
         return shares
 
 
