@@ -1,0 +1,112 @@
+"""Apache's name server and broker as they are run where others can reach them: ACL 2.0, and TLS for brokers.
+
+The broker takes encrypted connections only; the name server both, so that it can be waited for plainly. Its
+certificate names 127.0.0.1.
+"""
+
+import json
+from pathlib import Path
+
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from libramq.client import Credentials, Tls
+from libramq.sync import Admin
+from tests.interop.apache import SMALL_STORE, ApacheBroker, ApacheNameServer
+
+USER = "root"
+PASSWORD = "rootsecret"
+_AUTH = "org.apache.rocketmq.auth"
+
+
+class Secured:
+    def __init__(self, home: Path) -> None:
+        home.mkdir(parents=True, exist_ok=True)
+        self.home = home
+        self.authority = trustme.CA()
+        self.ca_file = home / "ca.pem"
+        self.authority.cert_pem.write_to_path(str(self.ca_file))
+        tls = self._serving(home)
+        self._name_server = ApacheNameServer(home / "namesrv", properties=tls)
+        self.namesrv = self._name_server.address
+        self._broker: ApacheBroker | None = None
+        self._tls = tls
+
+    def start(self) -> None:
+        self._name_server.wait_ready()
+        self._broker = ApacheBroker(
+            self.home / "broker",
+            namesrv=self.namesrv,
+            properties={**self._tls, "tls.server.mode": "enforcing"},
+            settings={
+                **SMALL_STORE,
+                "authenticationEnabled": "true",
+                "authenticationProvider": f"{_AUTH}.authentication.provider.DefaultAuthenticationProvider",
+                "authenticationMetadataProvider": (
+                    f"{_AUTH}.authentication.provider.LocalAuthenticationMetadataProvider"
+                ),
+                "authorizationEnabled": "true",
+                "authorizationProvider": f"{_AUTH}.authorization.provider.DefaultAuthorizationProvider",
+                "authorizationMetadataProvider": (
+                    f"{_AUTH}.authorization.provider.LocalAuthorizationMetadataProvider"
+                ),
+                "initAuthenticationUser": json.dumps({"username": USER, "password": PASSWORD}),
+                "innerClientAuthenticationCredentials": json.dumps(
+                    {"accessKey": USER, "secretKey": PASSWORD}
+                ),
+            },
+        )
+        self._broker.wait_ready()
+
+    def stop(self) -> None:
+        if self._broker is not None:
+            self._broker.process.kill()
+        self._name_server.process.kill()
+
+    @property
+    def credentials(self) -> Credentials:
+        return Credentials(USER, PASSWORD)
+
+    @property
+    def tls(self) -> Tls:
+        return Tls(ca_file=str(self.ca_file))
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """The same as properties."""
+        return {
+            "accessKey": USER,
+            "secretKey": PASSWORD,
+            "tls.enable": "true",
+            "tls.client.trustCertPath": str(self.ca_file),
+        }
+
+    @property
+    def spark_options(self) -> dict[str, str]:
+        """The same as options of format("rocketmq"), with the name server."""
+        return {
+            "namesrv": self.namesrv,
+            **{f"rocketmq.{name}": text for name, text in self.properties.items()},
+        }
+
+    def create_topic(self, topic: str, queues: int) -> None:
+        with Admin(namesrv=self.namesrv, credentials=self.credentials, tls=self.tls) as admin:
+            admin.create_topic(topic, queues=queues)
+
+    def _serving(self, home: Path) -> dict[str, object]:
+        """What a server of Apache's serves TLS with; its keys are PKCS 8."""
+        issued = self.authority.issue_cert("127.0.0.1")
+        chain, key = home / "server.pem", home / "server.key"
+        chain.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+        private = load_pem_private_key(issued.private_key_pem.bytes(), None)
+        key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        return {
+            "tls.test.mode.enable": False,
+            "tls.server.certPath": chain,
+            "tls.server.keyPath": key,
+        }
