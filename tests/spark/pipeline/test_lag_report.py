@@ -91,6 +91,14 @@ def test_the_page(made: dict[str, list[dict[str, Any]]]):
     assert "G · T" in page
 
 
+def test_what_two_groups_read_was_produced_once():
+    row = {"topic": "T", "at": NOON, "queues": 1, "lag": 0, "caught_up_in_s": 0}
+    rates = {"produced_per_s": 500.0, "consumed_per_s": 400.0}
+    page = lag_page({"groups": [row | rates | {"group": name} for name in "GH"], "lag": []})
+    assert "<b>500</b><span>produced a second</span>" in page
+    assert "<b>800</b><span>consumed a second</span>" in page
+
+
 class Brokers:
     """Answers for two groups, one of which never committed."""
 

@@ -32,7 +32,7 @@ def lag_page(tables: Mapping[str, Sequence[Row]]) -> str:
                 [
                     (f"{sum(row['lag'] for row in now):,}", "messages are behind"),
                     (f"{len({row['group'] for row in now}):,}", "groups"),
-                    (f"{sum(row['produced_per_s'] or 0 for row in now):,.0f}", "produced a second"),
+                    (f"{sum(_produced(now).values()):,.0f}", "produced a second"),
                     (f"{sum(row['consumed_per_s'] or 0 for row in now):,.0f}", "consumed a second"),
                 ]
             ),
@@ -84,6 +84,14 @@ def lag_page(tables: Mapping[str, Sequence[Row]]) -> str:
             ),
         ],
     )
+
+
+def _produced(groups: Sequence[Row]) -> dict[str, float]:
+    """Of each topic, however many groups read it."""
+    rates: dict[str, float] = {}
+    for row in groups:
+        rates[row["topic"]] = max(rates.get(row["topic"], 0), row["produced_per_s"] or 0)
+    return rates
 
 
 def _names(groups: Sequence[Row]) -> list[tuple[str, str]]:
