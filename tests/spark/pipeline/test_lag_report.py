@@ -138,7 +138,6 @@ def test_a_brokers_own_lag(spark: "SparkSession", up: LibraUp, topic: str, tmp_p
         directory=str(directory), namesrv=up.namesrv, groups=[group], topics=[topic], samples=2
     )
     with Producer(group="p", namesrv=up.namesrv) as producer:
-
         clock = ManualClock()  # Days ago.
 
         def send_between(seconds: float) -> None:
