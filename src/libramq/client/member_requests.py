@@ -68,7 +68,7 @@ class MemberRequests:
                 log.warning("queues not released", queues=len(effect.queues), reason=str(outcome))
             return ()
 
-        call = calls.release_queues(self._group, effect.member, effect.queues)
+        call = calls.release_queues(self._group, effect.member, effect.queues, leaving=effect.leaving)
         self._ask(effect.address, call, answered, RELEASE_TIMEOUT_MS)
 
     def _leave(self, effect: fx.LeaveGroup) -> None:

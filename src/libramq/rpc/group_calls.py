@@ -52,13 +52,15 @@ def poll_group(group: str, member: str, epoch: int, body: GroupPollBody) -> Call
     )
 
 
-def release_queues(group: str, member: str, queues: Sequence[QueueGrant]) -> Call[None]:
-    """Tell the coordinator that queues are drained and committed."""
+def release_queues(
+    group: str, member: str, queues: Sequence[QueueGrant], *, leaving: bool = False
+) -> Call[None]:
+    """Tell the coordinator that queues are drained and committed. leaving: others will be, and we stop."""
     return header_call(
         RequestCode.GROUP_RELEASE,
         h.GroupMemberHeader(consumer_group=group, lb_member=member),
         nothing,
-        body=encode_body(GroupReleaseBody(queues=list(queues))),
+        body=encode_body(GroupReleaseBody(queues=list(queues), leaving=leaving)),
     )
 
 

@@ -489,12 +489,14 @@ def test_a_list_of_members_that_comes_too_late_changes_nothing():
 
 
 def test_a_graceful_stop_commits_leaves_and_unregisters():
-    """In this order; leaving frees all queues at once."""
+    """In this order; what is idle goes back at once, and leaving frees the rest."""
     talk = Member().holding(q(0), q(1))
     (delivery,) = talk.busy(q(0), 0)
     talk.stop(timeout_ms=5_000)
-    assert talk.of(fx.ReleaseQueues) == talk.of(fx.LeaveGroup) == []
+    assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", grants(q(1)), leaving=True)]
+    assert talk.of(fx.LeaveGroup) == []
     talk.polled(assigned(q(0), q(1), epoch=2))
+    assert talk.of(fx.PollGroup)[-1].body.leaving
     assert talk.of(fx.OpenQueue) == []
     talk.handled((delivery, Outcome.SUCCESS))
     (commit,) = talk.of(fx.CommitOffset)
@@ -502,6 +504,36 @@ def test_a_graceful_stop_commits_leaves_and_unregisters():
     assert talk._(talk.core.group_left()) == [fx.Unregister(("a:1",))]
     assert talk.core.unregistered() == [fx.Stopped()]
     assert talk.core.phase is Phase.STOPPED
+
+
+def test_while_a_slow_handler_runs_the_other_queues_go_back_one_by_one():
+    """The notice does not wait for the first of them; the last one goes with the goodbye."""
+    talk = Member().holding(q(0), q(1), q(2))
+    busy = [talk.busy(q(number), 0)[0] for number in range(3)]
+    talk.stop(timeout_ms=5_000)
+    assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", (), leaving=True)]
+    for number in (2, 0):
+        talk.handled((busy[number], Outcome.SUCCESS))
+        (commit,) = talk.of(fx.CommitOffset)
+        assert talk.commit_answered(commit) == [
+            fx.ReleaseQueues("a:1", "m1", grants(q(number)), leaving=True)
+        ]
+    talk.handled((busy[1], Outcome.SUCCESS))
+    (commit,) = talk.of(fx.CommitOffset)
+    assert talk.commit_answered(commit) == [fx.LeaveGroup("a:1", "m1", "member_left")]
+
+
+def test_one_that_is_done_at_once_says_only_goodbye():
+    """Its commits are on their way; two requests would be one too many."""
+    talk = Member().holding(q(0), q(1))
+    for number in range(2):
+        (delivery,) = talk.busy(q(number), 0)
+        talk.handled((delivery, Outcome.SUCCESS))
+    talk.stop(timeout_ms=5_000)
+    assert talk.of(fx.ReleaseQueues) == []
+    first, second = talk.of(fx.CommitOffset)
+    assert talk.commit_answered(first) == []
+    assert talk.commit_answered(second) == [fx.LeaveGroup("a:1", "m1", "member_left")]
 
 
 def test_a_static_member_keeps_its_queues_when_it_stops():

@@ -43,7 +43,7 @@ def queues_of(topic: str, count: int, broker: str = "b") -> list[MessageQueue]:
 
 @dataclass
 class Consumer:
-    """One honest member. drains: whether it gives up revoked queues at once."""
+    """One honest member. drains: whether it gives up revoked queues at once; is_leaving: it stops, slowly."""
 
     client_id: str
     peer: str
@@ -54,6 +54,7 @@ class Consumer:
     capacity: int = 1
     drains: bool = True
     is_silent: bool = False
+    is_leaving: bool = False
     member: str | None = None
     epoch: int = -1
     mode: str = MODE_EPOCHS
@@ -147,7 +148,7 @@ class Surroundings:
         ticket = self.ticket(consumer)
         consumer.polls.add(ticket)
         self.asked_at[ticket] = self.now_ms
-        body = GroupPollBody(held=consumer.listed())
+        body = GroupPollBody(held=consumer.listed(), leaving=consumer.is_leaving)
         self.do(self.coordinator.poll(ticket, consumer.peer, header, body, now_ms=self.now_ms))
 
     def release(self, consumer: Consumer) -> None:
@@ -157,6 +158,19 @@ class Surroundings:
         for queue in consumer.revoked:
             consumer.held.pop(queue, None)
         consumer.revoked.clear()
+        ticket = self.ticket(consumer)
+        self.do(self.coordinator.release(ticket, consumer.peer, header, body, now_ms=self.now_ms))
+
+    def depart(self, consumer: Consumer, *drained: MessageQueue) -> None:
+        """It stops: these queues are drained already, the others when it is told that they are."""
+        consumer.is_leaving, consumer.drains = True, False
+        self.give_up(consumer, *drained)
+
+    def give_up(self, consumer: Consumer, *queues: MessageQueue) -> None:
+        """Give up some queues, asked back or not."""
+        header = GroupMemberHeader(consumer_group=GROUP, lb_member=consumer.member or "")
+        grants = [QueueGrant.of(queue, consumer.held.pop(queue)) for queue in queues]
+        body = GroupReleaseBody(queues=grants, leaving=consumer.is_leaving)
         ticket = self.ticket(consumer)
         self.do(self.coordinator.release(ticket, consumer.peer, header, body, now_ms=self.now_ms))
 

@@ -60,6 +60,65 @@ def test_the_first_member_gets_all_and_the_second_half():
     assert [grant.body.complete for grant in group.take(Grant)] == [True, False]
 
 
+def test_what_one_that_leaves_has_drained_goes_to_others_before_it_is_gone():
+    """Each queue moves once, none comes back to it, and there is one rebalance with one reason."""
+    group = group_of("alice", "bob", "carol", queues=queues_of("T", 9))
+    alice = group.consumers["alice"]
+    mine = sorted(alice.held)
+    group.depart(alice, mine[0])
+    group.run(100)
+    assert alice.client_id not in group.owners().values() or set(alice.held) == set(mine[1:])
+    assert group.owners()[mine[0].queue_id] in {"bob", "carol"}
+    assert reasons(group) == [Reason.MEMBER_LEFT]
+    group.give_up(alice, mine[1])
+    group.run(100)
+    assert group.loads() == {"alice": 1, "bob": 4, "carol": 4}
+    assert not group.view.is_settled
+    group.run(queue_handover.REVOKE_TIMEOUT_MS * 2)
+    assert group.loads()["alice"] == 1, "it has a deadline of its own"
+    group.leave(alice)
+    group.run(100)
+    (settled,) = group.take(Settled)
+    assert (len(settled.moves), settled.minimum) == (3, 3)
+    assert sorted(settled.loads.values()) == [4, 5]
+    assert reasons(group) == []
+
+
+def test_the_last_one_that_leaves_is_given_nothing_back():
+    group = group_of("alice")
+    alice = group.consumers["alice"]
+    first = min(alice.held)
+    group.depart(alice, first)
+    group.run(100)
+    assert first not in group.view.owners
+    bob = group.add("bob")
+    group.run(100)
+    assert list(bob.held) == [first]
+
+
+def test_one_that_joins_again_does_not_leave_any_more():
+    group = group_of("alice", "bob")
+    alice = group.consumers["alice"]
+    group.depart(alice, min(alice.held))
+    group.run(100)
+    alice.is_leaving, alice.drains = False, True
+    alice.polls.clear()
+    group.join(alice, claims=True)
+    group.run(100)
+    assert group.loads() == {"alice": 4, "bob": 4}
+
+
+def test_a_coordinator_that_starts_again_hears_of_it_by_the_next_poll():
+    group = group_of("alice", "bob")
+    alice = group.consumers["alice"]
+    group.depart(alice, *sorted(alice.held)[:3])
+    group.run(100)
+    assert group.loads() == {"alice": 1, "bob": 7}
+    group.restart()
+    group.run(100)
+    assert group.loads() == {"alice": 1, "bob": 7}
+
+
 def test_what_was_held_longest_stays():
     group = group_of("alice", "bob")
     before = set(group.consumers["bob"].held)

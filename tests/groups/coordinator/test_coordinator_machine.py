@@ -49,7 +49,21 @@ class Cluster(Surroundings):
         self.opened: dict[MessageQueue, Claim] = {}
         self.flushes: set[int] = set()
         self.liars: set[str] = set()
+        #: Members that the coordinator knows to be leaving.
+        self.parting: set[str] = set()
         super().__init__([*queues_of("T", 4), *queues_of("T", 3, "c"), *queues_of("U", 3, "c")])
+
+    def restart(self) -> None:
+        self.parting.clear()
+        super().restart()
+
+    def join(self, consumer: Consumer, *, claims: bool = False) -> None:
+        self.parting.discard(consumer.member or "")
+        super().join(consumer, claims=claims)
+
+    def depart(self, consumer: Consumer, *drained: MessageQueue) -> None:
+        self.parting.add(consumer.member)
+        super().depart(consumer, *drained)
 
     def take_over(self) -> None:
         """Another broker becomes the coordinator; it knows nothing but that."""
@@ -90,6 +104,8 @@ class Cluster(Surroundings):
             if last is not None and last.member != grant.member:
                 assert grant.epoch > last.epoch, f"{last} and then {grant}"
             assert last is None or grant.epoch >= last.epoch
+            is_its_own = last is not None and last.member == grant.member
+            assert is_its_own or grant.member not in self.parting, f"{grant} to one that leaves"
             self.grants[grant.queue] = grant
 
     def assigned(self, consumer: Consumer, assignment: GroupAssignment) -> None:
@@ -143,6 +159,14 @@ class CoordinatorMachine(RuleBasedStateMachine):
             self.cluster.leave(consumer, "processing_timeout" if timeout else "member_left")
 
     @precondition(has_consumers)
+    @rule(n=st.integers(0, 9), count=st.integers(0, 4))
+    def depart(self, n, count):
+        """It stops, and some of its queues are drained at once."""
+        consumer = self.pick(n)
+        if consumer.member is not None and consumer.client_id not in self.cluster.liars:
+            self.cluster.depart(consumer, *list(consumer.held)[:count])
+
+    @precondition(has_consumers)
     @rule(n=st.integers(0, 9))
     def kill(self, n):
         self.cluster.kill(self.pick(n))
@@ -156,6 +180,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         consumer.polls.clear()
         self.cluster.do(self.cluster.coordinator.closed(old, now_ms=self.cluster.now_ms))
         if new_process:
+            consumer.is_leaving = False
             consumer.member = None
             self.cluster.join(consumer)
 
@@ -164,6 +189,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def subscribe(self, n, topics):
         consumer = self.pick(n)
         consumer.topics = topics
+        consumer.is_leaving = False
         consumer.polls.clear()
         self.cluster.join(consumer, claims=True)
 
@@ -212,8 +238,10 @@ class CoordinatorMachine(RuleBasedStateMachine):
         """Everybody is honest and quick, nothing else happens: all settles, and a restart moves nothing."""
         cluster = self.cluster
         cluster.stock()
-        for consumer in cluster.consumers.values():
+        for consumer in list(cluster.consumers.values()):
             consumer.drains, consumer.is_silent = True, False
+            if consumer.is_leaving:
+                cluster.leave(consumer)
         cluster.run(2 * SESSION_MS)
         for consumer in cluster.consumers.values():
             if consumer.member is None:

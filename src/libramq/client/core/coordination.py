@@ -70,6 +70,7 @@ class Coordination:
         self._mode = ""
         self._is_offered = False
         self._release_due_ms: int | None = None
+        self._is_leaving = self._has_told = False
         self._overdue = Overdue(settings, timers, table)
         #: Set when we begin to allocate for ourselves.
         self.must_rebalance = False
@@ -117,12 +118,21 @@ class Coordination:
     def requests(self, now_ms: int) -> list[fx.Effect]:
         """What goes to the coordinator now."""
         found = self._releases(now_ms)
-        question = self._membership.request(self._held, self._duplicates.count, now_ms)
+        question = self._membership.request(
+            self._held, self._duplicates.count, now_ms, leaving=self._is_leaving
+        )
         return [*found, question] if question is not None else found
 
     def rearm(self, now_ms: int) -> None:
         """All timers were cleared."""
         self._membership.rearm(now_ms)
+
+    def begin_leaving(self) -> None:
+        """We stop: what is drained goes back at once, though others are not. A static member keeps its."""
+        if self._mode == MODE_EPOCHS and self._settings.instance_id is None:
+            self._is_leaving = True
+            for owned in self._table.each():
+                owned.is_asked_back = True
 
     def farewell(self) -> list[fx.Effect]:
         """Nothing is ours any more, and we go. A static member comes back: its queues wait for a session."""
@@ -148,7 +158,7 @@ class Coordination:
 
     def _releases(self, now_ms: int) -> list[fx.Effect]:
         released = self._owned.released
-        if not released:
+        if not released and (self._has_told or not self._is_leaving):
             return []
         if not self._membership.member:
             released.clear()
@@ -156,13 +166,16 @@ class Coordination:
         if self._release_due_ms is None:
             self._release_due_ms = now_ms + RELEASE_LINGER_MS
             self._timers.at(self._release_due_ms, ReleaseDue())
-        others_follow = any(owned.state is QueueState.LEAVING for owned in self._table.each())
+        follow = (QueueState.REVOKING, QueueState.LEAVING) if self._is_leaving else (QueueState.LEAVING,)
+        others_follow = any(owned.state in follow for owned in self._table.each())
         if others_follow and now_ms < self._release_due_ms:
             return []
         self._release_due_ms = None
         queues = tuple(released)
         released.clear()
-        return [fx.ReleaseQueues(self._membership.coordinator, self._membership.member, queues)]
+        self._has_told = self._is_leaving
+        known = self._membership
+        return [fx.ReleaseQueues(known.coordinator, known.member, queues, self._is_leaving)]
 
     # What the coordinator says
 

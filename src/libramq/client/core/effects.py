@@ -222,11 +222,12 @@ class PollGroup:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseQueues:
-    """Tell the coordinator about queues that are drained and committed."""
+    """Tell the coordinator about queues that are drained and committed. leaving: we stop."""
 
     address: str
     member: str
     queues: tuple[QueueGrant, ...]
+    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,12 @@ class Membership:
     # Questions
 
     def request(
-        self, held: Callable[[], list[QueueGrant]], duplicates: int, now_ms: int
+        self,
+        held: Callable[[], list[QueueGrant]],
+        duplicates: int,
+        now_ms: int,
+        *,
+        leaving: bool = False,
     ) -> fx.FindGroup | fx.JoinGroup | fx.PollGroup | None:
         """The next question; None while one is under way, or during a pause."""
         if self._step in _NOTHING or self._is_asking or now_ms < self._due_ms:
@@ -132,7 +137,7 @@ class Membership:
             )
             question = fx.JoinGroup(self.coordinator, self._number + 1, timeout_ms, now_ms, header, body)
         else:
-            body_of_poll = GroupPollBody(held=held(), duplicates=duplicates)
+            body_of_poll = GroupPollBody(held=held(), duplicates=duplicates, leaving=leaving)
             # It is held for a third of the session; the second half is for finding another coordinator.
             timeout_ms = max(session_ms // 3 + ANSWER_MS_MIN, session_ms // 2)
             epoch = self._last.epoch if self._last is not None else 0

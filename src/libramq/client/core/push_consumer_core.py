@@ -346,6 +346,7 @@ class PushConsumerCore:
         self._timers.clear()
         self._timers.at(now_ms + timeout_ms, due.StopDue())
         self._coordination.rearm(now_ms)
+        self._coordination.begin_leaving()
         effects: list[fx.Effect] = []
         for queue in self._table.all():
             effects += self._giving_up.give_up(queue, now_ms, drain_ms=timeout_ms)

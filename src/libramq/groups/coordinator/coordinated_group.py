@@ -124,6 +124,9 @@ class CoordinatedGroup(Generic[P, T]):
         if admission.earlier not in (None, admission.member.profile):
             self._publication.is_changed = True  # Who has joined long ago would not join again to say it.
         reason = admission.reason
+        if admission.member.id in self.members.leaving:
+            self.members.leaving.discard(admission.member.id)
+            reason = Reason.MEMBER_JOINED  # It has thought better of it.
         if reason is Reason.MEMBER_JOINED and self._inquiry is not None and held:
             reason = None  # It was here before.
         if reason is not None or admission.is_new_strategy:
@@ -175,7 +178,8 @@ class CoordinatedGroup(Generic[P, T]):
         self, member: GroupMember[P, T], reason: Reason, who: str | None = None, *, now_ms: int
     ) -> None:
         """It is no member any more; its queues are free at once. who: brought it about, if not itself."""
-        self.balance.touch(reason, who or member.profile.client_id, now_ms=now_ms)
+        is_known = reason is Reason.MEMBER_LEFT and member.id in self.members.leaving
+        self.balance.touch(None if is_known else reason, who or member.profile.client_id, now_ms=now_ms)
         self.members.remove(member)
         self.queues.expel(member.id, now_ms=now_ms)
         self._refuse(member, ResponseCode.UNKNOWN_MEMBER, f"no member of {self.name} any more: {reason}")

@@ -111,6 +111,8 @@ class Coordinator(Generic[P, T]):
             return [_refusal(ticket, error)]
         held = held_of(body.held)
         group.balance.add_duplicates(body.duplicates)
+        if body.leaving:
+            group.balance.depart(member.profile, now_ms=now_ms)
         group.poll(ticket, member, header.lb_epoch, held, peer, now_ms=now_ms)
         return group.publish(now_ms=now_ms)
 
@@ -124,6 +126,8 @@ class Coordinator(Generic[P, T]):
             group, member = self._require(header.consumer_group, header.lb_member)
         except BrokerError as error:
             return [_refusal(ticket, error)]
+        if body.leaving:
+            group.balance.depart(member.profile, now_ms=now_ms)
         group.release(member, held_of(body.queues), peer, now_ms=now_ms)
         return [Answer(ticket), *group.publish(now_ms=now_ms)]
 

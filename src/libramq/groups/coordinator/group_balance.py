@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 from libramq.groups.coordinator.coordinated_rebalance import CoordinatedRebalance, holders_of
 from libramq.groups.coordinator.effect import Settled, Started
 from libramq.groups.coordinator.group_membership import GroupMembership
+from libramq.groups.coordinator.group_state import MemberProfile
 from libramq.groups.coordinator.group_topics import GroupTopics
 from libramq.groups.coordinator.queue_handover import Holding, QueueHandover
 from libramq.groups.coordinator.target_assignment import StrategyChoice, target_assignment
@@ -50,7 +51,7 @@ class GroupBalance:
     @property
     def due_ms(self) -> int | None:
         """When something is to be done next."""
-        times = (self._flush_at_ms, self._grant_at_ms, self.queues.overdue_at_ms)
+        times = (self._flush_at_ms, self._grant_at_ms, self.queues.overdue_at_ms(self._members.leaving))
         return min((time for time in times if time is not None), default=None)
 
     def existing_queues(self) -> list[MessageQueue]:
@@ -94,6 +95,16 @@ class GroupBalance:
         if self._rebalance is not None:
             self._rebalance.rename(old, new)
 
+    def depart(self, profile: MemberProfile, *, now_ms: int) -> None:
+        """A member stops: it is counted out at once, and gives up what it holds as that is drained.
+
+        Nothing is taken from it meanwhile: it has a deadline of its own, and its session.
+        """
+        if profile.member not in self._members.leaving:
+            self.touch(Reason.MEMBER_LEFT, profile.client_id, now_ms=now_ms)
+            self._members.leaving.add(profile.member)
+            self.queues.depart(profile.member)
+
     def add_duplicates(self, count: int) -> None:
         """A member saw messages again while queues changed hands."""
         if self._rebalance is not None:
@@ -108,7 +119,7 @@ class GroupBalance:
         self._flush_at_ms = self._topics.wait_until_ms(now_ms) if self._rebalance is not None else None
         if self._rebalance is None or self._flush_at_ms is not None:
             return []
-        profiles = self._members.profiles
+        profiles = self._members.staying
         strategy, is_another = self.strategy.choose(profiles)
         if is_another:
             self._rebalance.add(Reason.STRATEGY_CHANGED, self.strategy.name or "")
@@ -124,7 +135,7 @@ class GroupBalance:
 
     def hand_over(self, *, now_ms: int) -> None:
         """Take what is overdue, and grant what is free: in a large group not more often than COLLECT_MS."""
-        for queue, holding in self.queues.take_overdue(now_ms=now_ms):
+        for queue, holding in self.queues.take_overdue(self._members.leaving, now_ms=now_ms):
             log.warning(
                 "queue taken from a member that does not give it up",
                 group=self._group, queue=str(queue), member=holding.member,
@@ -144,5 +155,5 @@ class GroupBalance:
         if rebalance is None or not rebalance.is_started or not self.is_settled:
             return None
         self._rebalance = None
-        profiles, queues = self._members.profiles, self.existing_queues()
+        profiles, queues = self._members.staying, self.existing_queues()
         return rebalance.settled(self._group, profiles, queues, self.queues, now_ms=now_ms)

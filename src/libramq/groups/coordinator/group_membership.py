@@ -70,6 +70,8 @@ class GroupMembership(Generic[P, T]):
         self._members: dict[str, GroupMember[P, T]] = {}
         self._instances: dict[str, str] = {}
         self._replaced: dict[str, str] = {}
+        #: Ids of members that stop: nothing is meant for them any more, and they give up what they hold.
+        self.leaving: set[str] = set()
 
     def __len__(self) -> int:
         return len(self._members)
@@ -164,6 +166,7 @@ class GroupMembership(Generic[P, T]):
     def remove(self, member: GroupMember[P, T]) -> None:
         """It is no member any more."""
         del self._members[member.id]
+        self.leaving.discard(member.id)
         self._connections.member_count -= 1
         self._connections.move(MemberKey(self._group, member.id), member.peer, None)
         if member.profile.instance is not None:
@@ -175,9 +178,14 @@ class GroupMembership(Generic[P, T]):
         return [member.profile for member in self._members.values()]
 
     @property
+    def staying(self) -> list[MemberProfile]:
+        """The same of those that are not leaving."""
+        return [profile for profile in self.profiles if profile.member not in self.leaving]
+
+    @property
     def client_ids(self) -> list[str]:
-        """Their client ids, sorted, each once."""
-        return sorted({member.profile.client_id for member in self._members.values()})
+        """The client ids of those, sorted, each once."""
+        return sorted({profile.client_id for profile in self.staying})
 
     def _twin(self, profile: MemberProfile, peer: P) -> str | None:
         """The member that this client on this connection is already."""

@@ -8,7 +8,7 @@ So no queue is ever held by two. What has to be said to fences and members is co
 `stirred` until somebody takes it from there.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Final, NamedTuple, Self
 
 from libramq.message.queue import MessageQueue
@@ -121,21 +121,35 @@ class QueueHandover:
                 freed.append(queue)
         return freed
 
-    def take_overdue(self, *, now_ms: int) -> list[tuple[MessageQueue, Holding]]:
-        """Take the queues whose holders did not give them up in time; what was taken from whom."""
-        if self.overdue_at_ms is None or now_ms < self.overdue_at_ms:
+    def take_overdue(self, spared: Container[str] = (), *, now_ms: int) -> list[tuple[MessageQueue, Holding]]:
+        """Take the queues whose holders did not give them up in time; what was taken from whom.
+
+        spared: members that stop, with a deadline of their own.
+        """
+        due_ms = self.overdue_at_ms(spared)
+        if due_ms is None or now_ms < due_ms:
             return []
-        overdue = [queue for queue, since in self.revoked.items() if now_ms - since >= REVOKE_TIMEOUT_MS]
+        overdue = [
+            queue
+            for queue, since in self.revoked.items()
+            if now_ms - since >= REVOKE_TIMEOUT_MS and self.holdings[queue].member not in spared
+        ]
         taken = [(queue, self.holdings[queue]) for queue in overdue]
         for queue, holding in taken:
             self.stirred[holding.member] = None
             self._free_queue(queue, now_ms)
         return taken
 
-    @property
-    def overdue_at_ms(self) -> int | None:
+    def overdue_at_ms(self, spared: Container[str] = ()) -> int | None:
         """When the next queue is taken from a holder that has not given it up."""
-        return next(iter(self.revoked.values())) + REVOKE_TIMEOUT_MS if self.revoked else None
+        for queue, since in self.revoked.items():
+            if self.holdings[queue].member not in spared:
+                return since + REVOKE_TIMEOUT_MS
+        return None
+
+    def depart(self, member: str) -> None:
+        """A member is about to go: what it gives up is not granted to it again."""
+        self._gone.add(member)
 
     def expel(self, member: str, *, now_ms: int) -> None:
         """A member is gone: what it held is free, and nothing is meant for it."""

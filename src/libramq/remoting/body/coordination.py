@@ -51,16 +51,21 @@ class GroupJoinBody(Body, frozen=True, kw_only=True):
 
 
 class GroupPollBody(Body, frozen=True, kw_only=True):
-    """GROUP_POLL: what the member holds, under which epochs; how many duplicates it saw since the last."""
+    """GROUP_POLL: what the member holds, under which epochs; how many duplicates it saw since the last.
+
+    leaving: it stops, and gives up what it holds as that is drained.
+    """
 
     held: list[QueueGrant] = []
     duplicates: int = 0
+    leaving: bool = False
 
 
 class GroupReleaseBody(Body, frozen=True, kw_only=True):
-    """GROUP_RELEASE: queues that are drained and committed."""
+    """GROUP_RELEASE: queues that are drained and committed. leaving: as in GROUP_POLL."""
 
     queues: list[QueueGrant] = []
+    leaving: bool = False
 
 
 class GroupLeaveBody(Body, frozen=True, kw_only=True):
