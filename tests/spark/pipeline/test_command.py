@@ -31,6 +31,8 @@ def file(directory: Path, text: str) -> str:
         ("ingest", "topics = ['A']\ntable = 't'", f"no name server answered: cannot connect to {NOBODY}"),
         ("lag_report", "", f"cannot connect to {NOBODY}"),
         ("lag_report", "samples = 0", "samples=0: give a whole number from 1 on"),
+        ("rebalance_report", "producers_zone = 'Mars'", "producers_zone='Mars': give a zone's name, as"),
+        ("rebalance_report", "lag_report = 'none'", "lag_report='none' has no samples: give a lag_report's"),
         ("rebalance_report", "since = 'ever'", "since='ever': give a duration like 500ms"),
         ("ingest", "topics = ['A b']\ntable = 't'", "subscribe='A b'"),
     ],
@@ -59,7 +61,7 @@ def test_a_dry_run(up: LibraUp, topic: str, tmp_path: Path):
 
 
 async def test_brokers_that_record_no_rebalances():
-    """As Apache's: nobody has the topic of the events."""
+    """As Apache's, where nobody traces either."""
     port = free_port()
     server = NameServer("127.0.0.1", port)
     await server.start()
@@ -69,8 +71,9 @@ async def test_brokers_that_record_no_rebalances():
     finally:
         await server.stop()
     assert said == (
-        "no broker records rebalances in LIBRA_REBALANCE_EVENTS, only LibraMQ's do; of any broker "
-        "libra pipeline run lag_report tells the lag of each group, topic and queue over time"
+        "no broker records rebalances in LIBRA_REBALANCE_EVENTS, only LibraMQ's do, and no client traces to "
+        "RMQ_SYS_TRACE_TOPIC; of any broker libra pipeline run lag_report tells the lag of each group, topic "
+        "and queue over time"
     )
 
 

@@ -209,9 +209,13 @@ def test_a_brokers_own_events(spark: "SparkSession", up: LibraUp, topic: str, tm
     assert consumed.wait(30)
     consumer.stop()
     report = RebalanceReport(RebalanceReportConfig(directory=str(tmp_path / "r"), namesrv=up.namesrv))
-    assert set(TABLES) < {table.name for table in report.plan().tables}
+    plan = report.plan()
+    assert set(TABLES) < {table.name for table in plan.tables}
+    assert "deliveries" not in {table.name for table in plan.tables}
+    assert any(remark.startswith("no client traces to RMQ_SYS_TRACE_TOPIC") for remark in plan.remarks)
     assert list(tmp_path.iterdir()) == []
     outcome = report.run(spark, ignore)
+    assert "; no client traces to RMQ_SYS_TRACE_TOPIC" in outcome.sentence
     for file in outcome.files:
         assert Path(file).is_file()
     found = [row for row in rows(tmp_path, "rebalances") if row["group"] == group]

@@ -3,9 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from html import escape
 from math import sqrt
 from typing import Any, Final
 
+from libramq.spark.pipeline.trace_page import trace_sections
 from libramq.spark.report import svg
 from libramq.spark.report.page import html_table, page, section, tiles
 
@@ -20,13 +22,29 @@ REASONS_MAX: Final = svg.COLOURS
 OTHER: Final = "other"
 
 
-def rebalance_page(tables: Mapping[str, Sequence[Row]], now_ms: int) -> str:
-    """The page of these tables."""
-    rebalances, moves = tables["rebalances"], tables["moves"]
+def rebalance_page(tables: Mapping[str, Sequence[Row]], now_ms: int, remarks: Sequence[str] = ()) -> str:
+    """The page of these tables. remarks: what they do not tell."""
+    rebalances, clients = tables.get("rebalances", ()), tables.get("clients", ())
+    times = [row["at"] for row in rebalances]
+    times += [row[name] for row in clients for name in ("first_at", "last_at")]
     made = datetime.fromtimestamp(now_ms / 1000, UTC)
-    if not rebalances:
+    if not times:
         return page("Rebalances", f"None up to {made:%Y-%m-%d %H:%M} UTC.", ())
-    first, last = rebalances[0]["at"], rebalances[-1]["at"]
+    more = len({row["group"] for row in rebalances}) > GROUPS_MAX
+    return page(
+        "Rebalances",
+        f"{min(times):%Y-%m-%d %H:%M} to {max(times):%Y-%m-%d %H:%M} UTC, made {made:%Y-%m-%d %H:%M}."
+        + (f" Plots show the {GROUPS_MAX} groups with the most." if more else ""),
+        [
+            *(f"<p>Missing: {escape(remark)}.</p>" for remark in remarks),
+            *(_rebalance_sections(tables) if rebalances else ()),
+            *(trace_sections(tables) if "deliveries" in tables else ()),
+        ],
+    )
+
+
+def _rebalance_sections(tables: Mapping[str, Sequence[Row]]) -> list[str]:
+    rebalances, moves = tables["rebalances"], tables["moves"]
     names = [name for name, _ in Counter(row["group"] for row in rebalances).most_common()]
     shown = names[:GROUPS_MAX]
     reasons = _reasons(tables["reasons"])
@@ -37,46 +55,37 @@ def rebalance_page(tables: Mapping[str, Sequence[Row]], now_ms: int) -> str:
     stable = {
         name: [row["time_to_stable_ms"] for row in rebalances if row["group"] == name] for name in shown
     }
-    return page(
-        "Rebalances",
-        f"{first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, made {made:%Y-%m-%d %H:%M}."
-        + (f" Plots show the {GROUPS_MAX} groups with the most." if len(names) > GROUPS_MAX else ""),
-        [
-            tiles(_facts(rebalances, pauses, tables["members"])),
-            section(
-                "When, and why",
-                "A dot is a rebalance, its size how many queues moved, its colour why it began.",
-                svg.dots(
-                    shown, _dots(rebalances, shown, reasons), label="Rebalances of each group over time"
-                ),
-                svg.legend(reasons),
-            ),
-            section(
-                "Each hour",
-                "How many rebalances began, by their reason.",
-                svg.bars(*_by_hour(tables["reasons"], reasons), label="Rebalances each hour by reason"),
-            ),
-            section(
-                "How long queues stood still",
-                "Of every queue that went from one member to another: median, 95th percentile, longest.",
-                _spans({name: pauses[name] for name in shown}, "Pauses of queues by group"),
-            ),
-            section(
-                "How long until all was settled",
-                "From the first event until new owners read all queues: median, 95th percentile, longest.",
-                _spans(stable, "Time to stable by group"),
-            ),
-            section(
-                "Groups",
-                "Moves beyond the minimum, and messages that came again, are needless.",
-                _groups(rebalances, pauses, names),
-            ),
-            section(
-                "The longest pauses", "What happened when a queue stood still longest.", _worst(rebalances)
-            ),
-            _flapping(tables["members"]),
-        ],
-    )
+    return [
+        tiles(_facts(rebalances, pauses, tables["members"])),
+        section(
+            "When, and why",
+            "A dot is a rebalance, its size how many queues moved, its colour why it began.",
+            svg.dots(shown, _dots(rebalances, shown, reasons), label="Rebalances of each group over time"),
+            svg.legend(reasons),
+        ),
+        section(
+            "Each hour",
+            "How many rebalances began, by their reason.",
+            svg.bars(*_by_hour(tables["reasons"], reasons), label="Rebalances each hour by reason"),
+        ),
+        section(
+            "How long queues stood still",
+            "Of every queue that went from one member to another: median, 95th percentile, longest.",
+            _spans({name: pauses[name] for name in shown}, "Pauses of queues by group"),
+        ),
+        section(
+            "How long until all was settled",
+            "From the first event until new owners read all queues: median, 95th percentile, longest.",
+            _spans(stable, "Time to stable by group"),
+        ),
+        section(
+            "Groups",
+            "Moves beyond the minimum, and messages that came again, are needless.",
+            _groups(rebalances, pauses, names),
+        ),
+        section("The longest pauses", "What happened when a queue stood still longest.", _worst(rebalances)),
+        _flapping(tables["members"]),
+    ]
 
 
 def quantile(values: Sequence[float], share: float) -> float:

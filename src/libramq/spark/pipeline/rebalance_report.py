@@ -1,25 +1,37 @@
-"""`rebalance_report`: what LibraMQ's brokers recorded about rebalances, as tables and as a page to look at.
+"""`rebalance_report`: what brokers told of rebalances, and clients of messages, as tables and a page.
 
-    LIBRA_REBALANCE_EVENTS ─ ingest ─► events ─► rebalances, moves, hourly, reasons, members ─► report.html
+    LIBRA_REBALANCE_EVENTS ─ ingest ─► events ─► rebalances, moves, hourly, reasons, members ─┐
+                                                     │ periods around them                    ├─► report.html
+    message trace topic ──── ingest ─► traces ─► duplicates, deliveries, clients, effects ────┘
 
-The table of events outlives the brokers' retention; all others are made from it anew by each run.
+Either may be missing: Apache's brokers record no rebalances, and clients trace when told to. The tables of
+events and traces outlive the brokers' retention; all others are made from them anew by each run.
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
 from libramq.clock import Clock, SystemClock
-from libramq.errors import ConfigError, RouteNotFound
-from libramq.message.names import REBALANCE_EVENTS_TOPIC
+from libramq.errors import ConfigError
+from libramq.message.names import REBALANCE_EVENTS_TOPIC, TRACE_TOPIC
 from libramq.spark.pipeline.config import duration_ms
+from libramq.spark.pipeline.deliveries import deliveries
 from libramq.spark.pipeline.failure import told_in_one_line
-from libramq.spark.pipeline.ingest import Ingest, IngestConfig
+from libramq.spark.pipeline.ingest import IngestConfig
+from libramq.spark.pipeline.kept_topic import KeptTopic
+from libramq.spark.pipeline.lag_tables import SAMPLES
 from libramq.spark.pipeline.plan import Outcome, Plan, Progress, TablePlan, Tell
 from libramq.spark.pipeline.rebalance_page import rebalance_page
-from libramq.spark.pipeline.rebalance_tables import TABLES, rebalance_tables
-from libramq.spark.pipeline.small_table import replace_table
+from libramq.spark.pipeline.rebalance_periods import period_rows, periods
+from libramq.spark.pipeline.rebalance_tables import TABLES as OF_EVENTS
+from libramq.spark.pipeline.rebalance_tables import rebalance_tables
+from libramq.spark.pipeline.small_table import replace_table, table_ddl
+from libramq.spark.pipeline.trace_tables import DUPLICATES, TraceTables, trace_tables
+from libramq.spark.pipeline.trace_tables import TABLES as OF_TRACES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,12 +41,21 @@ if TYPE_CHECKING:
 class RebalanceReportConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of rebalance_report's file.
 
-    directory: where tables and report go. namesrv: as `-n`. since: only the last so long ("7d").
+    directory: where tables and report go. namesrv: as `-n`. access: credentials and TLS, as in $LIBRA_ACCESS.
+    since: only the last so long ("7d").
+    trace_topic: where clients trace to. broadcasting: groups whose members all get each message.
+    producers_zone: where producers are ("Asia/Shanghai"), by whose months unique ids count; this machine's
+    zone where not given. lag_report: the directory of a lag_report, for how lag went around rebalances.
     """
 
     directory: str = "rebalance_report"
     namesrv: str | None = None
+    access: dict[str, str] = {}
     since: str | None = None
+    trace_topic: str = TRACE_TOPIC
+    broadcasting: list[str] = []
+    producers_zone: str | None = None
+    lag_report: str | None = None
 
 
 class RebalanceReport:
@@ -43,68 +64,147 @@ class RebalanceReport:
     name = "rebalance_report"
 
     def __init__(self, config: RebalanceReportConfig, *, clock: Clock | None = None) -> None:
+        self._config = config
         self._directory = Path(config.directory).absolute()
         self._since_ms = None if config.since is None else duration_ms("since", config.since)
-        self._clock = clock or SystemClock()
-        self._events = self._directory / "events"
-        self._ingest = Ingest(
-            IngestConfig(
-                topics=[REBALANCE_EVENTS_TOPIC],
-                table=str(self._events),
-                namesrv=config.namesrv,
-                body="string",
-                source={"failOnDataLoss": "false"},  # Events that were deleted by age: the history has a gap.
+        self._zone = None if config.producers_zone is None else _zone(config.producers_zone)
+        self._samples = None if config.lag_report is None else Path(config.lag_report).absolute() / "samples"
+        if self._samples is not None and not self._samples.is_dir():
+            raise ConfigError(
+                f"lag_report={config.lag_report!r} has no samples: give a lag_report's directory"
             )
-        )
+        self._clock = clock or SystemClock()
+        self._events = self._kept(REBALANCE_EVENTS_TOPIC, "events", "string")
+        self._traces = self._kept(config.trace_topic, "traces", "binary")
 
     def plan(self) -> Plan:
-        """What a run would read and write; ConfigError where no broker records rebalances."""
-        try:
-            events = self._ingest.plan()
-        except RouteNotFound:
+        """What a run would read and write; ConfigError where there is nothing to read."""
+        events, traces = self._events.plan(), self._traces.plan()
+        has_events = events is not None or self._events.has_rows()
+        has_traces = traces is not None or self._traces.has_rows()
+        if not has_events and not has_traces:
             raise ConfigError(
-                f"no broker records rebalances in {REBALANCE_EVENTS_TOPIC}, only LibraMQ's do; of any broker "
-                "libra pipeline run lag_report tells the lag of each group, topic and queue over time"
-            ) from None
+                f"no broker records rebalances in {REBALANCE_EVENTS_TOPIC}, only LibraMQ's do, and no client "
+                f"traces to {self._config.trace_topic}; of any broker libra pipeline run lag_report tells "
+                "the lag of each group, topic and queue over time"
+            )
+        columns = {
+            **(OF_EVENTS if has_events else {}),
+            **({"duplicates": DUPLICATES, **OF_TRACES} if has_traces else {}),
+        }
         tables = [
-            TablePlan(name=name, path=str(self._file(name)), format="parquet", columns=columns)
-            for name, columns in TABLES.items()
+            TablePlan(name=name, path=str(self._file(name)), format="parquet", columns=kinds)
+            for name, kinds in columns.items()
         ]
+        plans = [plan for plan in (events, traces) if plan is not None]
         return Plan(
             pipeline=self.name,
-            reads=events.reads,
-            tables=[*events.tables, *tables],
-            remarks=[*events.remarks, f"report: {self._directory / 'report.html'}"],
+            reads=[part for plan in plans for part in plan.reads],
+            tables=[*(table for plan in plans for table in plan.tables), *tables],
+            remarks=[
+                *(remark for plan in plans for remark in plan.remarks),
+                *self._missing(has_events=has_events, has_traces=has_traces),
+                f"report: {self._directory / 'report.html'}",
+            ],
         )
 
     def run(self, spark: "SparkSession", tell: Tell) -> Outcome:
-        """Read the new events, make the tables and the report."""
+        """Read what is new, make the tables and the report."""
         self.plan()
-        self._ingest.run(spark, tell)
+        for topic in (self._events, self._traces):
+            topic.read(spark, tell)
+        has_events, has_traces = self._events.has_rows(), self._traces.has_rows()
+        if not has_events and not has_traces:
+            raise ConfigError(
+                f"{REBALANCE_EVENTS_TOPIC} holds no rebalance yet; one begins with a consumer; and no client "
+                f"has traced to {self._config.trace_topic}"
+            )
         now_ms = self._clock.wall_ms()
+        remarks = self._missing(has_events=has_events, has_traces=has_traces)
+        rows: dict[str, pa.Table] = {}
         with told_in_one_line(self.name):
-            rows = self._tables(spark, now_ms, tell)
-        page = self._directory / "report.html"
-        page.write_text(rebalance_page({name: table.to_pylist() for name, table in rows.items()}, now_ms))
-        count, groups = rows["rebalances"].num_rows, len(set(rows["rebalances"]["group"].to_pylist()))
-        return Outcome(
-            sentence=f"rebalances: {count:,}, of groups: {groups:,}",
-            files=[str(page), *(str(self._file(name)) for name in TABLES)],
-        )
-
-    def _tables(self, spark: "SparkSession", now_ms: int, tell: Tell) -> "dict[str, pa.Table]":
-        from pyspark.sql import functions as f
-
-        if not any(self._events.glob("batch=*/*/*.parquet")):
-            raise ConfigError(f"{REBALANCE_EVENTS_TOPIC} holds no rebalance yet; one begins with a consumer")
-        events = spark.read.parquet(str(self._events))
-        if self._since_ms is not None:
-            events = events.where(f.unix_millis("timestamp") >= now_ms - self._since_ms)
-        rows = rebalance_tables(events, now_ms=now_ms)
+            if has_events:
+                rows |= rebalance_tables(self._events.rows(spark, self._since(now_ms)), now_ms=now_ms)
+            if has_traces:
+                found = self._trace_tables(spark, rows.get("rebalances"), self._since(now_ms))
+                rows |= found.tables
+                remarks += found.remarks()
         for done, (name, table) in enumerate(rows.items(), 1):
             replace_table(self._file(name), table)
             tell(Progress(done=done, total=len(rows), text=f"table {name}"))
-        return rows
+        tables = {name: table.to_pylist() for name, table in rows.items()}
+        page = self._directory / "report.html"
+        page.write_text(rebalance_page(tables, now_ms, remarks))
+        names = [*rows, *(["duplicates"] if has_traces else [])]
+        return Outcome(
+            sentence="; ".join([_sentence(tables), *remarks]),
+            files=[str(page), *(str(self._file(name)) for name in names)],
+        )
+
+    def _trace_tables(
+        self, spark: "SparkSession", rebalances: "pa.Table | None", since_ms: int | None
+    ) -> "TraceTables":
+        found = deliveries(
+            self._traces.rows(spark, since_ms), broadcasting=self._config.broadcasting, zone=self._zone
+        )
+        around = periods(rebalances.to_pylist() if rebalances is not None else ())
+        samples = None
+        if self._samples is not None:
+            samples = spark.read.schema(table_ddl(SAMPLES)).parquet(str(self._samples))
+        return trace_tables(found, period_rows(spark, around), samples, duplicates=self._file("duplicates"))
+
+    def _missing(self, *, has_events: bool, has_traces: bool) -> list[str]:
+        """What is not known, and why."""
+        missing = []
+        if not has_events:
+            missing.append(
+                f"no broker records rebalances in {REBALANCE_EVENTS_TOPIC}, only LibraMQ's do: reasons, "
+                "pauses and moves of queues are not known (traces name no queue), nor for which rebalances "
+                "messages came again"
+            )
+        if not has_traces:
+            missing.append(
+                f"no client traces to {self._config.trace_topic} (in Java by setEnableTrace): delays, and "
+                "which messages came again, are not known"
+            )
+        return missing
+
+    def _kept(self, topic: str, table: str, body: Literal["binary", "string"]) -> KeptTopic:
+        return KeptTopic(
+            IngestConfig(
+                topics=[topic],
+                table=str(self._directory / table),
+                namesrv=self._config.namesrv,
+                access=self._config.access,
+                body=body,
+                source={"failOnDataLoss": "false"},  # What was deleted by age: the history has a gap.
+            )
+        )
+
+    def _since(self, now_ms: int) -> int | None:
+        return None if self._since_ms is None else now_ms - self._since_ms
 
     def _file(self, name: str) -> Path:
-        return self._directory / f"{name}.parquet"
+        return self._directory / (name if name == "duplicates" else f"{name}.parquet")
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise ConfigError(f"producers_zone={name!r}: give a zone's name, as Asia/Shanghai or UTC") from None
+
+
+def _sentence(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    parts = []
+    if "rebalances" in tables:
+        rows = tables["rebalances"]
+        parts.append(f"rebalances: {len(rows):,}, of groups: {len({row['group'] for row in rows}):,}")
+    if "deliveries" in tables:
+        rows = tables["deliveries"]
+        again, caused = (sum(row[name] for row in rows) for name in ("duplicates", "by_rebalance"))
+        parts.append(
+            f"deliveries traced: {sum(row['deliveries'] for row in rows):,}, of messages that came again: "
+            f"{again:,}, because of rebalances: {caused:,}"
+        )
+    return "; ".join(parts)

@@ -1,0 +1,172 @@
+"""Deliveries: each time that a consumer began to handle a message, out of the bodies of the trace topic.
+
+    bodies ─► trace records ─ by message ─► deliveries, each with the one before it of its group
+
+All of one message is in one partition, so the records are shuffled once. A client that is killed has not
+told what it did last: Java's send their records when they have ten, or every 5 s.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import tzinfo
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.window import Window
+
+from libramq.errors import RemoteProtocolError
+from libramq.message.ids import born_ms, decode_unique_id
+from libramq.message.trace import ABSENT, Pub, SubAfter, SubBefore, Trace, decode_trace
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+#: Ours: clocks of machines that have a time server differ by less. A message handled longer before it
+#: was made has an id of another time zone.
+CLOCKS_APART_MS: Final = 1_000
+
+#: What a record tells, and its type in Arrow. call: of a listener, empty for what a producer tells.
+_RECORD: Final = {
+    "msgId": "string",
+    "call": "string",
+    "group": "string",
+    "client": "string",
+    "topic": "string",
+    "published_ms": "int64",
+    "born_ms": "int64",
+    "began_ms": "int64",
+    "ended_ms": "int64",
+    "cost_ms": "int64",
+    "succeeded": "bool",
+    "retry_times": "int32",
+    "unreadable": "int32",
+}
+_DDL: Final = {"string": "string", "int64": "bigint", "int32": "int", "bool": "boolean"}
+
+
+def deliveries(bodies: "DataFrame", *, broadcasting: Sequence[str], zone: tzinfo | None) -> "DataFrame":
+    """A row a delivery, of a table with `body`; and one without msgId, with how many records were unreadable.
+
+    broadcasting: groups to leave out, whose members all get each message.
+    zone: where producers live, by whose months unique ids count; None: this machine's.
+    """
+    ddl = ", ".join(f"{name}:{_DDL[kind]}" for name, kind in _RECORD.items())
+    read: Any = arrow_udf  # Its stub asks for the kind that it finds out by itself.
+    records = bodies.select(
+        f.inline(read(_reader(zone), f"array<struct<{ddl}>>")(f.col("body").cast("binary")))
+    )
+    calls = (
+        records.repartition("msgId")
+        .groupBy("msgId", "call")
+        .agg(
+            *(f.max(name).alias(name) for name in ("group", "client", "topic", "ended_ms", "cost_ms")),
+            *(f.min(name).alias(name) for name in ("published_ms", "born_ms", "began_ms")),
+            *(f.max(name).alias(name) for name in ("succeeded", "retry_times")),
+            f.sum("unreadable").alias("unreadable"),
+        )
+    )
+    message, attempts = Window.partitionBy("msgId"), Window.partitionBy("msgId", "group")
+    before = attempts.orderBy("began_ms", "call")
+    first = (f.col("attempt") == 1) & (f.col("retry_times") == 0)
+    delay = f.col("began_ms") - f.coalesce("published_ms", "born_ms")
+    return (
+        calls.withColumn("topic", f.max("topic").over(message))
+        .withColumn("published_ms", f.min("published_ms").over(message))
+        .where("call != '' or msgId is null")
+        .withColumn("began_ms", f.coalesce("began_ms", f.col("ended_ms") - f.col("cost_ms")))
+        .withColumn("retry_times", f.coalesce("retry_times", f.lit(0)))
+        .where("msgId is null or (began_ms is not null and `group` is not null)")
+        .where(f.col("msgId").isNull() | ~f.col("group").isin(*broadcasting))
+        .withColumn("attempt", f.row_number().over(before))
+        .withColumn("before_ms", f.lag("began_ms").over(before))
+        .withColumn("before_client", f.lag("client").over(before))
+        .withColumn("before_succeeded", f.lag("succeeded").over(before))
+        .withColumn("is_retry", f.col("retry_times") > f.lag("retry_times").over(before))
+        .withColumn("delay_ms", f.when(first & (delay >= -CLOCKS_APART_MS), f.greatest(delay, f.lit(0))))
+        .withColumn("is_too_soon", f.coalesce(first & (delay < -CLOCKS_APART_MS), f.lit(False)))
+        .drop("published_ms", "born_ms", "cost_ms")
+    )
+
+
+def _reader(zone: tzinfo | None) -> "Callable[[pa.Array], pa.Array]":
+    """The function that Spark runs over bodies: the records of each."""
+
+    import pyarrow as pa
+
+    def read(bodies: pa.Array) -> pa.Array:
+        offsets = [0]
+        columns: dict[str, list[Any]] = {name: [] for name in _RECORD}
+        for body in bodies:
+            rows = _rows(decode_trace(body.as_py() or b""), zone)
+            for row in rows:
+                for name, values in columns.items():
+                    values.append(row.get(name))
+            offsets.append(offsets[-1] + len(rows))
+        fields = [pa.array(columns[name], pa.type_for_alias(kind)) for name, kind in _RECORD.items()]
+        records = pa.StructArray.from_arrays(fields, list(_RECORD))
+        return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), records)
+
+    return read
+
+
+def _rows(trace: Trace, zone: tzinfo | None) -> list[dict[str, Any]]:
+    """What matters of each record."""
+    rows: list[dict[str, Any]] = []
+    for record in trace.records:
+        match record:
+            case Pub(unique_id=str(ids), topic=topic, at_ms=at_ms):
+                rows += [
+                    {"msgId": one, "call": "", "topic": topic, "published_ms": at_ms}
+                    for one in ids.split(",")
+                ]
+            case SubBefore() | SubAfter() if record.unique_id in ("", ABSENT):
+                continue  # Nobody knows of what.
+            case SubBefore():
+                rows.append(
+                    {
+                        **_call(record),
+                        "began_ms": record.at_ms,
+                        "retry_times": record.retry_times,
+                        "born_ms": _born_ms(record, zone),
+                    }
+                )
+            case SubAfter():
+                rows.append(
+                    {
+                        **_call(record),
+                        "ended_ms": record.at_ms,
+                        "cost_ms": record.cost_ms,
+                        "succeeded": record.is_success,
+                    }
+                )
+    if trace.unreadable:
+        rows.append({"call": "", "unreadable": trace.unreadable})
+    return rows
+
+
+def _call(record: SubBefore | SubAfter) -> dict[str, Any]:
+    return {
+        "msgId": record.unique_id,
+        "call": record.request_id,
+        "group": record.group,
+        "client": client_of(record.request_id),
+    }
+
+
+@lru_cache(maxsize=4096)  # A record before and one after, for each message of a call.
+def client_of(call: str) -> str | None:
+    """Address and process id, as Java's client ids begin; clients in one process have the same."""
+    try:
+        made = decode_unique_id(call)
+    except RemoteProtocolError:
+        return None
+    return f"{made.ip}@{made.pid}"
+
+
+def _born_ms(record: SubBefore, zone: tzinfo | None) -> int | None:
+    try:
+        return born_ms(decode_unique_id(record.unique_id).since_month_ms, record.at_ms, zone)
+    except RemoteProtocolError:
+        return None

@@ -1,0 +1,42 @@
+"""A kept topic: its messages in a table, which outlives what brokers delete by age."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+from libramq.errors import RouteNotFound
+from libramq.spark.pipeline.ingest import Ingest, IngestConfig
+from libramq.spark.pipeline.plan import Plan, Tell
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class KeptTopic:
+    """One topic and its table, filled by ingest. The table may be there when the topic is not."""
+
+    def __init__(self, config: IngestConfig) -> None:
+        self._table = Path(config.table)
+        self._ingest = Ingest(config)
+
+    def plan(self) -> Plan | None:
+        """What a run would read; None where no broker has the topic."""
+        try:
+            return self._ingest.plan()
+        except RouteNotFound:
+            return None
+
+    def read(self, spark: "SparkSession", tell: Tell) -> None:
+        """Read what is new."""
+        if self.plan() is not None:
+            self._ingest.run(spark, tell)
+
+    def has_rows(self) -> bool:
+        """Whether anything was ever read."""
+        return any(self._table.glob("batch=*/*/*.parquet"))
+
+    def rows(self, spark: "SparkSession", since_ms: int | None) -> "DataFrame":
+        """What was stored since then; it has_rows."""
+        rows = spark.read.parquet(str(self._table))
+        return rows if since_ms is None else rows.where(f.unix_millis("timestamp") >= since_ms)

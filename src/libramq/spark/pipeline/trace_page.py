@@ -1,0 +1,169 @@
+"""The part of the rebalance page that clients' traces tell: what came again, and how late messages were."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from libramq.spark.report import svg
+from libramq.spark.report.page import html_table, section, tiles
+
+Row = Mapping[str, Any]
+
+#: Ours, each: what a person can still look at.
+GROUPS_MAX: Final = svg.COLOURS
+CLIENTS_MAX: Final = 40
+EFFECTS_MAX: Final = 12
+HOURS_MAX: Final = 168
+CAUSES: Final = (("a rebalance", "by_rebalance"), ("a retry", "by_retry"), ("not known", "unknown"))
+
+
+def trace_sections(tables: Mapping[str, Sequence[Row]]) -> list[str]:
+    """The sections of these tables; none where nobody traced."""
+    hours, effects = tables["deliveries"], tables["effects"]
+    if not hours:
+        return []
+    return [
+        section("What clients traced", "Each call of a listener with a message.", tiles(_facts(hours))),
+        section(
+            "Messages that came again",
+            "Deliveries of messages that their group had been given before, each hour, by why they came "
+            "again. Those of a rebalance began while it went on or soon after.",
+            svg.bars(*_by_cause(hours), label="Messages that came again each hour by cause")
+            if _sum(hours, "duplicates")
+            else "<p>None.</p>",
+            svg.legend(name for name, _ in CAUSES) if _sum(hours, "duplicates") else "",
+        ),
+        section(
+            "How late messages were",
+            "From when a message was made until a consumer began with it: in each hour the 95th percentile "
+            "in ms, of one hour also median and longest.",
+            _late(hours),
+        ),
+        _effects(effects),
+        section(
+            "What clients were given",
+            "In the last hour of each group. Shares that differ much: queues differ, or are shared badly.",
+            _clients(tables["clients"]),
+        ),
+    ]
+
+
+def _facts(hours: Sequence[Row]) -> list[tuple[str, str]]:
+    return [
+        (f"{_sum(hours, 'deliveries'):,}", "deliveries traced"),
+        (f"{_sum(hours, 'duplicates'):,}", "messages came again"),
+        (f"{_sum(hours, 'by_rebalance'):,}", "because of rebalances"),
+        (f"{_sum(hours, 'by_retry'):,}", "because they had failed"),
+        (f"{_sum(hours, 'succeeded_twice'):,}", "succeeded twice"),
+    ]
+
+
+def _by_cause(hours: Sequence[Row]) -> tuple[list[datetime], list[tuple[str, list[float]]]]:
+    """Every hour from the first to the last, and the numbers of each cause."""
+    last = max(row["hour"] for row in hours)
+    first = max(min(row["hour"] for row in hours), last - timedelta(hours=HOURS_MAX - 1))
+    count = int((last - first).total_seconds()) // 3600 + 1
+    values = [[0.0] * count for _ in CAUSES]
+    for row in hours:
+        index = int((row["hour"] - first).total_seconds()) // 3600
+        if index >= 0:
+            for numbers, (_, column) in zip(values, CAUSES, strict=True):
+                numbers[index] += row[column]
+    names = [name for name, _ in CAUSES]
+    return [first + timedelta(hours=index) for index in range(count)], list(zip(names, values, strict=True))
+
+
+def _late(hours: Sequence[Row]) -> str:
+    """A line for each group where there are hours enough for one, else bars with the quantiles."""
+    known = [row for row in hours if row["delay_p95_ms"] is not None]
+    if not known:
+        return "<p>Not known: no message has an id that says when it was made.</p>"
+    last = max(row["hour"] for row in known)
+    by_group: dict[str, list[Row]] = {}
+    for row in known:
+        if row["hour"] > last - timedelta(hours=HOURS_MAX):
+            by_group.setdefault(row["group"], []).append(row)
+    names = sorted(by_group, key=lambda name: (-_sum(by_group[name], "deliveries"), name))[:GROUPS_MAX]
+    if len({row["hour"] for row in known}) == 1:
+        marks = [
+            svg.Span(
+                row=name, middle=row["delay_p50_ms"], most=row["delay_p95_ms"], greatest=row["delay_max_ms"]
+            )
+            for name in names
+            for row in by_group[name]
+        ]
+        return svg.spans(marks, unit="ms", label="How late messages were by group")
+    series = [(name, [(row["hour"], row["delay_p95_ms"]) for row in by_group[name]]) for name in names]
+    return svg.lines(series, label="How late messages were each hour by group") + svg.legend(names)
+
+
+def _effects(effects: Sequence[Row]) -> str:
+    """The rebalances after which most came again, or messages were latest."""
+    known = [
+        row for row in effects if row["after_max_ms"] is not None or row["duplicates"] or row["lag_peak"]
+    ]
+    if not known:
+        return ""
+    worst = sorted(known, key=lambda row: (-(row["duplicates"] or 0), -(row["after_max_ms"] or 0), row["at"]))
+    has_lag = any(row["lag_peak"] is not None for row in known)
+    return section(
+        "What rebalances did",
+        "Delays in the minute before and in the five minutes after; normal is when nothing was later than "
+        "the latest before.",
+        html_table(
+            (
+                "when (UTC)", "group", "why", "came again", "succeeded twice", "before: p50 / max",
+                "after: p50 / max", "normal after",
+                *(("lag before", "peak", "back after") if has_lag else ()),
+            ),
+            [
+                (
+                    f"{row['at']:%d %b %H:%M:%S}",
+                    row["group"],
+                    row["reason"],
+                    row["duplicates"],
+                    row["succeeded_twice"],
+                    _both(row["before_p50_ms"], row["before_max_ms"]),
+                    _both(row["after_p50_ms"], row["after_max_ms"]),
+                    _millis(row["back_to_normal_ms"]),
+                    *((row["lag_before"], row["lag_peak"], _millis(row["lag_back_ms"])) if has_lag else ()),
+                )
+                for row in worst[:EFFECTS_MAX]
+            ],
+        ),
+    )  # fmt: skip
+
+
+def _clients(clients: Sequence[Row]) -> str:
+    last: dict[str, datetime] = {}
+    for row in clients:
+        last[row["group"]] = max(row["hour"], last.get(row["group"], row["hour"]))
+    rows = [row for row in clients if row["hour"] == last[row["group"]]]
+    return html_table(
+        ("group", "client", "from (UTC)", "to", "deliveries", "came again"),
+        [
+            (
+                row["group"],
+                row["client"],
+                f"{row['first_at']:%Y-%m-%d %H:%M:%S}",
+                f"{row['last_at']:%H:%M:%S}",
+                row["deliveries"],
+                row["duplicates"],
+            )
+            for row in sorted(rows, key=lambda row: (row["group"], -row["deliveries"]))[:CLIENTS_MAX]
+        ],
+    )
+
+
+def _both(middle: float | None, most: float | None) -> str | None:
+    return None if most is None else f"{_millis(middle)} / {_millis(most)}"
+
+
+def _millis(value: float | None) -> str | None:
+    if value is None:
+        return None
+    return f"{value:,.0f} ms" if value < 10_000 else f"{value / 1000:,.1f} s"
+
+
+def _sum(rows: Iterable[Row], name: str) -> int:
+    return sum(row[name] or 0 for row in rows)

@@ -1,0 +1,280 @@
+"""The tables of traces: what came again and why, how late messages were, and what rebalances did to that.
+
+deliveries ─┬─ with the periods around rebalances ─┬─► duplicates, deliveries (by hour), clients
+                                                   └─► effects (by rebalance) ◄─ samples of lag
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as f
+
+from libramq.spark.pipeline.rebalance_periods import with_periods
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+Columns = Mapping[str, str]
+
+DUPLICATES: Final[Columns] = MappingProxyType(
+    {
+        "group": "string",
+        "topic": "string",  # Null where its producer does not trace.
+        "msgId": "string",
+        "at": "timestamp",  # When it was handled again, and by whom.
+        "client": "string",
+        "succeeded": "boolean",  # Null where that was never told.
+        "retry_times": "int",
+        "before_at": "timestamp",  # The time before.
+        "before_client": "string",
+        "before_succeeded": "boolean",
+        "cause": "string",  # rebalance, retry, or unknown.
+        "rebalance_at": "timestamp",
+        "reason": "string",  # Of that rebalance.
+    }
+)
+DELIVERIES: Final[Columns] = MappingProxyType(
+    {
+        "group": "string",
+        "hour": "timestamp",
+        "deliveries": "bigint",
+        "messages": "bigint",  # Of those, for the first time.
+        "clients": "bigint",
+        "failed": "bigint",
+        "delay_p50_ms": "bigint",  # From when a message was made until it was handled first.
+        "delay_p95_ms": "bigint",
+        "delay_max_ms": "bigint",
+        "duplicates": "bigint",
+        "by_rebalance": "bigint",
+        "by_retry": "bigint",
+        "unknown": "bigint",
+        "succeeded_twice": "bigint",
+    }
+)
+CLIENTS: Final[Columns] = MappingProxyType(
+    {
+        "group": "string",
+        "hour": "timestamp",
+        "client": "string",
+        "deliveries": "bigint",
+        "duplicates": "bigint",
+        "first_at": "timestamp",
+        "last_at": "timestamp",
+    }
+)
+EFFECTS: Final[Columns] = MappingProxyType(
+    {
+        "group": "string",
+        "at": "timestamp",
+        "reason": "string",
+        "duplicates": "bigint",  # Null where the group does not trace.
+        "succeeded_twice": "bigint",
+        "before_p50_ms": "bigint",  # Delays in the minute before it.
+        "before_max_ms": "bigint",
+        "after_p50_ms": "bigint",
+        "after_max_ms": "bigint",
+        "back_to_normal_ms": "bigint",  # Until nothing was later than the latest before it.
+        "lag_before": "bigint",
+        "lag_peak": "bigint",
+        "lag_back_ms": "bigint",  # Until it was what it was before.
+    }
+)
+TABLES: Final[Mapping[str, Columns]] = MappingProxyType(
+    {"deliveries": DELIVERIES, "clients": CLIENTS, "effects": EFFECTS}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceTables:
+    """The small tables; how many records were unreadable, and messages handled before they were made."""
+
+    tables: "dict[str, pa.Table]"
+    unreadable: int
+    too_soon: int
+
+    def remarks(self) -> list[str]:
+        """What a reader of the tables must know."""
+        return [
+            *([f"trace records that could not be read: {self.unreadable:,}"] if self.unreadable else []),
+            *(
+                [f"messages handled before they were made: {self.too_soon:,}; give producers_zone"]
+                if self.too_soon
+                else []
+            ),
+        ]
+
+
+def with_causes(found: "DataFrame", periods: "DataFrame") -> "DataFrame":
+    """Deliveries with the periods they lie in; and with a cause, where their message was handled before."""
+    caused = f.col("began_ms") < f.col("caused_until_ms")
+    cause = f.when(f.col("is_retry"), "retry").when(caused, "rebalance").otherwise("unknown")
+    twice = f.col("succeeded") & f.col("before_succeeded")
+    return (
+        with_periods(found, "began_ms", periods)
+        .withColumn("cause", f.when(f.col("attempt") > 1, cause))
+        .withColumn("is_twice", f.coalesce(twice, f.lit(False)))
+    )
+
+
+def trace_tables(
+    found: "DataFrame", periods: "DataFrame", samples: "DataFrame | None", *, duplicates: Path
+) -> TraceTables:
+    """Compute them of all deliveries. samples: those of lag_report. duplicates: where these go, by Spark."""
+    caused = with_causes(found, periods).persist()
+    try:
+        told = caused.where("msgId is not null")
+        _write_duplicates(told, duplicates)
+        tables = {
+            "deliveries": _by_hour(told).toArrow(),
+            "clients": _by_client(told).toArrow(),
+            "effects": _effects(told, periods, samples).toArrow(),
+        }
+        (counts,) = caused.agg(f.sum("unreadable"), f.count_if("is_too_soon")).collect()
+    finally:
+        caused.unpersist()
+    return TraceTables(tables=tables, unreadable=counts[0] or 0, too_soon=counts[1])
+
+
+def _write_duplicates(told: "DataFrame", directory: Path) -> None:
+    """Write the table anew: it may be larger than the driver's memory."""
+    of_rebalance = f.col("cause") == "rebalance"
+    draft = directory.with_name(f".{directory.name}.draft")
+    (
+        told.where("cause is not null")
+        .withColumn("at", f.timestamp_millis("began_ms"))
+        .withColumn("before_at", f.timestamp_millis("before_ms"))
+        .withColumn("rebalance_at", f.when(of_rebalance, f.timestamp_millis("rebalance_ms")))
+        .withColumn("reason", f.when(of_rebalance, f.col("reason")))
+        .select(*DUPLICATES)
+        .write.mode("overwrite")
+        .parquet(str(draft))
+    )
+    shutil.rmtree(directory, ignore_errors=True)
+    draft.rename(directory)
+
+
+def _hour() -> "Column":
+    return f.date_trunc("hour", f.timestamp_millis("began_ms")).alias("hour")
+
+
+def _by_hour(told: "DataFrame") -> "DataFrame":
+    delays = [
+        f.percentile_approx("delay_ms", share).alias(name)
+        for share, name in ((0.5, "delay_p50_ms"), (0.95, "delay_p95_ms"))
+    ]
+    return (
+        told.groupBy("group", _hour())
+        .agg(
+            f.count("*").alias("deliveries"),
+            f.count_if(f.col("attempt") == 1).alias("messages"),
+            f.count_distinct("client").alias("clients"),
+            f.count_if(~f.col("succeeded")).alias("failed"),
+            *delays,
+            f.max("delay_ms").alias("delay_max_ms"),
+            f.count("cause").alias("duplicates"),
+            f.count_if(f.col("cause") == "rebalance").alias("by_rebalance"),
+            f.count_if(f.col("cause") == "retry").alias("by_retry"),
+            f.count_if(f.col("cause") == "unknown").alias("unknown"),
+            f.count_if("is_twice").alias("succeeded_twice"),
+        )
+        .select(*DELIVERIES)
+        .orderBy("hour", "group")
+    )
+
+
+def _by_client(told: "DataFrame") -> "DataFrame":
+    return (
+        told.where("client is not null")
+        .groupBy("group", _hour(), "client")
+        .agg(
+            f.count("*").alias("deliveries"),
+            f.count("cause").alias("duplicates"),
+            f.timestamp_millis(f.min("began_ms")).alias("first_at"),
+            f.timestamp_millis(f.max("began_ms")).alias("last_at"),
+        )
+        .select(*CLIENTS)
+        .orderBy("hour", "group", "client")
+    )
+
+
+def _effects(told: "DataFrame", periods: "DataFrame", samples: "DataFrame | None") -> "DataFrame":
+    """A row for each rebalance."""
+    key = ["group", "rebalance_ms"]
+    calm = (
+        told.where("calm_before_ms is not null")
+        .groupBy("group", f.col("calm_before_ms").alias("rebalance_ms"))
+        .agg(
+            f.percentile_approx("delay_ms", 0.5).alias("before_p50_ms"),
+            f.max("delay_ms").alias("before_max_ms"),
+        )
+    )
+    since = told.where("rebalance_ms is not null").join(calm, key, "left")
+    is_after = (f.col("began_ms") >= f.col("rebalance_ms")) & f.col("delay_ms").isNotNull()
+    is_late = is_after & (f.col("delay_ms") > f.col("before_max_ms"))
+    last_late, last = f.max(f.when(is_late, f.col("began_ms"))), f.max(f.when(is_after, f.col("began_ms")))
+    back = (
+        f.when(last_late.isNull(), f.when(f.max("before_max_ms").isNotNull() & last.isNotNull(), f.lit(0)))
+        .when(last_late < last, last_late - f.col("rebalance_ms"))
+    )  # fmt: skip
+    of_rebalance = f.col("cause") == "rebalance"
+    after = since.groupBy(*key).agg(
+        f.count_if(of_rebalance).alias("duplicates"),
+        f.count_if(of_rebalance & f.col("is_twice")).alias("succeeded_twice"),
+        f.percentile_approx(f.when(is_after, f.col("delay_ms")), 0.5).alias("after_p50_ms"),
+        f.max(f.when(is_after, f.col("delay_ms"))).alias("after_max_ms"),
+        back.alias("back_to_normal_ms"),
+    )
+    traced = told.select("group").distinct().withColumn("is_traced", f.lit(True))
+    return (
+        periods.join(after, key, "left")
+        .join(calm, key, "left")
+        .join(f.broadcast(traced), "group", "left")
+        .join(_lag_effects(samples, periods) if samples is not None else _no_lag(periods), key, "left")
+        .withColumn("duplicates", f.when(f.col("is_traced"), f.coalesce("duplicates", f.lit(0))))
+        .withColumn("succeeded_twice", f.when(f.col("is_traced"), f.coalesce("succeeded_twice", f.lit(0))))
+        .withColumn("at", f.timestamp_millis("rebalance_ms"))
+        .select(*EFFECTS)
+        .orderBy("at", "group")
+    )
+
+
+def _lag_effects(samples: "DataFrame", periods: "DataFrame") -> "DataFrame":
+    """Lag around each rebalance: the last before it, the most after it, and when it was as before."""
+    behind = f.greatest(f.col("broker_offset") - f.col("consumer_offset"), f.lit(0))
+    once = samples.dropDuplicates(["group", "topic", "broker", "queueId", "at"])  # As lag_report reads them.
+    whole = once.groupBy("group", f.unix_millis("at").alias("at_ms")).agg(f.sum(behind).alias("lag"))
+    placed = with_periods(whole, "at_ms", periods)
+    calm = (
+        placed.where("calm_before_ms is not null")
+        .groupBy("group", f.col("calm_before_ms").alias("rebalance_ms"))
+        .agg(f.max_by("lag", "at_ms").alias("lag_before"))
+    )
+    key = ["group", "rebalance_ms"]
+    since = placed.where("at_ms >= rebalance_ms").join(calm, key, "left")
+    peaks = since.groupBy(*key).agg(
+        f.max("lag").alias("lag_peak"),
+        f.max_by("at_ms", f.struct("lag", -f.col("at_ms"))).alias("peak_ms"),
+        f.first("lag_before").alias("lag_before"),
+    )
+    is_back = (f.col("at_ms") >= f.col("peak_ms")) & (f.col("lag") <= f.col("lag_before"))
+    back = (
+        placed.join(peaks, key)
+        .where(is_back)
+        .groupBy(*key)
+        .agg((f.min("at_ms") - f.col("rebalance_ms")).alias("lag_back_ms"))
+    )
+    return peaks.join(back, key, "left").select(*key, "lag_before", "lag_peak", "lag_back_ms")
+
+
+def _no_lag(periods: "DataFrame") -> "DataFrame":
+    nothing = f.lit(None).cast("bigint")
+    return periods.select(
+        "group",
+        "rebalance_ms",
+        *(nothing.alias(name) for name in ("lag_before", "lag_peak", "lag_back_ms")),
+    )
