@@ -9,7 +9,9 @@ from tests.interop.ports import free_broker_port, free_port
 from tests.interop.process import Process
 
 SOURCES = Path(__file__).parent.parent.parent / "src"
-COMMAND = (sys.executable, "-m", "libramq.cli.main", "up")
+LIBRA = (sys.executable, "-m", "libramq.cli.main")
+# This tree, whatever else is installed.
+ENVIRONMENT = {"PYTHONPATH": os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])}
 
 
 class LibraUp:
@@ -19,7 +21,8 @@ class LibraUp:
         self.process = Process(
             "libra-up",
             [
-                *COMMAND,
+                *LIBRA,
+                "up",
                 "--nameserver-port",
                 self.namesrv.rpartition(":")[2],
                 "--broker-port",
@@ -29,8 +32,7 @@ class LibraUp:
                 *options,
             ],
             directory=home,
-            # This tree, whatever else is installed.
-            env={"PYTHONPATH": os.pathsep.join([str(SOURCES), os.environ.get("PYTHONPATH", "")])},
+            env=ENVIRONMENT,
         )
 
     def wait_ready(self, brokers: int = 1) -> None:
@@ -38,3 +40,44 @@ class LibraUp:
 
     def stop(self) -> None:
         self.process.stop()
+
+
+class LibraServers:
+    """A name server and brokers as processes of their own, so that each broker can be killed and started."""
+
+    def __init__(self, home: Path, *names: str) -> None:
+        self._home = home
+        port = free_port()
+        self.namesrv = f"127.0.0.1:{port}"
+        self._name_server = Process(
+            "libra-nameserver",
+            [*LIBRA, "nameserver", "--port", str(port)],
+            directory=home,
+            env=ENVIRONMENT,
+        )
+        self._ports = {name: free_broker_port() for name in names}
+        self._brokers: dict[str, Process] = {}
+        for name in names:
+            self.start(name)
+
+    def start(self, name: str) -> None:
+        home = self._home / name
+        home.mkdir(parents=True, exist_ok=True)
+        configuration = home / "broker.conf"
+        configuration.write_text(
+            f"brokerName={name}\nlistenPort={self._ports[name]}\nstorePathRootDir={home / 'store'}\n"
+        )
+        self._brokers[name] = Process(
+            name,
+            [*LIBRA, "broker", "-c", str(configuration), "-n", self.namesrv],
+            directory=home,
+            env=ENVIRONMENT,
+        )
+        wait_broker(self._brokers[name], self.namesrv, len(self._brokers))
+
+    def kill(self, name: str) -> None:
+        self._brokers.pop(name).kill()
+
+    def stop(self) -> None:
+        for process in (*self._brokers.values(), self._name_server):
+            process.stop()

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.broker.clusters import group_at
 from tests.interop.cluster import Cluster
-from tests.interop.libra import LibraUp
+from tests.interop.libra import LibraServers
 from tests.interop.process import PATIENCE_S, Process, Program
 from tests.interop.test_rebalance import queues_of, send, wait_bodies, wait_queues
 
@@ -83,31 +84,71 @@ def test_loads_are_even_over_topics(cluster: Cluster) -> None:
     cluster.wait_until(lambda: loads()[0] == 4, "all queues", within_s=PATIENCE_S)
 
 
-def test_queues_at_two_brokers(two_brokers: Cluster) -> None:
-    """Java asks either broker, a new one each time: both say the same."""
-    cluster, topic = two_brokers, two_brokers.fresh_name("Spread")
-    group = cluster.fresh_name("group")
-    cluster.create_topic(topic, QUEUES)
-    first = cluster.consumer(group, topic, clientRebalance=False)
-    wait_queues(cluster, first, topic, QUEUES)
-    second = cluster.consumer(group, topic, clientRebalance=False)
-    wait_queues(cluster, first, topic, QUEUES // 2)
-    wait_queues(cluster, second, topic, QUEUES // 2)
-    everything = {f"{broker}:{queue}" for broker in cluster.brokers for queue in range(QUEUES // 2)}
-    assert queues_of(first, topic) | queues_of(second, topic) == everything
-    second.finish()
-    wait_queues(cluster, first, topic, QUEUES)
+A, B = "broker-a", "broker-b"
+
+
+@pytest.mark.parametrize("home", [A, B])
+def test_queues_at_two_brokers(servers: LibraServers, tmp_path: Path, home: str) -> None:
+    """Java asks either broker, another one each time: what need not move stays, also when one dies.
+
+    Two members, then three; broker-b is killed and comes back; the group lives there, or at the other one.
+    """
+    with ExitStack() as stack:
+        cluster = Cluster("libra", servers.namesrv, tmp_path)
+        stack.callback(cluster.stop_programs, keep_producers=False)
+        topic, group = cluster.fresh_name("Spread"), group_at(home, [A, B])
+        cluster.create_topic(topic, QUEUES)
+        at = {name: {f"{name}:{queue}" for queue in range(QUEUES // 2)} for name in (A, B)}
+
+        def held() -> list[set[str]]:
+            return [queues_of(member, topic) for member in members]
+
+        def wait_shares(queues: set[str], loads: list[int]) -> None:
+            cluster.wait_until(
+                lambda: sorted(map(len, held())) == loads and set().union(*held()) == queues,
+                f"loads of {loads}",
+                within_s=PATIENCE_S,
+            )
+
+        members = [cluster.consumer(group, topic, clientRebalance=False)]
+        wait_shares(at[A] | at[B], [8])
+        members.append(cluster.consumer(group, topic, clientRebalance=False))
+        wait_shares(at[A] | at[B], [4, 4])
+        send(cluster, topic, "two", 24)
+        wait_bodies(cluster, "two", 24, *members)
+
+        before = held()
+        counts = [len(member.of("queues", topic=topic)) for member in members]
+        members.append(cluster.consumer(group, topic, clientRebalance=False))
+        wait_shares(at[A] | at[B], [2, 3, 3])
+        assert [len(lot & now) for lot, now in zip(before, held(), strict=False)] == [3, 3]
+        for member, count, now in zip(members, counts, held(), strict=False):
+            changes = member.of("queues", topic=topic)[count:]
+            assert all(now <= set(change["queues"]) for change in changes), "what stays is always there"
+        send(cluster, topic, "three", 24)
+        wait_bodies(cluster, "three", 24, *members)
+        assert came_again(*members) == {}
+
+        before = held()
+        servers.kill(B)
+        wait_shares(at[A], [1, 1, 2])
+        gained = [now - lot for lot, now in zip(before, held(), strict=True)]
+        loads = sorted(len(lot & at[A]) for lot in before)
+        assert sum(map(len, gained)) == max(sum(max(load - 2, 0) for load in loads), loads.count(0))
+        before = held()
+        servers.start(B)
+        wait_shares(at[A] | at[B], [2, 3, 3])
+        assert all(lot <= now for lot, now in zip(before, held(), strict=True))
+        send(cluster, topic, "back", 24)
+        wait_bodies(cluster, "back", 24, *members)
+        assert [body for body in came_again(*members) if body.startswith("back")] == []
 
 
 @pytest.fixture
-def two_brokers(_programs: None, tmp_path: Path) -> Iterator[Cluster]:
-    with ExitStack() as stack:
-        servers = LibraUp(tmp_path / "up", "--brokers", "2")
-        stack.callback(servers.stop)
-        servers.wait_ready(2)
-        cluster = Cluster("libra", servers.namesrv, tmp_path)
-        stack.callback(cluster.stop_programs, keep_producers=False)
-        yield cluster
+def servers(_programs: None, tmp_path: Path) -> Iterator[LibraServers]:
+    servers = LibraServers(tmp_path / "servers", A, B)
+    yield servers
+    servers.stop()
 
 
 def all_queues(cluster: Cluster) -> set[str]:
