@@ -47,6 +47,17 @@ def test_who_claims_nothing_gets_back_what_it_had():
     assert holders(found, x={}) == {0: ("x", 2)}
 
 
+def test_who_has_come_and_gone_while_fences_were_asked_is_not_awaited():
+    """The fences still know what it had open; so may the coordinator before us."""
+    found = GroupInquiry(InquiryKind.GATHERING, until_ms=1_000, epoch=0)
+    found.left("gone")
+    fence = PeerGathered(epoch=5, open=[QueueGrant.of(q(0), 5, "gone"), QueueGrant.of(q(1), 5, "x")])
+    found.gathered([fence], {}, now_ms=100)
+    assert list(found.awaited) == ["x"]
+    found.left("x")
+    assert found.is_over
+
+
 def test_only_those_are_awaited_that_were_members_in_the_end():
     """As the last coordinator said; what another one knew long ago does not count."""
     grants = [QueueGrant.of(q(number), 5, member) for number, member in enumerate(("x", "y", "left"))]

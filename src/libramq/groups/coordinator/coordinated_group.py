@@ -184,7 +184,7 @@ class CoordinatedGroup(Generic[P, T]):
         self.queues.expel(member.id, now_ms=now_ms)
         self._refuse(member, ResponseCode.UNKNOWN_MEMBER, f"no member of {self.name} any more: {reason}")
         if self._inquiry is not None:
-            self._inquiry.awaited.pop(member.id, None)
+            self._inquiry.left(member.id)
             self._conclude(now_ms)
 
     # What else happens.

@@ -41,13 +41,17 @@ class InquiryKind(Enum):
 
 @dataclass(slots=True)
 class GroupInquiry:
-    """One that is under way. awaited: members not heard of yet; epoch: the highest that was seen."""
+    """One that is under way. awaited: members not heard of yet; epoch: the highest that was seen.
+
+    gone: members that have come and gone meanwhile.
+    """
 
     kind: InquiryKind
     until_ms: int
     epoch: int
     awaited: dict[str, None] = field(default_factory=dict)
     openings: dict[MessageQueue, Holding] = field(default_factory=dict)
+    gone: set[str] = field(default_factory=set)
 
     @property
     def is_over(self) -> bool:
@@ -75,8 +79,15 @@ class GroupInquiry:
         self.awaited = {
             holding.member: None
             for holding in self.openings.values()
-            if holding.member not in members and (newest < self.epoch or holding.member in in_the_end)
+            if holding.member not in members
+            and holding.member not in self.gone
+            and (newest < self.epoch or holding.member in in_the_end)
         }
+
+    def left(self, member: str) -> None:
+        """A member has gone: nobody waits for it, whatever fences still know of it."""
+        self.gone.add(member)
+        self.awaited.pop(member, None)
 
     def holdings(self, claims: Claims) -> dict[MessageQueue, Holding]:
         """Who holds what, after all: what members claim, unless somebody else has opened it since.
