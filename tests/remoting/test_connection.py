@@ -1,11 +1,13 @@
 """Replies find who waits for them: by number, once, in time."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from libramq.errors import LocalProtocolError, RemoteProtocolError
 from libramq.remoting import connection
 from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
-from libramq.remoting.connection import FrameReader, PendingRequests
+from libramq.remoting.connection import FrameFiller, FrameReader, PendingRequests
 from libramq.remoting.frame import encode_frame
 
 
@@ -84,3 +86,40 @@ def test_commands_before_a_bad_byte_are_lost_with_their_connection():
     good = encode_frame(Command(code=1))
     with pytest.raises(RemoteProtocolError):
         FrameReader().receive(good + b"\xff\xff\xff\xff")
+
+
+SIZES = [0, 10, connection.SMALL_READ_BYTES // 2, connection.SMALL_READ_BYTES + 5, 300_000]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(SIZES), st.sampled_from([0, 1])), max_size=6),
+    st.lists(st.sampled_from([1, 3, 100, 65_536, 200_000]), min_size=1, max_size=20),
+)
+def test_frames_are_filled_in_place_as_they_are_cut_from_pieces(
+    frames: list[tuple[int, int]], reads: list[int]
+):
+    sent = [
+        Command(code=number, ext={"k": str(size)}, body=bytes([number]) * size, serialization=form)
+        for number, (size, form) in enumerate(frames)
+    ]
+    wire = b"".join(map(encode_frame, sent))
+    filler, got, position = FrameFiller(), [], 0
+    while position < len(wire):
+        # A socket gives what it has, never more than there is room for.
+        count = min(
+            max(reads[len(got) % len(reads)], len(wire) // 50), len(filler.room), len(wire) - position
+        )
+        filler.room[:count] = wire[position : position + count]
+        position += count
+        got += filler.received(count)
+    assert [(each.code, each.ext, each.body) for each in got] == [
+        (each.code, each.ext, each.body) for each in sent
+    ]
+    assert all(type(each.body) is bytes for each in got)  # What is read later leaves them alone.
+
+
+def test_a_bad_length_is_refused_by_who_fills_in_place():
+    filler = FrameFiller()
+    filler.room[:4] = b"\xff\xff\xff\xff"
+    with pytest.raises(RemoteProtocolError):
+        filler.received(4)

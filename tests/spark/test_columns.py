@@ -117,6 +117,34 @@ def test_bytes_that_are_no_utf8_do_not_stop_a_batch():
     ]
 
 
+@pytest.mark.parametrize("end", [b"\x02", b""], ids=["closed", "as Java leaves them"])
+def test_properties_at_the_same_place_in_every_record(end: bytes):
+    rows = [b"KEYS\x01k%d\x02TAGS\x01t%d\x02WAIT\x01true" % (row, row) + end for row in (1, 22, 333)]
+    data = b"".join(plain_record(row) for row in rows)
+    batch = Records(data).batch([("b", len(data))], arrow_schema(["key", "tag", "properties"]))
+    assert batch["key"].to_pylist() == ["k1", "k22", "k333"]
+    assert batch["tag"].to_pylist() == ["t1", "t22", "t333"]
+    assert [dict(row)["WAIT"] for row in batch["properties"].to_pylist()] == ["true"] * 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "tags"),
+    [
+        ([b"KEYS\x01a\x02TAGS\x01b\x02", b"TAGS\x01c\x02KEYS\x01d\x02"], ["b", "c"]),
+        ([b"TAGS\x01a\x02TAGS\x01b\x02", b"TAGS\x01c\x02KEYS\x01d\x02"], ["b", "c"]),
+        ([b"TAGS\x01a\x02TAGS\x01b\x02", b"TAGS\x01c\x02TAGS\x01d\x02"], ["b", "d"]),
+        ([b"TAGS\x01a\x02LONGER\x01b\x02", b"TAGS\x01c\x02TAGS\x01d\x02"], ["a", "d"]),
+        ([b"TAGS\x01a\x02X\x01b\x02Y\x01c\x02", b"TAGS\x01d\x02"], ["a", "d"]),
+        ([b"TAGS\x01a\x02X\x01b", b"X\x01c\x02TAGS\x01d\x02"], ["a", "d"]),
+        ([b"KEYS\x01a\x02", b"KEYS\x01b\x02"], [None, None]),
+    ],
+)
+def test_properties_at_different_places(rows: list[bytes], tags: list[str | None]):
+    data = b"".join(plain_record(row) for row in rows)
+    batch = Records(data).batch([("b", len(data))], arrow_schema(["tag"]))
+    assert batch["tag"].to_pylist() == tags
+
+
 def test_a_producers_clock_may_say_anything():
     data = plain_record(born_timestamp_ms=2**63 - 1)
     column = Records(data).batch([("b", len(data))], arrow_schema(["bornTimestamp"]))["bornTimestamp"]

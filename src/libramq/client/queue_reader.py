@@ -37,10 +37,10 @@ from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
 
 Lost = Callable[[MessageQueue, int, int], None]
 
-CHUNK_MAX: Final = 4096  # Messages asked for in one pull; Apache answers 32, ours what fits.
-#: A quarter of the largest body (one message is always given), and above what Apache's clients ask for, which
-#: tells our broker to answer in bulk.
-REPLY_BYTES_MAX: Final = 1024 * 1024
+CHUNK_MAX: Final = 8192  # Messages asked for in one pull; Apache answers 32, ours what fits.
+#: An eighth of the largest frame, and above what Apache's clients ask for, which tells our broker to answer
+#: in bulk. With half as much a Spark task takes a fifth longer for a row; twice as much gains little.
+REPLY_BYTES_MAX: Final = 2 * 1024 * 1024
 DEPTH: Final = 16  # Pulls in flight for one queue.
 IN_FLIGHT_BYTES: Final = 4 * REPLY_BYTES_MAX  # Fewer where replies are large: memory, and nothing gained.
 GROW_AFTER: Final = 64  # Full replies before more is asked for at once.

@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 #: NettyClientConfig.clientAsyncSemaphoreValue.
 PENDING_REQUESTS_MAX: Final = 65_535
+#: Ours: frames whose rest is larger than this are received in place.
+SMALL_READ_BYTES: Final = 64 * 1024
 
 
 class FrameReader:
@@ -49,6 +51,55 @@ class FrameReader:
     def partial_bytes(self) -> int:
         """How many bytes of an unfinished frame are held."""
         return len(self._partial)
+
+    @property
+    def missing_bytes(self) -> int:
+        """How many bytes of an unfinished frame are still to come, as far as is known; else 0."""
+        return self._needed_bytes - len(self._partial) if self._partial else 0
+
+    def take_partial(self) -> bytes:
+        """The bytes of the unfinished frame, whose rest goes elsewhere."""
+        partial = bytes(self._partial)
+        self._partial.clear()
+        return partial
+
+
+class FrameFiller:
+    """A FrameReader for who can read into given memory: a large frame is received where it is decoded.
+
+    Read up to `len(room)` bytes into `room`, then say how many came. A reply of a megabyte is copied once,
+    out of memory that is used again for the next; pieces that are put together cost three copies and, as
+    each is as large as a frame, memory the kernel has to find anew every time.
+    """
+
+    def __init__(self) -> None:
+        self._reader = FrameReader()
+        self._small = memoryview(bytearray(SMALL_READ_BYTES))
+        self._large = memoryview(b"")
+        self._large_end = 0
+        self.room = self._small
+
+    def received(self, count: int) -> list[Command]:
+        """So many bytes are in `room` now; returns the commands that are whole."""
+        if self._large_end:
+            self.room = self.room[count:]
+            if self.room:
+                return []
+            decoded = decode_frame(self._large[: self._large_end], 0)
+            assert decoded is not None, "a whole frame"
+            self._large_end = 0
+            self.room = self._small
+            return [decoded[0]]
+        commands = self._reader.receive(bytes(self._small[:count]))
+        missing = self._reader.missing_bytes
+        if missing > SMALL_READ_BYTES:
+            partial = self._reader.take_partial()
+            self._large_end = len(partial) + missing
+            if self._large_end > len(self._large):
+                self._large = memoryview(bytearray(self._large_end))
+            self._large[: len(partial)] = partial
+            self.room = self._large[len(partial) : self._large_end]
+        return commands
 
 
 class PendingRequests(Generic[T]):

@@ -18,7 +18,7 @@ FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 HEADER_BYTES_MAX: Final = 1024 * 1024
 
 
-def frame_end(data: bytes | bytearray, start: int) -> int | None:
+def frame_end(data: bytes | bytearray | memoryview, start: int) -> int | None:
     """Where the frame that begins at `start` ends; None until its length can be read."""
     if len(data) - start < 4:
         return None
@@ -28,8 +28,8 @@ def frame_end(data: bytes | bytearray, start: int) -> int | None:
     return start + 4 + length
 
 
-def decode_frame(data: bytes, start: int) -> tuple[Command, int] | None:
-    """Read one command; None until its frame is whole."""
+def decode_frame(data: bytes | memoryview, start: int) -> tuple[Command, int] | None:
+    """Read one command; None until its frame is whole. Nothing in it refers to `data`."""
     end = frame_end(data, start)
     if end is None or len(data) < end:
         return None
@@ -42,11 +42,11 @@ def decode_frame(data: bytes, start: int) -> tuple[Command, int] | None:
     if serialization == Serialization.JSON:
         command = decode_json_header(data[start + 8 : body_start])
     elif serialization == Serialization.ROCKETMQ:
-        command = decode_binary_header(data[start + 8 : body_start])
+        command = decode_binary_header(bytes(data[start + 8 : body_start]))
     else:
         raise RemoteProtocolError(f"unknown header serialisation {serialization}")
     if body_start != end:
-        command.body = data[body_start:end]
+        command.body = bytes(data[body_start:end])  # Copies what is not yet bytes.
     return command, end
 
 

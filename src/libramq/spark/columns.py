@@ -31,6 +31,7 @@ from libramq.message.record import HOST_BITS, MAGIC_V1, MAGIC_V2, RECORD_BYTES_M
 Positions = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
+MARKED_BYTES_MAX: Final = 512  # Larger records are sooner found by their sizes than by their magic.
 MILLIS_MAX: Final = (1 << 63) // 1000 - 1  # Arrow's microseconds are signed 64-bit numbers.
 
 # The record up to its first field of variable place, then what follows each host.
@@ -82,6 +83,8 @@ def arrow_schema(columns: Sequence[str]) -> pa.Schema:
 
 def record_starts(data: bytes) -> Positions:
     """Where each record starts; the records must fill the bytes exactly."""
+    if len(data) < 4 or int.from_bytes(data[:4]) > MARKED_BYTES_MAX:
+        return _followed_starts(data)
     marked = _marked_starts(data)
     sizes = _gather(data, marked, _U32).astype(np.int64)
     ends = marked + sizes
@@ -97,7 +100,7 @@ def record_starts(data: bytes) -> Positions:
 
 
 def _marked_starts(data: bytes) -> Positions:
-    """Where the magic of a record stands in its place. A third of the time of following the sizes."""
+    """Where the magic of a record stands in its place: 0.2 ns a byte; following sizes takes 0.12 µs each."""
     first_bytes = np.flatnonzero(np.frombuffer(data, np.uint8) == MAGIC_V1 >> 24)
     places = first_bytes[(first_bytes >= 4) & (first_bytes <= len(data) - 4)]
     magic = _gather(data, places, _U32)
@@ -320,17 +323,37 @@ class Properties:
             middles = np.append(equals_signs, len(self._text))[np.searchsorted(equals_signs, begins)]
             is_pair = (middles > begins) & (middles < ends - 1)
             self._begins, self._middles, self._ends = begins[is_pair], middles[is_pair], ends[is_pair]
-        # Where the pairs of each row begin. Pairs do not cross rows.
-        self._first_pairs = np.searchsorted(self._begins, bounds)
-        self._rows = np.repeat(np.arange(self._count), np.diff(self._first_pairs))
+        self._bounds = bounds
+        pairs, rest = divmod(len(ends), max(1, self._count))
+        is_regular = False
+        if pairs and not rest and self._begins is begins:
+            last = ends[pairs - 1 :: pairs]
+            is_regular = np.array_equal(last, row_ends - 1) or np.array_equal(last, row_ends)
+        #: How many pairs each row has, if they all have as many: columns of pairs, so to speak.
+        self._pairs_per_row = pairs if is_regular else 0
+
+    @cached_property
+    def _first_pairs(self) -> Positions:
+        """Where the pairs of each row begin. Pairs do not cross rows."""
+        return np.searchsorted(self._begins, self._bounds)
+
+    @cached_property
+    def _rows(self) -> Positions:
+        """The row of each pair."""
+        return np.repeat(np.arange(self._count), np.diff(self._first_pairs))
+
+    @cached_property
+    def _name_sizes(self) -> Positions:
+        return self._middles - self._begins
 
     def values_of(self, name: bytes) -> pa.Array:
         """The value of one property for every record, null where it has none; the last one counts."""
-        pairs = np.flatnonzero(self._middles - self._begins == len(name))
-        if len(pairs):
-            # Overlapping windows of the name's size, one byte apart.
-            windows = np.ndarray((len(self._text) - len(name) + 1,), f"S{len(name)}", self._buffer, 0, (1,))
-            pairs = pairs[windows[self._begins[pairs]] == name]
+        column = self._column_of(name)
+        if column is not None:
+            every = slice(column, None, self._pairs_per_row)
+            return _slices(self._buffer, self._middles[every] + 1, self._ends[every])
+        pairs = np.flatnonzero(self._name_sizes == len(name))
+        pairs = pairs[self._have_name(pairs, name)]
         rows = self._rows[pairs]
         if len(rows) > 1:
             is_last = np.append(rows[1:] != rows[:-1], True)
@@ -342,6 +365,34 @@ class Properties:
         missing = np.ones(self._count, dtype=np.bool_)
         place[rows], missing[rows] = np.arange(len(rows)), False
         return values.take(pa.array(place, mask=missing))
+
+    def _column_of(self, name: bytes) -> int | None:
+        """The place at which every row has this name, as one producer's have; None where rows differ.
+
+        A few comparisons a row; finding the pairs among all of them and their rows costs three times as much.
+        """
+        for column in reversed(range(self._pairs_per_row)):  # The last one counts.
+            every = slice(column, None, self._pairs_per_row)
+            has_size = self._name_sizes[every] == len(name)
+            if not has_size.any():
+                continue
+            pairs = np.arange(column, len(self._begins), self._pairs_per_row)
+            if not has_size.all():
+                return None
+            has_name = self._have_name(pairs, name)
+            if has_name.all():
+                return column
+            if has_name.any():
+                return None
+        return None
+
+    def _have_name(self, pairs: Positions, name: bytes) -> npt.NDArray[np.bool_]:
+        """Which of these pairs, whose names are of that size, have that name."""
+        if not len(pairs):
+            return np.zeros(0, dtype=np.bool_)
+        # Overlapping windows of the name's size, one byte apart.
+        windows = np.ndarray((len(self._text) - len(name) + 1,), f"S{len(name)}", self._buffer, 0, (1,))
+        return windows[self._begins[pairs]] == name  # type: ignore[no-any-return]
 
     def as_map(self) -> pa.Array:
         """All of them."""

@@ -12,7 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from libramq.client.queue_reader import EVERYTHING, Lost, PullFilter, QueueReader, Stretch, refuse_loss
+from libramq.client.queue_reader import (
+    EVERYTHING,
+    REPLY_BYTES_MAX,
+    Lost,
+    PullFilter,
+    QueueReader,
+    Stretch,
+    refuse_loss,
+)
 from libramq.filter.tag import parse_tag_filter
 from libramq.message.queue import MessageQueue
 from libramq.spark.columns import Records, arrow_schema
@@ -23,7 +31,9 @@ from libramq.transport.access import OPEN
 
 log = logging.getLogger(__name__)
 
-BATCH_BYTES: Final = 4 * 1024 * 1024  # Of records; several pulls, and what a processor's cache holds.
+#: Of records. One large reply is a batch, so it need not be put together with others; and columns are made
+#: while the bytes are still in the processor's cache.
+BATCH_BYTES: Final = REPLY_BYTES_MAX // 2
 BATCH_ROWS: Final = 20_000
 READERS_MAX: Final = 8
 
@@ -100,7 +110,9 @@ class Conversion:
 
     def __call__(self, stretches: Sequence[Stretch]) -> pa.RecordBatch:
         ends = np.cumsum([len(stretch.body) for stretch in stretches]).tolist()
-        records = Records(b"".join([stretch.body for stretch in stretches]))
+        records = Records(
+            stretches[0].body if len(stretches) == 1 else b"".join(each.body for each in stretches)
+        )
         brokers = [(stretch.queue.broker_name, end) for stretch, end in zip(stretches, ends, strict=True)]
         batch = records.batch(brokers, self._schema)
         keep = self._covered(records, stretches, ends)

@@ -5,19 +5,15 @@ Not safe for several threads; each makes its own. Requests can be pipelined: `st
 
 import socket
 from collections.abc import Callable
-from typing import Final
 
 from libramq.errors import ConnectFailed, ConnectionLost, ProtocolError, RequestTimeout
 from libramq.remoting.command import Command
-from libramq.remoting.connection import FrameReader, PendingRequests
+from libramq.remoting.connection import FrameFiller, PendingRequests
 from libramq.remoting.frame import encode_frame
 from libramq.transport.access import OPEN, Access
 from libramq.transport.address import split_address
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from libramq.transport.tls import handshake_failure
-
-#: A read takes what a socket buffer may hold, so that a large reply comes in few pieces.
-READ_BYTES: Final = 1024 * 1024
 
 
 class BlockingRemote:
@@ -35,7 +31,7 @@ class BlockingRemote:
         self._monotonic_ms = monotonic_ms
         self._access = access
         self._is_mute = True
-        self._reader = FrameReader()
+        self._frames = FrameFiller()
         self._pending: PendingRequests[int] = PendingRequests()
         self._replies: dict[int, Command] = {}
         host, port = split_address(address)
@@ -95,16 +91,16 @@ class BlockingRemote:
     def _read(self, timeout_ms: int) -> None:
         try:
             self._socket.settimeout(timeout_ms / 1000)
-            data = self._socket.recv(READ_BYTES)
+            count = self._socket.recv_into(self._frames.room)
         except TimeoutError:
             return
         except OSError as error:
             raise self._lost(str(error)) from None
-        if not data:
+        if not count:
             raise self._lost("the other side closed it")
         self._is_mute = False
         try:
-            commands = self._reader.receive(data)
+            commands = self._frames.received(count)
         except ProtocolError:
             self.close()
             raise
