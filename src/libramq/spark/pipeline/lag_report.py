@@ -21,8 +21,9 @@ from libramq.spark.pipeline.lag_page import lag_page
 from libramq.spark.pipeline.lag_samples import groups_to_sample, sample, write_sample
 from libramq.spark.pipeline.lag_tables import SAMPLES, TABLES, lag_tables
 from libramq.spark.pipeline.plan import Outcome, Plan, Progress, TablePlan, Tell
-from libramq.spark.pipeline.small_table import replace_table
+from libramq.spark.pipeline.small_table import replace_table, table_ddl
 from libramq.sync import Admin
+from libramq.transport.access_properties import access_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,10 +36,12 @@ class LagReportConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     directory: where tables and report go. namesrv: as `-n`. groups, topics: names; all where not given.
     every: how often to look. samples: how many times in one run.
+    access: credentials and TLS, as in $LIBRA_ACCESS.
     """
 
     directory: str = "lag_report"
     namesrv: str | None = None
+    access: dict[str, str] = {}
     groups: list[str] = []
     topics: list[str] = []
     every: str = "5s"
@@ -62,6 +65,7 @@ class LagReport:
         self._every_ms = duration_ms("every", config.every)
         if config.samples < 1:
             raise ConfigError(f"samples={config.samples}: give a whole number from 1 on")
+        self._access = access_of(config.access)
         self._clock = clock or SystemClock()
         self._wait = wait
 
@@ -92,7 +96,7 @@ class LagReport:
         self._take_samples(spark, tell)
         compact_days(self._samples, self._clock.wall_ms())
         with told_in_one_line(self.name):
-            rows = lag_tables(spark.read.schema(_ddl()).parquet(str(self._samples)))
+            rows = lag_tables(spark.read.schema(table_ddl(SAMPLES)).parquet(str(self._samples)))
         if not rows["lag"].num_rows:
             raise ConfigError("no group has committed an offset yet; its lag is known from then on")
         for name, table in rows.items():
@@ -107,7 +111,7 @@ class LagReport:
     def _take_samples(self, spark: "SparkSession", tell: Tell) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
 
-        schema = to_arrow_schema(spark.createDataFrame([], _ddl()).schema, timezone="UTC")
+        schema = to_arrow_schema(spark.createDataFrame([], table_ddl(SAMPLES)).schema, timezone="UTC")
         count = self._config.samples
         with self._admin() as admin:
             groups = groups_to_sample(admin, self._config.groups)
@@ -126,7 +130,11 @@ class LagReport:
                 tell(Progress(done=number, total=count, text=f"groups {len(groups)}, lag {behind:,}"))
 
     def _admin(self) -> Admin:
-        return Admin(**({"namesrv": self._config.namesrv} if self._config.namesrv else {}))
+        return Admin(
+            namesrv=self._config.namesrv or None,
+            credentials=self._access.credentials,
+            tls=self._access.tls,
+        )
 
     @property
     def _samples(self) -> Path:
@@ -134,7 +142,3 @@ class LagReport:
 
     def _file(self, name: str) -> Path:
         return self._directory / f"{name}.parquet"
-
-
-def _ddl() -> str:
-    return ", ".join(f"`{name}` {kind}" for name, kind in SAMPLES.items())
