@@ -41,12 +41,12 @@ _BY_COORDINATOR: Final = {
     Departure.CRASHED.value: Cost(177, 14 / 8),
     Departure.LOST.value: Cost(9_834, 22 / 8),
 }
-_KILLED_JAVA_MS: Final = 518
-#: README, "Stock Java consumers on our broker", concurrent. None was frozen there: the broker asks a silent
+_KILLED_JAVA_MS: Final = 530
+#: README, "Stock Java consumers", concurrent, on our broker. None was frozen there: the broker asks a silent
 #: client after SILENCE_MS_MAX, and its queues are then shared as those of one that was killed.
 _BY_CLIENTS: Final = {
-    HANDOVER: Cost(1_346, 0),
-    Departure.LEFT.value: Cost(514, 0),
+    HANDOVER: Cost(1_153, 0),
+    Departure.LEFT.value: Cost(522, 0),
     Departure.CRASHED.value: Cost(_KILLED_JAVA_MS, 4 / 8),
     Departure.LOST.value: Cost(SILENCE_MS_MAX + ANSWER_MS_MAX + _KILLED_JAVA_MS, 4 / 8),
 }
