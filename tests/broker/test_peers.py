@@ -8,11 +8,12 @@ import pytest
 from libramq.broker.question import Question
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
-from libramq.errors import ConnectFailed, LibraError, RequestTimeout, TopicNotExist
+from libramq.errors import ConnectFailed, LibraError, RequestTimeout, TopicNotExist, broker_error
 from libramq.groups.cluster_view import BROKERS_TOPIC
 from libramq.groups.coordinator.location import coordinator_of
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
+from libramq.remoting.body.assignment import QueryAssignmentBody, QueryAssignmentReply
 from libramq.remoting.body.codec import decode_body
 from libramq.remoting.body.coordination import GroupJoinBody, QueueGrant
 from libramq.remoting.body.route import BrokerData, QueueData, TopicRouteData
@@ -466,3 +467,62 @@ def test_an_edge_goes_by_its_coordinators_word(node):
     told(2, "mine", "second", "theirs")
     assert [reply.code for reply in mine.replies] == [R.NOTIFY_CONSUMER_IDS_CHANGED]
     assert b"second" in node.ask(mine, R.GET_CONSUMER_LIST_BY_GROUP, header).body
+
+
+# Members that ask for their queues
+
+
+def ask_for_queues(node: Node, member: FakePeer, group: str) -> Command:
+    body = QueryAssignmentBody(topic="T", consumer_group=group, client_id="java", strategy_name="MINE")
+    command = node.command(R.QUERY_ASSIGNMENT, None, body)
+    node.give(member, command)
+    return command
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "body"),
+    [
+        (b'{"messageQueueAssignments":[]}', C.SUCCESS, b'{"messageQueueAssignments":[]}'),
+        (RequestTimeout("no"), C.SUCCESS, b"{}"),
+        (broker_error(C.NO_PERMISSION, "you are no broker"), C.SUCCESS, b"{}"),
+        (broker_error(C.INVALID_PARAMETER, "there is no strategy MINE"), C.INVALID_PARAMETER, b""),
+    ],
+    ids=["answered", "timeout", "refused", "no such strategy"],
+)
+def test_a_member_that_asks_is_answered_by_the_broker_where_its_group_lives(node, outcome, code, body):
+    """Who of the group is connected here is said with the question, as it may not have been told yet."""
+    node.meet(B, C_)
+    member = FakePeer("10.1.1.1:1")
+    node.beat(member, "java", THERE)
+    command = ask_for_queues(node, member, THERE)
+    (question,) = node.take(R.PEER_ASSIGN)
+    asked = body_of(question, bodies.PeerAssignBody)
+    assert (question.address, asked.client_id, asked.strategy_name) == (ADDRESSES[B], "java", "MINE")
+    assert [(one.client_id, one.topics) for one in asked.members] == [("java", ["T"])]
+    node.answer(question, outcome)
+    reply = answer(member, command)
+    assert (reply.code, reply.body) == (code, body)
+
+
+def test_a_broker_that_has_not_heard_all_decides_nothing(node):
+    """Another one may remember what members were given."""
+    node.routes(BROKERS_TOPIC, brokers(A, B))
+    node.create_topic("T", 2)
+    member = FakePeer("10.1.1.1:1")
+    node.beat(member, "java", HERE)
+    assert answer(member, ask_for_queues(node, member, HERE)).body == b"{}"
+    given = bodies.PeerGivenBody(
+        broker_name=B,
+        group=HERE,
+        version=7,
+        given=[bodies.GivenQueues(client_id="other", topic="T", queues={A: [0]})],
+        is_whole=True,
+    )
+    others = {HERE: [bodies.PeerMember(client_id="other", topics=["T"])]}
+    body = bodies.PeerMembersBody(broker_name=B, masters=[A, B], groups=others, complete=True, given=[given])
+    node.ask(peer(B), R.PEER_MEMBERS, None, body)
+    node.settle()
+    node.routes("T", queues(a=2))
+    reply = answer(member, ask_for_queues(node, member, HERE))
+    found = decode_body(reply.body, QueryAssignmentReply).message_queue_assignments
+    assert [one.message_queue.queue_id for one in found] == [1]
