@@ -16,7 +16,7 @@ from ..interop.process import Process
 SPARK_HOME = Path(pyspark.__file__).parent
 #: What workers need besides LibraMQ's own code, as docs/clusters.md says.
 NEEDED = ("msgspec", "numpy", "numpy.libs", "pyarrow", "structlog", "typing_extensions.py")
-START_SECONDS = 90
+START_SECONDS = 180
 #: The quick start of tests, for Java machines that live for seconds.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 

@@ -23,9 +23,9 @@ from ..interop.libra import LibraUp
 from . import cluster_driver
 from .cluster import QUICK, SPARK_HOME, StandaloneCluster, archive, environment, packages
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 
-PROGRAM_SECONDS = 200
+PROGRAM_SECONDS = 400
 MESSAGES = 500
 SMALL = {
     "spark.executor.memory": "512m",
