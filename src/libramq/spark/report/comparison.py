@@ -109,10 +109,10 @@ def matrix(
 
 def written(value: float) -> str:
     """A number with as many digits as one wants to read."""
-    if value == int(value):
+    if value == int(value) or value >= 100:
         return f"{value:,.0f}"
-    if value >= 100:
-        return f"{value:,.0f}"
+    if value < 0.01:
+        return f"{value:.1g}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
