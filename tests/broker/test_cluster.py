@@ -9,11 +9,12 @@ import pytest
 from libramq.clock import SystemClock
 from libramq.errors import LibraError, NotCoordinator
 from libramq.groups.rebalance_history import rebalances
+from libramq.message import Message
 from libramq.remoting.body.coordination import GroupPollBody
 from libramq.rpc import broker_calls, group_calls
 from libramq.transport.remote import Remotes
 from tests.broker.brokers import heartbeat
-from tests.broker.clusters import SESSION_MS, Cluster, group_at
+from tests.broker.clusters import SESSION_MS, TOPIC, Cluster, group_at
 from tests.transport.loops import until, until_asked
 
 A, B, C, D = "broker-a", "broker-b", "broker-c", "broker-d"
@@ -54,6 +55,30 @@ async def test_members_share_the_queues_of_all_brokers(cluster):
     await cluster.all_handled()
     assert cluster.repeated == {}
     assert cluster.group(group)[0] == B
+
+
+async def test_while_one_that_stops_still_handles_a_message_the_others_read_its_drained_queues(cluster):
+    """All but the one of that message; it comes with the goodbye, and no queue moves twice."""
+    group = group_at(B, cluster.names)
+    one, two = await cluster.join(group, "one"), await cluster.join(group, "two")
+    await cluster.even(one, two)
+    gained, busy = len(two.gained), min(one.queues)
+    one.gate = asyncio.Event()
+    cluster.sent.append(b"slow")
+    await cluster.producer.send(Message(TOPIC, b"slow"), queue=busy)
+    await until(lambda: one.waiting)
+    stopping = asyncio.create_task(cluster.leave("one"))
+    await until(lambda: len(two.queues) == 15)
+    assert busy not in two.queues
+    await cluster.send(1, *(name for name in cluster.names if name != busy.broker_name))
+    await until(lambda: len(cluster.handled) == len(cluster.sent) - 1)
+    assert not stopping.done()
+    one.gate.set()
+    await stopping
+    await cluster.even(two)
+    await cluster.all_handled()
+    assert cluster.repeated == {}
+    assert len(two.gained) == gained + 8
 
 
 async def test_what_becomes_of_its_queues_every_broker_records(cluster):
