@@ -9,6 +9,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageQueueListener;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
@@ -26,12 +27,13 @@ import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
  *
  * <p>Properties: namesrv, group, topic (several by commas), tags (*), orderly (false), fail (none | first | always), delayLevel (1),
  * maxReconsume (-1), from (first | last | timestamp), threads (4), broadcast (false), clientRebalance (true), trace (false),
- * commitMs (5000).
+ * hold (none): bodies by commas whose handling never ends.
  */
 public final class Consume {
     private static final PrintStream OUT =
         new PrintStream(new FileOutputStream(FileDescriptor.out), false, StandardCharsets.UTF_8);
     private static final String FAIL = System.getProperty("fail", "none");
+    private static final Set<String> HOLD = Set.of(System.getProperty("hold", "none").split(","));
     private static final int DELAY_LEVEL = Integer.getInteger("delayLevel", 1);
 
     public static void main(String[] arguments) throws Exception {
@@ -46,7 +48,6 @@ public final class Consume {
         consumer.setConsumeThreadMax(Integer.getInteger("threads", 4));
         consumer.setMaxReconsumeTimes(Integer.getInteger("maxReconsume", -1));
         consumer.setEnableTrace(Boolean.getBoolean("trace"));
-        consumer.setPersistConsumerOffsetInterval(Integer.getInteger("commitMs", 5_000));
         // By default a shutdown does not wait for a listener that is about to return, and its offset is not committed.
         consumer.setAwaitTerminationMillisWhenShutdown(5_000);
         if (Boolean.getBoolean("broadcast")) {
@@ -93,6 +94,7 @@ public final class Consume {
 
     private static boolean accept(List<MessageExt> messages) {
         boolean succeeded = true;
+        boolean held = false;
         for (MessageExt message : messages) {
             boolean accepted = switch (FAIL) {
                 case "always" -> false;
@@ -100,6 +102,7 @@ public final class Consume {
                 default -> true;
             };
             succeeded &= accepted;
+            held |= HOLD.contains(new String(message.getBody(), StandardCharsets.UTF_8));
             print(new JSONObject().fluentPut("event", "message").fluentPut("accepted", accepted)
                 .fluentPut("topic", message.getTopic()).fluentPut("broker", message.getBrokerName())
                 .fluentPut("queueId", message.getQueueId()).fluentPut("offset", message.getQueueOffset())
@@ -114,6 +117,9 @@ public final class Consume {
                 .fluentPut("bornTimestamp", message.getBornTimestamp())
                 .fluentPut("thread", Thread.currentThread().getName())
                 .fluentPut("atMs", System.currentTimeMillis()));
+        }
+        while (held) {
+            LockSupport.park();
         }
         return succeeded;
     }
