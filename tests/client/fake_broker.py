@@ -50,6 +50,7 @@ class FakeBroker:
         self.pulls: list[tuple[int, int]] = []
         self.hang_up_after: int | None = None
         self.is_slave = False
+        self.knows_topics = True  # Of its own; the route always does.
         self.committed: dict[str, dict[MessageQueue, int]] = {}
         self.members: dict[str, list[str]] = {}
         self.registered: set[str] = set()  # Brokers without queues.
@@ -149,6 +150,8 @@ class FakeBroker:
         header = decode_header(request, PullMessageHeader)
         queue = self._queue(request)
         self.pulls.append((header.queue_offset, header.max_msg_nums))
+        if not self.knows_topics:
+            return reply_to(request, ResponseCode.TOPIC_NOT_EXIST, remark="apply first please!")
         if self.hang_up_after is not None:
             self.hang_up_after -= 1
             if self.hang_up_after < 0:

@@ -6,7 +6,7 @@ import pytest
 
 from libramq.client.blocking_cluster import PATIENCE_MS
 from libramq.client.queue_reader import DEPTH, MessagesLost, PullFilter, QueueReader
-from libramq.errors import BrokerError, ConnectFailed, NameServerUnavailable, RouteNotFound
+from libramq.errors import BrokerError, ConnectFailed, NameServerUnavailable, RouteNotFound, TopicNotExist
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
 
@@ -202,6 +202,23 @@ def test_slave_that_is_behind_is_asked_again(broker: FakeBroker, reader: QueueRe
     reader.cluster._sleep = catch_up
     seen += stretches
     assert [m.queue_offset for each in seen for m in decode_records(each.body)] == list(range(50))
+    assert len(pauses) == 1
+
+
+def test_slave_that_has_not_heard_of_a_topic_yet_is_asked_again(
+    broker: FakeBroker, reader: QueueReader, pauses: list[float]
+):
+    """A master that says the same is believed."""
+    broker.fill("T", 1, 40)
+    broker.knows_topics = False
+    with pytest.raises(TopicNotExist):
+        list(reader.read(Q0, 0, 40))
+    assert pauses == []
+    broker.is_slave = True
+    reader.queues("T")
+    reader.cluster._sleep = lambda seconds: (pauses.append(seconds), setattr(broker, "knows_topics", True))[0]
+    seen = list(reader.read(Q0, 0, 40))
+    assert [m.queue_offset for each in seen for m in decode_records(each.body)] == list(range(40))
     assert len(pauses) == 1
 
 

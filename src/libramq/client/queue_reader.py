@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from libramq.client.blocking_cluster import PASSING, PATIENCE_MS, BlockingCluster
 from libramq.codes import ResponseCode
-from libramq.errors import ConnectionLost, LibraError, RouteNotFound
+from libramq.errors import ConnectionLost, LibraError, RouteNotFound, TopicNotExist
 from libramq.message.queue import MessageQueue
 from libramq.remoting.headers import PullMessageHeader
 from libramq.rpc.broker_calls import (
@@ -174,7 +174,10 @@ class QueueReader:
                     position, pauses_ms = stretch.end, self.cluster.pauses_ms()
                     if stretch.body:
                         yield stretch
-            except (*PASSING, RouteNotFound):  # Name servers forget a topic with its only broker.
+            except (*PASSING, RouteNotFound, TopicNotExist) as error:
+                # Name servers forget a topic with its only broker; Apache's slaves learn of topics in 10 s.
+                if isinstance(error, TopicNotExist) and not self.is_slave(queue.broker_name):
+                    raise
                 self.cluster.disconnect(queue.broker_name)
                 pause_ms = next(pauses_ms, None)
                 if pause_ms is None:
