@@ -192,6 +192,14 @@ def test_queue_that_went_away_fails_or_is_left_where_it_was(
     assert lenient.next_end(start, None) == {A0: 12, A1: 20}
 
 
+def test_available_now_misses_what_went_away_before_it(brokers: Brokers, time: Time):
+    del brokers.bounds[A1]
+    plan = planner(brokers, time)
+    plan.fix_target()
+    with pytest.raises(QueuesGone, match="queue T:a:1 is gone"):
+        plan.next_end({A0: 10, A1: 20}, None)
+
+
 def test_queue_whose_broker_is_away_is_not_gone(brokers: Brokers, time: Time):
     """Name servers forget a broker with its connection, and its queues with it."""
     brokers.bounds[B0] = (0, 7)

@@ -69,6 +69,7 @@ class Planner:
         """AvailableNow: what is there now is what this run reads."""
         self._target = self._source.max_offsets(self._current_queues({}))
         self._maximums |= self._target  # Reached even when a broker is away from now on: tasks wait for it.
+        self._queues_asked_ms = None  # With the positions of the checkpoint: some of its queues may be gone.
 
     def initial(self) -> Positions:
         """Where a new query begins; the same however often it is asked."""
