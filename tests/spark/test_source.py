@@ -212,6 +212,8 @@ class TestBatch:
                 "startingOffsets: .* ends at 100, 101 is",
             ),
             ({"endingOffsets": '{"T": {"broker-a": {"9": 1}}}'}, "endingOffsets names T:broker-a:9"),
+            ({"startingOffsets": '{"T": {'}, "startingOffsets=.*give earliest, latest, or JSON"),
+            ({"endingOffsetsByTimestamp": "[7]"}, r"endingOffsetsByTimestamp='\[7\]': give JSON"),
             ({"startingTimestamp": "4000000000000"}, "startingTimestamp: .* no message stored at"),
         ],
     )
@@ -221,6 +223,10 @@ class TestBatch:
         with pytest.raises(Exception, match=says):
             table(spark, broker, **given).count()
         assert broker.pulls == []
+
+    def test_the_first_name_server_is_away(self, spark: "SparkSession", broker: FakeBroker):
+        frame = table(spark, broker, namesrv=f"127.0.0.1:1;{broker.address}")
+        assert keys(frame) == all_keys(broker)
 
     def test_found_without_registering(self, spark: "SparkSession"):
         """Spark imports what is named pyspark_…, so no call is needed in anybody's own session."""
@@ -292,21 +298,75 @@ class TestStream:
         finish(writer.trigger(once=True).start())
         assert sink.rows == all_keys(broker)
 
-    def test_available_now_ends_although_queues_appear(
-        self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
+    @pytest.mark.parametrize("trigger", ["once", "availableNow"])
+    def test_what_ends_ends_although_queues_appear(
+        self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path, trigger: str
     ):
         class Growing(Sink):
             def __call__(self, frame: "DataFrame", batch_id: int) -> None:
                 super().__call__(frame, batch_id)
-                broker.fill("T", 4 + batch_id, 50)
+                broker.fill("T", 5 + batch_id, 50)
+
+        def run(sink: Sink) -> None:
+            given = options(broker, startingOffsets="earliest", maxOffsetsPerTrigger="150")
+            source = spark.readStream.format("rocketmq").options(**given).load()
+            writer = source.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path))
+            finish(writer.trigger(**{trigger: True}).start())
 
         sink, rest = Growing(), Sink()
         before = all_keys(broker)
-        given = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "150"}
-        finish(stream(spark, broker, sink, tmp_path, **given))
+        run(sink)
         assert sink.rows == before
-        finish(stream(spark, broker, rest, tmp_path, **given))
+        for _ in range(2):  # A queue that is new enters with one batch and is read with the next.
+            run(rest)
         assert sorted(sink.rows + rest.rows) == all_keys(broker)
+
+    @pytest.mark.parametrize("trigger", [{"availableNow": True}, {"processingTime": "0 seconds"}])
+    def test_queues_that_went_away_fail_a_query_unless_told_otherwise(
+        self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path, trigger: dict[str, Any]
+    ):
+        """Between two runs."""
+        sink, failed, after = Sink(), Sink(), Sink()
+        finish(stream(spark, broker, sink, tmp_path, startingOffsets="earliest"))
+        del broker.queues[MessageQueue("T", "broker-a", 3)]
+        broker.fill("T", 3, 10)
+
+        def start(sink: Sink, **more: str) -> "StreamingQuery":
+            source = spark.readStream.format("rocketmq").options(**options(broker, **more)).load()
+            writer = source.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path))
+            return writer.trigger(**trigger).start()
+
+        with pytest.raises(Exception, match=r"queue T:broker-a:3 is gone.*failOnDataLoss=false goes on"):
+            start(failed).awaitTermination(WAIT_SECONDS)
+        query = start(after, failOnDataLoss="false")
+        try:
+            while len(after.rows) < 30 and query.isActive:
+                query.processAllAvailable()
+        finally:
+            query.stop()
+        assert failed.rows == []
+        assert sorted({*sink.rows, *after.rows} - set(sink.rows)) == after.rows
+        assert set(all_keys(broker)) <= {*sink.rows, *after.rows}
+
+    @pytest.mark.parametrize(
+        ("given", "says"),
+        [
+            ({"subscribe": "Nowhere"}, "knows no topic Nowhere; create it"),
+            ({"namesrv": "127.0.0.1:1"}, "no name server answered: cannot connect to 127.0.0.1:1"),
+            ({"startingOffsets": '{"T": {'}, "startingOffsets=.*give earliest, latest, or JSON"),
+            ({"startingOffsets": '{"T:broker-a:0": 101}'}, "startingOffsets: .* ends at 100, 101 is"),
+            ({"startingOffset": "earliest"}, "did you mean startingOffsets"),
+            ({"endingOffsets": "latest"}, "endingOffsets is for batch queries"),
+        ],
+    )
+    def test_what_cannot_be_read_fails_a_stream_before_a_task_starts(
+        self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path, given: dict[str, str], says: str
+    ):
+        sink = Sink()
+        with pytest.raises(Exception, match=says):
+            stream(spark, broker, sink, tmp_path, **given).awaitTermination(WAIT_SECONDS)
+        assert sink.batches == {}
+        assert broker.pulls == []
 
     def test_broker_that_restarts_loses_and_repeats_nothing(
         self, spark: "SparkSession", broker: FakeBroker, tmp_path: Path
