@@ -6,11 +6,15 @@ import pytest
 
 from libramq.cli.main import run
 from libramq.offsets.journal import OffsetJournal
+from libramq.testing.happening import Happening
 
 
 def test_seeds_that_hold_are_counted(capsys: pytest.CaptureFixture[str]):
-    assert run(["simulate", "--seeds", "3"]) == 0
-    assert "3 seeds from 0 on: every invariant held" in capsys.readouterr().out
+    assert run(["simulate", "--seeds", "3", "--verbose"]) == 0
+    said = capsys.readouterr().out
+    assert "3 seeds from 0 on: every invariant held" in said
+    (line,) = [line for line in said.splitlines() if Happening.COORDINATED in line]
+    assert re.search(r" [1-3] +[1-9]\d*", line)
 
 
 def test_a_failure_names_rule_seed_and_command(

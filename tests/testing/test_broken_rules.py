@@ -11,14 +11,17 @@ import pytest
 from libramq.broker.broker import Broker
 from libramq.broker.durability import Durability
 from libramq.broker.processor.pull_message import PullMessage
+from libramq.broker.redelivery import Redelivery
 from libramq.client.core.commits import Commits
 from libramq.client.core.delivering import Delivering
 from libramq.client.core.lease import Lease
 from libramq.client.core.opening import Opening
 from libramq.client.core.process_queue import ProcessQueue
 from libramq.client.core.push_consumer_core import PushConsumerCore
+from libramq.client.local_offset_store import LocalOffsetStore
 from libramq.client.member_requests import MemberRequests
 from libramq.groups.herd import Herd
+from libramq.message.queue import MessageQueue
 from libramq.offsets.consumer_offset import ConsumerOffset
 from libramq.offsets.fence import Fences
 from libramq.offsets.journal import OffsetJournal
@@ -27,6 +30,7 @@ from libramq.testing.cluster import GroupPlan
 from libramq.testing.handlers import Handling
 from libramq.testing.invariants import INVARIANTS, Invariant
 from libramq.testing.invariants.consumption import (
+    BroadcastReachesEverybody,
     ConsumedAtLeastOnce,
     DuplicatesAreExplained,
     OneAtATimeInOrder,
@@ -36,6 +40,7 @@ from libramq.testing.invariants.fences import NoHandlerAfterTheSession, OneReade
 from libramq.testing.invariants.messages import AcknowledgedMessageSurvives, OneMessageAnOffset
 from libramq.testing.invariants.offsets import CommitIsKept, CommitWithinDurable
 from libramq.testing.invariants.ownership import EveryQueueOwned, HandoversAreShort
+from libramq.testing.invariants.retries import RetriesAreExact
 from libramq.testing.scenario import Scenario
 from libramq.testing.simulation import RAISED, Simulation
 
@@ -198,6 +203,30 @@ def test_a_member_that_commits_what_it_has_not_handled(monkeypatch: pytest.Monke
     )
     group = replace(STOCK, handling=Handling(duration_ms_max=400, concurrency=1), persist_ms=200)
     caught(ConsumedAtLeastOnce, scenario("kill", "kill", group=group, members=3))
+
+
+def test_a_member_that_remembers_more_than_it_has_read(monkeypatch: pytest.MonkeyPatch):
+    """And comes back to its file."""
+    read = LocalOffsetStore.read
+
+    def beyond(self: LocalOffsetStore, queue: MessageQueue) -> int | None:
+        offset = read(self, queue)
+        return None if offset is None else offset + 3
+
+    monkeypatch.setattr(LocalOffsetStore, "read", beyond)
+    group = replace(OURS, is_broadcasting=True)
+    caught(BroadcastReachesEverybody, scenario("bounce", "bounce", group=group))
+
+
+def test_a_broker_that_never_gives_a_message_up(monkeypatch: pytest.MonkeyPatch):
+    target = Redelivery.target
+
+    def again(self, group, **known):  # type: ignore[no-untyped-def]
+        return target(self, group, **(known | {"reconsume_times_max": 1 << 20}))
+
+    monkeypatch.setattr(Redelivery, "target", again)
+    group = replace(OURS, handling=Handling(failure_chance=0.3), max_reconsume_times=1)
+    caught(RetriesAreExact, scenario("join", "join", "join", group=group))
 
 
 def test_a_processor_that_raises(monkeypatch: pytest.MonkeyPatch):

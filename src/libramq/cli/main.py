@@ -161,12 +161,15 @@ def simulate(
         int | None, typer.Option(min=0, help="Only so many of what happens to each cluster.")
     ] = None,
     log: Annotated[bool, typer.Option("--log", help="Print what happened, event by event.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Print how often each kind of thing happened.")
+    ] = False,
 ) -> int:
     """Simulate clusters with faults, one a seed, until an invariant does not hold: that is exit code 1."""
     from libramq.cli import simulating
 
     count = seeds if seeds is not None else 100 if seed is None else 1
-    return simulating.simulate(seed or 0, count, steps=steps, shows_log=log)
+    return simulating.simulate(seed or 0, count, steps=steps, shows_log=log, shows_kinds=verbose)
 
 
 def main() -> None:

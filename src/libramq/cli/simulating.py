@@ -1,11 +1,13 @@
 """`libra simulate`: many simulated clusters, one a seed; what broke, and how to see it again."""
 
 import time
+from collections import Counter
 from typing import Final
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from libramq.cli.output import console
+from libramq.cli.output import console, print_table
+from libramq.testing.happening import Happening
 from libramq.testing.simulation import Report, Simulation
 
 #: As a failed check of a test.
@@ -14,16 +16,20 @@ EXIT_BROKEN: Final = 1
 LINES_SHOWN: Final = 40
 
 
-def simulate(first: int, count: int, *, steps: int | None, shows_log: bool) -> int:
+def simulate(first: int, count: int, *, steps: int | None, shows_log: bool, shows_kinds: bool) -> int:
     """Run seeds until one fails; the exit code."""
     out, began = console(), time.monotonic()
     stored = virtual_ms = 0
+    times: Counter[Happening] = Counter()
+    seeds: Counter[Happening] = Counter()
     with _progress(count) as progress:
         task = progress.add_task("seeds", total=count)
         for seed in range(first, first + count):
             report = Simulation(seed, steps=steps, lines_kept=None if shows_log else LINES_SHOWN).run()
             stored += report.stored
             virtual_ms += report.virtual_ms
+            times.update(report.happenings)
+            seeds.update(report.happenings.keys())
             if shows_log or not report.is_ok:
                 progress.stop()
                 for line in report.lines:
@@ -32,6 +38,9 @@ def simulate(first: int, count: int, *, steps: int | None, shows_log: bool) -> i
                 _explain(report, steps)
                 return EXIT_BROKEN
             progress.advance(task)
+    if shows_kinds:
+        rows = [(kind.value, seeds[kind], times[kind]) for kind in Happening]
+        print_table(("what happened", "in seeds", "times"), rows)
     seconds = max(time.monotonic() - began, 0.001)
     out.print(
         f"{count} seeds from {first} on: every invariant held. {stored} messages, {virtual_ms / 1000:.0f}"

@@ -7,7 +7,8 @@ start ─► running ─┬─► stop        everything is on the disk, the nam
 
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from libramq.auth.authorizer import AllowAll
@@ -28,7 +29,6 @@ from libramq.rpc.outcome import Reply
 from libramq.store.flush import FlushPlan, run_flush
 from libramq.store.read import warm
 from libramq.store.segments import FileRange
-from libramq.testing import name_server_node
 from libramq.testing.disk import MemoryDisk
 from libramq.testing.process import Process
 from libramq.testing.registering import SimulatedRegistration
@@ -46,20 +46,21 @@ START_AGAIN_MS: Final = 500
 class SimulatedBroker:
     """One broker process, with a disk that outlives it."""
 
-    def __init__(self, world: World, name: str, ip: str, **options: Any) -> None:
+    def __init__(self, world: World, name: str, ip: str, name_servers: Sequence[str], **options: Any) -> None:
         self.name = name
-        self.process = Process(name, world.time, host=ip)
+        self.process = Process(name, world.time, host=ip, clock=world.clock(name))
         self.disk = MemoryDisk(world.time, world.stream(f"disk of {name}"))
         defaults: dict[str, Any] = {
             "store_path": f"/{name}",
             "commit_log_file_bytes": 1 << 16,
             "consume_queue_file_bytes": 2_000,
             "default_topic_queue_nums": 4,
-            "namesrv_addr": name_server_node.ADDRESS,
+            "namesrv_addr": ";".join(name_servers),
             "message_delay_level": "1s 1s 1s 2s 3s",
         }
         self.config = BrokerConfig(broker_name=name, broker_ip=ip, **(defaults | options))
         self._world = world
+        self._name_servers = tuple(name_servers)
         self._random = world.stream(name)
         self._broker: Broker | None = None
         self._cut_is_power = False
@@ -96,7 +97,15 @@ class SimulatedBroker:
             return
         self._is_stopping = True
         self._endpoint.stop()
-        self._registration.end(self._stopped)
+        unheard = set(self._name_servers)
+
+        def heard(name_server: str) -> None:
+            unheard.discard(name_server)
+            if not unheard:
+                self._stopped()
+
+        for name_server, registration in self._registrations.items():
+            registration.end(partial(heard, name_server))
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -125,6 +134,7 @@ class SimulatedBroker:
         self._world.network.died(self.process)
         if power:
             self.disk.power_cut()
+            self.process.clock.reboot()
         else:
             self.disk.process_died()
         self._broker = None
@@ -135,7 +145,7 @@ class SimulatedBroker:
         try:
             self._broker = broker = Broker(
                 self.config,
-                clock=world.time,
+                clock=self.process.clock,
                 filesystem=self.disk,
                 randomness=random.Random(self._random.random()),
                 process_id=1,
@@ -149,13 +159,16 @@ class SimulatedBroker:
             return
         self._flush_is_wanted = self._flushes = self._serves = False
         self._alarm_ms: int | None = None
-        self._durability = Durability(broker.store, world.time, self._flush_soon)
+        self._durability = Durability(broker.store, self.process.clock, self._flush_soon)
         self._remotes = SimulatedRemotes(world.network, self.process, lost=self._lost)
-        self._registration = SimulatedRegistration(
-            self.config, broker.topics, self.process, self._remotes, name_server_node.ADDRESS
-        )
+        self._registrations = {
+            name_server: SimulatedRegistration(
+                self.config, broker.topics, self.process, self._remotes, name_server
+            )
+            for name_server in self._name_servers
+        }
         self._endpoint = Endpoint(
-            clock=world.time,
+            clock=self.process.clock,
             authorizer=AllowAll(),
             processors=broker.processors(),
             batch_processors=broker.batch_processors(),
@@ -177,8 +190,13 @@ class SimulatedBroker:
         broker = self._running
         self._world.network.listen(self.address, self.process, self._endpoint)
         self._perform_duties(broker)
-        self._registration.begin()
-        broker.topics.observe(lambda _: self._registration.announce())
+        for registration in self._registrations.values():
+            registration.begin()
+        broker.topics.observe(lambda _: self._announce())
+
+    def _announce(self) -> None:
+        for registration in self._registrations.values():
+            registration.announce()
 
     def _is_transient(self, error: Exception) -> bool:
         disk = self.disk
@@ -198,9 +216,9 @@ class SimulatedBroker:
     # Its duties: those of the shell, at the same times.
 
     def _perform_duties(self, broker: Broker) -> None:
-        every, time = self.process.every, self._world.time
+        every, process = self.process.every, self.process
         every(POLL_MS, self._flush_soon)
-        every(shell.SCAN_MS, lambda: self._perform(broker.expire_pulls(time.now_ms)))
+        every(shell.SCAN_MS, lambda: self._perform(broker.expire_pulls(process.now_ms)))
         every(shell.SCHEDULE_MS, self._deliver_due)
         every(shell.TICK_MS, self._tick)
         every(shell.HERD_MS, self._herd)
@@ -237,15 +255,15 @@ class SimulatedBroker:
     def _lost(self, address: str) -> None:
         if self._is_stopping:
             return
-        if address == name_server_node.ADDRESS:
-            self._registration.announce()
+        if address in self._registrations:
+            self._registrations[address].announce()
         cluster = self._running.cluster
         if cluster is not None:
             cluster.lost(address)
             self._perform(self._running.wake())
 
     def _coordinate(self) -> None:
-        self._perform(self._running.coordinate(self._world.time.now_ms))
+        self._perform(self._running.coordinate(self.process.now_ms))
         self._herd()
         self._durability.appended()
 
@@ -254,7 +272,7 @@ class SimulatedBroker:
         if due_ms is None or (self._alarm_ms is not None and self._alarm_ms <= due_ms):
             return
         self._alarm_ms = due_ms
-        self.process.after(max(DELAY_MS_MIN, due_ms - self._world.time.now_ms), lambda: self._rung(due_ms))
+        self.process.after(max(DELAY_MS_MIN, due_ms - self.process.now_ms), lambda: self._rung(due_ms))
 
     def _rung(self, due_ms: int) -> None:
         if self._alarm_ms == due_ms:  # Else an earlier time was asked for meanwhile.
@@ -304,7 +322,7 @@ class SimulatedBroker:
         self._world.time.at(self._world.time.now_ms + START_AGAIN_MS, self.start)
 
     def _deliver_due(self) -> None:
-        while delivered := self._running.schedule.deliver(self._world.time.wall_ms()):
+        while delivered := self._running.schedule.deliver(self.process.clock.wall_ms()):
             self._perform(self._running.wake())
             self._durability.appended()
             if delivered < DELIVERED_PER_ROUND_MAX:
@@ -328,7 +346,7 @@ class SimulatedBroker:
     def _persist_offsets(self) -> None:
         ledger = self._running.ledger
         try:
-            plan = ledger.plan_persist(self._world.time.wall_ms())
+            plan = ledger.plan_persist(self.process.clock.wall_ms())
         except OSError:
             return
         if plan is None:
@@ -358,9 +376,8 @@ class SimulatedBroker:
             self.process.after(self._disk_work_ms(), run)
 
     def _close_idle(self) -> None:
-        now_ms = self._world.time.now_ms
         for connection in self._world.network.connections():
-            if connection.ends[1] is self.process and now_ms - connection.server_last_read_ms > IDLE_MS_MAX:
+            if connection.ends[1] is self.process and connection.server_silent_ms > IDLE_MS_MAX:
                 connection.close_by_server()
 
     def _disk_work_ms(self) -> int:

@@ -1,17 +1,20 @@
 """The simulated cluster: a name server, brokers, producers, and groups of consumers that come and go."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from libramq.client.core.consumer_settings import ConsumeFrom, ConsumerSettings
+from libramq.client.core.consumer_settings import SESSION_MS, ConsumeFrom, ConsumerSettings
 from libramq.errors import LibraError
 from libramq.filter.tag import parse_tag_filter
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.topic_config import TopicConfig
 from libramq.rpc.admin_calls import create_topic
+from libramq.rpc.group_calls import find_group, remove_member
 from libramq.testing.broker_node import SimulatedBroker
 from libramq.testing.consumer_node import SimulatedConsumer
 from libramq.testing.handlers import Handling
+from libramq.testing.happening import Happening
 from libramq.testing.history import Watcher
 from libramq.testing.name_server_node import SimulatedNameServer
 from libramq.testing.process import Process
@@ -27,7 +30,8 @@ ADMIN_AGAIN_MS = 100
 class GroupPlan:
     """What the members of a group have in common. Member n subscribes to `topics[n % len(topics)]`.
 
-    stock_chance: that a member offers no coordination. is_static: members keep their queues over a restart.
+    stock_chance: that a member offers no coordination; ask_chance: that a stock one asks for its queues.
+    is_static: members keep their queues over a restart. is_broadcasting: every member gets every message.
     """
 
     name: str
@@ -35,15 +39,19 @@ class GroupPlan:
     orderly: bool = False
     handling: Handling = field(default_factory=Handling)
     stock_chance: float = 0.0
+    ask_chance: float = 0.0
+    is_broadcasting: bool = False
+    max_reconsume_times: int = -1
     is_static: bool = False
     route_refresh_ms: int = 5_000
     persist_ms: int = 1_000
+    session_ms: int = SESSION_MS
 
 
 class Cluster(Watcher):
     """Everybody there is."""
 
-    def __init__(self, world: World, *, broker_count: int, is_sync: bool) -> None:
+    def __init__(self, world: World, *, broker_count: int, is_sync: bool, name_server_count: int = 1) -> None:
         self.world = world
         self.is_sync = is_sync
         #: When brokers' machines last lost power, by both clocks.
@@ -52,10 +60,15 @@ class Cluster(Watcher):
         self.topics: dict[str, int] = {}
         self.members: list[SimulatedConsumer] = []
         self.producers: list[SimulatedProducer] = []
-        self.name_server = SimulatedNameServer(world)
+        self.name_servers = [SimulatedNameServer(world, number) for number in range(1, name_server_count + 1)]
+        self._addresses = [each.address for each in self.name_servers]
         self.brokers = {
             name: SimulatedBroker(
-                world, name, f"10.0.0.{number}", flush_disk_type="SYNC_FLUSH" if is_sync else "ASYNC_FLUSH"
+                world,
+                name,
+                f"10.0.0.{number}",
+                self._addresses,
+                flush_disk_type="SYNC_FLUSH" if is_sync else "ASYNC_FLUSH",
             )
             for number, name in enumerate([f"broker-{letter}" for letter in "abcdefgh"][:broker_count], 1)
         }
@@ -84,7 +97,7 @@ class Cluster(Watcher):
     def broker_died(self, name: str, durable_to: int | None) -> None:
         if durable_to is not None:
             self.cuts_ms[name] = self.now_ms
-            self.cuts_wall_ms[name] = self.world.time.wall_ms()
+            self.cuts_wall_ms[name] = self.brokers[name].process.clock.wall_ms_max
             for topic, count in self.topics.items():  # A change of the last half second may be forgotten.
                 self._set_queues(self.brokers[name].address, topic, count)
 
@@ -109,7 +122,9 @@ class Cluster(Watcher):
         """Start a producer."""
         name = f"producer-{len(self.producers) + 1}"
         self.producers.append(
-            SimulatedProducer(self.world, name, topic, interval_ms=interval_ms, body_bytes=body_bytes)
+            SimulatedProducer(
+                self.world, name, topic, self._addresses, interval_ms=interval_ms, body_bytes=body_bytes
+            )
         )
 
     def join(
@@ -124,16 +139,24 @@ class Cluster(Watcher):
         name = f"member-{self._joined}"
         is_stock = self._random.random() < plan.stock_chance
         instance_id = name if plan.is_static and not is_stock else None
+        asks = is_stock and self._random.random() < plan.ask_chance
+        client_id, disk = name, None
         if instead_of is not None:
             topics, is_stock, instance_id = instead_of.topics, instead_of.is_stock, instead_of.instance_id
+            asks = instead_of.asks
+            if plan.is_broadcasting:
+                client_id, disk = instead_of.client_id, instead_of.disk
         settings = ConsumerSettings(
             group=plan.name,
-            client_id=name,
+            client_id=client_id,
             instance_id=instance_id,
             consume_from=ConsumeFrom.FIRST_OFFSET,
             orderly=plan.orderly,
+            broadcasting=plan.is_broadcasting,
+            max_reconsume_times=plan.max_reconsume_times,
             route_refresh_ms=plan.route_refresh_ms,
             persist_ms=plan.persist_ms,
+            session_ms=plan.session_ms,
         )
         self.world.history.note(
             name, f"joins {plan.name} as {instance_id or name}, subscribes to {' '.join(topics)}"
@@ -144,7 +167,10 @@ class Cluster(Watcher):
             settings,
             {topic: parse_tag_filter("*") for topic in topics},
             plan.handling,
+            self._addresses,
             is_stock=is_stock,
+            asks=asks,
+            disk=disk,
         )
         self.members.append(member)
         return member
@@ -156,6 +182,27 @@ class Cluster(Watcher):
     def alive(self, group: str | None = None) -> list[SimulatedConsumer]:
         """The members that take part, of one group or of all."""
         return [m for m in self.members if m.is_alive and (group is None or m.group == group)]
+
+    def spare(self) -> list[SimulatedConsumer]:
+        """The members that take part and are not the last of their kind."""
+        alive = self.alive()
+        kinds = Counter((member.group, member.topics) for member in alive)
+        return [member for member in alive if kinds[member.group, member.topics] > 1]
+
+    def remove(self, member: SimulatedConsumer) -> None:
+        """An administrator takes a member out of its group, if the group's coordinator is found at once."""
+        name = member.instance_id or member.name
+        broker = self._random.choice(list(self.brokers.values()))
+
+        def found(outcome: str | LibraError) -> None:
+            if not isinstance(outcome, LibraError):
+                self._remotes.ask(outcome, remove_member(member.group, name, "admin"), removed)
+
+        def removed(outcome: LibraError | None) -> None:
+            if outcome is None:
+                self.world.history.happened(Happening.REMOVED, name)
+
+        self._remotes.ask(broker.address, find_group(member.group), found)
 
     def subscriptions(self) -> Mapping[str, set[str]]:
         """What the members of each group subscribe to."""

@@ -6,6 +6,7 @@ What `client.consumer_network` does on a thread and loop.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from libramq.client.consumer_requests import ConsumerRequests
@@ -14,6 +15,7 @@ from libramq.client.core.consumer_settings import ConsumerSettings
 from libramq.client.core.consumption import Outcome
 from libramq.client.core.process_queue import Delivery
 from libramq.client.core.push_consumer_core import FAREWELL_MS, PushConsumerCore
+from libramq.client.local_offset_store import DIRECTORY, LocalOffsetStore
 from libramq.client.member_requests import MemberRequests
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import LibraError, TopicNotExist
@@ -25,8 +27,10 @@ from libramq.rpc import broker_calls as calls
 from libramq.rpc.broker_calls import COORDINATED
 from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import topic_route
-from libramq.testing import name_server_node
+from libramq.testing.asked_queues import AskedQueues
+from libramq.testing.disk import MemoryDisk
 from libramq.testing.handlers import Handling, SimulatedHandlers
+from libramq.testing.name_servers import SimulatedNameServers
 from libramq.testing.process import Process
 from libramq.testing.remotes import SimulatedRemotes
 from libramq.testing.witness import Witness
@@ -48,15 +52,30 @@ class SimulatedConsumer:
         settings: ConsumerSettings,
         subscriptions: Mapping[str, TagFilter],
         handling: Handling,
+        name_servers: Sequence[str],
         *,
         is_stock: bool = False,
+        asks: bool = False,
+        disk: MemoryDisk | None = None,
     ) -> None:
-        """is_stock: it offers no coordination, as RocketMQ's own clients, and allocates for itself."""
+        """is_stock: it offers no coordination, as RocketMQ's own clients, and allocates for itself.
+
+        asks: it is a stock one that asks for its queues instead (Java's setClientRebalance(false)).
+        disk: of its machine, where somebody has broadcast there before.
+        """
+        asked = AskedQueues(settings.group, settings.client_id, self._ask) if asks else None
+        if asked is not None:
+            settings = replace(settings, strategy=asked.strategy)
         self.name = name
         self.is_stock = is_stock
+        self.asks = asks
+        self.is_broadcasting = settings.broadcasting
+        self.client_id = settings.client_id
+        self.retries_max = settings.retries_max
+        self.disk = disk or MemoryDisk(world.time, world.stream(f"disk of {name}"))
         self.group = settings.group
         self.topics = tuple(subscriptions)
-        self.process = Process(name, world.time)
+        self.process = Process(name, world.time, clock=world.clock(name))
         self.joined_ms = world.time.now_ms
         self.is_orderly = settings.orderly
         self.session_ms = settings.session_ms
@@ -64,13 +83,19 @@ class SimulatedConsumer:
         self.is_stopping = False
         self._world = world
         self._settings = settings
-        self._core = PushConsumerCore(settings, subscriptions, world.time.monotonic_ms)
+        self._core = PushConsumerCore(settings, subscriptions, self.process.clock.monotonic_ms)
         self._witness = Witness(world, name, settings.group)
+        self._local_offsets = LocalOffsetStore(
+            Path(f"/{DIRECTORY}"), settings.client_id, settings.group, self.disk
+        )
         self._running = False
         self._due_ms: int | None = None
         self.process.start()
         self._remotes = SimulatedRemotes(
             world.network, self.process, asked=self._asked, lost=self._connection_lost
+        )
+        self._name_servers = SimulatedNameServers(
+            self._remotes, name_servers, world.stream(f"name servers of {name}")
         )
         self._handlers = SimulatedHandlers(
             self.process, handling, world.stream(name), began=self._handling_began, ended=self._handled
@@ -78,21 +103,30 @@ class SimulatedConsumer:
         self._perform_one: dict[type[Any], Callable[[Any], None]] = {
             fx.FetchRoutes: self._fetch_routes,
             fx.Deliver: self._deliver,
+            fx.ReadOffset: self._read_offset,
+            fx.StoreOffsets: lambda effect: self._local_offsets.write(effect.offsets),
             fx.Assigned: lambda effect: self._tell("assigned", effect.queues),
             fx.Revoked: lambda effect: self._tell("revoked", effect.queues),
             fx.Lost: lambda effect: self._tell("lost", effect.queues),
             fx.Unregister: self._unregister,
             fx.Stopped: lambda _: self._stopped(),
         }
-        requests = ConsumerRequests(settings, self._core, world.time, self._ask)
+        requests = ConsumerRequests(settings, self._core, self.process.clock, self._ask)
         member_requests = MemberRequests(settings.group, self._core, self._ask)
         self._perform_one |= requests.by_effect() | member_requests.by_effect()
+        if asked is not None:
+            self._perform_one[fx.FetchConsumerList] = lambda effect: asked.fetch(effect, self._core)
         self.process.after(0, self._start)
 
     @property
     def core(self) -> PushConsumerCore:
         """The core, for a look at it."""
         return self._core
+
+    @property
+    def audience(self) -> str:
+        """Who shares the group's messages with it: its group, or nobody else where it broadcasts."""
+        return f"{self.group}/{self._settings.client_id}" if self.is_broadcasting else self.group
 
     @property
     def is_alive(self) -> bool:
@@ -119,7 +153,8 @@ class SimulatedConsumer:
             self._world.history.note(self.name, "gone")
 
     def _start(self) -> None:
-        effects = self._core.start(self._now_ms, self._world.time.wall_ms())
+        self._local_offsets.load()
+        effects = self._core.start(self._now_ms, self.process.clock.wall_ms())
         self._running = True
         self._perform(effects)
 
@@ -132,7 +167,7 @@ class SimulatedConsumer:
 
     @property
     def _now_ms(self) -> int:
-        return self._world.time.now_ms
+        return self.process.now_ms
 
     def _perform(self, effects: Sequence[fx.Effect]) -> None:
         for effect in effects:
@@ -189,9 +224,7 @@ class SimulatedConsumer:
         def next_topic() -> None:
             if rest:
                 topic = rest.pop(0)
-                self._remotes.ask(
-                    name_server_node.ADDRESS, topic_route(topic), lambda outcome: answered(topic, outcome)
-                )
+                self._name_servers.ask(topic_route(topic), lambda outcome: answered(topic, outcome))
             elif self._running:
                 self._perform(self._core.routes_fetched(found, self._now_ms))
 
@@ -203,6 +236,12 @@ class SimulatedConsumer:
             next_topic()
 
         next_topic()
+
+    def _read_offset(self, effect: fx.ReadOffset) -> None:
+        offset = self._local_offsets.read(effect.queue)
+        self._perform(
+            self._core.committed_offset_answered(effect.queue, effect.generation, offset, self._now_ms)
+        )
 
     def _unregister(self, effect: fx.Unregister) -> None:
         call = calls.unregister_client(

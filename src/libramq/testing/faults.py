@@ -8,6 +8,7 @@ from typing import Final
 from libramq.testing.broker_node import SimulatedBroker
 from libramq.testing.cluster import Cluster, GroupPlan
 from libramq.testing.consumer_node import SimulatedConsumer
+from libramq.testing.happening import Happening
 from libramq.testing.network import Weather
 from libramq.testing.world import World
 
@@ -18,8 +19,13 @@ BLOCK_MS_MAX: Final = 14_000  # Longer than a session.
 TROUBLE_MS_MAX: Final = 3_000
 BOUNCE_MS_MAX: Final = 3_000
 JOIN_MANY: Final = 20
+JOIN_HUNDRED: Final = 100
 QUEUES_MAX: Final = 12
 MEMBERS_MAX: Final = 30
+#: How soon somebody looks again whether a process is gone.
+AGAIN_MS: Final = 100
+#: How far somebody sets a clock: to what it ought to be, and to what it ought not to be.
+SET_MS_MAX: Final = 3_600_000
 
 
 class Faults:
@@ -31,6 +37,7 @@ class Faults:
         self._groups = groups
         self._random: random.Random = world.stream("faults")
         self._ended = False
+        self._frozen_ms: dict[str, int] = {}
 
     def happen(self, name: str) -> None:
         """Do one thing."""
@@ -44,13 +51,13 @@ class Faults:
         network.weather = Weather()
         for source, target in list(network.blocked):
             network.unblock(source, target)
-        if not cluster.name_server.process.is_alive:
-            cluster.name_server.start()
+        for name_server in cluster.name_servers:
+            name_server.start()
         for broker in cluster.brokers.values():
             broker.disk.heal()
             broker.start()
         for member in cluster.members:
-            member.process.resume()
+            self._wake_up(member)
         for group in self._groups:
             for number, topics in enumerate(group.topics):
                 if not any(member.topics == topics for member in cluster.alive(group.name)):
@@ -69,10 +76,19 @@ class Faults:
         for _ in range(min(JOIN_MANY, MEMBERS_MAX - len(self._cluster.alive()))):
             self._cluster.join(plan)
 
+    def join_hundred(self) -> None:
+        """As at a deployment; most of them go again soon."""
+        plan = self._random.choice(self._groups)
+        self._happened(Happening.HUNDRED, plan.name)
+        come = [self._cluster.join(plan) for _ in range(JOIN_HUNDRED)]
+        for member in come[len(come) // 10 :]:
+            self._later(self._random.randint(500, 1_500), partial(_go, member))
+
     def stop(self) -> None:
         """A member leaves, as it should."""
         member = self._member()
         if member is not None:
+            self._happened(Happening.LEFT)
             self._world.history.note(member.name, "stops")
             member.stop()
 
@@ -80,6 +96,7 @@ class Faults:
         """A member is killed."""
         member = self._member()
         if member is not None:
+            self._happened(Happening.KILLED)
             self._disturb(f"{member.name} is killed")
             member.kill()
 
@@ -90,12 +107,21 @@ class Faults:
             pause_ms = self._random.randint(10, PAUSE_MS_MAX)
             self._disturb(f"{member.name} freezes for {pause_ms} ms")
             member.process.pause()
-            self._later(pause_ms, member.process.resume)
+            self._frozen_ms[member.name] = self._cluster.now_ms
+            self._later(pause_ms, partial(self._wake_up, member))
+
+    def _wake_up(self, member: SimulatedConsumer) -> None:
+        if not member.process.is_paused:
+            return
+        if self._cluster.now_ms - self._frozen_ms[member.name] > member.session_ms and not member.is_stock:
+            self._happened(Happening.ZOMBIE, member.name)
+        member.process.resume()
 
     def flap(self) -> None:
         """A member comes and goes, several times."""
         plan = self._random.choice(self._groups)
         self._disturb("a member flaps")
+        self._happened(Happening.FLAPPED)
         at_ms = 0
         for _ in range(self._random.randint(2, 5)):
             at_ms += self._random.randint(20, 800)
@@ -114,8 +140,31 @@ class Faults:
         self._later(away_ms, lambda: self._come_back(plan, member))
 
     def _come_back(self, plan: GroupPlan, member: SimulatedConsumer) -> None:
-        if not self._ended:
+        if member.is_broadcasting and member.process.is_alive:  # Its file is still in use.
+            self._later(AGAIN_MS, lambda: self._come_back(plan, member))
+        elif not self._ended:
+            if member.instance_id is not None:
+                self._happened(Happening.CAME_BACK, member.instance_id)
             self._cluster.join(plan, instead_of=member)
+
+    def stop_stock(self) -> None:
+        """The stock members of a group leave it to ours."""
+        group = self._random.choice(self._groups).name
+        members = self._cluster.alive(group)
+        if any(not member.is_stock for member in members):
+            for member in members:
+                if member.is_stock:
+                    member.stop()
+
+    def remove(self) -> None:
+        """An operator removes a member, preferably a static one that will not come back."""
+        spare = self._cluster.spare()
+        gone = [m for m in self._cluster.members if m.instance_id is not None and not m.process.is_alive]
+        ours = [m for m in gone[-1:] or spare if not m.is_stock and not m.is_broadcasting]
+        if ours:
+            member = self._random.choice(ours)
+            self._disturb(f"an operator removes {member.name}")
+            self._cluster.remove(member)
 
     def _come_and_go(self, plan: GroupPlan, leaves_ms: int) -> None:
         if self._ended:
@@ -128,14 +177,17 @@ class Faults:
 
     def restart_broker(self) -> None:
         """A broker stops as it should, and starts again."""
+        self._happened(Happening.RESTARTED)
         self._down("restarts", SimulatedBroker.stop)
 
     def kill_broker(self) -> None:
         """A broker is killed."""
+        self._happened(Happening.BROKER_KILLED)
         self._down("is killed", SimulatedBroker.kill)
 
     def cut_power(self) -> None:
         """A broker's machine loses power."""
+        self._happened(Happening.POWER_CUT)
         self._down("loses power", SimulatedBroker.cut_power)
 
     def cut_off_broker(self) -> None:
@@ -143,6 +195,7 @@ class Faults:
         broker = self._broker()
         calls, is_power = self._random.randint(1, 40), self._random.random() < 0.5
         how = "loses power" if is_power else "is killed"
+        self._happened(Happening.CUT_OFF, broker.name)
         self._disturb(f"{broker.name} {how} after {calls} calls of its disk")
         broker.cut_power_after(calls, is_power=is_power)
 
@@ -150,19 +203,43 @@ class Faults:
         broker = self._broker()
         down_ms = self._random.randint(1, DOWN_MS_MAX)
         self._disturb(f"{broker.name} {what}, for {down_ms} ms")
+        self._look_at_handovers(broker)
         end(broker)
         self._later(down_ms, broker.start)
 
+    def _look_at_handovers(self, node: SimulatedBroker) -> None:
+        if node.broker is None:
+            return
+        for group in self._groups:
+            view = node.broker.coordination.group(group.name)
+            if view is not None and view.members and not view.is_settled:
+                self._happened(Happening.HANDOVER_LOST, group.name)
+
     def restart_name_server(self) -> None:
-        """The name server is killed and forgets everything."""
-        name_server = self._cluster.name_server
+        """A name server is killed and forgets everything."""
+        name_server = self._random.choice(self._cluster.name_servers)
         if name_server.process.is_alive:
-            self._disturb("the name server is killed")
+            self._happened(Happening.NAME_SERVER_KILLED)
+            self._disturb(f"{name_server.name} is killed")
             name_server.kill()
-            self._later(
-                self._random.randint(1, DOWN_MS_MAX),
-                lambda: None if name_server.process.is_alive else name_server.start(),
-            )
+            self._later(self._random.randint(1, DOWN_MS_MAX), name_server.start)
+
+    def split_name_servers(self) -> None:
+        """A name server and a broker, or all brokers, lose each other: what it says of topics grows old."""
+        cluster, network = self._cluster, self._world.network
+        name_server = self._random.choice(cluster.name_servers).name
+        brokers = list(cluster.brokers)
+        if self._random.random() < 0.5:
+            brokers = [self._random.choice(brokers)]
+        block_ms, breaks = self._random.randint(10, BLOCK_MS_MAX), self._random.random() < 0.7
+        how = "and it hears of it" if breaks else "unheard"
+        self._disturb(f"{name_server} and {' '.join(brokers)} are apart for {block_ms} ms, {how}")
+        for broker in brokers:
+            for connection in network.between(broker, name_server) if breaks else ():
+                connection.reset()
+            for ends in ((broker, name_server), (name_server, broker)):
+                network.block(*ends, keeps=False)
+                self._later(block_ms, partial(network.unblock, *ends))
 
     def grow(self) -> None:
         """A topic gets more queues."""
@@ -170,8 +247,19 @@ class Faults:
         count = self._cluster.topics[topic]
         if count < QUEUES_MAX:
             count = min(count + self._random.randint(1, 3), QUEUES_MAX)
+            self._happened(Happening.GREW, topic)
             self._world.history.note("admin", f"{topic} gets {count} queues at each broker")
             self._cluster.set_queues(topic, count)
+
+    def set_clock(self) -> None:
+        """Somebody sets the wall clock of a broker's or a member's machine."""
+        nodes: list[SimulatedBroker | SimulatedConsumer] = [
+            *self._cluster.brokers.values(),
+            *self._cluster.alive(),
+        ]
+        node, by_ms = self._random.choice(nodes), self._random.randint(-SET_MS_MAX, SET_MS_MAX)
+        self._happened(Happening.CLOCK_SET, f"{node.name} by {by_ms} ms")
+        node.process.clock.set_wall(by_ms)
 
     # Network and disks.
 
@@ -186,6 +274,7 @@ class Faults:
         )
         block_ms = self._random.randint(10, BLOCK_MS_MAX)
         named = " and ".join(f"{a} to {b}" for a, b in directions)
+        self._happened(Happening.DEAF_ONE_WAY if len(directions) == 1 else Happening.DEAF_BOTH_WAYS)
         self._disturb(f"{named}: frames {'wait' if keeps else 'vanish'} for {block_ms} ms")
         for a, b in directions:
             network.block(a, b, keeps=keeps)
@@ -202,6 +291,7 @@ class Faults:
         if mine:
             connection = self._random.choice(mine)
             names = " and ".join(process.name for process in connection.ends)
+            self._happened(Happening.RESET)
             self._disturb(f"the connection of {names} breaks")
             connection.reset()
 
@@ -222,10 +312,13 @@ class Faults:
         disk, kind = broker.disk, self._random.choice(("full", "broken", "cold"))
         self._disturb(f"the disk of {broker.name} is {kind}")
         if kind == "full":
+            self._happened(Happening.DISK_FULL)
             disk.write_error_chance = 0.5
         elif kind == "broken":
+            self._happened(Happening.DISK_BROKEN)
             disk.sync_error_chance = 0.5
         else:
+            self._happened(Happening.DISK_COLD)
             disk.cold_chance = 0.7
         self._later(self._random.randint(10, TROUBLE_MS_MAX), disk.heal)
 
@@ -233,15 +326,20 @@ class Faults:
 
     def _member(self) -> SimulatedConsumer | None:
         """One that is alive; the last of its kind stays."""
-        alive = self._cluster.alive()
-        spare = [m for m in alive if sum((o.group, o.topics) == (m.group, m.topics) for o in alive) > 1]
+        spare = self._cluster.spare()
         return self._random.choice(spare) if spare else None
 
     def _broker(self) -> SimulatedBroker:
         return self._random.choice(list(self._cluster.brokers.values()))
 
     def _server(self) -> str:
-        return self._random.choice([*self._cluster.brokers, *self._cluster.brokers, "namesrv"])
+        return self._random.choice(
+            [
+                *self._cluster.brokers,
+                *self._cluster.brokers,
+                *(each.name for each in self._cluster.name_servers),
+            ]
+        )
 
     def _anybody(self) -> str:
         producers = [producer.name for producer in self._cluster.producers]
@@ -252,15 +350,24 @@ class Faults:
     def _disturb(self, what: str) -> None:
         self._world.history.disturbed(what)
 
+    def _happened(self, what: Happening, about: str = "") -> None:
+        self._world.history.happened(what, about)
+
     def _later(self, delay_ms: int, action: Callable[[], None]) -> None:
         self._world.time.at(self._world.time.now_ms + delay_ms, action)
+
+
+def _go(member: SimulatedConsumer) -> None:
+    if member.is_alive:
+        member.stop()
 
 
 ACTIONS: Final[Mapping[str, Callable[[Faults], None]]] = {
     name: getattr(Faults, name)
     for name in (
-        "join", "join_many", "stop", "kill", "pause", "flap", "bounce", "grow", "restart_broker",
-        "kill_broker", "cut_power", "cut_off_broker", "restart_name_server", "partition", "reset", "deafen",
+        "join", "join_many", "join_hundred", "stop", "stop_stock", "kill", "pause", "flap", "bounce",
+        "remove", "grow", "restart_broker", "kill_broker", "cut_power", "cut_off_broker",
+        "restart_name_server", "split_name_servers", "set_clock", "partition", "reset", "deafen",
         "spoil_disk",
     )
 }  # fmt: skip

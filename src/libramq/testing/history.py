@@ -5,13 +5,14 @@ for people, its checksum says whether two runs were the same.
 """
 
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from libramq.client.core.consumption import Outcome
 from libramq.client.core.process_queue import Delivery
 from libramq.message.queue import MessageQueue
+from libramq.testing.happening import Happening
 from libramq.testing.virtual_time import VirtualTime
 
 if TYPE_CHECKING:
@@ -108,6 +109,8 @@ class History(Watcher):
         self.checksum = 0
         self.stored_count = 0
         self.handled_count = 0
+        #: How often each kind of thing happened.
+        self.happenings: Counter[Happening] = Counter()
         self._time = time
 
     def note(self, who: str, what: str) -> None:
@@ -115,6 +118,12 @@ class History(Watcher):
         line = f"{self._time.elapsed_ms:>7} {who}: {what}"
         self.lines.append(line)
         self.checksum = zlib.crc32(line.encode(), self.checksum)
+
+    def happened(self, what: Happening, about: str = "") -> None:
+        """Something happened; about: to whom."""
+        if not self.happenings[what]:
+            self.note("first", f"{what}: {about}" if about else what)
+        self.happenings[what] += 1
 
     def stored(
         self, queue: MessageQueue, offset: int, physical_offset: int, message_id: str, asked_ms: int

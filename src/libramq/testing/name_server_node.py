@@ -11,30 +11,36 @@ from libramq.testing.process import Process
 from libramq.testing.world import World
 from libramq.transport.server import Peer
 
-ADDRESS = "10.0.1.1:9876"
-
 
 class SimulatedNameServer:
-    """One name server; it remembers nothing over a restart."""
+    """One name server; it remembers nothing over a restart. number: from 1 on."""
 
-    def __init__(self, world: World) -> None:
-        self.process = Process("namesrv", world.time)
+    def __init__(self, world: World, number: int) -> None:
+        self.name = f"namesrv-{number}"
+        self.address = f"10.0.1.{number}:9876"
+        self.process = Process(self.name, world.time, clock=world.clock(self.name))
         self._world = world
         self.start()
 
     def start(self) -> None:
         """Listen, knowing nobody."""
+        if self.process.is_alive:
+            return
         world = self._world
         self.process.start()
         self._route_info = RouteInfo()
         endpoint = Endpoint(
-            clock=world.time,
+            clock=self.process.clock,
             authorizer=AllowAll(),
             processors=NameServerProcessor(self._route_info).processors(),
             closed=self._connection_closed,
         )
-        world.network.listen(ADDRESS, self.process, endpoint)
+        world.network.listen(self.address, self.process, endpoint)
         self.process.every(SCAN_INTERVAL_MS, self._scan)
+
+    def route(self, topic: str) -> object:
+        """What it says of a topic; None: nothing."""
+        return self._route_info.route(topic) if self.process.is_alive else None
 
     def kill(self) -> None:
         """The process is gone."""
@@ -42,7 +48,7 @@ class SimulatedNameServer:
         self._world.network.died(self.process)
 
     def _scan(self) -> None:
-        for connection in self._route_info.expire(self._world.time.now_ms)[1]:
+        for connection in self._route_info.expire(self.process.now_ms)[1]:
             assert isinstance(connection, ServerEnd)
             connection.close("its broker was silent too long")
 

@@ -19,6 +19,7 @@ from libramq.errors import ProtocolError
 from libramq.remoting.command import Command
 from libramq.remoting.connection import FrameReader
 from libramq.remoting.frame import decode_frame
+from libramq.testing.happening import Happening
 from libramq.testing.process import Process
 from libramq.transport.server import Handler
 
@@ -94,7 +95,7 @@ class _Way:
             self._expect(due_ms)
 
     def _expect(self, due_ms: int) -> None:
-        self._target.after(due_ms - self._target.time.now_ms, self._arrived)
+        self._target.reach(due_ms - self._target.time.now_ms, self._arrived)
 
     def _arrived(self) -> None:
         """Everything that is there by now comes in one read, or in two."""
@@ -179,14 +180,14 @@ class Connection:
         return self._client, self._server
 
     @property
-    def server_last_read_ms(self) -> int:
-        """When the server last read something."""
-        return self._up.last_ms
+    def server_silent_ms(self) -> int:
+        """How long the server has read nothing."""
+        return self._server.time.now_ms - self._up.last_ms
 
     @property
-    def client_last_read_ms(self) -> int:
-        """When the client last read something."""
-        return self._down.last_ms
+    def client_silent_ms(self) -> int:
+        """How long the client has read nothing."""
+        return self._client.time.now_ms - self._down.last_ms
 
     def write(self, data: bytes) -> None:
         """The client sends a frame."""
@@ -203,7 +204,7 @@ class Connection:
             return
         for delay_ms in self._network.fate_of_notification():
             if delay_ms:
-                self._server.after(delay_ms, lambda: self._down.send(data) if self.server_is_open else None)
+                self._server.reach(delay_ms, lambda: self._down.send(data) if self.server_is_open else None)
             else:
                 self._down.send(data)
 
@@ -263,6 +264,8 @@ class Network:
 
     def __init__(self, randomness: random.Random) -> None:
         self.weather = Weather()
+        #: Who hears of what happened to a notification.
+        self.happened: Callable[[Happening], None] = lambda _: None
         #: Directions, as names of processes, on which nothing gets through.
         self.blocked: dict[tuple[str, str], _Kept] = {}
         #: Of every byte sent: two runs of one seed have the same.
@@ -287,13 +290,13 @@ class Network:
         """Try to connect: called back with True, False when refused, None when nobody ever answers."""
         listener = self._listeners.get(address)
         if listener is None:
-            client.after(self.latency_ms() + self.latency_ms(), lambda: connected(False))
+            client.reach(self.latency_ms() + self.latency_ms(), lambda: connected(False))
             return
         server = listener[0].name
         if (client.name, server) in self.blocked or (server, client.name) in self.blocked:
             connected(None)
             return
-        client.after(self.latency_ms() + self.latency_ms(), lambda: connected(True))
+        client.reach(self.latency_ms() + self.latency_ms(), lambda: connected(True))
 
     def connect(self, address: str, client: Process, handler: ClientHandler) -> Connection | None:
         """The connection that was accepted; None where the server is gone by now."""
@@ -353,12 +356,19 @@ class Network:
         """After how many milliseconds it is sent; not at all, or twice, when it is unlucky."""
         weather, random_ = self.weather, self._random
         if random_.random() < weather.loss_chance:
+            self.happened(Happening.NOTICE_LOST)
             return []
-        times = 2 if random_.random() < weather.double_chance else 1
-        return [
-            random_.randrange(weather.late_ms_max) if random_.random() < weather.late_chance else 0
-            for _ in range(times)
-        ]
+        times = 1
+        if random_.random() < weather.double_chance:
+            self.happened(Happening.NOTICE_DOUBLED)
+            times = 2
+        fate = []
+        for _ in range(times):
+            is_late = random_.random() < weather.late_chance
+            if is_late:
+                self.happened(Happening.NOTICE_LATE)
+            fate.append(random_.randrange(weather.late_ms_max) if is_late else 0)
+        return fate
 
     def next_port(self) -> int:
         """The port of a client's end of a connection."""

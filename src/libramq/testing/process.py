@@ -5,6 +5,7 @@ running ⇄ paused        what happens to it meanwhile waits, and happens at onc
    └─► dead ◄┘          what was to happen to it does not (SIGKILL); `start` begins another life
 """
 
+from libramq.testing.node_clock import NodeClock
 from libramq.testing.virtual_time import Action, VirtualTime
 
 
@@ -13,12 +14,18 @@ class PowerCut(BaseException):
 
 
 class Process:
-    """Gives its events to whoever lives in it, one after the other. host: where its connections come from."""
+    """Gives its events to whoever lives in it, one after the other.
 
-    def __init__(self, name: str, time: VirtualTime, *, host: str = "10.1.0.1") -> None:
+    host: where its connections come from. clock: its machine's; None: one that is right.
+    """
+
+    def __init__(
+        self, name: str, time: VirtualTime, *, host: str = "10.1.0.1", clock: NodeClock | None = None
+    ) -> None:
         self.name = name
         self.host = host
         self.time = time
+        self.clock = clock or NodeClock(time)
         self.is_alive = False
         self.is_paused = False
         self._life = 0
@@ -51,8 +58,17 @@ class Process:
         for action in kept:
             self._perform(life, action)
 
+    @property
+    def now_ms(self) -> int:
+        """The monotonic time by its clock."""
+        return self.clock.monotonic_ms()
+
     def after(self, delay_ms: int, action: Action) -> None:
-        """Have something happen to this life later."""
+        """Have something happen to this life later, by its clock."""
+        self.reach(self.clock.true_ms(delay_ms) if delay_ms else 0, action)
+
+    def reach(self, delay_ms: int, action: Action) -> None:
+        """Have something from outside happen to this life later, by true time."""
         life = self._life
         self.time.at(self.time.now_ms + delay_ms, lambda: self._perform(life, action))
 

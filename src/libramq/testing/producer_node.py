@@ -3,6 +3,7 @@
 It makes the requests of `client.core.send_request`; a failed one goes to another queue.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from libramq.client.core.route_table import RouteTable
@@ -14,7 +15,7 @@ from libramq.message.ids import decode_offset_id
 from libramq.message.queue import MessageQueue
 from libramq.rpc.broker_calls import SendReply
 from libramq.rpc.name_server_calls import topic_route
-from libramq.testing import name_server_node
+from libramq.testing.name_servers import SimulatedNameServers
 from libramq.testing.process import Process
 from libramq.testing.remotes import SimulatedRemotes
 from libramq.testing.world import World
@@ -28,9 +29,18 @@ SEND_TIMEOUT_MS: Final = 3_000
 class SimulatedProducer:
     """One producer of one topic."""
 
-    def __init__(self, world: World, name: str, topic: str, *, interval_ms: int, body_bytes: int) -> None:
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        topic: str,
+        name_servers: Sequence[str],
+        *,
+        interval_ms: int,
+        body_bytes: int,
+    ) -> None:
         self.name = name
-        self.process = Process(name, world.time)
+        self.process = Process(name, world.time, clock=world.clock(name))
         self.is_stopped = False
         self.unacknowledged = 0
         self._world = world
@@ -43,6 +53,9 @@ class SimulatedProducer:
         self._settings = SendSettings(group="PRODUCERS")
         self.process.start()
         self._remotes = SimulatedRemotes(world.network, self.process)
+        self._name_servers = SimulatedNameServers(
+            self._remotes, name_servers, world.stream(f"name servers of {name}")
+        )
         self._look_at_routes()
         self.process.after(0, self._send_next)
 
@@ -55,7 +68,7 @@ class SimulatedProducer:
             if not isinstance(outcome, LibraError):
                 self._routes.update(self._topic, outcome)  # type: ignore[arg-type]
 
-        self._remotes.ask(name_server_node.ADDRESS, topic_route(self._topic), answered)
+        self._name_servers.ask(topic_route(self._topic), answered)
         self.process.after(ROUTES_MS, self._look_at_routes)
 
     def _send_next(self) -> None:
@@ -80,7 +93,7 @@ class SimulatedProducer:
         body = message_id.encode().ljust(self._body_bytes, b".")
         message = Message(self._topic, body)
         prepared = prepare_one(message, lambda: message_id, compress_over_bytes=1 << 30)
-        call = send_call(prepared, queue, self._settings, born_ms=self._world.time.wall_ms())
+        call = send_call(prepared, queue, self._settings, born_ms=self.process.clock.wall_ms())
 
         asked_ms = self._world.time.now_ms
 

@@ -130,7 +130,7 @@ class SimulatedRemotes:
             done(ConnectionLost(f"the connection to {remote.address} ended"))
             return
         try:
-            remote.pending.add(request, done, deadline_ms=self._process.time.now_ms + timeout_ms)
+            remote.pending.add(request, done, deadline_ms=self._process.now_ms + timeout_ms)
         except ProtocolError as error:
             done(RemoteError(str(error)))
             return
@@ -140,14 +140,14 @@ class SimulatedRemotes:
             self._process.after(DEADLINE_SCAN_MS, self._expire)
 
     def _expire(self) -> None:
-        now_ms = self._process.time.now_ms
+        now_ms = self._process.now_ms
         waiting = 0
         for remote in list(self._remotes.values()):
             late = remote.pending.expire(now_ms)
             for done in late:
                 done(RequestTimeout(f"{remote.address} did not answer in time"))
             assert remote.connection is not None
-            if late and now_ms - remote.connection.client_last_read_ms >= SILENCE_MS_MAX:
+            if late and remote.connection.client_silent_ms >= SILENCE_MS_MAX:
                 remote.connection.close()
             waiting += len(remote.pending)
         self._scans = bool(waiting)

@@ -8,16 +8,24 @@ from libramq.testing.cluster import GroupPlan
 from libramq.testing.handlers import Handling
 
 #: Nothing fails in a calm scenario: members come and go as they should.
-CALM: Final = ("join", "join", "stop", "stop", "grow", "deafen", "join_many")
+CALM: Final = (
+    *("join", "join", "stop", "stop", "stop_stock", "grow", "deafen", "join_many", "set_clock") * 8,
+    "join_hundred",
+)
 ROUGH: Final = (
-    "join", "join", "join_many", "stop", "kill", "kill", "pause", "pause", "flap", "bounce", "grow",
-    "restart_broker", "kill_broker", "kill_broker", "cut_power", "cut_power", "cut_off_broker",
-    "cut_off_broker", "restart_name_server", "partition", "partition", "partition", "reset", "reset",
-    "deafen", "spoil_disk",
+    "join", "join", "join_many", "stop", "stop_stock", "kill", "kill", "pause", "pause", "flap", "bounce",
+    "bounce", "remove", "grow", "restart_broker", "kill_broker", "kill_broker", "cut_power", "cut_power",
+    "cut_off_broker", "cut_off_broker", "restart_name_server", "split_name_servers", "set_clock", "partition",
+    "partition", "partition", "reset", "reset", "deafen", "spoil_disk",
 )  # fmt: skip
 CALM_SHARE: Final = 0.25
 #: How likely a member is a stock one: groups of ours, of stock members, of both.
 STOCK_CHANCES: Final = (0.0, 0.0, 0.0, 1.0, 0.3)
+#: How likely stock members ask for their queues: none of the group, all of it, some.
+ASK_CHANCES: Final = (0.0, 0.0, 1.0, 1.0, 0.5)
+BROADCASTING_CHANCE: Final = 0.08
+#: Where handlers fail often, after how many redeliveries a message is a dead letter.
+DEAD_LETTER_CHANCE: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +41,7 @@ class Scenario:
     body_bytes: int
     duration_ms: int
     actions: tuple[tuple[int, str], ...]
+    name_server_count: int = 1
 
 
 def draw_scenario(seed: int) -> Scenario:
@@ -56,6 +65,7 @@ def draw_scenario(seed: int) -> Scenario:
         producer_interval_ms=chance.choice((40, 100, 300)),
         body_bytes=chance.choice((30, 30, 2_000)),
         duration_ms=duration_ms,
+        name_server_count=chance.choice((1, 1, 2, 3)),
         actions=tuple(
             sorted((chance.randint(1_000, duration_ms - 1_000), chance.choice(menu)) for _ in range(count))
         ),
@@ -64,19 +74,25 @@ def draw_scenario(seed: int) -> Scenario:
 
 def _group(chance: random.Random, name: str, topics: dict[str, int], stock_chance: float) -> GroupPlan:
     everything = tuple(topics)
+    is_broadcasting = chance.random() < BROADCASTING_CHANCE
+    gives_up = chance.random() < DEAD_LETTER_CHANCE
     # Members that allocate for themselves must subscribe to the same, as in RocketMQ.
     unequal = not stock_chance and len(topics) > 1 and chance.random() < 0.3
     return GroupPlan(
         name=name,
         topics=(everything, everything[:1]) if unequal else (everything,),
-        orderly=chance.random() < 0.25,
+        orderly=not is_broadcasting and chance.random() < 0.25,
         handling=Handling(
             duration_ms_max=chance.choice((1, 5, 50)),
-            failure_chance=chance.choice((0.0, 0.0, 0.02)),
+            failure_chance=0.2 if gives_up else chance.choice((0.0, 0.0, 0.02)),
             concurrency=chance.choice((1, 20)),
         ),
         route_refresh_ms=chance.choice((2_000, 5_000)),
-        stock_chance=stock_chance,
-        is_static=chance.random() < 0.2,
+        stock_chance=0.0 if is_broadcasting else stock_chance,
+        ask_chance=chance.choice(ASK_CHANCES),
+        is_broadcasting=is_broadcasting,
+        max_reconsume_times=1 if gives_up else -1,
+        is_static=not is_broadcasting and chance.random() < 0.2,
         persist_ms=chance.choice((500, 1_000)),
+        session_ms=chance.choice((3_000, 10_000, 10_000)),
     )

@@ -5,7 +5,7 @@ set up ─► load and faults ─► everything works again ─► settled? ─�
 
 import logging
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,9 +13,11 @@ from typing import Final
 
 from libramq.testing.cluster import Cluster
 from libramq.testing.faults import Faults
+from libramq.testing.happening import Happening
 from libramq.testing.history import LINES_KEPT, Violation
 from libramq.testing.invariants import INVARIANTS
 from libramq.testing.scenario import Scenario, draw_scenario
+from libramq.testing.survey import Survey
 from libramq.testing.world import World
 
 #: How far apart the looks at the cluster are.
@@ -40,6 +42,7 @@ class Report:
     duplicates: int
     virtual_ms: int
     frames: int
+    happenings: Mapping[Happening, int]
 
     @property
     def is_ok(self) -> bool:
@@ -79,10 +82,14 @@ class Simulation:
         self.world = World(seed, lines_kept=lines_kept)
         self._steps = steps
         self.cluster = Cluster(
-            self.world, broker_count=self.scenario.broker_count, is_sync=self.scenario.is_sync
+            self.world,
+            broker_count=self.scenario.broker_count,
+            is_sync=self.scenario.is_sync,
+            name_server_count=self.scenario.name_server_count,
         )
         self.invariants = [invariant(self.cluster) for invariant in INVARIANTS]
         self.world.history.watchers += self.invariants
+        self._survey = Survey(self.cluster)
         self._raised = _Raised()
 
     def run(self) -> Report:
@@ -106,6 +113,7 @@ class Simulation:
             duplicates=sum(getattr(invariant, "count", 0) for invariant in self.invariants),
             virtual_ms=world.time.elapsed_ms,
             frames=world.network.frame_count,
+            happenings=world.history.happenings,
         )
 
     def _live(self) -> None:
@@ -158,6 +166,7 @@ class Simulation:
             time.run_until(min(time.now_ms + STEP_MS, end_ms))
             for invariant in self.invariants:
                 invariant.step()
+            self._survey.step()
             if self._raised.texts:
                 raise Violation(RAISED, self._raised.texts[0])
 

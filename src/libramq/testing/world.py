@@ -7,6 +7,7 @@ import random
 
 from libramq.testing.history import LINES_KEPT, History
 from libramq.testing.network import Network
+from libramq.testing.node_clock import NodeClock
 from libramq.testing.virtual_time import VirtualTime
 
 
@@ -18,6 +19,11 @@ class World:
         self.time = VirtualTime()
         self.network = Network(self.stream("network"))
         self.history = History(self.time, lines_kept)
+        self.network.happened = self.history.happened
+
+    def clock(self, name: str) -> NodeClock:
+        """The clock of one machine, wrong in its own way."""
+        return NodeClock(self.time, self.stream(f"clock of {name}"))
 
     def stream(self, name: str) -> random.Random:
         """A source of random numbers for one part, the same for the same seed."""

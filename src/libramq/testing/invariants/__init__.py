@@ -1,6 +1,7 @@
 """The invariants: what must hold in every simulation, whatever happens. One module a subject."""
 
 from libramq.testing.invariants.consumption import (
+    BroadcastReachesEverybody,
     ConsumedAtLeastOnce,
     DuplicatesAreExplained,
     OneAtATimeInOrder,
@@ -11,6 +12,7 @@ from libramq.testing.invariants.invariant import Invariant
 from libramq.testing.invariants.messages import AcknowledgedMessageSurvives, OneMessageAnOffset
 from libramq.testing.invariants.offsets import CommitIsKept, CommitWithinDurable
 from libramq.testing.invariants.ownership import EveryQueueOwned, HandoversAreShort
+from libramq.testing.invariants.retries import RetriesAreExact
 
 #: Every one, in the order in which they are checked.
 INVARIANTS: tuple[type[Invariant], ...] = (
@@ -26,7 +28,9 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     DuplicatesAreExplained,
     HandoversAreShort,
     EveryQueueOwned,
+    RetriesAreExact,
     ConsumedAtLeastOnce,
+    BroadcastReachesEverybody,
 )
 
 __all__ = ["INVARIANTS", "Invariant"]

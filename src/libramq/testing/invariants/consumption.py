@@ -2,11 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from libramq.client.core.consumption import Outcome
 from libramq.client.core.process_queue import Delivery
 from libramq.message.queue import MessageQueue
+from libramq.testing.happening import Happening
 from libramq.testing.invariants.invariant import Invariant
 
 if TYPE_CHECKING:
@@ -19,6 +20,11 @@ _Ownership = tuple[str, MessageQueue, int]
 def _ownership(member: "SimulatedConsumer", delivery: Delivery) -> _Ownership:
     owned = delivery.process_queue
     return member.name, owned.queue, owned.generation
+
+
+def is_given_up(member: "SimulatedConsumer", delivery: Delivery) -> bool:
+    """Whether a failure of these messages is their last: they become dead letters, or are dropped."""
+    return member.is_broadcasting or delivery.messages[0].reconsume_times >= member.retries_max
 
 
 class OrderWithinOwner(Invariant):
@@ -48,7 +54,8 @@ class OneAtATimeInOrder(Invariant):
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
         self._running: dict[_Ownership, Delivery] = {}
-        self._done: dict[_Ownership, int] = {}
+        #: Where a portion may begin: behind what is done, or with what could not be sent back.
+        self._next: dict[_Ownership, set[int]] = {}
 
     def handling_began(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
         if not member.is_orderly:
@@ -56,16 +63,20 @@ class OneAtATimeInOrder(Invariant):
         key, first = _ownership(member, delivery), delivery.messages[0].queue_offset
         if key in self._running:
             self.broken(f"{member.name} handles {key[1]}:{first} beside another")
-        if first != self._done.get(key, delivery.process_queue.start_offset):
-            self.broken(f"{member.name} handles {key[1]}:{first}, done up to {self._done.get(key)}")
+        expected = self._next.get(key, {delivery.process_queue.start_offset})
+        if first not in expected:
+            self.broken(f"{member.name} handles {key[1]}:{first} instead of {sorted(expected)}")
         self._running[key] = delivery
 
     def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: Outcome) -> None:
         if member.is_orderly:
             key = _ownership(member, delivery)
             self._running.pop(key, None)
+            after = delivery.messages[-1].queue_offset + 1
             if outcome is Outcome.SUCCESS:
-                self._done[key] = delivery.messages[-1].queue_offset + 1
+                self._next[key] = {after}
+            elif is_given_up(member, delivery):
+                self._next[key] = {delivery.messages[0].queue_offset, after}
 
 
 class DuplicatesAreExplained(Invariant):
@@ -92,12 +103,13 @@ class DuplicatesAreExplained(Invariant):
         if outcome is not Outcome.SUCCESS:
             return
         key = _ownership(member, delivery)
-        consumed = self._consumed[member.group, key[1]]
+        consumed = self._consumed[member.audience, key[1]]
         for message in delivery.messages:
             before = consumed.setdefault(message.queue_offset, key)
             if before is key:
                 continue
             self.count += 1
+            self.cluster.world.history.happened(Happening.REPEATED, member.audience)
             where = f"{key[1]}:{message.queue_offset}"
             if before == key:
                 self.broken(f"{member.name} consumed {where} twice while it owned the queue")
@@ -113,6 +125,8 @@ class ConsumedAtLeastOnce(Invariant):
     """
 
     name = "every acknowledged message is consumed"
+    #: Of which groups: those that share messages, or those in which everybody gets all.
+    is_broadcasting: ClassVar[bool] = False
     within_ms = 60_000  # A pull whose answer was lost is made again after 30 s (PULL_TIMEOUT_MS).
 
     def __init__(self, cluster: "Cluster") -> None:
@@ -150,10 +164,11 @@ class ConsumedAtLeastOnce(Invariant):
                     del awaited[message_id]
 
     def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: Outcome) -> None:
-        if outcome is Outcome.SUCCESS:
-            self._consumed[member.group].update(message.message_id for message in delivery.messages)
+        message_ids = {message.message_id for message in delivery.messages}
+        if outcome is Outcome.SUCCESS or is_given_up(member, delivery):
+            self._consumed[member.audience] |= message_ids
         else:
-            self._failed.update(message.message_id for message in delivery.messages)
+            self._failed |= message_ids
 
     def is_met(self) -> bool:
         return not any(True for _ in self._missing())
@@ -163,14 +178,17 @@ class ConsumedAtLeastOnce(Invariant):
             self.broken(f"{group} never consumed {message_id} of {queue}")
 
     def _missing(self) -> Iterator[tuple[str, str, MessageQueue]]:
-        for group, topics in self.cluster.subscriptions().items():
-            if any(member.group == group and member.is_alive for member in self.cluster.members):
-                for topic in sorted(topics):
-                    for message_id, (queue, _) in self._awaited[topic].items():
-                        if message_id not in self._consumed[group] and not self._may_be_passed_over(
-                            message_id, queue
-                        ):
-                            yield group, message_id, queue
+        audiences: dict[str, set[str]] = defaultdict(set)
+        for member in self.cluster.alive():
+            if member.is_broadcasting == self.is_broadcasting:
+                audiences[member.audience].update(member.topics)
+        for audience, topics in audiences.items():
+            for topic in sorted(topics):
+                for message_id, (queue, _) in self._awaited[topic].items():
+                    if message_id not in self._consumed[audience] and not self._may_be_passed_over(
+                        message_id, queue
+                    ):
+                        yield audience, message_id, queue
 
     def _may_be_passed_over(self, message_id: str, queue: MessageQueue) -> bool:
         return (
@@ -178,3 +196,10 @@ class ConsumedAtLeastOnce(Invariant):
             and queue.broker_name in self.cluster.cuts_ms
             and not self.cluster.is_sync
         )
+
+
+class BroadcastReachesEverybody(ConsumedAtLeastOnce):
+    """In the end every member of a broadcasting group has had every message, also before it was killed."""
+
+    name = "every member of a broadcasting group gets every acknowledged message"
+    is_broadcasting = True

@@ -48,7 +48,7 @@ class AcknowledgedMessageSurvives(Invariant):
 
     def broker_recovered(self, name: str, broker: Broker) -> None:
         for queue, messages in self._stored[name].items():
-            found = _read(broker, queue)
+            found = messages_in(broker, queue)
             for offset, (_, message_id) in messages.items():
                 if found.get(offset) != message_id:
                     self.broken(
@@ -89,7 +89,7 @@ class OneMessageAnOffset(Invariant):
                 self.broken(f"{where} was {before} and is {message.message_id} for {member.name}")
 
 
-def _read(broker: Broker, queue: MessageQueue) -> dict[int, str]:
+def messages_in(broker: Broker, queue: MessageQueue) -> dict[int, str]:
     """Every message of a queue, by its offset."""
     store = broker.store
     found: dict[int, str] = {}

@@ -1,0 +1,77 @@
+"""The asked queues: how a stock member comes by its queues under Java's setClientRebalance(false).
+
+Where others ask who is in their group and allocate, it asks for its queues of each topic (QUERY_ASSIGNMENT).
+Upstream: RebalanceImpl.getRebalanceResultFromBroker.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from libramq.client.consumer_requests import Ask
+from libramq.client.core import effects as fx
+from libramq.client.core.push_consumer_core import PushConsumerCore
+from libramq.codes import RequestCode
+from libramq.errors import LibraError
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body.assignment import QueryAssignmentBody, QueryAssignmentReply
+from libramq.remoting.body.codec import decode_body, encode_body
+from libramq.rpc.call import Call
+from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
+
+#: AllocateMessageQueueAveragely.getName: the default of DefaultMQPushConsumer.
+STRATEGY: Final = "AVG"
+
+
+class AskedQueues:
+    """What one member was given, by topic."""
+
+    def __init__(self, group: str, client_id: str, ask: Ask) -> None:
+        self._group = group
+        self._client_id = client_id
+        self._ask = ask
+        self._given: dict[str, set[MessageQueue]] = {}
+
+    def strategy(
+        self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
+    ) -> Sequence[MessageQueue]:
+        """Those of the queues that we were given; a `balance.TopicRule`."""
+        return [queue for queue in queues if queue in self._given.get(queue.topic, ())]
+
+    def fetch(self, effect: fx.FetchConsumerList, core: PushConsumerCore) -> None:
+        """Ask for the queues of each topic; one without an answer stays as it is, and is asked for soon."""
+        waiting, given = set(effect.topics), []
+
+        def answered(
+            topic: str, outcome: QueryAssignmentReply | LibraError, now_ms: int
+        ) -> Sequence[fx.Effect]:
+            waiting.discard(topic)
+            assigned = None if isinstance(outcome, LibraError) else outcome.message_queue_assignments
+            if assigned is not None:
+                self._given[topic] = {each.message_queue.queue for each in assigned}
+                given.append(topic)
+            if waiting:
+                return ()
+            # Others may have had them: we take over as one of several.
+            members = (self._client_id, "others")
+            found = core.consumer_list_fetched(effect.address, given, members, now_ms)
+            if len(given) < len(effect.topics):
+                found = [*found, *core.consumer_list_fetched(effect.address, effect.topics, None, now_ms)]
+            return found
+
+        for topic in effect.topics:
+            self._ask(
+                effect.address,
+                self._call(topic),
+                lambda outcome, now_ms, topic=topic: answered(topic, outcome, now_ms),  # type: ignore[misc]
+                REQUEST_TIMEOUT_MS,
+            )
+
+    def _call(self, topic: str) -> Call[QueryAssignmentReply]:
+        body = QueryAssignmentBody(
+            topic=topic, consumer_group=self._group, client_id=self._client_id, strategy_name=STRATEGY
+        )
+        return Call(
+            RequestCode.QUERY_ASSIGNMENT,
+            lambda reply: decode_body(reply.body, QueryAssignmentReply),
+            body=encode_body(body),
+        )

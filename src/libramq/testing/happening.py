@@ -1,0 +1,51 @@
+"""What happens in simulations: the kinds, so that one can see which of them seeds really had."""
+
+from enum import StrEnum
+
+
+class Happening(StrEnum):
+    """One kind of thing that happens."""
+
+    # Members.
+    HUNDRED = "a hundred members join at once"
+    LEFT = "a member leaves as it should"
+    KILLED = "a member is killed"
+    ZOMBIE = "a member wakes up after its session"
+    FLAPPED = "a member comes and goes"
+    CAME_BACK = "a static member comes back in its own place"
+    REMOVED = "an operator removes a member"
+    GREW = "a topic grows"
+    # Groups.
+    COORDINATED = "a coordinated group"
+    STOCK = "a group of stock members"
+    ASKING = "a group of members that ask for their queues"
+    MIXED = "a group of our members and stock ones"
+    MODE_BACK = "a group goes back to its coordinator"
+    BROADCASTING = "a group in which every member gets every message"
+    ORDERLY = "a group that consumes in order"
+    UNEQUAL = "a group with different subscriptions"
+    # Brokers.
+    RESTARTED = "a broker stops and starts again"
+    BROKER_KILLED = "a broker is killed"
+    POWER_CUT = "a broker's machine loses power"
+    CUT_OFF = "a broker ends between two calls of its disk"
+    HANDOVER_LOST = "a coordinator ends in the middle of a handover"
+    TAKEN_OVER = "another broker takes a group over"
+    DISK_FULL = "a disk is full"
+    DISK_BROKEN = "a disk does not sync"
+    DISK_COLD = "a disk has nothing in memory"
+    CLOCK_SET = "a wall clock is set"
+    # Name servers.
+    NAME_SERVER_KILLED = "a name server is killed"
+    ROUTES_DIFFER = "name servers do not agree on a topic"
+    # Network.
+    DEAF_ONE_WAY = "one of two hears nothing of the other"
+    DEAF_BOTH_WAYS = "two hear nothing of each other"
+    RESET = "a connection breaks"
+    NOTICE_LOST = "a notification is lost"
+    NOTICE_DOUBLED = "a notification comes twice"
+    NOTICE_LATE = "a notification is late"
+    # Messages.
+    RETRIED = "a message is handled again after it failed"
+    DEAD = "a message becomes a dead letter"
+    REPEATED = "a message that was consumed comes again"

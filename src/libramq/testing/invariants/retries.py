@@ -1,0 +1,91 @@
+"""Invariants of messages that handlers fail on."""
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from libramq.client.core.consumption import Outcome
+from libramq.client.core.process_queue import Delivery
+from libramq.message.names import dlq_topic, retry_topic
+from libramq.message.queue import MessageQueue
+from libramq.testing.happening import Happening
+from libramq.testing.invariants.invariant import Invariant
+from libramq.testing.invariants.messages import messages_in
+
+if TYPE_CHECKING:
+    from libramq.testing.cluster import Cluster
+    from libramq.testing.consumer_node import SimulatedConsumer
+
+_Key = tuple[str, str]
+
+
+class RetriesAreExact(Invariant):
+    """A message that comes for the n-th time again has failed n times, and ends among the dead letters.
+
+    In order, attempts are counted by the owner of the queue, in its memory, and prove nothing; who broadcasts
+    makes one.
+    """
+
+    name = "a message is tried again as often as it failed, and becomes a dead letter after the last time"
+    within_ms = 60_000  # As ConsumedAtLeastOnce.
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        self._is_disturbed = False
+        self._failed: dict[_Key, set[int]] = defaultdict(set)
+        #: Messages whose last attempt failed (True), or went well at last, with another member.
+        self._is_dead: dict[_Key, bool] = {}
+
+    def disturbed(self, what: str) -> None:
+        self._is_disturbed = True
+
+    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: Outcome) -> None:
+        if member.is_orderly or member.is_broadcasting:
+            return
+        is_retry = delivery.process_queue.queue.topic == retry_topic(member.group)
+        for message in delivery.messages:
+            key, times = (member.group, message.message_id), message.reconsume_times
+            # What cannot be sent back is tried again where it is, as often as that takes.
+            is_due = times <= member.retries_max or self._is_disturbed
+            if (is_retry and not times) or not is_due or (times and times - 1 not in self._failed[key]):
+                failed = sorted(self._failed[key])
+                self.broken(f"{member.name} tries {key[1]} again, number {times}; it failed at {failed}")
+            if times:
+                self.cluster.world.history.happened(Happening.RETRIED, key[1])
+            if outcome is not Outcome.SUCCESS:
+                self._failed[key].add(times)
+            if times >= member.retries_max:
+                self._is_dead[key] = outcome is not Outcome.SUCCESS
+
+    def is_met(self) -> bool:
+        return not self._missing()
+
+    def finish(self) -> None:
+        missing = self._missing()
+        if missing:
+            self.broken(f"{missing} failed for the last time, and are no dead letters")
+        in_order = {member.group for member in self.cluster.members if member.is_orderly}
+        for group, letters in self._dead_letters().items():
+            for message_id in letters:
+                if (group, message_id) not in self._is_dead and group not in in_order:
+                    self.broken(f"{message_id} is a dead letter of {group}, and may be tried again")
+                self.cluster.world.history.happened(Happening.DEAD, message_id)
+
+    def _missing(self) -> list[_Key]:
+        dead = [key for key, is_dead in self._is_dead.items() if is_dead]
+        if not dead or (not self.cluster.is_sync and self.cluster.cuts_ms):
+            return []
+        letters = self._dead_letters()
+        return [key for key in dead if key[1] not in letters[key[0]]]
+
+    def _dead_letters(self) -> dict[str, set[str]]:
+        return {
+            group: {
+                message_id
+                for node in self.cluster.brokers.values()
+                if node.broker is not None
+                for message_id in messages_in(
+                    node.broker, MessageQueue(dlq_topic(group), node.name, 0)
+                ).values()
+            }
+            for group in self.cluster.subscriptions()
+        }

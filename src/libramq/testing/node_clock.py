@@ -1,0 +1,72 @@
+"""The node clock: what a machine believes the time to be. No two agree, and none runs quite right.
+
+The monotonic clock runs a little fast or slow, and begins anew, anywhere, when the machine does. The wall
+clock does the same, is wrong from the start, and may be set.
+"""
+
+import random
+from typing import Final
+
+from libramq.testing.virtual_time import MONOTONIC_START_MS, VirtualTime
+
+#: Linux: the kernel's NTP discipline corrects a clock by 500 ppm at most (MAXFREQ); quartz is better.
+DRIFT_PPM_MAX: Final = 500
+#: Ours: a clock that nobody looks after.
+SKEW_MS_MAX: Final = 600_000
+_MILLION: Final = 1_000_000
+
+
+class NodeClock:
+    """A `Clock` of one machine; right when it has no randomness. drift_ppm: so many millionths too fast."""
+
+    def __init__(self, time: VirtualTime, randomness: random.Random | None = None) -> None:
+        self._time = time
+        self._random = randomness
+        self.drift_ppm = randomness.randint(-DRIFT_PPM_MAX, DRIFT_PPM_MAX) if randomness is not None else 0
+        self._skew_ms = randomness.randint(-SKEW_MS_MAX, SKEW_MS_MAX) if randomness is not None else 0
+        self._booted_ms = time.now_ms
+        self._boot_ms = self._begin()
+        #: The highest wall clock time that was ever read here.
+        self.wall_ms_max = 0
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds since a fixed moment."""
+        return self._boot_ms + self._ran_ms()
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970, as this machine has it."""
+        wall_ms = (
+            self._time.wall_ms() + self._skew_ms + self._ran_ms() - (self._time.now_ms - self._booted_ms)
+        )
+        self.wall_ms_max = max(self.wall_ms_max, wall_ms)
+        return wall_ms
+
+    def true_ms(self, delay_ms: int) -> int:
+        """How long it really is until this clock has gone on by so much."""
+        if not self.drift_ppm:
+            return delay_ms
+        due_ms = self._ran_ms() + delay_ms
+        rate = _MILLION + self.drift_ppm
+        true_ms = self._booted_ms + -(-due_ms * _MILLION // rate)
+        return max(0, true_ms - self._time.now_ms)
+
+    def set_wall(self, by_ms: int) -> None:
+        """Somebody sets the wall clock."""
+        self._skew_ms += by_ms
+
+    def reboot(self) -> None:
+        """The machine starts again: monotonic time begins anew."""
+        self._skew_ms += self._ran_ms() - (self._time.now_ms - self._booted_ms)
+        self._booted_ms = self._time.now_ms
+        self._boot_ms = self._begin()
+
+    def _begin(self) -> int:
+        """Not zero: a time of nought means "never" in places."""
+        if self._random is None:
+            return MONOTONIC_START_MS + self._time.elapsed_ms
+        return self._random.randint(MONOTONIC_START_MS, 1_000 * MONOTONIC_START_MS)
+
+    def _ran_ms(self) -> int:
+        """How far it has gone on since the machine started."""
+        true_ms = self._time.now_ms - self._booted_ms
+        return true_ms + true_ms * self.drift_ppm // _MILLION if self.drift_ppm else true_ms

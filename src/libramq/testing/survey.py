@@ -1,0 +1,67 @@
+"""The survey: looks at a cluster after every step, for what nobody reports because it just comes about."""
+
+from collections.abc import Iterator
+
+from libramq.remoting.body.coordination import MODE_CLIENT, MODE_EPOCHS
+from libramq.testing.cluster import Cluster
+from libramq.testing.happening import Happening
+
+
+class Survey:
+    """Counts how often each of its happenings begins."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._last: set[tuple[Happening, str]] = set()
+        self._homes: dict[str, set[str]] = {}
+        self._modes: dict[str, str] = {}
+
+    def step(self) -> None:
+        """Look at the cluster after a step."""
+        now = {*self._groups(), *self._routes()}
+        for happening, about in sorted(now - self._last):
+            self._cluster.world.history.happened(happening, about)
+        self._last = now
+        self._look_at_coordinators()
+
+    def _groups(self) -> Iterator[tuple[Happening, str]]:
+        for group in self._cluster.subscriptions():
+            members = self._cluster.alive(group)
+            if any(member.is_orderly for member in members):
+                yield Happening.ORDERLY, group
+            if len({member.topics for member in members}) > 1:
+                yield Happening.UNEQUAL, group
+            if any(member.is_broadcasting for member in members):
+                yield Happening.BROADCASTING, group
+                continue
+            if len({member.is_stock for member in members}) > 1:
+                yield Happening.MIXED, group
+            elif members:
+                yield (Happening.STOCK if members[0].is_stock else Happening.COORDINATED), group
+            if members and all(member.asks for member in members):
+                yield Happening.ASKING, group
+
+    def _routes(self) -> Iterator[tuple[Happening, str]]:
+        running = [each for each in self._cluster.name_servers if each.process.is_alive]
+        for topic in self._cluster.topics:
+            said = [each.route(topic) for each in running]
+            if any(one != said[0] for one in said):
+                yield Happening.ROUTES_DIFFER, topic
+
+    def _look_at_coordinators(self) -> None:
+        history = self._cluster.world.history
+        for group in self._cluster.subscriptions():
+            homes = set()
+            for name, node in self._cluster.brokers.items():
+                view = node.broker.coordination.group(group) if node.broker is not None else None
+                if view is None or not view.members:
+                    continue
+                homes.add(name)
+                if (self._modes.get(group), view.mode) == (MODE_CLIENT, MODE_EPOCHS):
+                    history.happened(Happening.MODE_BACK, group)
+                self._modes[group] = view.mode
+            before = self._homes.get(group)
+            if before and homes - before:
+                history.happened(Happening.TAKEN_OVER, group)
+            if homes:
+                self._homes[group] = homes

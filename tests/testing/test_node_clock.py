@@ -1,0 +1,57 @@
+"""Clocks of simulated machines: wrong, each in its own way, and true to themselves."""
+
+import random
+
+import pytest
+
+from libramq.testing.node_clock import DRIFT_PPM_MAX, SKEW_MS_MAX, NodeClock
+from libramq.testing.virtual_time import MONOTONIC_START_MS, WALL_START_MS, VirtualTime
+
+HOUR_MS = 3_600_000
+
+
+def test_one_that_nobody_made_wrong_is_right():
+    time = VirtualTime()
+    clock = NodeClock(time)
+    time.run_until(time.now_ms + HOUR_MS)
+    assert (clock.monotonic_ms(), clock.wall_ms()) == (time.monotonic_ms(), time.wall_ms())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_runs_a_little_wrong_and_never_back(seed: int):
+    time = VirtualTime()
+    clock = NodeClock(time, random.Random(seed))
+    begin_ms, wall_ms = clock.monotonic_ms(), clock.wall_ms()
+    assert abs(wall_ms - WALL_START_MS) <= SKEW_MS_MAX
+    time.run_until(time.now_ms + HOUR_MS)
+    ran_ms = clock.monotonic_ms() - begin_ms
+    assert ran_ms == clock.wall_ms() - wall_ms
+    assert abs(ran_ms - HOUR_MS - HOUR_MS * clock.drift_ppm / 1_000_000) <= 1
+    assert 0 < abs(clock.drift_ppm) <= DRIFT_PPM_MAX
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_delay_is_over_when_it_says_so_and_not_before(seed: int):
+    time = VirtualTime()
+    clock = NodeClock(time, random.Random(seed))
+    for delay_ms in (1, 10, 999, 30_000, HOUR_MS):
+        due_ms = clock.monotonic_ms() + delay_ms
+        true_ms = clock.true_ms(delay_ms)
+        time.run_until(time.now_ms + true_ms - 1)
+        assert clock.monotonic_ms() < due_ms
+        time.run_until(time.now_ms + 1)
+        assert due_ms <= clock.monotonic_ms() <= due_ms + 1
+
+
+def test_a_wall_clock_may_be_set_and_keeps_on_over_a_reboot():
+    time = VirtualTime()
+    clock = NodeClock(time, random.Random(1))
+    time.run_until(time.now_ms + HOUR_MS)
+    wall_ms, monotonic_ms = clock.wall_ms(), clock.monotonic_ms()
+    clock.set_wall(-5_000)
+    assert (clock.wall_ms(), clock.monotonic_ms()) == (wall_ms - 5_000, monotonic_ms)
+    assert clock.wall_ms_max == wall_ms
+    clock.reboot()
+    assert clock.wall_ms() == wall_ms - 5_000
+    assert clock.monotonic_ms() not in (monotonic_ms, time.now_ms)
+    assert clock.monotonic_ms() >= MONOTONIC_START_MS
