@@ -85,10 +85,18 @@ def test_a_coordinator_that_is_behind_is_told_so_and_changes_nothing():
     assert fences.grant(word(8, queue(0, "bob", 8), complete=True, mode=MODE_CLIENT)) == 9
     assert (fences.mode("G"), fences.epoch("G")) == ("epochs", 9)
     assert fences.open("G", "T", 0, Claim("alice", 9)) == NOBODY
-    # Of two coordinators under one epoch, the first whose member opened wins.
-    assert fences.grant(word(9, queue(0, "bob", 9))) == 9
+
+
+def test_of_two_coordinators_under_one_epoch_the_first_whose_member_opened_wins():
+    """The other one is told to find out what it does not know, and nothing it says is taken."""
+    fences = Fences("b")
+    fences.grant(word(9, queue(0, "alice", 9), queue(1, "alice", 9)))
+    assert fences.open("G", "T", 0, Claim("alice", 9)) == NOBODY
+    assert fences.grant(word(9, queue(1, "bob", 9), queue(0, "bob", 9), complete=True)) == 10
     assert outcome(fences.open, "G", "T", 0, Claim("bob", 9)) is Fenced
     fences.check("G", "T", 0, "alice", 9)
+    assert fences.open("G", "T", 1, Claim("alice", 9)) == NOBODY
+    assert fences.grant(word(11, queue(0, "alice", 9), queue(1, "bob", 11), complete=True)) == 11
 
 
 def test_a_complete_word_takes_back_what_it_does_not_name():

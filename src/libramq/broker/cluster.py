@@ -105,7 +105,7 @@ class Cluster:
 
         def answered(epoch: int) -> None:
             if epoch > body.epoch:
-                self._coordination.refused(body.group, epoch)
+                self._coordination.refused(body, epoch)
 
         self._say(broker_name, peer_calls.grant_queues(body), answered)
 

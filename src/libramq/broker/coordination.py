@@ -230,9 +230,10 @@ class Coordination:
         """What all fences know of a group, ours among them."""
         self._perform(self._coordinator.gathered(group, answers, now_ms=self._now_ms()))
 
-    def refused(self, group: str, epoch: int) -> None:
-        """A fence has seen a higher epoch than that of our grant."""
-        self._perform(self._coordinator.refused(group, epoch, now_ms=self._now_ms()))
+    def refused(self, body: bodies.PeerGrantBody, epoch: int) -> None:
+        """A fence has not taken our grant, as it has seen a higher epoch."""
+        effects = self._coordinator.refused(body.group, body.epoch, epoch, now_ms=self._now_ms())
+        self._perform(effects)
 
     def granted(self, body: bodies.PeerGrantBody) -> int:
         """A coordinator says whose our queues are; returns the highest epoch that our fence has seen."""
@@ -330,7 +331,7 @@ class Coordination:
         if broker_name == self._broker_name:
             epoch = self.granted(body)
             if epoch > body.epoch:
-                self.refused(body.group, epoch)
+                self.refused(body, epoch)
         elif self.peers is not None:
             self.peers.grant(broker_name, body)
 

@@ -1,7 +1,8 @@
 """The registration: what a broker tells name servers about itself, and when.
 
-At start, every 30 s and at each change of its topics, to every name server. Upstream: BrokerController,
-BrokerOuterAPI.registerBrokerAll.
+At start, every 30 s and at each change of its topics, to every name server; and once a second that it is
+still there, so that one that stands still is forgotten, and its groups live elsewhere, within seconds.
+Upstream: BrokerController, BrokerOuterAPI.registerBrokerAll, sendHeartbeat.
 """
 
 import asyncio
@@ -22,9 +23,9 @@ from libramq.remoting.body.topic_config import (
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
-from libramq.remoting.headers import RegisterBrokerHeader, UnregisterBrokerHeader
+from libramq.remoting.headers import BrokerHeartbeatHeader, RegisterBrokerHeader, UnregisterBrokerHeader
 from libramq.rpc.call import Call
-from libramq.rpc.name_server_calls import register_broker, unregister_broker
+from libramq.rpc.name_server_calls import broker_heartbeat, register_broker, unregister_broker
 from libramq.transport.remote import Remotes
 
 log = get_logger(__name__)
@@ -34,6 +35,11 @@ REGISTER_TIMEOUT_MS: Final = 24_000
 #: BrokerController.start clamps registerNameServerPeriod to these.
 PERIOD_MS_MIN: Final = 10_000
 PERIOD_MS_MAX: Final = 60_000
+#: BrokerConfig.brokerHeartbeatInterval, brokerNotActiveTimeoutMillis: upstream's where slaves act as masters;
+#: elsewhere it sends none, and a broker that stands still is believed in for two minutes. Name servers before
+#: 5.0 know neither.
+HEARTBEAT_MS: Final = 1_000
+HEARTBEAT_TIMEOUT_MS: Final = 10_000
 #: Ours: several topics created in one turn make one registration.
 CHANGE_DELAY_MS: Final = 2
 #: Ours: leaving must not take longer than a user waits; name servers notice the closed connection anyway.
@@ -132,6 +138,7 @@ class Registration:
         async with asyncio.TaskGroup() as group:
             for address in self._changed:
                 group.create_task(self._keep(address))
+                group.create_task(self._beat(address))
 
     async def wait_tried(self) -> None:
         """Wait until every name server was told once, or could not be; not for ever."""
@@ -171,11 +178,26 @@ class Registration:
             except TimeoutError:
                 pass
 
+    async def _beat(self, address: str) -> None:
+        header = BrokerHeartbeatHeader(
+            broker_name=self._config.broker_name,
+            broker_addr=self._config.address,
+            cluster_name=self._config.cluster_name,
+        )
+        call = broker_heartbeat(header)
+        while True:
+            await asyncio.sleep(HEARTBEAT_MS / 1000)
+            if self._remotes.is_connected(address):
+                # Whether it was heard is for registrations to find out.
+                self._remotes.send(address, call.command(), lambda _: None, timeout_ms=HEARTBEAT_MS)
+
     async def _registration(self) -> Call[object]:
         """Who we are and which topics we have; encoded on a thread, as ten thousand topics take 100 ms."""
         version = self._topics.data_version
         if self._encoded is None or self._encoded[0] != version:
-            call = await asyncio.to_thread(register_broker, *introduction(self._config, self._topics))
+            header, body = introduction(self._config, self._topics)
+            header.heartbeat_timeout_millis = HEARTBEAT_TIMEOUT_MS
+            call = await asyncio.to_thread(register_broker, header, body)
             self._encoded = (version, call)
         return self._encoded[1]
 

@@ -101,24 +101,27 @@ class Fences:
     def grant(self, body: PeerGrantBody) -> int:
         """Take a coordinator's word, unless a later one was heard.
 
-        Returns the highest epoch seen: if it is above the body's, nothing was taken.
+        Returns the highest epoch seen: if it is above the body's, nothing was taken. So it is where a queue
+        was opened since it was granted: the coordinator does not know, and is to find out.
         """
         fence = self._groups.setdefault(body.group, GroupFence())
         if body.epoch < fence.epoch:
             return fence.epoch
+        grants = {
+            (grant.topic, grant.queue_id): Claim(grant.member, grant.epoch)
+            for grant in body.grants
+            if grant.broker_name == self._broker_name
+        }
+        for key, claim in grants.items():
+            opening = fence.openings.get(key, NOBODY)
+            if claim.epoch <= opening.epoch and claim != opening:
+                log.warning("grant behind an opening, not taken", group=body.group, grant=claim, open=opening)
+                return body.epoch + 1
         fence.epoch, fence.mode = body.epoch, body.mode
         if body.complete:
             fence.grants.clear()
             fence.is_told = True
-        for grant in body.grants:
-            key, claim = (grant.topic, grant.queue_id), Claim(grant.member, grant.epoch)
-            if grant.broker_name != self._broker_name:
-                continue
-            opening = fence.openings.get(key, NOBODY)
-            if claim.epoch <= opening.epoch and claim != opening:
-                log.warning("grant behind an opening, not taken", group=body.group, grant=claim, open=opening)
-                continue
-            fence.grants[key] = claim
+        fence.grants |= grants
         return fence.epoch
 
     def gathered(self, group: str) -> PeerGathered:

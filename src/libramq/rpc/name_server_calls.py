@@ -10,6 +10,7 @@ from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.remoting.body.route import ClusterInfo, TopicList, TopicRouteData
 from libramq.remoting.body.topic_config import RegisterBrokerBody
 from libramq.remoting.headers import (
+    BrokerHeartbeatHeader,
     ClusterHeader,
     RegisterBrokerHeader,
     RouteHeader,
@@ -64,6 +65,11 @@ def register_broker(header: RegisterBrokerHeader, body: RegisterBrokerBody) -> C
     return header_call(
         RequestCode.REGISTER_BROKER, header, lambda reply: reply.ext.get("masterAddr"), body=data
     )
+
+
+def broker_heartbeat(header: BrokerHeartbeatHeader) -> Call[None]:
+    """Tell the name server that a broker is still there."""
+    return header_call(RequestCode.BROKER_HEARTBEAT, header, nothing)
 
 
 def unregister_broker(header: UnregisterBrokerHeader) -> Call[None]:

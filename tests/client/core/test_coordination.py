@@ -435,6 +435,17 @@ def test_in_client_mode_we_allocate_as_stock_clients_do():
     assert pull.claim is None
 
 
+def test_in_client_mode_a_queue_that_waits_to_be_opened_again_goes_on():
+    """Its fence had forgotten us; who allocates for itself needs none."""
+    talk = Member().holding(q(0), offset=2)
+    (pull,) = talk.of(fx.Pull)
+    (request,) = talk.pull_failed(pull, NOT_YET_GRANTED)
+    talk.opened(request, refusal(NOT_YET_GRANTED))
+    talk.polled(client_mode(9))
+    (pull,) = talk.of(fx.Pull)
+    assert (pull.offset, pull.claim) == (2, None)
+
+
 def test_in_client_mode_queues_in_order_are_locked():
     """Their broker keeps them for us until then: handlers go on."""
     talk = Member(orderly=True, rebalance_ms=600_000).holding(q(0), offset=3)

@@ -85,11 +85,12 @@ class Surroundings:
         self.tickets = 0
         self.asked_at: dict[str, int] = {}
         self.slowest_ms = 0
+        self.randomness = Random(1)
         self.coordinator = self.begin()
 
-    def begin(self, seed: int = 1) -> Coordinator[str, str]:
+    def begin(self) -> Coordinator[str, str]:
         return Coordinator(
-            randomness=Random(seed),
+            randomness=self.randomness,
             record=self.record,
             restored=self.states,
             must_gather=lambda _: self.must_gather,
@@ -97,7 +98,7 @@ class Surroundings:
 
     def restart(self) -> None:
         """The broker's process ends and another one begins; connections are gone."""
-        self.coordinator = self.begin(self.tickets)
+        self.coordinator = self.begin()
         self.asked_at.clear()
         for consumer in self.consumers.values():
             consumer.polls.clear()

@@ -782,13 +782,85 @@ def test_a_refused_coordinator_goes_above_what_the_fence_has_seen():
     group = group_of("alice", "bob")
     owners = group.owners()
     group.fences = {"b": PeerGathered(epoch=70, open=opened(group).open)}
+    epoch = group.view.epoch
     for _ in range(2):
-        group.do(group.coordinator.refused(GROUP, 70, now_ms=group.now_ms))
-    group.do(group.coordinator.refused(GROUP, 1, now_ms=group.now_ms))
+        group.do(group.coordinator.refused(GROUP, epoch, 70, now_ms=group.now_ms))
     group.run(100)
     assert group.view.epoch > 70
     assert group.owners() == owners
     assert len(group.take(Gather)) == 1
+
+
+def test_a_grant_that_was_refused_is_not_forgotten_over_a_later_one():
+    """The later one is taken, but speaks of other queues."""
+    group = group_of("alice", "bob")
+    epoch = group.view.epoch
+    group.add("carol")
+    group.run(100)
+    assert group.view.epoch > epoch
+    group.fences = {"b": opened(group)}
+    group.do(group.coordinator.refused(GROUP, epoch, epoch + 1, now_ms=group.now_ms))
+    assert len(group.take(Gather)) == 1
+
+
+@pytest.mark.parametrize("first", ["alice", "bob"])
+def test_what_the_disk_lost_with_the_power_members_know(first):
+    """Coordinator and fence come back as they were before carol came and went: nobody gives up anything."""
+    group = group_of("alice", "bob")
+    alice, bob = group.consumers.values()
+    states, fence = dict(group.states), opened(group)
+    group.add("carol")
+    group.run(100)
+    group.leave(group.consumers["carol"])
+    group.run(100)
+    held = {"alice": dict(alice.held), "bob": dict(bob.held)}
+    epoch = group.view.epoch
+    assert epoch > fence.epoch
+    assert opened(group).open != fence.open
+    group.states, group.fences = states, {"b": fence}
+    group.restart()
+    group.consumers[first].is_silent = True
+    group.run(1_000)
+    group.consumers[first].is_silent = False
+    group.run(100)
+    assert group.view.epoch > epoch
+    assert {"alice": alice.held, "bob": bob.held} == held
+
+
+def test_while_others_are_awaited_polls_are_answered_in_time():
+    group = group_of("alice", "bob")
+    group.fences = {"b": opened(group)}
+    group.restart()
+    group.consumers["bob"].is_silent = True
+    group.consumers["alice"].epoch += 1
+    group.run(SESSION_MS)
+    assert group.slowest_ms <= SESSION_MS // 3
+
+
+def test_a_member_that_knows_epochs_out_of_this_world_is_not_believed():
+    group = group_of("alice")
+    alice = group.consumers["alice"]
+    for ahead, is_believed in ((1_000, True), (1_001, False)):
+        alice.polls.clear()
+        alice.epoch = group.view.epoch + ahead
+        group.fences = {"b": opened(group)}
+        told = alice.epoch
+        group.poll(alice)
+        group.run(100)
+        assert (group.view.epoch > told) is is_believed
+
+
+def test_in_client_mode_an_epoch_above_ours_is_gone_beyond():
+    """Else the member, which goes by a later word, would not listen."""
+    group = group_of("alice")
+    group.stock("java")
+    group.run(100)
+    alice = group.consumers["alice"]
+    alice.polls.clear()
+    alice.epoch, alice.mode = group.view.epoch + 5, "epochs"
+    group.poll(alice)
+    group.run(REPEAT_MS)
+    assert (alice.mode, alice.epoch) == ("client", group.view.epoch)
 
 
 def test_a_group_that_lives_elsewhere_is_dropped():
@@ -873,7 +945,7 @@ def test_a_stock_member_that_comes_back_while_we_ask():
     group.consumers["alice"].is_silent = False
     group.run(5_000)
     assert group.view.mode == "client"
-    group.do(group.coordinator.refused(GROUP, 90, now_ms=group.now_ms))
+    group.do(group.coordinator.refused(GROUP, group.view.epoch, 90, now_ms=group.now_ms))
     assert group.view.epoch == 91
     assert group.take(Gather) == []
 

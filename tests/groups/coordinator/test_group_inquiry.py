@@ -25,7 +25,7 @@ def holders(found: GroupInquiry, **claims: dict[int, int]) -> dict[int, tuple[st
 
 
 def test_members_hold_what_they_claim():
-    """Opened, or granted and not opened yet; not what was never granted as far as fences know."""
+    """Opened, or granted and not opened yet, or the fence has forgotten; not what was never granted."""
     found = inquiry((0, "x", 2), (1, "y", 3))
     assert holders(found, x={0: 2, 2: 5, 3: 6}, y={1: 3}) == {0: ("x", 2), 1: ("y", 3), 2: ("x", 5)}
 
@@ -38,6 +38,18 @@ def test_a_queue_that_was_given_up_is_free():
 def test_a_queue_that_somebody_else_has_opened_since_is_not_the_claimants():
     """Neither is it anybody else's, if that one says it is not."""
     assert holders(inquiry((0, "y", 4), (1, "y", 1)), x={0: 2}, y={1: 1}) == {1: ("y", 1)}
+
+
+def test_of_claims_that_no_fence_knows_the_latest_counts():
+    """The power was cut; who was stopped before it was given up does not know."""
+    found = inquiry((0, "x", 2))
+    assert holders(found, x={0: 2}, y={0: 4}, z={0: 3}) == {0: ("y", 4)}
+
+
+def test_nobody_holds_what_another_has_opened_under_the_same_epoch():
+    """It was granted by two coordinators."""
+    assert holders(inquiry((0, "x", 2)), y={0: 2}, x={0: 2}) == {0: ("x", 2)}
+    assert holders(inquiry((0, "x", 2)), y={0: 2}, x={1: 2}) == {1: ("x", 2)}
 
 
 def test_who_claims_nothing_gets_back_what_it_had():

@@ -108,7 +108,7 @@ class Coordination:
         log.info("a broker offers no coordination; we allocate for ourselves", group=self._settings.group)
         found = self._leave("member_left")
         if self._mode == MODE_EPOCHS:
-            self._allocate_ourselves(now_ms)
+            found += self._allocate_ourselves(now_ms)
         self._mode = ""
         self.must_rebalance = True
         return found
@@ -212,10 +212,10 @@ class Coordination:
             return self._lose_all(now_ms)
         if assignment.mode == MODE_CLIENT:
             self._lease.lift()
+            found: list[fx.Effect] = []
             if self._mode != MODE_CLIENT:
                 self._mode = MODE_CLIENT
-                self._allocate_ourselves(now_ms)
-            found: list[fx.Effect] = []
+                found = self._allocate_ourselves(now_ms)
         else:
             self._lease.renew(answer.asked_ms + self._settings.session_ms)
             found = self._apply(assignment, now_ms)
@@ -244,11 +244,15 @@ class Coordination:
                 found += self._opening.grant(queue, claim, now_ms)
         return found
 
-    def _allocate_ourselves(self, now_ms: int) -> None:
-        """From epochs to allocating for ourselves: what is ours goes on until a round says otherwise."""
+    def _allocate_ourselves(self, now_ms: int) -> list[fx.Effect]:
+        """From epochs to allocating for ourselves: what is ours goes on until a round says otherwise.
+
+        So does what was about to be opened once more, and waited for that.
+        """
         self._owned.released.clear()
         self._owned.forget_claims(now_ms)
         self.must_rebalance = True
+        return self._owned.go_on(now_ms)
 
     def _lose_all(self, now_ms: int) -> list[fx.Effect]:
         found: list[fx.Effect] = []

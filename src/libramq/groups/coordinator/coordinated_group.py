@@ -8,15 +8,12 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from libramq.codes import ResponseCode
+from libramq.groups.coordinator import group_assignment
 from libramq.groups.coordinator.effect import Answer, Effect, Gather, ModeChanged, WatchTopic
 from libramq.groups.coordinator.fence_grants import complete_grant, holdings_of
-from libramq.groups.coordinator.group_assignment import (
-    assignment_as_held,
-    assignment_by,
-    assignment_of_nothing,
-)
 from libramq.groups.coordinator.group_balance import GroupBalance
 from libramq.groups.coordinator.group_inquiry import (
+    EPOCHS_LOST_MAX,
     GATHER_MS_MAX,
     PARTING_MS,
     RETURN_MS_MAX,
@@ -94,10 +91,10 @@ class CoordinatedGroup(Generic[P, T]):
     def assignment(self, member: GroupMember[P, T]) -> GroupAssignment:
         """What a member may hold now, and what it is to give up."""
         if self.mode == MODE_CLIENT:
-            return assignment_of_nothing(self.queues.epoch)
+            return group_assignment.assignment_of_nothing(self.queues.epoch)
         if self._inquiry is not None:
-            return assignment_as_held(self.queues.epoch, member)
-        return assignment_by(self.queues, member)
+            return group_assignment.assignment_as_held(self.queues.epoch, member)
+        return group_assignment.assignment_by(self.queues, member)
 
     def grants(self, broker_name: str) -> PeerGrantBody | None:
         """All that a broker's fence is to know; None while we do not know it ourselves."""
@@ -155,7 +152,7 @@ class CoordinatedGroup(Generic[P, T]):
             self._answer(member, now_ms)
         self.members.heard(member, peer, now_ms=now_ms)
         member.hold(ticket, epoch, now_ms=now_ms)
-        self._heard_of(member, held, now_ms)
+        self._heard_of(member, held, now_ms, epoch)
 
     def release(
         self, member: GroupMember[P, T], queues: dict[MessageQueue, int], peer: P, *, now_ms: int
@@ -182,7 +179,8 @@ class CoordinatedGroup(Generic[P, T]):
         self.balance.touch(None if is_known else reason, who or member.profile.client_id, now_ms=now_ms)
         self.members.remove(member)
         self.queues.expel(member.id, now_ms=now_ms)
-        self._refuse(member, ResponseCode.UNKNOWN_MEMBER, f"no member of {self.name} any more: {reason}")
+        remark = f"no member of {self.name} any more: {reason}"
+        self._publication.refuse(member, ResponseCode.UNKNOWN_MEMBER, remark)
         if self._inquiry is not None:
             self._inquiry.left(member.id)
             self._conclude(now_ms)
@@ -216,17 +214,24 @@ class CoordinatedGroup(Generic[P, T]):
     def _return(self, now_ms: int) -> None:
         """Ask the members what they have: the answer to each poll that waits has them poll again."""
         awaited = dict.fromkeys(member.id for member in self.members)
-        until_ms = now_ms + RETURN_MS_MAX
-        self._inquiry = GroupInquiry(InquiryKind.RETURNING, until_ms, self.queues.epoch, awaited)
+        self._inquiry = GroupInquiry(InquiryKind.RETURNING, now_ms + RETURN_MS_MAX, self.epoch, awaited)
         for member in self.members:
             if member.poll is not None:
                 self._answer(member, now_ms)
         self._conclude(now_ms)
 
+    def refused(self, granted: int, epoch: int, *, now_ms: int) -> None:
+        """A fence has not taken what was granted under `granted`: it knows of openings up to that epoch."""
+        if self._inquiry is not None:
+            self._inquiry.epoch = max(self._inquiry.epoch, epoch)
+        elif granted >= self.queues.first_epoch:  # Else we have asked since.
+            self.gather(max(epoch, self.epoch), now_ms=now_ms)
+
     def gather(self, epoch: int, *, now_ms: int) -> None:
         """Somebody else had the group, up to that epoch at least: find out from the fences who holds what."""
         if self.mode == MODE_CLIENT:  # Nobody holds anything; it only has to be said under a higher epoch.
             self._resume(QueueHandover.resumed(epoch + 1, {}), {})
+            self._mode_epoch = self.queues.epoch
             return
         self._topics.begin(now_ms=now_ms)
         self.balance.touch(None, "", now_ms=now_ms)
@@ -238,7 +243,8 @@ class CoordinatedGroup(Generic[P, T]):
         """What the fences know."""
         if self._inquiry is not None and self._inquiry.kind is InquiryKind.GATHERING:
             sessions = {member.id: member.profile.session_ms for member in self.members}
-            self._inquiry.gathered(answers, sessions, now_ms=now_ms)
+            unheard = [member.id for member in self.members if not member.was_heard]
+            self._inquiry.gathered(answers, sessions, unheard, now_ms=now_ms)
             self._conclude(now_ms)
 
     def due(self, *, now_ms: int) -> None:
@@ -268,7 +274,7 @@ class CoordinatedGroup(Generic[P, T]):
     def dissolve(self, remark: str) -> list[Effect[T]]:
         """The group lives elsewhere: polls that wait are sent there."""
         for member in list(self.members):
-            self._refuse(member, ResponseCode.NOT_COORDINATOR, remark)
+            self._publication.refuse(member, ResponseCode.NOT_COORDINATOR, remark)
             self.members.remove(member)
         self._topics.keep(())
         return self._publication.take()
@@ -311,21 +317,7 @@ class CoordinatedGroup(Generic[P, T]):
         )
 
     def _answer(self, member: GroupMember[P, T], now_ms: int) -> None:
-        """Answer the poll that waits."""
-        assert member.poll is not None
-        if self.is_mute:
-            self._refuse(member, ResponseCode.SYSTEM_BUSY, "the group's state cannot be written; poll again")
-            return
-        assignment = self.assignment(member)
-        member.told = Told(assignment, now_ms, member.peer)
-        self._publication.effects.append(Answer(member.poll.ticket, assignment=assignment))
-        member.poll = None
-
-    def _refuse(self, member: GroupMember[P, T], code: ResponseCode, remark: str) -> None:
-        """Answer the poll that waits, if there is one, by an error."""
-        if member.poll is not None:
-            self._publication.effects.append(Answer(member.poll.ticket, code, remark))
-            member.poll = None
+        self._publication.answer(member, self.assignment(member), now_ms=now_ms)
 
     def _flush(self, now_ms: int) -> None:
         """Act upon the changes that were collected."""
@@ -345,13 +337,22 @@ class CoordinatedGroup(Generic[P, T]):
         """A static member has begun a new life."""
         self.balance.rename(former.id, member.id, now_ms=now_ms)
         self._publication.is_changed = True
-        refusal = self.members.fenced(former.profile.instance or "")
-        self._refuse(former, ResponseCode.FENCED, refusal.remark)
+        remark = self.members.fenced(former.profile.instance or "").remark
+        self._publication.refuse(former, ResponseCode.FENCED, remark)
 
-    def _heard_of(self, member: GroupMember[P, T], held: dict[MessageQueue, int], now_ms: int) -> None:
-        """What a member says it holds is the truth: revoked queues that it does not list are free."""
+    def _heard_of(
+        self, member: GroupMember[P, T], held: dict[MessageQueue, int], now_ms: int, epoch: int = 0
+    ) -> None:
+        """What a member says it holds is the truth: revoked queues that it does not list are free.
+
+        epoch: of the assignment it goes by. One above ours the disk has lost.
+        """
         member.held = held
         self.queues.stirred[member.id] = None
+        highest = max(epoch, max(held.values(), default=0))
+        if self.epoch < highest <= self.epoch + EPOCHS_LOST_MAX:
+            log.warning("a member knows a later epoch", group=self.name, epoch=highest, ours=self.epoch)
+            self.refused(self.epoch, highest, now_ms=now_ms)
         if self._inquiry is not None:
             self._inquiry.awaited.pop(member.id, None)
             self._conclude(now_ms)

@@ -225,16 +225,17 @@ class Coordinator(Generic[P, T]):
         known.gathered(answers, now_ms=now_ms)
         return known.publish(now_ms=now_ms)
 
-    def refused(self, group: str, epoch: int, *, now_ms: int) -> list[Effect[T]]:
-        """A fence has seen a higher epoch than ours: somebody else had the group meanwhile.
+    def refused(self, group: str, granted: int, epoch: int, *, now_ms: int) -> list[Effect[T]]:
+        """A fence did not take a grant under `granted`, as it knows better, up to `epoch`.
 
-        If it lives there now, `drop` it; else it is gathered again, and goes on above that epoch.
+        Somebody else had the group meanwhile. If it lives there now, `drop` it; else it is gathered again,
+        and goes on above that epoch.
         """
         self._begin(now_ms)
         known = self._groups.get(group)
-        if known is None or epoch <= known.epoch:
+        if known is None:
             return []
-        known.gather(epoch, now_ms=now_ms)
+        known.refused(granted, epoch, now_ms=now_ms)
         return known.publish(now_ms=now_ms)
 
     def gather_again(self, group: str, *, now_ms: int) -> list[Effect[T]]:

@@ -77,6 +77,7 @@ class GroupBalance:
 
     def resume(self, queues: QueueHandover, before: Mapping[MessageQueue, Holding]) -> None:
         """Go on with these; before: who held what, as far as we did not know it ourselves."""
+        queues.stirred |= self.queues.stirred
         self.queues = queues
         if self._rebalance is not None and not self._rebalance.before:
             self._rebalance.before = holders_of(before)

@@ -8,7 +8,7 @@
 Members go on reading meanwhile: what they say they hold is what they are told to hold.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
@@ -25,6 +25,10 @@ AWAIT_MS_MAX: Final = 10_000
 PARTING_MS: Final = 500
 #: Ours: a poll that is answered is followed by the next one at once.
 RETURN_MS_MAX: Final = 500
+
+#: Ours: how far above all epochs known here one is believed: the disk may have lost the last ones with the
+#: power, and a rebalance raises them by a few.
+EPOCHS_LOST_MAX: Final = 1_000
 
 #: What members say they hold, by member in the order they joined.
 Claims = Mapping[str, Mapping[MessageQueue, int]]
@@ -58,11 +62,19 @@ class GroupInquiry:
         """Whether all that is to be known is known."""
         return self.kind in (InquiryKind.AWAITING, InquiryKind.RETURNING) and not self.awaited
 
-    def gathered(self, answers: Sequence[PeerGathered], members: Mapping[str, int], *, now_ms: int) -> None:
+    def gathered(
+        self,
+        answers: Sequence[PeerGathered],
+        members: Mapping[str, int],
+        unheard: Iterable[str] = (),
+        *,
+        now_ms: int,
+    ) -> None:
         """The fences have answered; these members are here already, with their sessions.
 
-        Openings of members that were none any more in the end are left from before; nobody waits for those.
-        Of several coordinators at one epoch, each alone with a part of the cluster, all members count.
+        unheard: members that were recorded, of whom nothing was heard since; they are awaited. Openings of
+        members that were none any more in the end are left from before; nobody waits for those. Of several
+        coordinators at one epoch, each alone with a part of the cluster, all members count.
         """
         for answer in answers:
             self.epoch = max([self.epoch, answer.epoch, *(opening.epoch for opening in answer.open)])
@@ -82,7 +94,7 @@ class GroupInquiry:
             if holding.member not in members
             and holding.member not in self.gone
             and (newest < self.epoch or holding.member in in_the_end)
-        }
+        } | dict.fromkeys(unheard)
 
     def left(self, member: str) -> None:
         """A member has gone: nobody waits for it, whatever fences still know of it."""
@@ -92,9 +104,9 @@ class GroupInquiry:
     def holdings(self, claims: Claims) -> dict[MessageQueue, Holding]:
         """Who holds what, after all: what members claim, unless somebody else has opened it since.
 
-        Who claims nothing has lost what it had, and gets back what it had opened. An opening that its member
-        does not name among others is from before it gave that queue up. Epochs that no fence has seen were
-        never opened, and stay what they are: nothing.
+        Of several claims the one under the highest epoch. Who claims nothing has lost what it had, and gets
+        back what it had opened. An opening that its member does not name among others is from before it gave
+        that queue up. A claim above what its fence has seen was not opened yet, or is lost there.
         """
         held = {
             queue: holding
@@ -105,10 +117,15 @@ class GroupInquiry:
             for queue, epoch in queues.items():
                 if self.kind is InquiryKind.RETURNING:
                     held.setdefault(queue, Holding(member, self.epoch + 1))
-                elif self._opened_at(queue) <= epoch <= self.epoch:
-                    held.setdefault(queue, Holding(member, epoch))
+                elif self._is_credible(queue, Holding(member, epoch)) and (
+                    queue not in held or held[queue].epoch < epoch
+                ):
+                    held[queue] = Holding(member, epoch)
         return held
 
-    def _opened_at(self, queue: MessageQueue) -> int:
+    def _is_credible(self, queue: MessageQueue, claim: Holding) -> bool:
+        """Whether a claim may be what was granted last, by what its fence knows."""
         opening = self.openings.get(queue)
-        return opening.epoch if opening is not None else 0
+        if opening is not None and claim.epoch <= opening.epoch:
+            return claim == opening
+        return 0 < claim.epoch <= self.epoch

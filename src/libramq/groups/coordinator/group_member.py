@@ -75,6 +75,11 @@ class GroupMember(Generic[P, T]):
             due = min(due, self.closed_at_ms + CLOSED_GRACE_MS)
         return due if self.poll is None else min(due, self.poll.until_ms)
 
+    @property
+    def was_heard(self) -> bool:
+        """Whether it has spoken since it was recorded."""
+        return self.peer is not None or self.told is not None
+
     def heard(self, *, now_ms: int) -> None:
         """A request of the member has come."""
         self.heard_at_ms = now_ms

@@ -3,19 +3,22 @@
 Nothing is said of who holds what that is not recorded; while the disk refuses, the group is mute.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Final, Generic, TypeVar
 
-from libramq.groups.coordinator.effect import Effect, Grant
+from libramq.codes import ResponseCode
+from libramq.groups.coordinator.effect import Answer, Effect, Grant
 from libramq.groups.coordinator.fence_grants import complete_grant, latest_grants
+from libramq.groups.coordinator.group_member import GroupMember, Told
 from libramq.groups.coordinator.group_state import GroupState, Record
 from libramq.groups.coordinator.queue_handover import QueueHandover
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.coordination import MODE_CLIENT
+from libramq.remoting.body.coordination import MODE_CLIENT, GroupAssignment
 
 log = get_logger(__name__)
 
+P = TypeVar("P", bound=Hashable)
 T = TypeVar("T")
 
 #: Ours: how soon a record that the disk refused is tried again.
@@ -64,6 +67,22 @@ class GroupPublication(Generic[T]):
         elif queues.granted:
             self.effects += latest_grants(self._group, mode, queues)
         queues.granted.clear()
+
+    def answer(self, member: GroupMember[P, T], assignment: GroupAssignment, *, now_ms: int) -> None:
+        """Answer the poll that waits."""
+        assert member.poll is not None
+        if self.is_mute:
+            self.refuse(member, ResponseCode.SYSTEM_BUSY, "the group's state cannot be written; poll again")
+            return
+        member.told = Told(assignment, now_ms, member.peer)
+        self.effects.append(Answer(member.poll.ticket, assignment=assignment))
+        member.poll = None
+
+    def refuse(self, member: GroupMember[P, T], code: ResponseCode, remark: str) -> None:
+        """Answer the poll that waits, if there is one, by an error."""
+        if member.poll is not None:
+            self.effects.append(Answer(member.poll.ticket, code, remark))
+            member.poll = None
 
     def take(self) -> list[Effect[T]]:
         """What has been said."""

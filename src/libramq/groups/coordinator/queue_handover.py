@@ -27,14 +27,14 @@ class Holding(NamedTuple):
 
 
 class QueueHandover:
-    """The queues of one group. epoch: the group's; it rises with the target and with nothing else.
+    """The queues of one group. epoch: the group's, first_epoch at the beginning; it rises with the target.
 
     revoked: queues whose holder is to give them up, and since when, the longest first. freed: when a queue
     was last given up. granted, stirred: queues with a new holder, members whose queues changed.
     """
 
     def __init__(self, epoch: int = 0, holdings: Iterable[QueueGrant] = ()) -> None:
-        self.epoch = epoch
+        self.epoch = self.first_epoch = epoch
         self.target: dict[MessageQueue, str] = {}
         self.holdings: dict[MessageQueue, Holding] = {}
         self.revoked: dict[MessageQueue, int] = {}
