@@ -165,7 +165,7 @@ class QueryNotFound(BrokerError):
 class SubscriptionParseFailed(BrokerError):
     """23: the filter expression cannot be parsed."""
 
-    remedy = "Use '*' or 'tagA || tagB'."
+    remedy = "Use '*' or 'tagA || tagB', or mend the SQL92 expression."
 
 
 class SubscriptionGroupNotExist(BrokerError):

@@ -56,6 +56,7 @@ class FakeBroker:
         self.registered: set[str] = set()  # Brokers without queues.
         self.subscriptions: list[tuple[str, str]] = []
         self.refuses_sql = False
+        self.parses = True  # The expressions of subscriptions that it is asked to check.
         self.address = ""
 
     def fill(
@@ -105,6 +106,8 @@ class FakeBroker:
                 if not members:
                     return reply_to(request, ResponseCode.SYSTEM_ERROR, remark="no consumer for this group")
                 return reply_to(request, 0, body=encode_body(ConsumerList(consumer_id_list=members)))
+            case RequestCode.CHECK_CLIENT_CONFIG if not self.parses:
+                return reply_to(request, ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark="Encountered <EOF>")
             case RequestCode.HEART_BEAT | RequestCode.UNREGISTER_CLIENT:
                 return reply_to(request, 0)
             case RequestCode.UPDATE_CONSUMER_OFFSET:

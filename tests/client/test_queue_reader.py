@@ -6,7 +6,14 @@ import pytest
 
 from libramq.client.blocking_cluster import PATIENCE_MS
 from libramq.client.queue_reader import DEPTH, MessagesLost, PullFilter, QueueReader
-from libramq.errors import BrokerError, ConnectFailed, NameServerUnavailable, RouteNotFound, TopicNotExist
+from libramq.errors import (
+    BrokerError,
+    ConnectFailed,
+    NameServerUnavailable,
+    RouteNotFound,
+    SubscriptionParseFailed,
+    TopicNotExist,
+)
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
 
@@ -183,6 +190,17 @@ def test_filter_that_a_broker_does_not_take_is_its_refusal(broker: FakeBroker):
     reader = QueueReader([broker.address], group="G", pull_filter=PullFilter("a = 1", "SQL92"))
     with pytest.raises(BrokerError, match="no filter by SQL92"):
         reader.probe(reader.queues("T")[0])
+    reader.close()
+
+
+def test_an_expression_that_is_none_is_found_before_anything_is_read(broker: FakeBroker):
+    """Apache's broker would give everything."""
+    broker.fill("T", 1, 3)
+    broker.parses = False
+    reader = QueueReader([broker.address], group="G", pull_filter=PullFilter("a BETWEEN", "SQL92"))
+    with pytest.raises(SubscriptionParseFailed, match="Encountered <EOF>"):
+        reader.probe(Q0)
+    assert broker.pulls == []
     reader.close()
 
 

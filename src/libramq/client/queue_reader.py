@@ -12,19 +12,24 @@ so there is one pull at a time.
 Upstream: store/DefaultMessageStore.getMessage (limits), client/impl/consumer/PullAPIWrapper.java.
 """
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from libramq.client.blocking_cluster import PASSING, PATIENCE_MS, BlockingCluster
+from libramq.client.identity import local_address, new_client_id
+from libramq.clock import SystemClock
 from libramq.codes import ResponseCode
-from libramq.errors import ConnectionLost, LibraError, RouteNotFound, TopicNotExist
+from libramq.errors import ConnectionLost, LibraError, RequestCodeNotSupported, RouteNotFound, TopicNotExist
 from libramq.message.queue import MessageQueue
+from libramq.remoting.body.heartbeat import SubscriptionData
 from libramq.remoting.headers import PullMessageHeader
 from libramq.rpc.broker_calls import (
     PULL_SUBSCRIPTION,
     PullReply,
+    check_subscription,
     max_offset,
     min_offset,
     pull_message,
@@ -154,9 +159,20 @@ class QueueReader:
         return self.cluster.is_slave(broker_name)
 
     def probe(self, queue: MessageQueue) -> None:
-        """Pull once: brokers that do not take the filter or the group say so."""
-        remote, call = self.cluster.broker(queue), self._pull(queue, 0, 1)
-        self.cluster.finish(remote, call, self.cluster.start(remote, call))
+        """Brokers that do not take the filter or the group say so; raises BrokerError.
+
+        Apache's pulls take an expression that cannot be parsed for none, and give every message.
+        """
+        remote = self.cluster.broker(queue)
+        subscription = SubscriptionData(
+            topic=queue.topic, sub_string=self._filter.expression, expression_type=self._filter.kind
+        )
+        client_id = new_client_id(local_address(remote.address), SystemClock())
+        check = check_subscription(client_id, self._group, subscription)
+        with contextlib.suppress(RequestCodeNotSupported):
+            self.cluster.finish(remote, check, self.cluster.start(remote, check))
+        pull = self._pull(queue, 0, 1)
+        self.cluster.finish(remote, pull, self.cluster.start(remote, pull))
 
     def read(
         self, queue: MessageQueue, start: int, end: int, *, lost: Lost = refuse_loss

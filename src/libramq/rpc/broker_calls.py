@@ -9,8 +9,14 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.remoting.body.codec import decode_body, encode_body
-from libramq.remoting.body.consumers import ConsumerList, LockBatchBody, LockBatchReply, QueueRef
-from libramq.remoting.body.heartbeat import HeartbeatData
+from libramq.remoting.body.consumers import (
+    CheckClientBody,
+    ConsumerList,
+    LockBatchBody,
+    LockBatchReply,
+    QueueRef,
+)
+from libramq.remoting.body.heartbeat import HeartbeatData, SubscriptionData
 from libramq.remoting.command import Command
 from libramq.rpc.call import Call, header_call, nothing
 
@@ -117,6 +123,12 @@ def heartbeat(data: HeartbeatData, *, coordinated: bool = False) -> Call[Heartbe
         ext,
         encode_body(data),
     )
+
+
+def check_subscription(client_id: str, group: str, subscription: SubscriptionData) -> Call[None]:
+    """Ask whether a broker can serve a subscription: SubscriptionParseFailed for what is no expression."""
+    body = CheckClientBody(client_id=client_id, group=group, subscription_data=subscription)
+    return Call(RequestCode.CHECK_CLIENT_CONFIG, nothing, {}, encode_body(body))
 
 
 def unregister_client(
