@@ -34,6 +34,7 @@ def test_every_invariant_holds(first: int):
         run(seed)
 
 
+@pytest.mark.timeout(900)  # By itself it runs every seed.
 def test_everything_happens_that_can():
     missing = set(Happening)
     for seed in range(SEEDS):

@@ -28,6 +28,7 @@ _WORDS: Final[dict[str, Any]] = {"true": True, "false": False, "null": None}
 _QUEUE_MEMBERS: Final = {"brokerName", "queueId", "topic"}
 #: `json.dumps` makes an encoder for every call with options.
 _scalar: Final = json.JSONEncoder(ensure_ascii=False).encode
+_text: Final = json.encoder.encode_basestring
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "0": "\0"}
 
 
@@ -69,7 +70,12 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _write(value: Any, parts: list[str], depth: int) -> None:
-    if isinstance(value, dict):
+    # Most values are texts and whole numbers, and take the short way.
+    if type(value) is str:
+        parts.append(_text(value))
+    elif type(value) is int:
+        parts.append(repr(value))
+    elif isinstance(value, dict):
         items = [(key, member) for key, member in value.items() if member is not None]
         if all(isinstance(key, str) for key, _ in items):
             items.sort()
@@ -101,7 +107,7 @@ def _write_items(items: list[tuple[Any, Any]], parts: list[str], depth: int) -> 
         if isinstance(key, MessageQueue):
             _write(_queue_members(key), parts, -1)
         else:
-            parts.append(_scalar(key))
+            parts.append(_text(key) if type(key) is str else _scalar(key))
         parts.append(":")
         _write(member, parts, inner)
     if depth >= 0 and items:

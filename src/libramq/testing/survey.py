@@ -43,7 +43,7 @@ class Survey:
 
     def _routes(self) -> Iterator[tuple[Happening, str]]:
         running = [each for each in self._cluster.name_servers if each.process.is_alive]
-        for topic in self._cluster.topics:
+        for topic in self._cluster.topics if len(running) > 1 else ():
             said = [each.route(topic) for each in running]
             if any(one != said[0] for one in said):
                 yield Happening.ROUTES_DIFFER, topic
