@@ -20,6 +20,7 @@ class Disk(LocalFileSystem):
     def __init__(self) -> None:
         self.synced: list[int] = []
         self.writes: list[tuple[int, int]] = []
+        self.reads: list[tuple[int, int]] = []
         self.bytes_left: int | None = None
         self.fails_sync = False
         self.is_cold = False
@@ -43,6 +44,10 @@ class Disk(LocalFileSystem):
 
     def pread_nowait(self, file: int, size: int, offset: int) -> bytes | None:
         return None if self.is_cold else super().pread_nowait(file, size, offset)
+
+    def pread(self, file: int, size: int, offset: int) -> bytes:
+        self.reads.append((offset, size))
+        return super().pread(file, size, offset)
 
 
 def make_store(

@@ -191,6 +191,31 @@ def test_who_names_more_bytes_than_apache_gives_wants_much_at_once(tmp_path: Pat
     store.close()
 
 
+def test_queues_that_were_filled_in_turn_are_read_in_stretches(tmp_path: Path):
+    disk = Disk()
+    store = open_store(tmp_path, disk=disk, mapped_file_size_commit_log=1 << 20)
+    for number in range(400):
+        store.append_batch([message(b"%d" % number * 20, queue_id=number % 8)])
+    disk.reads.clear()
+    result = store.read("T", 3, 0, 32)
+    assert [m.body for m in decode_records(b"".join(result.data))] == [
+        b"%d" % number * 20 for number in range(3, 256, 8)
+    ]
+    assert len(disk.reads) == 1  # The queue's own units are still in memory.
+    store.close()
+
+
+def test_what_lies_far_apart_is_read_by_itself(tmp_path: Path):
+    disk = Disk()
+    store = open_store(tmp_path, disk=disk, mapped_file_size_commit_log=1 << 20)
+    for number in range(40):
+        store.append_batch([message(b"wanted"), message(b"%d" % number * 10_000, queue_id=1)])
+    disk.reads.clear()
+    assert store.read("T", 0, 0, 20).count == 20
+    assert len(disk.reads) == 20
+    store.close()
+
+
 def test_tag_codes_filter_on_the_queue_alone(tmp_path: Path):
     store = open_store(tmp_path, mapped_file_size_consume_queue=20_000, mapped_file_size_commit_log=1 << 20)
     store.append_batch([message(f"{i}", tags="AB"[i % 2]) for i in range(900)])

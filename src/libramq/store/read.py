@@ -1,20 +1,28 @@
 """The read: messages of one queue from an offset on, as the bytes a pull is answered with.
 
 Tag codes are compared on the units, so messages that do not match are never touched. Records that lie next
-to each other come out as one piece. Where the disk would have to be asked, `read_queue` says which ranges
-(WOULD_WAIT); a thread warms them and the read is made again.
+to each other come out as one piece. Those near each other are read at once: producers fill the queues of a
+topic in turn, so a message of one queue is followed by one of every other. Where the disk would have to be
+asked, `read_queue` says which ranges (WOULD_WAIT); a thread warms them and the read is made again.
 
 Upstream: store/DefaultMessageStore.getMessage, isTheBatchFull.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Final
 
 from libramq.filesystem import FileSystem
 from libramq.store.commit_log import CommitLog
 from libramq.store.config import UNIT_BYTES, StoreConfig
 from libramq.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
 from libramq.store.segments import FileRange
+
+#: Ours: so far apart two reads cost (3 µs each) what copying the bytes between them does.
+GAP_BYTES: Final = 8 * 1024
+#: Ours: read at once; fits in the processor's cache.
+STRETCH_BYTES: Final = 256 * 1024
 
 
 class ReadStatus(Enum):
@@ -40,7 +48,7 @@ class ReadResult:
     next_offset: int
     min_offset: int
     max_offset: int
-    data: tuple[bytes, ...] = ()
+    data: tuple[bytes | memoryview, ...] = ()
     count: int = 0
     size: int = 0
     cold: tuple[FileRange, ...] = ()
@@ -175,18 +183,35 @@ def _fetch(
     *,
     may_wait: bool,
 ) -> ReadResult:
-    data: list[bytes] = []
+    data: list[bytes | memoryview] = []
     cold: list[FileRange] = []
-    for start, end in runs:
+    for near in _stretches(runs, log.segments.file_size):
+        start, end = near[0][0], near[-1][1]
         piece = log.read(start, end - start) if may_wait else log.read_nowait(start, end - start)
         if isinstance(piece, FileRange):
             cold.append(piece)
         elif piece is None:  # The unit points where no record can be: the queue's file was tampered with.
             return ReadResult(ReadStatus.MESSAGE_WAS_REMOVING, next_offset, min_offset, max_offset)
-        else:
+        elif len(near) == 1:
             data.append(piece)
+        else:
+            view = memoryview(piece)
+            data += [view[first - start : last - start] for first, last in near]
     if cold:
         return ReadResult(ReadStatus.WOULD_WAIT, offset, min_offset, max_offset, cold=tuple(cold))
     return ReadResult(
         ReadStatus.FOUND, next_offset, min_offset, max_offset, data=tuple(data), count=count, size=total
     )
+
+
+def _stretches(runs: list[tuple[int, int]], file_size: int) -> Iterator[list[tuple[int, int]]]:
+    """Runs of one file that lie near each other, in groups that are read at once."""
+    near = [runs[0]]
+    for run in runs[1:]:
+        is_near = 0 <= run[0] - near[-1][1] <= GAP_BYTES and run[1] - near[0][0] <= STRETCH_BYTES
+        if is_near and run[0] // file_size == near[0][0] // file_size:
+            near.append(run)
+        else:
+            yield near
+            near = [run]
+    yield near

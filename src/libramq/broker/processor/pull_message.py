@@ -269,5 +269,5 @@ def _reply(code: ResponseCode, result: ReadResult) -> Reply:
         "topicSysFlag": "0",
         "groupSysFlag": "0",
     }
-    body = result.data[0] if len(result.data) == 1 else b"".join(result.data)
+    body = bytes(result.data[0]) if len(result.data) == 1 else b"".join(result.data)
     return Reply(code, result.status.name, ext, body)
