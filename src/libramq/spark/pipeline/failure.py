@@ -16,8 +16,8 @@ class PipelineFailed(LibraError):
 
 
 @contextmanager
-def told_in_one_line(pipeline: str) -> Iterator[None]:
-    """Raise PipelineFailed for what Spark raises."""
+def told_in_one_line(pipeline: str, *, then: str = "run it again and it goes on") -> Iterator[None]:
+    """Raise PipelineFailed for what Spark raises; then: what becomes of it."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -29,6 +29,4 @@ def told_in_one_line(pipeline: str) -> Iterator[None]:
         what = (
             ours[-1] if ours else next(filter(None, map(str.strip, text.splitlines())), type(error).__name__)
         )
-        raise PipelineFailed(
-            f"{pipeline} ended early: {what.rstrip('.')}; run it again and it goes on"
-        ) from error
+        raise PipelineFailed(f"{pipeline} ended early: {what.rstrip('.')}; {then}") from error
