@@ -15,7 +15,7 @@ from ..interop.libra import LibraUp
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCUMENT = ROOT / "docs" / "tutorial.md"
-SECONDS_MAX = 600  # 40 s on two cores that do nothing else.
+SECONDS_MAX = 600  # A busy machine took 350.
 #: Starts in two thirds of the time.
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
