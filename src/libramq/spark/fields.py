@@ -1,0 +1,51 @@
+"""Fields: cut out of one stretch of bytes on whole arrays, without a Python object for any of them.
+
+A field of fixed size is gathered as a packed struct from any place. Fields of variable length are cut out
+without an index per byte: the offsets `start0 end0 start1 end1 …` describe the buffer as a binary array whose
+even elements are the fields and whose odd ones the gaps between them, and Arrow's `take` copies the even ones.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from libramq.errors import RemoteProtocolError
+
+Positions = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+
+def gather(data: bytes, positions: Positions, kind: np.dtype[Any]) -> Any:
+    """One packed struct from each position, which need not be aligned."""
+    last = len(data) - kind.itemsize
+    if len(positions) and (int(positions.max()) > last or int(positions.min()) < 0):
+        raise RemoteProtocolError("a field runs past the end of a pulled body")
+    if not len(positions):
+        return np.empty(0, dtype=kind)
+    # Overlapping windows of the struct's size, one byte apart; copied as mere bytes, which numpy does ten
+    # times faster than field by field.
+    size = kind.itemsize
+    return np.ndarray((last + 1,), f"V{size}", data, 0, (1,))[positions].view(kind)
+
+
+def slices(buffer: pa.Buffer, starts: Positions, ends: Positions) -> pa.Array:
+    """The byte strings [start, end) as a binary array. They follow each other and do not overlap."""
+    count = len(starts)
+    if not count:
+        return pa.array([], pa.binary())
+    bounds = np.empty(2 * count, dtype=np.int32)
+    bounds[0::2] = starts
+    bounds[1::2] = ends
+    fields_and_gaps = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), buffer])
+    return fields_and_gaps.take(pa.array(np.arange(0, 2 * count - 1, 2, dtype=np.int32)))
+
+
+def text_of(binary: pa.Array) -> pa.Array:
+    """UTF-8 as strings; what is not UTF-8 gets replacement characters, as in Java."""
+    try:
+        return binary.cast(pa.string())
+    except pa.ArrowInvalid:
+        values = [None if value is None else value.decode(errors="replace") for value in binary.to_pylist()]
+        return pa.array(values, pa.string())

@@ -1,0 +1,129 @@
+"""Properties of many records: `name 0x01 value 0x02`, repeated, found in one pass.
+
+Upstream: MessageDecoder.string2messageProperties.
+"""
+
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from libramq.spark.fields import Bytes, Positions, slices, text_of
+
+
+class Properties:
+    """The properties in an array of texts, a row each.
+
+    As in Java, the last separator may be missing and a pair needs a name and a value of at least one
+    character each; what is not a pair is passed over.
+    """
+
+    def __init__(self, texts: pa.Array) -> None:
+        self._count = len(texts)
+        _, bounds, values = texts.buffers()
+        bounds = np.frombuffer(bounds, dtype=np.int32)[: self._count + 1].astype(np.int64)
+        row_starts, row_ends = bounds[:-1], bounds[1:]
+        self._buffer = values if values is not None else pa.py_buffer(b"")
+        self._text = np.frombuffer(self._buffer, dtype=np.uint8)[: int(bounds[-1]) if self._count else 0]
+        equals_signs = np.flatnonzero(self._text == 1)
+        ends, nexts = _pair_ends(self._text, row_starts, row_ends)
+        begins = np.concatenate((np.zeros(min(1, len(nexts)), dtype=np.int64), nexts[:-1]))
+        if len(equals_signs) == len(ends) and np.all((equals_signs > begins) & (equals_signs < ends - 1)):
+            self._begins, self._middles, self._ends = begins, equals_signs, ends  # As everybody writes them.
+        else:
+            middles = np.append(equals_signs, len(self._text))[np.searchsorted(equals_signs, begins)]
+            is_pair = (middles > begins) & (middles < ends - 1)
+            self._begins, self._middles, self._ends = begins[is_pair], middles[is_pair], ends[is_pair]
+        self._bounds = bounds
+        pairs, rest = divmod(len(ends), max(1, self._count))
+        is_regular = False
+        if pairs and not rest and self._begins is begins:
+            last = ends[pairs - 1 :: pairs]
+            is_regular = np.array_equal(last, row_ends - 1) or np.array_equal(last, row_ends)
+        #: How many pairs each row has, if they all have as many: columns of pairs, so to speak.
+        self._pairs_per_row = pairs if is_regular else 0
+
+    @cached_property
+    def _first_pairs(self) -> Positions:
+        """Where the pairs of each row begin. Pairs do not cross rows."""
+        return np.searchsorted(self._begins, self._bounds)
+
+    @cached_property
+    def _rows(self) -> Positions:
+        """The row of each pair."""
+        return np.repeat(np.arange(self._count), np.diff(self._first_pairs))
+
+    @cached_property
+    def _name_sizes(self) -> Positions:
+        return self._middles - self._begins
+
+    def values_of(self, name: bytes) -> pa.Array:
+        """The value of one property for every record, null where it has none; the last one counts."""
+        column = self._column_of(name)
+        if column is not None:
+            every = slice(column, None, self._pairs_per_row)
+            return slices(self._buffer, self._middles[every] + 1, self._ends[every])
+        pairs = np.flatnonzero(self._name_sizes == len(name))
+        pairs = pairs[self._have_name(pairs, name)]
+        rows = self._rows[pairs]
+        if len(rows) > 1:
+            is_last = np.append(rows[1:] != rows[:-1], True)
+            pairs, rows = pairs[is_last], rows[is_last]
+        values = slices(self._buffer, self._middles[pairs] + 1, self._ends[pairs])
+        if len(pairs) == self._count:
+            return values
+        place = np.zeros(self._count, dtype=np.int64)
+        missing = np.ones(self._count, dtype=np.bool_)
+        place[rows], missing[rows] = np.arange(len(rows)), False
+        return values.take(pa.array(place, mask=missing))
+
+    def _column_of(self, name: bytes) -> int | None:
+        """The place at which every row has this name, as one producer's have; None where rows differ.
+
+        A few comparisons a row; finding the pairs among all of them and their rows costs three times as much.
+        """
+        for column in reversed(range(self._pairs_per_row)):  # The last one counts.
+            every = slice(column, None, self._pairs_per_row)
+            has_size = self._name_sizes[every] == len(name)
+            if not has_size.any():
+                continue
+            pairs = np.arange(column, len(self._begins), self._pairs_per_row)
+            if not has_size.all():
+                return None
+            has_name = self._have_name(pairs, name)
+            if has_name.all():
+                return column
+            if has_name.any():
+                return None
+        return None
+
+    def _have_name(self, pairs: Positions, name: bytes) -> npt.NDArray[np.bool_]:
+        """Which of these pairs, whose names are of that size, have that name."""
+        if not len(pairs):
+            return np.zeros(0, dtype=np.bool_)
+        # Overlapping windows of the name's size, one byte apart.
+        windows = np.ndarray((len(self._text) - len(name) + 1,), f"S{len(name)}", self._buffer, 0, (1,))
+        return windows[self._begins[pairs]] == name  # type: ignore[no-any-return]
+
+    def as_map(self) -> pa.Array:
+        """All of them."""
+        names = slices(self._buffer, self._begins, self._middles)
+        values = slices(self._buffer, self._middles + 1, self._ends)
+        return pa.MapArray.from_arrays(
+            pa.array(self._first_pairs.astype(np.int32)), text_of(names), text_of(values)
+        )
+
+
+def _pair_ends(text: Bytes, row_starts: Positions, row_ends: Positions) -> tuple[Positions, Positions]:
+    """Where pairs end, and where what follows them begins."""
+    ends = np.flatnonzero(text == 2)
+    nexts = ends + 1
+    is_closed = row_ends == row_starts
+    is_closed[~is_closed] = text[row_ends[~is_closed] - 1] == 2
+    if not is_closed.all():
+        # Rows end pairs too. A row's end goes before a separator that opens the next row.
+        order = np.argsort(np.concatenate((row_ends, ends)), kind="stable")
+        nexts = np.concatenate((row_ends, nexts))[order]
+        ends = np.concatenate((row_ends, ends))[order]
+    return ends, nexts
