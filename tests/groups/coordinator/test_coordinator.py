@@ -619,6 +619,16 @@ def test_the_strategy_that_most_members_name():
     assert reasons(group)[-1] == Reason.STRATEGY_CHANGED
 
 
+@pytest.mark.parametrize("name", ["sticky", "cooperative-sticky", "balanced_sticky"])
+def test_a_sticky_strategy_gives_the_newcomer_what_moves_and_nothing_else_moves(name):
+    group = group_of("alice", strategy=name)
+    group.add("bob", strategy=name)
+    group.run(100)
+    assert group.loads() == {"alice": 4, "bob": 4}
+    (settled,) = group.take(Settled)
+    assert (len(settled.moves), settled.minimum) == (4, 4)
+
+
 @pytest.mark.parametrize("name", ["no such strategy", "CONFIG", "raises", "twice", "foreign"])
 def test_a_strategy_that_cannot_be_used_breaks_nothing(name):
     group = group_of("alice", "bob", strategy=name)

@@ -20,6 +20,10 @@ DEFAULT_STRATEGY: Final = "balanced_sticky"
 #: Capacities that are all the same change nothing.
 BALANCED_STICKY: Final = strategy_named(DEFAULT_STRATEGY, by_capacity=True)
 
+#: Strategies whose first step holds queues back until their holder has let go: a coordinator sees to that itself,
+#: and would wait for a second step that nobody asks for.
+IN_TWO_STEPS: Final[Mapping[str, str]] = {"cooperative-sticky": "sticky"}
+
 Target = dict[MessageQueue, str]
 #: What a member holds, in the order in which it had better keep it.
 Owned = Callable[[str], Sequence[MessageQueue]]
@@ -58,7 +62,7 @@ def _find(name: str) -> Strategy | None:
     if name == DEFAULT_STRATEGY:
         return BALANCED_STICKY
     try:
-        return strategy_named(name)
+        return strategy_named(IN_TWO_STEPS.get(name, name))
     except ConfigError:
         return None
 
