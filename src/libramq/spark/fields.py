@@ -1,8 +1,8 @@
 """Fields: cut out of one stretch of bytes on whole arrays, without a Python object for any of them.
 
 A field of fixed size is gathered as a packed struct from any place. Fields of variable length are cut out
-without an index per byte: offsets `start0 end0 start1 end1 …` describe the buffer as a binary array whose even
-elements are the fields and whose odd ones the gaps between, and Arrow's `take` copies the even ones.
+without an index per byte: offsets `start0 end0 start1 end1 …` describe the buffer as a binary array whose
+even elements are the fields and whose odd ones the gaps, and Arrow's `take` copies the even ones.
 """
 
 from typing import Any

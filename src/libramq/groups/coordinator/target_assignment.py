@@ -20,8 +20,8 @@ DEFAULT_STRATEGY: Final = "balanced_sticky"
 #: Capacities that are all the same change nothing.
 BALANCED_STICKY: Final = strategy_named(DEFAULT_STRATEGY, by_capacity=True)
 
-#: Strategies whose first step holds queues back until their holder has let go: a coordinator sees to that itself,
-#: and would wait for a second step that nobody asks for.
+#: Strategies whose first step holds queues back until their holder has let go: a coordinator sees to that
+#: itself, and would wait for a second step that nobody asks for.
 IN_TWO_STEPS: Final[Mapping[str, str]] = {"cooperative-sticky": "sticky"}
 
 Target = dict[MessageQueue, str]
