@@ -1,6 +1,7 @@
 """Credentials and TLS at LibraMQ's own servers, which ask for neither and speak plainly."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -21,11 +22,13 @@ def broker() -> Iterator[Broker]:
 
 
 async def test_who_signs_is_served_as_everybody_is(broker: Broker) -> None:
-    async with Producer(namesrv=broker.namesrv, credentials=Credentials("bob", "secret")) as producer:
+    bob = Credentials("bob", "secret")
+    async with Admin(namesrv=broker.namesrv, credentials=bob) as admin:
+        await admin.create_topic("Signed", queues=2)
+    async with Producer(namesrv=broker.namesrv, credentials=bob) as producer:
         await producer.send_batch([Message("Signed", b"a"), Message("Signed", b"b")])
-    reader = QueueReader([broker.namesrv], group="G", access=Access(Credentials("bob", "secret")))
-    assert sum(reader.max_offsets(reader.queues("Signed")).values()) == 2
-    reader.close()
+    with closing(QueueReader([broker.namesrv], group="G", access=Access(bob))) as reader:
+        assert sum(reader.max_offsets(reader.queues("Signed")).values()) == 2
 
 
 async def test_each_client_says_that_nobody_speaks_tls_there(broker: Broker) -> None:
@@ -40,8 +43,7 @@ async def test_each_client_says_that_nobody_speaks_tls_there(broker: Broker) -> 
     consumer.subscribe("T", "*", lambda _: None)
     with said:
         await consumer.start()
-    reader = QueueReader([broker.namesrv], group="G", access=Access(tls=TLS))
-    with said:
+    with closing(QueueReader([broker.namesrv], group="G", access=Access(tls=TLS))) as reader, said:
         reader.topics()
 
 
