@@ -1,0 +1,114 @@
+"""Kafka 4.1 in one process, and Spark's Kafka source on PySpark 4.0.0 beside it, both fetched once.
+
+Needs Maven and Java 17 (tests/interop/setup installs them). Spark 4.0.0 is the last whose Kafka source is
+whole on Maven Central. Everything lies in .cache/bench-kafka: 90 MB of jars and 0.5 GB for PySpark.
+"""
+
+import contextlib
+import subprocess
+import sys
+import uuid
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.interop.ports import free_port
+from tests.interop.process import Process, Program
+
+HERE = Path(__file__).resolve().parent
+CACHE = HERE.parent.parent / ".cache" / "bench-kafka"
+PYSPARK = "4.0.0"
+START_SECONDS = 90
+ASK_SECONDS = 600
+SERVER_JVM = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")  # As in Kafka's own kafka-server-start.sh.
+
+SERVER_PROPERTIES = """\
+process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+log.dirs={logs}
+num.partitions={partitions}
+offsets.topic.replication.factor=1
+broker.session.timeout.ms=60000
+"""
+
+
+def set_up() -> None:
+    """Fetch what is missing."""
+    for profile in ("server", "source"):
+        directory = CACHE / profile
+        stamp = CACHE / f"{profile}.pom"
+        if not stamp.exists() or stamp.read_bytes() != (HERE / "pom.xml").read_bytes():
+            command = [
+                "mvn",
+                "-q",
+                "-B",
+                "-f",
+                HERE / "pom.xml",
+                "-P",
+                profile,
+                "dependency:copy-dependencies",
+            ]
+            subprocess.run([*command, f"-DoutputDirectory={directory}"], check=True, stdout=sys.stderr)
+            stamp.write_bytes((HERE / "pom.xml").read_bytes())
+    python = CACHE / "venv" / "bin" / "python"
+    if not (CACHE / "venv.ready").exists():
+        venv.create(CACHE / "venv", clear=True, with_pip=True)
+        command = [python, "-m", "pip", "-q", "install", f"pyspark=={PYSPARK}"]
+        subprocess.run(command, check=True, stdout=sys.stderr)
+        (CACHE / "venv.ready").touch()
+
+
+def source_jars() -> str:
+    """Spark's Kafka source, as `spark.jars` takes it."""
+    return ",".join(str(path) for path in sorted((CACHE / "source").glob("*.jar")))
+
+
+@contextlib.contextmanager
+def server(home: Path, partitions: int) -> Iterator[str]:
+    """A broker and controller in one, with a fresh directory; topics come with their first message."""
+    home.mkdir(parents=True)
+    address = f"127.0.0.1:{free_port()}"
+    properties = home / "server.properties"
+    properties.write_text(
+        SERVER_PROPERTIES.format(
+            port=address.rpartition(":")[2],
+            controller_port=free_port(),
+            logs=home / "logs",
+            partitions=partitions,
+        )
+    )
+    java = ["java", *SERVER_JVM, "-cp", f"{CACHE / 'server'}/*"]
+    cluster = str(uuid.uuid4())
+    formatting = [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(properties)]
+    subprocess.run(formatting, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=home)
+    with Process("kafka", [*java, "kafka.Kafka", str(properties)], directory=home):
+        yield address
+
+
+class KafkaSource:
+    """Spark 4.0.0 with its Kafka source, in a process of its own. options: of the source."""
+
+    def __init__(self, home: Path, options: dict[str, str]) -> None:
+        self.options = options
+        home.mkdir(parents=True, exist_ok=True)
+        python = str(CACHE / "venv" / "bin" / "python")
+        (home_of_spark,) = (CACHE / "venv" / "lib").glob("python*/site-packages/pyspark")
+        self._program = Program(
+            "kafka-source",
+            [python, str(HERE / "program.py"), source_jars(), str(home)],
+            directory=home,
+            env={"PYSPARK_PYTHON": python, "SPARK_HOME": str(home_of_spark), "PYTHONPATH": ""},
+        )
+        self._program.wait_event("ready", within_s=START_SECONDS)
+
+    def ask(self, what: str, **question: object) -> dict[str, Any]:
+        """Have it do something and wait for what it took."""
+        return self._program.ask("done", {"ask": what, **question}, within_s=ASK_SECONDS)
+
+    def stop(self) -> None:
+        self._program.stop()

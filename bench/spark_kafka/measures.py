@@ -1,0 +1,60 @@
+"""What is measured of any source, over its options: needs PySpark and nothing of LibraMQ."""
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+WAIT_SECONDS = 600
+
+
+class Source(NamedTuple):
+    """A table to read. body: the column with the message's bytes; columns: those to choose, else all."""
+
+    format: str
+    options: dict[str, str]
+    body: str
+    columns: str | None = None
+
+
+class Streamed(NamedTuple):
+    """What a streaming run took: all of it, and its batches after the first."""
+
+    seconds: float
+    later_rows: int
+    later_seconds: float
+
+    @classmethod
+    def of(cls, fields: dict[str, Any]) -> "Streamed":
+        return cls(*(fields[name] for name in cls._fields))
+
+
+def batch_seconds(spark: Any, source: Source, count: int) -> float:
+    """count(*), sum(length(body)), max(offset), max(timestamp) of a table; its count is checked."""
+    from pyspark.sql import functions as f
+
+    began = time.perf_counter()
+    reader = spark.read.format(source.format).options(**source.options)
+    table = (reader if source.columns is None else reader.schema(source.columns)).load()
+    measures = f.count("*"), f.sum(f.length(source.body)), f.max("offset"), f.max("timestamp")
+    (row,) = table.agg(*measures).collect()
+    if row[0] != count:
+        raise SystemExit(f"{source}: {row[0]} rows instead of {count}")
+    return time.perf_counter() - began
+
+
+def stream_seconds(spark: Any, source: Source, count: int, home: Path) -> Streamed:
+    """One AvailableNow run from the beginning into nothing."""
+    reader = spark.readStream.format(source.format).options(**source.options)
+    table = reader.option("startingOffsets", "earliest").load()
+    began = time.perf_counter()
+    writer = table.writeStream.format("noop").option("checkpointLocation", tempfile.mkdtemp(dir=home))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination(WAIT_SECONDS)
+    taken = time.perf_counter() - began
+    rows = sum(each["numInputRows"] for each in query.recentProgress)
+    if rows != count:
+        raise SystemExit(f"{source}: {rows} rows instead of {count}")
+    later = [each for each in query.recentProgress[1:] if each["numInputRows"]]
+    spent = sum(each["durationMs"]["triggerExecution"] for each in later) / 1000
+    return Streamed(taken, sum(each["numInputRows"] for each in later), spent)
