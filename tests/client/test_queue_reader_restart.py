@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.client import Producer
+from libramq.client import Admin, Producer
 from libramq.client.queue_reader import QueueReader
 from libramq.message import Message
 from libramq.message.record import decode_records
@@ -31,6 +31,8 @@ def start_broker(home: Path, namesrv: str) -> subprocess.Popen[str]:
 
 
 async def fill(namesrv: str) -> None:
+    async with Admin(namesrv=namesrv) as admin:
+        await admin.create_topic("Restarts", queues=4)  # Answered when the name server knows it.
     async with Producer(group="p", namesrv=namesrv) as producer:
         for number in range(MESSAGES):
             producer.send_nowait(Message("Restarts", b"%d" % number))
