@@ -56,16 +56,9 @@ def run(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Of synthetic histories; 1.")] = None,
     output: Annotated[str | None, typer.Option(help="Directory of tables and report; ./lab.")] = None,
-    master: Annotated[
-        str, typer.Option(help="Spark's master: local[*], spark://HOST:PORT, yarn, k8s://….")
-    ] = "local[*]",
-    archive: Annotated[
-        str | None,
-        typer.Option(help="Packages that a cluster's workers lack, as .tar.gz; docs/clusters.md says how."),
-    ] = None,
-    conf: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark's; as often as needed.")
-    ] = None,
+    master: options.Master = "local[*]",
+    archive: options.Archive = None,
+    conf: options.Conf = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be run and written, and touch nothing.")
     ] = False,

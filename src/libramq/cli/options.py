@@ -33,6 +33,14 @@ Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 Topic = Annotated[str, typer.Option("-t", "--topic", help="The topic.")]
 Group = Annotated[str, typer.Option("-g", "--groupName", "--consumerGroup", help="The consumer group.")]
 Log = Annotated[LogLevel, typer.Option("--log-level", help="What is logged to standard error.")]
+Master = Annotated[str, typer.Option(help="Spark's master: local[*], spark://HOST:PORT, yarn, k8s://….")]
+Archive = Annotated[
+    str | None,
+    typer.Option(help="Packages that a cluster's workers lack, as .tar.gz; docs/clusters.md says how."),
+]
+Conf = Annotated[
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark's; as often as needed.")
+]
 AllowPublic = Annotated[
     bool, typer.Option("--allow-public", help="Listen on an address that other machines can reach.")
 ]

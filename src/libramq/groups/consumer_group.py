@@ -95,12 +95,8 @@ class ConsumerGroup(Generic[P]):
         """The members as who assigns their queues needs them."""
         version = ("connected", self.version)
         if self._asked is None or (self._asked.version, self._asked.allocates) != (version, self.allocates):
-            topics: dict[str, frozenset[str]] = {}
-            for member in self.members.values():
-                topics[member.client_id] = topics.get(member.client_id, frozenset()).union(
-                    member.subscriptions
-                )
-            self._asked = AskedMembers(version, topics, self.allocates)
+            members = ((member.client_id, member.subscriptions) for member in self.members.values())
+            self._asked = AskedMembers.of(version, members, allocates=self.allocates)
         return self._asked
 
     @property

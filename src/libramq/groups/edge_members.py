@@ -93,12 +93,12 @@ class EdgeMembers:
         known = self._asked.get(group)
         members = self._members(group) if known is None else ()
         if members:
-            topics: dict[str, frozenset[str]] = {}
-            for member in members:
-                topics[member.client_id] = topics.get(member.client_id, frozenset()).union(member.topics)
             self._version += 1
-            allocates = any(member.allocates for member in members)
-            known = self._asked[group] = AskedMembers(("edges", self._version), topics, allocates)
+            known = self._asked[group] = AskedMembers.of(
+                ("edges", self._version),
+                ((member.client_id, member.topics) for member in members),
+                allocates=any(member.allocates for member in members),
+            )
         return known
 
     def _members(self, group: str) -> list[PeerMember]:

@@ -115,13 +115,14 @@ class Options:
 
     def access(self) -> "Access | None":
         """How servers are come into; None where nothing was said."""
-        given = {name: text for name in ACCESS if (text := self.text(name)) is not None}
+        given = {
+            name.removeprefix(ACCESS_PREFIX): text for name in ACCESS if (text := self.text(name)) is not None
+        }
         if not given:
             return None
         from libramq.transport.access_properties import access_of
 
-        names = {name: name.removeprefix(ACCESS_PREFIX) for name in given}
-        return access_of({names[name]: text for name, text in given.items()}, prefix=ACCESS_PREFIX)
+        return access_of(given, prefix=ACCESS_PREFIX)
 
     def exactly_one(self, names: Sequence[str], example: str) -> str:
         """Which of some options was given, where one must be and no more may be."""

@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from html import escape
 from math import sqrt
 from typing import Any, Final
 
+from libramq.spark.pipeline.hours import by_hour
 from libramq.spark.pipeline.trace_page import trace_sections
 from libramq.spark.report import svg
 from libramq.spark.report.page import html_table, page, section, tiles
@@ -16,7 +17,6 @@ Row = Mapping[str, Any]
 #: Ours, each: what a person can still look at.
 GROUPS_MAX: Final = 20
 DOTS_MAX: Final = 3_000
-HOURS_MAX: Final = 168
 WORST_MAX: Final = 12
 REASONS_MAX: Final = svg.COLOURS
 OTHER: Final = "other"
@@ -48,6 +48,10 @@ def _rebalance_sections(tables: Mapping[str, Sequence[Row]]) -> list[str]:
     names = [name for name, _ in Counter(row["group"] for row in rebalances).most_common()]
     shown = names[:GROUPS_MAX]
     reasons = _reasons(tables["reasons"])
+
+    def of_reason(row: Row) -> Iterable[tuple[int, float]]:
+        return ((_colour(reasons, row["reason"]), row["rebalances"]),)
+
     pauses: dict[str, list[float]] = {name: [] for name in names}
     for move in moves:
         if move["from"] is not None:
@@ -66,7 +70,7 @@ def _rebalance_sections(tables: Mapping[str, Sequence[Row]]) -> list[str]:
         section(
             "Each hour",
             "How many rebalances began, by their reason.",
-            svg.bars(*_by_hour(tables["reasons"], reasons), label="Rebalances each hour by reason"),
+            svg.bars(*by_hour(tables["reasons"], reasons, of_reason), label="Rebalances each hour by reason"),
         ),
         section(
             "How long queues stood still",
@@ -140,22 +144,6 @@ def _dots(rebalances: Sequence[Row], shown: Sequence[str], reasons: Sequence[str
         )
         for row in rows[-DOTS_MAX:]
     ]
-
-
-def _by_hour(
-    rows: Sequence[Row], reasons: Sequence[str]
-) -> tuple[list[datetime], list[tuple[str, list[float]]]]:
-    """Every hour from the first to the last, and the numbers of each reason."""
-    last = max(row["hour"] for row in rows)
-    first = max(min(row["hour"] for row in rows), last - timedelta(hours=HOURS_MAX - 1))
-    count = int((last - first).total_seconds()) // 3600 + 1
-    values = [[0.0] * count for _ in reasons]
-    for row in rows:
-        index = int((row["hour"] - first).total_seconds()) // 3600
-        if index >= 0:
-            values[_colour(reasons, row["reason"])][index] += row["rebalances"]
-    hours = [first + timedelta(hours=index) for index in range(count)]
-    return hours, list(zip(reasons, values, strict=True))
 
 
 def _spans(values: Mapping[str, Sequence[float | None]], label: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from libramq.spark.pipeline.hours import HOURS_MAX, by_hour
 from libramq.spark.report import svg
 from libramq.spark.report.page import html_table, section, tiles
 
@@ -13,7 +14,6 @@ Row = Mapping[str, Any]
 GROUPS_MAX: Final = svg.COLOURS
 CLIENTS_MAX: Final = 40
 EFFECTS_MAX: Final = 12
-HOURS_MAX: Final = 168
 CAUSES: Final = (("a rebalance", "by_rebalance"), ("a retry", "by_retry"), ("not known", "unknown"))
 
 
@@ -22,16 +22,17 @@ def trace_sections(tables: Mapping[str, Sequence[Row]]) -> list[str]:
     hours, effects = tables["deliveries"], tables["effects"]
     if not hours:
         return []
+    names = [name for name, _ in CAUSES]
     return [
         section("What clients traced", "Each call of a listener with a message.", tiles(_facts(hours))),
         section(
             "Messages that came again",
             "Deliveries of messages that their group had been given before, each hour, by why they came "
             "again. Those of a rebalance began while it went on or soon after.",
-            svg.bars(*_by_cause(hours), label="Messages that came again each hour by cause")
+            svg.bars(*by_hour(hours, names, _of_causes), label="Messages that came again each hour by cause")
             if _sum(hours, "duplicates")
             else "<p>None.</p>",
-            svg.legend(name for name, _ in CAUSES) if _sum(hours, "duplicates") else "",
+            svg.legend(names) if _sum(hours, "duplicates") else "",
         ),
         section(
             "How late messages were",
@@ -58,19 +59,8 @@ def _facts(hours: Sequence[Row]) -> list[tuple[str, str]]:
     ]
 
 
-def _by_cause(hours: Sequence[Row]) -> tuple[list[datetime], list[tuple[str, list[float]]]]:
-    """Every hour from the first to the last, and the numbers of each cause."""
-    last = max(row["hour"] for row in hours)
-    first = max(min(row["hour"] for row in hours), last - timedelta(hours=HOURS_MAX - 1))
-    count = int((last - first).total_seconds()) // 3600 + 1
-    values = [[0.0] * count for _ in CAUSES]
-    for row in hours:
-        index = int((row["hour"] - first).total_seconds()) // 3600
-        if index >= 0:
-            for numbers, (_, column) in zip(values, CAUSES, strict=True):
-                numbers[index] += row[column]
-    names = [name for name, _ in CAUSES]
-    return [first + timedelta(hours=index) for index in range(count)], list(zip(names, values, strict=True))
+def _of_causes(row: Row) -> Iterable[tuple[int, float]]:
+    return enumerate(row[column] for _, column in CAUSES)
 
 
 def _late(hours: Sequence[Row]) -> str:
