@@ -33,6 +33,7 @@ from libramq.offsets import OffsetLedger
 from libramq.remoting.command import Command
 from libramq.rpc.endpoint import BatchProcessor, Processor, Woken, failure
 from libramq.rpc.outcome import Outcome, Reply
+from libramq.secret_bits import SYSTEM_SECRETS, SecretBits
 from libramq.store.config import FlushDiskType, StoreConfig
 from libramq.store.message_store import MessageStore
 from libramq.transport.address import split_name_servers
@@ -54,7 +55,11 @@ def store_config(config: BrokerConfig) -> StoreConfig:
 
 
 class Broker:
-    """Everything a broker knows and decides. recorded: hears of rebalance events once they are stored."""
+    """Everything a broker knows and decides.
+
+    recorded: hears of rebalance events once they are stored. secret_bits: for ids that nobody may guess; only
+    a simulation gives another source than the machine's.
+    """
 
     def __init__(
         self,
@@ -64,6 +69,7 @@ class Broker:
         filesystem: FileSystem,
         randomness: random.Random,
         process_id: int = 0,
+        secret_bits: SecretBits = SYSTEM_SECRETS,
         recorded: Callable[[RebalanceEvent], None] | None = None,
     ) -> None:
         self.config = config
@@ -72,12 +78,14 @@ class Broker:
         self.store = MessageStore(store_config(config), filesystem, clock, process_id=process_id)
         self.store.open()
         try:
-            self._open(filesystem, randomness, process_id)
+            self._open(filesystem, randomness, process_id, secret_bits)
         except BaseException:
             self.store.close()
             raise
 
-    def _open(self, filesystem: FileSystem, randomness: random.Random, process_id: int) -> None:
+    def _open(
+        self, filesystem: FileSystem, randomness: random.Random, process_id: int, secret_bits: SecretBits
+    ) -> None:
         config, clock = self.config, self._clock
         config_directory = Path(config.store_path) / "config"
         self._schedule_file = ConfigFile(filesystem, config_directory / "delayOffset.json")
@@ -109,7 +117,7 @@ class Broker:
             consumers=self.consumers,
             locks=self.locks,
             clock=clock,
-            randomness=randomness,
+            secret_bits=secret_bits,
             answer=self._answers.append,
         )
         self.consumers.stock_changed = self.coordination.stock_changed

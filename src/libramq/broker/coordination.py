@@ -9,7 +9,6 @@ requests that were held are handed to `answer`.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from random import Random
 from typing import Final, Protocol
 
 import msgspec
@@ -31,6 +30,7 @@ from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body.codec import encode_body
 from libramq.rpc.endpoint import Request, Woken
 from libramq.rpc.outcome import Reply
+from libramq.secret_bits import SecretBits
 from libramq.transport.server import Peer
 
 log = get_logger(__name__)
@@ -85,7 +85,7 @@ class Coordination:
         consumers: ConsumerClients,
         locks: QueueLocks,
         clock: Clock,
-        randomness: Random,
+        secret_bits: SecretBits,
         answer: Callable[[Woken], None],
     ) -> None:
         self.peers: Peers | None = None
@@ -102,7 +102,7 @@ class Coordination:
         self._former: dict[str, tuple[int, list[str] | None]] = {}
         self._is_performing = False
         self._coordinator: Coordinator[Peer, Request] = Coordinator(
-            randomness=randomness,
+            secret_bits=secret_bits,
             record=tables.record_group,
             restored=tables.group_states,
             must_gather=self._must_gather,

@@ -73,7 +73,7 @@ class BrokerServer:
         self._config = config
         self._clock = clock
         self._filesystem = filesystem
-        self._random = randomness or random.SystemRandom()  # Member ids are secrets.
+        self._random = randomness or random.Random()
         self._servers: list[Server] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._read_threads = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="libra-read")

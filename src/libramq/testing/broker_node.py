@@ -33,7 +33,7 @@ from libramq.testing.disk import MemoryDisk
 from libramq.testing.process import Process
 from libramq.testing.registering import SimulatedRegistration
 from libramq.testing.remotes import SimulatedRemotes
-from libramq.testing.world import World
+from libramq.testing.world import SeededSecretBits, World
 from libramq.transport.server import IDLE_MS_MAX
 
 #: How long threads take for a flush, for a table, for cold bytes.
@@ -149,6 +149,7 @@ class SimulatedBroker:
                 filesystem=self.disk,
                 randomness=random.Random(self._random.random()),
                 process_id=1,
+                secret_bits=SeededSecretBits(random.Random(self._random.random())),
             )
         except (OSError, LibraError) as error:
             world.history.note(self.name, f"does not start: {error}")

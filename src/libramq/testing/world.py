@@ -11,6 +11,17 @@ from libramq.testing.node_clock import NodeClock
 from libramq.testing.virtual_time import VirtualTime
 
 
+class SeededSecretBits:
+    """Secrets for a simulation, the same for the same seed: nobody in it tries to guess them."""
+
+    def __init__(self, randomness: random.Random) -> None:
+        self._random = randomness
+
+    def token_hex(self, nbytes: int, /) -> str:
+        """Return so many bytes in hexadecimal digits."""
+        return self._random.randbytes(nbytes).hex()
+
+
 class World:
     """Time, network, history and chance. lines_kept: of the log; None: all."""
 

@@ -32,6 +32,7 @@ from libramq.remoting.body.coordination import (
     QueueGrant,
 )
 from libramq.remoting.headers import GroupJoinHeader, GroupMemberHeader, GroupPollHeader, GroupRemoveHeader
+from libramq.testing.world import SeededSecretBits
 
 GROUP = "G"
 SESSION_MS = 10_000
@@ -85,12 +86,12 @@ class Surroundings:
         self.tickets = 0
         self.asked_at: dict[str, int] = {}
         self.slowest_ms = 0
-        self.randomness = Random(1)
+        self.secret_bits = SeededSecretBits(Random(1))
         self.coordinator = self.begin()
 
     def begin(self) -> Coordinator[str, str]:
         return Coordinator(
-            randomness=self.randomness,
+            secret_bits=self.secret_bits,
             record=self.record,
             restored=self.states,
             must_gather=lambda _: self.must_gather,

@@ -5,7 +5,6 @@ A state machine: requests, events and times in, effects out; times are monotonic
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from random import Random
 from typing import Final, Generic, TypeVar
 
 from libramq.codes import ResponseCode
@@ -36,6 +35,7 @@ from libramq.remoting.headers import (
     GroupPollHeader,
     GroupRemoveHeader,
 )
+from libramq.secret_bits import SecretBits
 
 log = get_logger(__name__)
 
@@ -44,6 +44,8 @@ T = TypeVar("T")
 
 #: Ours: as many as the group table takes (catalog.group_table.GROUPS_MAX).
 GROUPS_MAX: Final = 25_000
+#: The design's: 128 bits, which nobody guesses.
+MEMBER_ID_BYTES: Final = 16
 #: Ours: members of all groups; one held poll each, as waits.held_pulls.HELD_PULLS_MAX.
 MEMBERS_OF_ALL_MAX: Final = 200_000
 
@@ -59,13 +61,13 @@ class Coordinator(Generic[P, T]):
     def __init__(
         self,
         *,
-        randomness: Random,
+        secret_bits: SecretBits,
         record: Record = lambda *_: None,
         restored: Mapping[str, GroupState] | None = None,
         must_gather: Callable[[str], bool] = lambda _: False,
         sessions: SessionLimits | None = None,
     ) -> None:
-        self._randomness = randomness
+        self._secret_bits = secret_bits
         self._must_gather = must_gather
         self._sessions = sessions or SessionLimits()
         self._shared: SharedTables[P] = SharedTables(record)
@@ -86,7 +88,7 @@ class Coordinator(Generic[P, T]):
         try:
             names.validate_group(header.consumer_group)
             check_listed(body.held)
-            fresh = f"{self._randomness.getrandbits(128):032x}"
+            fresh = self._secret_bits.token_hex(MEMBER_ID_BYTES)
             profile = member_profile(header, body, fresh, self._sessions)
             group = self._group_to_join(header.consumer_group, now_ms)
             if group.is_mute:

@@ -1,0 +1,39 @@
+"""Ids that nobody may guess do not come from chance."""
+
+import random
+from pathlib import Path
+
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
+from libramq.remoting import headers as h
+from libramq.remoting.body.coordination import GroupJoinBody
+from tests.broker.brokers import Conversation
+from tests.fakes import FakePeer
+
+JOIN = h.GroupJoinHeader(consumer_group="G", client_id="alice", lb_session_ms=10_000)
+
+
+def join(talk: Conversation) -> str:
+    talk.create_topic("T", 4)
+    peer = FakePeer()
+    talk.beat(peer, "alice", stock=False)
+    reply = talk.ask(peer, R.GROUP_JOIN, JOIN, GroupJoinBody(subscriptions={"T": "*"}))
+    assert reply.code == C.SUCCESS, reply.remark
+    return reply.ext["lbMember"]
+
+
+def test_member_ids_differ_where_chance_is_the_same(tmp_path: Path):
+    """Both brokers draw from the same `random.Random`; member ids are 128 bits of the machine's."""
+    members = []
+    for name in ("one", "two"):
+        talk = Conversation(tmp_path / name)
+        members.append(join(talk))
+        talk.close()
+    assert len(set(members)) == 2
+    assert all(len(bytes.fromhex(member)) == 16 for member in members)
+
+
+def test_chance_does_not_fit_where_secrets_are_drawn():
+    """What draws secrets calls what no source of random numbers has."""
+    assert not hasattr(random.Random, "token_hex")
+    assert not hasattr(random.SystemRandom, "token_hex")
