@@ -1,12 +1,17 @@
 """`libra simulate`: what it says when all is well, and when something broke."""
 
+import dataclasses
 import re
 
 import pytest
 
 from libramq.cli.main import run
+from libramq.cli.simulating import simulate
 from libramq.offsets.journal import OffsetJournal
 from libramq.testing.happening import Happening
+from libramq.testing.history import Violation
+from libramq.testing.seeds import RunSeed, run_seeds
+from libramq.testing.simulation import Report
 
 
 def test_seeds_that_hold_are_counted(capsys: pytest.CaptureFixture[str]):
@@ -31,3 +36,42 @@ def test_a_failure_names_rule_seed_and_command(
     again = capsys.readouterr().out
     assert "broke the rule that an acknowledged commit is not forgotten" in again
     assert "joins G1" in again
+
+
+def run_with_broken_seeds(seed: int) -> Report:
+    """Run a seed by its first action only; seeds 3 and 5 end with a violation."""
+    report = RunSeed(steps=1)(seed)
+    return (
+        dataclasses.replace(report, violation=Violation("a rule", f"of {seed}")) if seed in (3, 5) else report
+    )
+
+
+def test_several_jobs_report_what_one_does_in_the_same_order():
+    seeds, once = range(6), RunSeed(steps=2, lines_kept=None)
+    assert [report.seed for report in run_seeds(seeds, once, jobs=2)] == list(seeds)
+    assert list(run_seeds(seeds, once, jobs=2)) == list(run_seeds(seeds, once))
+
+
+def test_the_first_failing_seed_ends_the_run_whatever_the_number_of_jobs(capsys: pytest.CaptureFixture[str]):
+    outputs = []
+    for jobs in (1, 2):
+        assert simulate(0, 8, steps=1, jobs=jobs, run=run_with_broken_seeds) == 1
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]
+    assert "seed 3 broke the rule that a rule:" in outputs[0]
+    assert "libra simulate --seed 3 --steps 1 --log" in outputs[0]
+    assert "seed 5" not in outputs[0]
+
+
+def test_all_failing_seeds_are_listed_by_a_run_that_keeps_going(capsys: pytest.CaptureFixture[str]):
+    assert simulate(0, 8, steps=1, jobs=2, keeps_going=True, run=run_with_broken_seeds) == 1
+    said = capsys.readouterr().out
+    for seed in (3, 5):
+        assert f"libra simulate --seed {seed} --steps 1 --log" in said
+    assert "8 seeds from 0 on: 2 failed" in said
+    assert said.rstrip().endswith("failed: 3 5")
+
+
+def test_jobs_are_an_option(capsys: pytest.CaptureFixture[str]):
+    assert run(["simulate", "--seeds", "3", "--jobs", "2"]) == 0
+    assert "3 seeds from 0 on: every invariant held" in capsys.readouterr().out

@@ -160,6 +160,10 @@ def simulate(
     steps: Annotated[
         int | None, typer.Option(min=0, help="Only so many of what happens to each cluster.")
     ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes to share the seeds out over.")] = 1,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Run every seed, and list those that failed.")
+    ] = False,
     log: Annotated[bool, typer.Option("--log", help="Print what happened, event by event.")] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Print how often each kind of thing happened.")
@@ -169,7 +173,15 @@ def simulate(
     from libramq.cli import simulating
 
     count = seeds if seeds is not None else 100 if seed is None else 1
-    return simulating.simulate(seed or 0, count, steps=steps, shows_log=log, shows_kinds=verbose)
+    return simulating.simulate(
+        seed or 0,
+        count,
+        steps=steps,
+        jobs=jobs,
+        keeps_going=keep_going,
+        shows_log=log,
+        shows_kinds=verbose,
+    )
 
 
 def main() -> None:

@@ -1,13 +1,16 @@
 """`libra simulate`: many simulated clusters, one a seed; what broke, and how to see it again."""
 
+import contextlib
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Final
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from libramq.cli.output import console, print_table
 from libramq.testing.happening import Happening
+from libramq.testing.seeds import RunSeed, run_seeds
 from libramq.testing.simulation import Report, Simulation
 
 #: As a failed check of a test.
@@ -16,50 +19,88 @@ EXIT_BROKEN: Final = 1
 LINES_SHOWN: Final = 40
 
 
-def simulate(first: int, count: int, *, steps: int | None, shows_log: bool, shows_kinds: bool) -> int:
-    """Run seeds until one fails; the exit code."""
+def simulate(
+    first: int,
+    count: int,
+    *,
+    steps: int | None,
+    jobs: int = 1,
+    keeps_going: bool = False,
+    shows_log: bool = False,
+    shows_kinds: bool = False,
+    run: Callable[[int], Report] | None = None,
+) -> int:
+    """Run seeds in `jobs` processes, until one fails or to the end; return the exit code.
+
+    run: what runs a seed, if not the simulator.
+    """
     out, began = console(), time.monotonic()
-    stored = virtual_ms = 0
-    times: Counter[Happening] = Counter()
-    seeds: Counter[Happening] = Counter()
-    with _progress(count) as progress:
+    run = run or RunSeed(steps=steps, lines_kept=None if shows_log else LINES_SHOWN)
+    totals = _Totals()
+    with (
+        contextlib.closing(run_seeds(range(first, first + count), run, jobs=jobs)) as reports,
+        _progress(count) as progress,
+    ):
         task = progress.add_task("seeds", total=count)
-        for seed in range(first, first + count):
-            report = Simulation(seed, steps=steps, lines_kept=None if shows_log else LINES_SHOWN).run()
-            stored += report.stored
-            virtual_ms += report.virtual_ms
-            times.update(report.happenings)
-            seeds.update(report.happenings.keys())
+        for report in reports:
+            totals.add(report)
             if shows_log or not report.is_ok:
                 progress.stop()
                 for line in report.lines:
                     out.print(line, markup=False, highlight=False, soft_wrap=True)
             if not report.is_ok:
-                _explain(report, steps)
-                return EXIT_BROKEN
+                _explain(report, steps, searches=not keeps_going)
+                if not keeps_going:
+                    return EXIT_BROKEN
             progress.advance(task)
     if shows_kinds:
-        rows = [(kind.value, seeds[kind], times[kind]) for kind in Happening]
+        rows = [(kind.value, totals.seeds[kind], totals.times[kind]) for kind in Happening]
         print_table(("what happened", "in seeds", "times"), rows)
-    seconds = max(time.monotonic() - began, 0.001)
-    out.print(
-        f"{count} seeds from {first} on: every invariant held. {stored} messages, {virtual_ms / 1000:.0f}"
-        f" simulated seconds in {seconds:.1f} s ({count / seconds:.1f} seeds a second).",
-        highlight=False,
-    )
-    return 0
+    totals.print_summary(first, count, max(time.monotonic() - began, 0.001))
+    return EXIT_BROKEN if totals.failed else 0
 
 
-def _explain(report: Report, steps: int | None) -> None:
+class _Totals:
+    """Sums over reports."""
+
+    def __init__(self) -> None:
+        self.stored = self.virtual_ms = 0
+        self.times: Counter[Happening] = Counter()
+        self.seeds: Counter[Happening] = Counter()
+        self.failed: list[int] = []
+
+    def add(self, report: Report) -> None:
+        self.stored += report.stored
+        self.virtual_ms += report.virtual_ms
+        self.times.update(report.happenings)
+        self.seeds.update(report.happenings.keys())
+        if not report.is_ok:
+            self.failed.append(report.seed)
+
+    def print_summary(self, first: int, count: int, seconds: float) -> None:
+        out = console()
+        verdict = f"{len(self.failed)} failed" if self.failed else "every invariant held"
+        out.print(
+            f"{count} seeds from {first} on: {verdict}. {self.stored} messages, {self.virtual_ms / 1000:.0f}"
+            f" simulated seconds in {seconds:.1f} s ({count / seconds:.1f} seeds a second).",
+            highlight=False,
+        )
+        if self.failed:
+            out.print(f"failed: {' '.join(map(str, self.failed))}", highlight=False, soft_wrap=True)
+
+
+def _explain(report: Report, steps: int | None, *, searches: bool) -> None:
+    """Print what broke and the command that shows it again; searches: by the fewest actions that do."""
     violation = report.violation
     assert violation is not None
-    fewest = _fewest_steps(report, steps)
+    most = _fewest_steps(report, steps) if searches else steps
+    only = "" if most is None else f" --steps {most}"
     out = console()
     for line in (
         "",
         f"seed {report.seed} broke the rule that {violation.invariant}:",
         f"  {violation.what}",
-        f"see it again: libra simulate --seed {report.seed} --steps {fewest} --log",
+        f"see it again: libra simulate --seed {report.seed}{only} --log",
     ):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
 

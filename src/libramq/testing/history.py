@@ -27,9 +27,12 @@ class Violation(Exception):
     """An invariant does not hold."""
 
     def __init__(self, invariant: str, what: str) -> None:
-        super().__init__(f"{invariant}: {what}")
+        super().__init__(invariant, what)  # Both, so that it can be pickled on its way from another process.
         self.invariant = invariant
         self.what = what
+
+    def __str__(self) -> str:
+        return f"{self.invariant}: {self.what}"
 
 
 class Claim(NamedTuple):
