@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from libramq.message import MessageExt as MessageExt
     from libramq.message import MessageQueue as MessageQueue
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _HOME: Final = {
     "Message": "libramq.message",
