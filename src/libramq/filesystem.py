@@ -261,7 +261,7 @@ class LocalFileSystem:
     def read_text(self, path: Path) -> str | None:
         """The whole of a small UTF-8 file."""
         try:
-            return path.read_text(encoding="utf-8", errors="replace")
+            return path.read_bytes().decode(errors="replace")  # As it is, "\r" included.
         except FileNotFoundError:
             return None
 

@@ -87,3 +87,8 @@ def test_properties_are_read_as_java_reads_them():
     assert parse_properties(text) == {
         "a": "1", "b": "2", "c": "x=y", "d": "http://h:1/", "g": "", "h": "",
     }  # fmt: skip
+
+
+def test_a_line_of_properties_ends_where_java_ends_it():
+    text = "brokerName=a\r\nregionId=b\u2028c\rclusterName=d\x85e\n"
+    assert parse_properties(text) == {"brokerName": "a", "regionId": "b\u2028c", "clusterName": "d\x85e"}

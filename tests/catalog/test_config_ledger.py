@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from libramq.catalog.config_ledger import ConfigLedger, run_fold
 from libramq.catalog.topic_table import TopicRules, TopicsFile, TopicTable
 from libramq.errors import StoreCorrupt
+from libramq.offsets.fence import Opening
 from libramq.remoting import fastjson
 from libramq.remoting.body.topic_config import TopicConfig
 from tests.store.stores import Disk
@@ -57,6 +58,22 @@ def test_a_fold_writes_apaches_file_and_removes_the_journal(tmp_path):
     document = fastjson.loads((tmp_path / "topics.json").read_text())
     assert document["topicConfigTable"]["T"]["readQueueNums"] == 3
     assert document["dataVersion"]["counter"] == 1
+
+
+@pytest.mark.parametrize(
+    "separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1e", "\r", "\n"]
+)
+def test_what_clients_name_themselves_cannot_end_a_line_of_a_journal(tmp_path, separator):
+    """Unicode knows more ends of lines than the newline that ends a change."""
+    ledger = ConfigLedger(Disk(), tmp_path / "groupFences.json", Opening)
+    named = Opening(member=f"a{separator}b", epoch=1)
+    ledger.append("T@G@0", named)
+    ledger.append("T@G@1", Opening(member="after it", epoch=1))
+    found: list[Opening | None] = []
+    ConfigLedger(Disk(), tmp_path / "groupFences.json", Opening).replay(
+        lambda change: found.append(change.config)
+    )
+    assert found == [named, Opening(member="after it", epoch=1)]
 
 
 def test_nothing_is_folded_twice(tmp_path):

@@ -5,6 +5,7 @@ are warned about and never fatal.
 """
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -32,6 +33,8 @@ _BOUNDS: Final = {
     # A message must fit in a pull's frame, with its record and the reply's header.
     "max_message_size": (1, RECORD_BYTES_MAX - HEADER_BYTES_MAX),
 }
+#: java.util.Properties ends a line nowhere else; str.splitlines() does, at U+2028 for one.
+_LINE_END: Final = re.compile(r"\r\n|\r|\n")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -123,7 +126,7 @@ class BrokerConfig:
 def parse_properties(text: str) -> dict[str, str]:
     """Read a Java properties file: `key=value` or `key: value` lines, `#` and `!` for comments."""
     properties = {}
-    for line in text.splitlines():
+    for line in _LINE_END.split(text):
         line = line.strip()
         if not line or line[0] in "#!":
             continue

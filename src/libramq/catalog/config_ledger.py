@@ -71,7 +71,7 @@ class ConfigLedger(Generic[C]):
         """Make the changes since then; a line that was cut off by a crash was never acknowledged."""
         for number in self._numbers():
             text = self._filesystem.read_text(self._journal(number)) or ""
-            for line in text.splitlines():
+            for line in text.split("\n"):  # Not splitlines(): names may have U+2028 or U+0085 in them.
                 try:
                     change = self._decoder.decode(line)
                 except msgspec.DecodeError:

@@ -66,8 +66,8 @@ class Checkpoint:
         done = _batches(self.directory / "commits")
         if not done:
             return None
-        lines = (self.directory / "offsets" / str(max(done))).read_text(encoding="utf-8").splitlines()
-        return StreamOffset.decode(json.loads(lines[-1])).positions
+        text = (self.directory / "offsets" / str(max(done))).read_text(encoding="utf-8")
+        return StreamOffset.decode(json.loads(text.rstrip("\n").rpartition("\n")[2])).positions
 
     def _bound(self) -> dict[str, str] | None:
         try:
