@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from libramq.client import Producer as Producer
     from libramq.client import PushConsumer as PushConsumer
+    from libramq.client import Reject as Reject
+    from libramq.client import Retry as Retry
     from libramq.message import Message as Message
     from libramq.message import MessageExt as MessageExt
     from libramq.message import MessageQueue as MessageQueue
@@ -21,9 +23,11 @@ _HOME: Final = {
     "MessageQueue": "libramq.message",
     "Producer": "libramq.client",
     "PushConsumer": "libramq.client",
+    "Reject": "libramq.client",
+    "Retry": "libramq.client",
 }
 
-__all__ = ["Message", "MessageExt", "MessageQueue", "Producer", "PushConsumer"]
+__all__ = ["Message", "MessageExt", "MessageQueue", "Producer", "PushConsumer", "Reject", "Retry"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,7 @@
     ├── ConfigError                 an option, property, path or name the user gave cannot be used
     │   └── InvalidName             a topic or group name outside RocketMQ's rules
     ├── InvalidMessage              a message that no broker would take (empty, too large, reserved property)
+    ├── InvalidResult               a handler returned what says nothing about its messages
     ├── BufferFull                  as many messages wait to be sent as may wait
     ├── StoreError                  the store directory cannot be used as it is
     │   ├── StoreLocked             another process has it open
@@ -43,6 +44,10 @@ class InvalidName(ConfigError, ValueError):
 
 class InvalidMessage(LibraError, ValueError):
     """A message that no broker would take."""
+
+
+class InvalidResult(LibraError, TypeError):
+    """A handler returned a value that says nothing about its messages."""
 
 
 class BufferFull(LibraError):

@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from libramq.client.admin import Admin as Admin
     from libramq.client.core.consumer_settings import ConsumeFrom as ConsumeFrom
+    from libramq.client.core.handler_result import HandlerResult as HandlerResult
+    from libramq.client.core.handler_result import Reject as Reject
+    from libramq.client.core.handler_result import Retry as Retry
     from libramq.client.core.queue_selector import by_hash as by_hash
     from libramq.client.core.queue_selector import by_random as by_random
+    from libramq.client.handlers import Handler as Handler
     from libramq.client.producer import Producer as Producer
     from libramq.client.push_consumer import PushConsumer as PushConsumer
     from libramq.client.send_result import SendResult as SendResult
@@ -23,8 +27,12 @@ _HOME: Final = {
     "Admin": "libramq.client.admin",
     "ConsumeFrom": "libramq.client.core.consumer_settings",
     "Credentials": "libramq.remoting.credentials",
+    "Handler": "libramq.client.handlers",
+    "HandlerResult": "libramq.client.core.handler_result",
     "Producer": "libramq.client.producer",
     "PushConsumer": "libramq.client.push_consumer",
+    "Reject": "libramq.client.core.handler_result",
+    "Retry": "libramq.client.core.handler_result",
     "SendResult": "libramq.client.send_result",
     "SendStatus": "libramq.client.send_result",
     "Tls": "libramq.transport.tls",
@@ -36,8 +44,12 @@ __all__ = [
     "Admin",
     "ConsumeFrom",
     "Credentials",
+    "Handler",
+    "HandlerResult",
     "Producer",
     "PushConsumer",
+    "Reject",
+    "Retry",
     "SendResult",
     "SendStatus",
     "Tls",

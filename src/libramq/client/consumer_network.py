@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from libramq.client.consumer_requests import ConsumerRequests
 from libramq.client.core import effects as fx
 from libramq.client.core.consumer_settings import ConsumerSettings
-from libramq.client.core.consumption import Outcome
+from libramq.client.core.handler_result import Ending
 from libramq.client.core.process_queue import Delivery
 from libramq.client.core.push_consumer_core import FAREWELL_MS, PushConsumerCore
 from libramq.client.local_offset_store import LocalOffsetStore
@@ -69,7 +69,7 @@ class ConsumerNetwork:
         self._deliver = deliver
         self._local_offsets = stored_offsets
         self._access = access
-        self._results: deque[tuple[Delivery, Outcome]] = deque()
+        self._results: deque[tuple[Delivery, Ending]] = deque()
         self._results_announced = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms = 0
@@ -134,9 +134,9 @@ class ConsumerNetwork:
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self._remotes.close()
 
-    def report(self, delivery: Delivery, outcome: Outcome) -> None:
+    def report(self, delivery: Delivery, ending: Ending) -> None:
         """A handler has ended. Called from any thread; results are taken in together."""
-        self._results.append((delivery, outcome))
+        self._results.append((delivery, ending))
         if not self._results_announced:
             self._results_announced = True
             try:

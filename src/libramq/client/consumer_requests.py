@@ -152,17 +152,17 @@ class ConsumerRequests:
         def answered(outcome: LibraError | None, now_ms: int) -> Sequence[fx.Effect]:
             if outcome is not None:
                 log.warning("send-back failed; a copy is sent instead", reason=str(outcome))
-            return self._core.sent_back(effect.delivery, effect.message, now_ms, ok=outcome is None)
+            return self._core.sent_back(effect, now_ms, ok=outcome is None)
 
-        header = send_back_header(effect.message, self._settings)
+        header = send_back_header(effect.message, self._settings, effect.delay_level)
         self._ask(effect.address, calls.send_back(header), answered, SEND_BACK_TIMEOUT_MS)
 
     def _send_copy(self, effect: fx.SendCopy) -> None:
         def answered(outcome: calls.SendReply | LibraError, now_ms: int) -> Sequence[fx.Effect]:
             ok = not isinstance(outcome, LibraError)
-            return self._core.copy_sent(effect.delivery, effect.message, now_ms, ok=ok)
+            return self._core.copy_sent(effect, now_ms, ok=ok)
 
-        prepared = retry_copy(effect.message, self._settings)
+        prepared = retry_copy(effect.message, self._settings, effect.delay_level)
         call = send_call(prepared, effect.queue, INNER_PRODUCER, born_ms=self._clock.wall_ms())
         self._ask(effect.address, call, answered, SEND_BACK_TIMEOUT_MS)
 

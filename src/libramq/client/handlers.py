@@ -1,30 +1,33 @@
 """The handlers: run the user's code on messages, away from the network thread, and report how it ended.
 
 A plain function runs on a pool of threads, a coroutine function on the loop the consumer was started on; at
-most `concurrency` at a time of either kind.
+most `concurrency` at a time of either kind. Either may return an awaitable: it is awaited on the loop, while
+the thread of a plain function waits for it.
 Upstream: impl/consumer/ConsumeMessageConcurrentlyService.java.
 """
 
 import asyncio
 import inspect
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Any, Final, cast
+from typing import Final
 
-from libramq.client.core.consumption import Outcome
+from libramq.client.core.handler_result import Ending, HandlerResult, Outcome, ending_of
 from libramq.client.core.process_queue import Delivery
+from libramq.errors import ConfigError, InvalidResult
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
 
 log = get_logger(__name__)
 
-#: Called with messages of one topic; None or True: done with them, anything else: deliver them again later.
-Handler = Callable[[list[MessageExt]], Any]
+#: Called with messages of one topic; returns what core/handler_result.py lists.
+Handler = Callable[[list[MessageExt]], HandlerResult | Awaitable[HandlerResult]]
 #: Called, from any thread, with a delivery and how it ended.
-Report = Callable[[Delivery, Outcome], None]
+Report = Callable[[Delivery, Ending], None]
 
 #: Ours: how long to wait for threads whose handlers were given up on.
 JOIN_SECONDS: Final = 0.5
@@ -43,7 +46,7 @@ class Handlers:
     ) -> None:
         self._handlers = dict(handlers)
         self._report = report
-        self._threads = _ThreadHandlers(self._handlers, concurrency, report)
+        self._threads = _ThreadHandlers(self._handlers, concurrency, loop, report)
         self._tasks = _LoopHandlers(self._handlers, concurrency, loop, report)
         self._on_loop = {topic for topic, handler in handlers.items() if is_async(handler)}
 
@@ -71,9 +74,16 @@ class Handlers:
 class _ThreadHandlers:
     """A pool of threads, started when the first delivery comes."""
 
-    def __init__(self, handlers: Mapping[str, Handler], count: int, report: Report) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        count: int,
+        loop: asyncio.AbstractEventLoop,
+        report: Report,
+    ) -> None:
         self._handlers = handlers
         self._count = count
+        self._loop = loop
         self._report = report
         self._waiting: SimpleQueue[Delivery | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -99,15 +109,22 @@ class _ThreadHandlers:
         while (delivery := self._waiting.get()) is not None:
             self._report(delivery, self._run(delivery))
 
-    def _run(self, delivery: Delivery) -> Outcome:
+    def _run(self, delivery: Delivery) -> Ending:
         if not delivery.begin():
             return Outcome.SKIPPED
-        messages = list(delivery.messages)
+        messages = delivery.messages
         try:
-            return _outcome(self._handlers[messages[0].topic](messages))
+            returned = self._handlers[messages[0].topic](list(messages))
+            return ending_of(self._awaited(returned), messages)
         except Exception:
             _log_failure(messages)
             return Outcome.LATER
+
+    def _awaited(self, returned: object) -> object:
+        if not inspect.isawaitable(returned):
+            return returned
+        # The thread waits, so that no more than `count` run at once.
+        return asyncio.run_coroutine_threadsafe(awaited(returned), self._loop).result()
 
 
 class _LoopHandlers:
@@ -152,33 +169,49 @@ class _LoopHandlers:
         if not delivery.begin():
             self._report(delivery, Outcome.SKIPPED)
             return
-        messages = list(delivery.messages)
-        outcome = Outcome.LATER
+        messages = delivery.messages
+        ending: Ending = Outcome.LATER
         try:
-            handled = cast(Awaitable[Any], self._handlers[messages[0].topic](messages))
-            outcome = _outcome(await handled)
+            ending = ending_of(await awaited(self._handlers[messages[0].topic](list(messages))), messages)
         except Exception:
             _log_failure(messages)
         finally:
-            self._report(delivery, outcome)
+            self._report(delivery, ending)
 
 
 def is_async(handler: Handler) -> bool:
     """Whether a handler is a coroutine function, or an object with one as its call."""
-    call = getattr(handler, "__call__", None)  # noqa: B004 # An object may have a coroutine as its call.
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
+    return _is(handler, inspect.iscoroutinefunction)
 
 
-def is_success(returned: Any) -> bool:
-    """Whether a handler that returned this is done with its messages."""
-    return returned is None or bool(returned)
+def check_handler(handler: object, topic: str) -> None:
+    """Raise ConfigError for what cannot be a handler."""
+    if not callable(handler):
+        raise ConfigError(f"the handler of topic {topic} is {handler!r}, not a function")
+    if _is(handler, inspect.isgeneratorfunction) or _is(handler, inspect.isasyncgenfunction):
+        raise ConfigError(
+            f"the handler of topic {topic} is a generator function (it has a `yield`): a call of it would "
+            "never run its body; make it a plain function or a coroutine function"
+        )
 
 
-def _outcome(returned: Any) -> Outcome:
-    return Outcome.SUCCESS if is_success(returned) else Outcome.LATER
+def _is(handler: object, kind: Callable[[object], bool]) -> bool:
+    """Whether a handler is a function of a kind, or an object with one as its call."""
+    return kind(handler) or kind(getattr(handler, "__call__", None))  # noqa: B004 # Its call, not callable().
+
+
+async def awaited(returned: object) -> object:
+    """Return what comes of an awaitable in the end; anything else is returned as it is."""
+    while inspect.isawaitable(returned):
+        returned = await returned
+    return returned
 
 
 def _log_failure(messages: Sequence[MessageExt]) -> None:
+    error = sys.exception()
+    if isinstance(error, InvalidResult):  # Its text says it all.
+        log.error("its messages are delivered again later", reason=str(error), messages=len(messages))
+        return
     first = messages[0]
     log.exception(
         "a handler failed; its messages are delivered again later",

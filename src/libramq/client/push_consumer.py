@@ -20,7 +20,7 @@ from libramq.client.consumer_network import ConsumerNetwork
 from libramq.client.core import effects as fx
 from libramq.client.core.consumer_settings import GROUP_STRATEGY, ConsumeFrom, ConsumerSettings
 from libramq.client.core.process_queue import Delivery
-from libramq.client.handlers import Handler, Handlers
+from libramq.client.handlers import Handler, Handlers, check_handler
 from libramq.client.identity import (
     local_address,
     name_server_addresses,
@@ -160,15 +160,16 @@ class PushConsumer:
     def subscribe(self, topic: str, expression: str, handler: Handler) -> None:
         """Have a handler called with a topic's messages: "*" for all, or "tagA || tagB".
 
-        A plain function runs on a thread, a coroutine function on the loop the consumer is started on. It
-        returns None or True when it is done with the messages; after False or an exception they are
-        delivered again later, to any member of the group.
+        A plain function runs on a thread, a coroutine function on the loop the consumer is started on. Either
+        may return an awaitable, which is awaited on that loop. It returns None (or True) when it is done with
+        the messages. After an exception (or False) all of them are delivered again later, to any member of
+        the group; Retry and Reject, or a list of them, name those that are not done, with a delay or for the
+        dead letters. Any other value is logged as a mistake, and all messages are delivered again.
         """
         if self._network is not None:
             raise LocalProtocolError("subscribe before the consumer is started")
         validate_topic(topic)
-        if not callable(handler):
-            raise ConfigError(f"the handler of topic {topic} is {handler!r}, not a function")
+        check_handler(handler, topic)
         self._filters[topic] = parse_tag_filter(expression)
         self._handlers[topic] = handler
 

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from libramq.client.consumer_requests import ConsumerRequests
 from libramq.client.core import effects as fx
 from libramq.client.core.consumer_settings import ConsumerSettings
-from libramq.client.core.consumption import Outcome
+from libramq.client.core.handler_result import Outcome
 from libramq.client.core.process_queue import Delivery
 from libramq.client.core.push_consumer_core import FAREWELL_MS, PushConsumerCore
 from libramq.client.local_offset_store import DIRECTORY, LocalOffsetStore

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from libramq.client.core.consumption import Outcome
+from libramq.client.core.handler_result import Outcome
 from libramq.client.core.process_queue import Delivery
 from libramq.message.queue import MessageQueue
 from libramq.testing.happening import Happening

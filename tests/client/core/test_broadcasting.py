@@ -2,7 +2,7 @@
 
 from libramq.client.core import effects as fx
 from libramq.client.core.consumer_settings import ConsumeFrom
-from libramq.client.core.consumption import Outcome
+from libramq.client.core.handler_result import Outcome
 from libramq.client.core.push_consumer_core import Phase
 from tests.client.core.conversation import Conversation, found, nothing, q
 from tests.client.core.examples import route

@@ -1,7 +1,7 @@
 """The consumption: what follows a handler that failed."""
 
 from libramq.client.core import effects as fx
-from libramq.client.core.consumption import Outcome
+from libramq.client.core.handler_result import Outcome
 from tests.client.core.conversation import RETRY, Conversation, found, q
 from tests.client.core.examples import route
 
@@ -16,10 +16,10 @@ def test_a_failed_message_is_sent_back_and_then_done_with():
         (0, "a:1"),
         (1, "a:1"),
     ]
-    first, second = delivery.messages
-    talk.core.sent_back(delivery, second, 0, ok=True)
+    first, second = talk.of(fx.SendBack)
+    talk.core.sent_back(second, 0, ok=True)
     assert talk.offset(q(0)) == 0
-    talk.core.sent_back(delivery, first, 0, ok=True)
+    talk.core.sent_back(first, 0, ok=True)
     assert talk.offset(q(0)) == 2
 
 
@@ -32,9 +32,9 @@ def test_when_the_broker_refuses_a_copy_goes_to_the_retry_topic():
     (delivery,) = talk.deliveries()
     talk.handled((delivery, Outcome.LATER))
     message = delivery.messages[0]
-    (copy,) = talk.core.sent_back(delivery, message, 0, ok=False)
+    (copy,) = talk.core.sent_back(talk.of(fx.SendBack)[0], 0, ok=False)
     assert (copy.queue, copy.address) == (q(0, topic=RETRY), "a:1")
-    assert talk.core.copy_sent(delivery, message, 0, ok=False) == []
+    assert talk.core.copy_sent(copy, 0, ok=False) == []
     assert message.reconsume_times == 1
     assert not any(isinstance(effect, fx.Deliver) for effect in talk.at(4999))
     talk.at(5000)

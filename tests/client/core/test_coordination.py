@@ -3,7 +3,7 @@
 import pytest
 
 from libramq.client.core import effects as fx
-from libramq.client.core.consumption import Outcome
+from libramq.client.core.handler_result import Outcome
 from libramq.client.core.push_consumer_core import Phase
 from libramq.errors import ConnectFailed, ConnectionLost
 from libramq.remoting.body.coordination import QueueGrant

@@ -3,7 +3,7 @@
 import pytest
 
 from libramq.client.core import effects as fx
-from libramq.client.core.consumption import Outcome
+from libramq.client.core.handler_result import Outcome
 from libramq.client.core.push_consumer_core import Phase
 from libramq.errors import ConnectionLost, RequestTimeout
 from tests.client.core.conversation import RETRY, Conversation, found, nothing, q
@@ -136,7 +136,7 @@ def test_a_message_that_failed_too_often_goes_to_the_retry_topic():
         q(0, topic=RETRY), 0, 1,
     )  # fmt: skip
     assert talk.deliveries() == []
-    talk._(talk.core.copy_sent(copy.delivery, copy.message, talk.now_ms, ok=True))
+    talk._(talk.core.copy_sent(copy, talk.now_ms, ok=True))
     assert [m.queue_offset for m in talk.deliveries()[0].messages] == [1]
 
 
@@ -152,7 +152,7 @@ def test_a_copy_that_cannot_be_sent_suspends_the_queue():
     talk.pulled(q(0), found(0, 1))
     talk.handled((talk.deliveries()[0], Outcome.LATER))
     (copy,) = talk.of(fx.SendCopy)
-    talk._(talk.core.copy_sent(copy.delivery, copy.message, talk.now_ms, ok=False))
+    talk._(talk.core.copy_sent(copy, talk.now_ms, ok=False))
     assert talk.effects == []
     talk.at(1000)
     assert [m.queue_offset for m in talk.deliveries()[0].messages] == [0]

@@ -4,7 +4,7 @@ import pytest
 
 from libramq.client.core import effects as fx
 from libramq.client.core.consumer_settings import ConsumeFrom
-from libramq.client.core.consumption import Outcome
+from libramq.client.core.handler_result import Outcome
 from libramq.codes import ResponseCode
 from libramq.errors import ConnectionLost, RequestTimeout, broker_error
 from tests.client.core.conversation import Conversation, found, nothing, q

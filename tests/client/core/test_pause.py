@@ -3,7 +3,7 @@
 import pytest
 
 from libramq.client.core import effects as fx
-from libramq.client.core.consumption import Outcome
+from libramq.client.core.handler_result import Outcome
 from tests.client.core.conversation import Conversation, found, nothing, q
 
 

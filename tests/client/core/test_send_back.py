@@ -1,7 +1,16 @@
 """The send-back and its copy."""
 
+import pytest
+
 from libramq.client.core.consumer_settings import ConsumerSettings
-from libramq.client.core.send_back import INNER_PRODUCER, retry_copy, send_back_header
+from libramq.client.core.send_back import (
+    CHOSEN_BY_BROKER,
+    DEAD_LETTER,
+    INNER_PRODUCER,
+    delay_level,
+    retry_copy,
+    send_back_header,
+)
 from libramq.client.core.send_request import send_call
 from libramq.message.properties import properties_from_text
 from libramq.message.queue import MessageQueue
@@ -13,7 +22,7 @@ SETTINGS = ConsumerSettings(group="g", client_id="c")
 
 def test_the_request_names_the_stored_message():
     """The broker takes its body from the log; level 0 lets it choose the delay."""
-    assert encode_header(send_back_header(message(7), SETTINGS)) == {
+    assert encode_header(send_back_header(message(7), SETTINGS, CHOSEN_BY_BROKER)) == {
         "offset": "1007", "group": "g", "delayLevel": "0", "originMsgId": "id-7", "originTopic": "T",
         "maxReconsumeTimes": "16",
     }  # fmt: skip
@@ -24,7 +33,7 @@ def test_the_copy_is_what_the_broker_would_have_made():
     failed = message(7, tag="a")
     failed.reconsume_times = 2
     failed.properties |= {"MIN_OFFSET": "0", "MAX_OFFSET": "9", "TRAN_MSG": "true"}
-    copy = retry_copy(failed, SETTINGS)
+    copy = retry_copy(failed, SETTINGS, CHOSEN_BY_BROKER)
     assert properties_from_text(copy.properties) == {
         "UNIQ_KEY": "id-7", "TAGS": "a", "ORIGIN_MESSAGE_ID": "id-7", "RETRY_TOPIC": "T", "DELAY": "5",
     }  # fmt: skip
@@ -37,4 +46,26 @@ def test_a_copy_of_a_copy_remembers_the_first_id():
     """ORIGIN_MESSAGE_ID is set once."""
     failed = message(7)
     failed.properties["ORIGIN_MESSAGE_ID"] = "first"
-    assert properties_from_text(retry_copy(failed, SETTINGS).properties)["ORIGIN_MESSAGE_ID"] == "first"
+    copy = retry_copy(failed, SETTINGS, CHOSEN_BY_BROKER)
+    assert properties_from_text(copy.properties)["ORIGIN_MESSAGE_ID"] == "first"
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "level"),
+    [(None, 0), (0, 1), (1, 1), (1000, 1), (1001, 2), (60_000, 5), (3_600_001, 18), (7_200_000, 18)],
+)
+def test_a_delay_becomes_the_next_level(after_ms, level):
+    """Never earlier than was asked for; no delay leaves it to the broker."""
+    assert delay_level(after_ms) == level
+
+
+def test_a_copy_carries_the_delay_that_was_asked_for():
+    """Instead of the one that grows with the tries."""
+    copy = retry_copy(message(7), SETTINGS, 9)
+    assert properties_from_text(copy.properties)["DELAY"] == "9"
+
+
+def test_a_copy_of_a_rejected_message_has_been_tried_too_often():
+    """So that the broker puts it among the dead letters."""
+    copy = retry_copy(message(7), SETTINGS, DEAD_LETTER)
+    assert copy.reconsume_times > copy.max_reconsume_times

@@ -5,8 +5,9 @@ import threading
 
 import pytest
 
+from libramq.client import Reject, Retry
 from libramq.client.idempotence import Claim, MemoryStore, SqliteStore, idempotent
-from libramq.errors import ConfigError
+from libramq.errors import ConfigError, InvalidResult
 from tests.client.core.examples import message
 
 
@@ -15,6 +16,7 @@ class Handler:
 
     def __init__(self, *failures):
         self.offsets = []
+        self.results = []
         self._failures = list(failures)
 
     def __call__(self, messages):
@@ -24,7 +26,7 @@ class Handler:
             if failure is not False:
                 raise failure
             return False
-        return None
+        return self.results.pop(0) if self.results else None
 
     async def as_coroutine(self, messages):
         await asyncio.sleep(0)
@@ -88,10 +90,42 @@ async def test_a_message_that_another_handler_is_at_comes_again(store, wrapped):
     handler = Handler()
     call = wrapped(handler)
     assert store.claim([":T:id-1"], "another") == [Claim.NEW]
-    assert await call(message(1), message(2)) is False
+    assert await call(message(1), message(2)) == [Retry(messages=[message(1)])]
     store.release([":T:id-1"], "another")
     assert await call(message(1), message(2)) is True
     assert handler.offsets == [[2], [1]]
+
+
+async def test_of_a_batch_only_what_is_not_done_reaches_it_again(store, wrapped):
+    """A retried message and a rejected one are given back, the others are marked as done."""
+    handler = Handler()
+    handler.results = [[Retry(messages=[message(2)], after=1.5), Reject(messages=[message(3)])]]
+    call = wrapped(handler)
+    assert await call(message(1), message(2), message(3)) == [
+        Retry(messages=[message(2)], after=1.5), Reject(messages=[message(3)]),
+    ]  # fmt: skip
+    assert await call(message(1), message(2), message(3)) is True
+    assert handler.offsets == [[1, 2, 3], [2, 3]]
+
+
+async def test_a_mistaken_result_marks_nothing_as_done(wrapped):
+    """It is raised, and the messages come again."""
+    handler = Handler()
+    handler.results = ["done"]
+    call = wrapped(handler)
+    with pytest.raises(InvalidResult):
+        await call(message(1))
+    assert await call(message(1)) is True
+
+
+async def test_what_a_plain_handler_returns_is_awaited_before_it_counts(store):
+    """A lambda around a coroutine function: its failure gives the claim back."""
+    handler = Handler(ZeroDivisionError())
+    inner = idempotent(lambda messages: handler.as_coroutine(messages), store=store)  # noqa: PLW0108
+    with pytest.raises(ZeroDivisionError):
+        await (await asyncio.to_thread(inner, [message(1)]))
+    assert await (await asyncio.to_thread(inner, [message(1)])) is True
+    assert handler.offsets == [[1], [1]]
 
 
 async def test_concurrent_calls_handle_it_once(wrapped, store):

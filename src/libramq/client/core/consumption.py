@@ -1,7 +1,7 @@
 """The consumption: what follows when a handler has returned.
 
-    success            ─► removed, offset moves on
-    failure            ─► sent back to the broker ─► removed
+    done               ─► removed, offset moves on
+    retried, rejected  ─► sent back to the broker ─► removed
       that fails too   ─► a copy sent to the retry topic ─► removed
         that as well   ─► given to a handler again, after a while
 
@@ -9,7 +9,6 @@ Upstream: ConsumeMessageConcurrentlyService.processConsumeResult, DefaultMQPushC
 """
 
 from collections.abc import Iterable
-from enum import Enum
 from typing import Final
 
 from libramq.client.core import effects as fx
@@ -18,11 +17,13 @@ from libramq.client.core.delivering import Delivering
 from libramq.client.core.due import Due, RedeliverDue
 from libramq.client.core.duplicates import Duplicates
 from libramq.client.core.giving_up import GivingUp
+from libramq.client.core.handler_result import Ending, NotDone, Outcome
 from libramq.client.core.offset_store import OffsetStore
 from libramq.client.core.process_queue import Delivery
 from libramq.client.core.pulling import Pulling
 from libramq.client.core.queue_table import QueueTable
 from libramq.client.core.route_table import RouteTable
+from libramq.client.core.send_back import DEAD_LETTER, delay_level
 from libramq.client.core.timers import Timers
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
@@ -35,16 +36,8 @@ log = get_logger(__name__)
 REDELIVER_MS: Final = 5_000
 
 
-class Outcome(Enum):
-    """How a handler ended. SKIPPED: it never began, its queue was taken away."""
-
-    SUCCESS = "success"
-    LATER = "later"
-    SKIPPED = "skipped"
-
-
 class Consumption:
-    """Turns handlers' outcomes into offsets and redeliveries."""
+    """Turns how handlers ended into offsets and redeliveries."""
 
     def __init__(
         self,
@@ -69,34 +62,38 @@ class Consumption:
         self._giving_up = giving_up
         self._pulling = pulling
 
-    def handled(self, results: Iterable[tuple[Delivery, Outcome]], now_ms: int) -> list[fx.Effect]:
+    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: int) -> list[fx.Effect]:
         """Handlers have returned."""
         found: list[fx.Effect] = []
-        for delivery, outcome in results:
+        for delivery, ending in results:
             owned = delivery.process_queue
             owned.deliveries.discard(delivery)
-            if outcome is Outcome.SUCCESS:
-                self._duplicates.handled(owned.queue, delivery.messages)
-            if not self._table.is_current(owned):
-                continue  # Taken away meanwhile: its new owner delivers them again.
-            if outcome is Outcome.SUCCESS:
-                self._done(delivery, delivery.messages)
-            elif outcome is Outcome.LATER:
-                found += self._failed(delivery, now_ms)
-            else:
-                found += self._delivering.not_begun(delivery)
-            found += self._go_on(delivery, now_ms)
+            is_current = self._table.is_current(owned)  # Else its new owner delivers what is not done.
+            if ending is Outcome.SKIPPED:
+                if is_current:
+                    found += self._delivering.not_begun(delivery) + self._go_on(delivery, now_ms)
+                continue
+            not_done = _not_done(ending, delivery.messages)
+            done = not_done.done(delivery.messages) if not_done else delivery.messages
+            if done:
+                self._duplicates.handled(owned.queue, done)
+            if is_current:
+                self._done(delivery, done)
+                if not_done:
+                    found += self._failed(delivery, not_done, now_ms)
+                found += self._go_on(delivery, now_ms)
         return found
 
-    def sent_back(self, delivery: Delivery, message: MessageExt, now_ms: int, *, ok: bool) -> list[fx.Effect]:
+    def sent_back(self, sent: fx.SendBack, now_ms: int, *, ok: bool) -> list[fx.Effect]:
         """The broker took a message back, or did not."""
         if not ok:
-            return self._send_copy(delivery, message, now_ms)
-        return self._returned(delivery, message, now_ms)
+            return self._send_copy(sent.delivery, sent.message, sent.delay_level, now_ms)
+        return self._returned(sent.delivery, sent.message, now_ms)
 
-    def copy_sent(self, delivery: Delivery, message: MessageExt, now_ms: int, *, ok: bool) -> list[fx.Effect]:
+    def copy_sent(self, sent: fx.SendCopy, now_ms: int, *, ok: bool) -> list[fx.Effect]:
         """The retry topic took a copy, or did not."""
-        return self._returned(delivery, message, now_ms) if ok else self._keep(delivery, message, now_ms)
+        what_follows = self._returned if ok else self._keep
+        return what_follows(sent.delivery, sent.message, now_ms)
 
     def redeliver(self, delivery: Delivery) -> list[fx.Effect]:
         """Messages that could not be sent back have waited."""
@@ -106,25 +103,44 @@ class Consumption:
         owned.deliveries.add(delivery)
         return [fx.Deliver((delivery,))]
 
-    def _failed(self, delivery: Delivery, now_ms: int) -> list[fx.Effect]:
+    def _failed(self, delivery: Delivery, not_done: NotDone, now_ms: int) -> list[fx.Effect]:
+        messages = [message for message, _ in not_done.retries] + list(not_done.rejects)
         if self._settings.broadcasting:
             # As upstream: nobody would get it again, for the retry topic belongs to the group as a whole.
-            log.warning("messages that a handler failed on are dropped", messages=len(delivery.messages))
-            self._done(delivery, delivery.messages)
+            log.warning("messages that a handler failed on are dropped", messages=len(messages))
+            self._done(delivery, messages)
             return []
+        return self._retry(delivery, not_done.retries, now_ms) + self._reject(
+            delivery, not_done.rejects, now_ms
+        )
+
+    def _retry(
+        self, delivery: Delivery, retries: Iterable[tuple[MessageExt, int | None]], now_ms: int
+    ) -> list[fx.Effect]:
         found: list[fx.Effect] = []
-        for message in delivery.messages:
-            delivery.process_queue.sending_back += 1
-            found += self._send_back(delivery, message, now_ms)
+        for message, after_ms in retries:
+            found += self._send_back(delivery, message, delay_level(after_ms), now_ms)
         return found
 
-    def _send_back(self, delivery: Delivery, message: MessageExt, now_ms: int) -> list[fx.Effect]:
+    def _reject(self, delivery: Delivery, messages: Iterable[MessageExt], now_ms: int) -> list[fx.Effect]:
+        found: list[fx.Effect] = []
+        for message in messages:
+            log.warning(
+                "a handler rejected a message; it goes to the dead letters",
+                topic=message.topic,
+                message_id=message.message_id,
+            )
+            found += self._send_back(delivery, message, DEAD_LETTER, now_ms)
+        return found
+
+    def _send_back(self, delivery: Delivery, message: MessageExt, level: int, now_ms: int) -> list[fx.Effect]:
+        delivery.process_queue.sending_back += 1
         address = self._routes.master(message.broker_name or delivery.process_queue.queue.broker_name)
         if address is None:
-            return self._send_copy(delivery, message, now_ms)
-        return [fx.SendBack(delivery, message, address)]
+            return self._send_copy(delivery, message, level, now_ms)
+        return [fx.SendBack(delivery, message, address, level)]
 
-    def _send_copy(self, delivery: Delivery, message: MessageExt, now_ms: int) -> list[fx.Effect]:
+    def _send_copy(self, delivery: Delivery, message: MessageExt, level: int, now_ms: int) -> list[fx.Effect]:
         info = self._routes.publish_info(self._retry_topic)
         if info is not None and info.queues:
             queue = info.queues[message.queue_offset % len(info.queues)]
@@ -133,7 +149,7 @@ class Consumption:
         address = self._routes.master(queue.broker_name)
         if address is None:
             return self._keep(delivery, message, now_ms)
-        return [fx.SendCopy(delivery, message, queue, address)]
+        return [fx.SendCopy(delivery, message, queue, address, level)]
 
     def _returned(self, delivery: Delivery, message: MessageExt, now_ms: int) -> list[fx.Effect]:
         delivery.process_queue.sending_back -= 1
@@ -162,3 +178,11 @@ class Consumption:
         if owned.dropped:
             return self._giving_up.drained(owned, now_ms)
         return self._delivering.next(owned) + self._pulling.resume(owned, now_ms)
+
+
+def _not_done(ending: Ending, messages: Iterable[MessageExt]) -> NotDone | None:
+    if ending is Outcome.SUCCESS:
+        return None
+    if isinstance(ending, NotDone):
+        return ending
+    return NotDone(retries=tuple((message, None) for message in messages))

@@ -102,21 +102,23 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class SendBack:
-    """Have a message delivered again later → `sent_back`."""
+    """Have a message delivered again later → `sent_back`. delay_level: see core/send_back.py."""
 
     delivery: Delivery
     message: MessageExt
     address: str
+    delay_level: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class SendCopy:
-    """The way round: send a copy to the group's retry topic → `copy_sent`."""
+    """The way round: send a copy to the group's retry topic → `copy_sent`. delay_level: as in a send-back."""
 
     delivery: Delivery
     message: MessageExt
     queue: MessageQueue
     address: str
+    delay_level: int = 0
 
 
 @dataclass(frozen=True, slots=True)

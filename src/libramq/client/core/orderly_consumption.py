@@ -1,18 +1,21 @@
 """The consumption in order: what follows when the handler of a queue's one portion has returned.
 
-    success           ─► removed, offset moves on, next portion
-    failure           ─► put back, counted; the whole queue waits, then the same messages again
+    done              ─► removed, offset moves on, next portion
+    retried           ─► put back, counted; the whole queue waits, then the same messages again
       once too often  ─► sent to the retry topic, whence the broker puts it among the dead letters ─► removed
+    rejected          ─► sent back to the broker as a dead letter ─► removed
 
 Upstream: ConsumeMessageOrderlyService.processConsumeResult, checkReconsumeTimes, sendMessageBack.
 """
 
 from collections import deque
+from collections.abc import Iterable
 
 from libramq.client.core import effects as fx
 from libramq.client.core.consumption import Consumption
 from libramq.client.core.due import SuspendOver
 from libramq.client.core.process_queue import Delivery, ProcessQueue
+from libramq.client.core.send_back import CHOSEN_BY_BROKER
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
@@ -21,7 +24,7 @@ log = get_logger(__name__)
 
 
 class OrderlyConsumption(Consumption):
-    """Turns handlers' outcomes into offsets, and holds up a queue that has trouble."""
+    """Turns how handlers ended into offsets, and holds up a queue that has trouble."""
 
     def suspend_over(self, queue: MessageQueue, generation: int) -> list[fx.Effect]:
         """A queue has waited."""
@@ -31,20 +34,23 @@ class OrderlyConsumption(Consumption):
         owned.suspended = False
         return self._delivering.next(owned)
 
-    def _failed(self, delivery: Delivery, now_ms: int) -> list[fx.Effect]:
+    def _retry(
+        self, delivery: Delivery, retries: Iterable[tuple[MessageExt, int | None]], now_ms: int
+    ) -> list[fx.Effect]:
         owned = delivery.process_queue
         found: list[fx.Effect] = []
-        again = []
-        for message in delivery.messages:
+        again, delays_ms = [], []
+        for message, after_ms in retries:
             if message.reconsume_times >= self._settings.retries_max:
                 owned.sending_back += 1
-                found += self._send_copy(delivery, message, now_ms)
+                found += self._send_copy(delivery, message, CHOSEN_BY_BROKER, now_ms)
             else:
                 message.reconsume_times += 1
                 again.append(message)
+                delays_ms.append(self._settings.suspend_ms if after_ms is None else after_ms)
         if again:
-            owned.waiting.extendleft(reversed(again))
-            self._suspend(owned, now_ms)
+            owned.waiting.extendleft(sorted(again, key=_offset, reverse=True))
+            self._suspend(owned, max(delays_ms), now_ms)
         return found
 
     def _keep(self, delivery: Delivery, message: MessageExt, now_ms: int) -> list[fx.Effect]:
@@ -53,14 +59,13 @@ class OrderlyConsumption(Consumption):
         owned.sending_back -= 1
         message.reconsume_times += 1
         owned.waiting = deque(sorted([message, *owned.waiting], key=_offset))
-        self._suspend(owned, now_ms)
+        self._suspend(owned, self._settings.suspend_ms, now_ms)
         return self._go_on(delivery, now_ms)
 
-    def _suspend(self, owned: ProcessQueue, now_ms: int) -> None:
+    def _suspend(self, owned: ProcessQueue, delay_ms: int, now_ms: int) -> None:
         if not owned.suspended:
             owned.suspended = True
-            due_ms = now_ms + self._settings.suspend_ms
-            self._timers.at(due_ms, SuspendOver(owned.queue, owned.generation))
+            self._timers.at(now_ms + delay_ms, SuspendOver(owned.queue, owned.generation))
 
 
 def _offset(message: MessageExt) -> int:

@@ -14,7 +14,7 @@ from typing import Final
 from libramq.client.core import due
 from libramq.client.core import effects as fx
 from libramq.client.core.consumer_settings import ConsumerSettings
-from libramq.client.core.consumption import Outcome
+from libramq.client.core.handler_result import Ending
 from libramq.client.core.orderly_consumption import OrderlyConsumption
 from libramq.client.core.parts import Parts
 from libramq.client.core.process_queue import Claim, Delivery, QueueState
@@ -284,7 +284,7 @@ class PushConsumerCore:
             effects = self._owned.pulled(queue, generation, outcome, messages, now_ms)
         return self._settled(effects, now_ms)
 
-    def handled(self, results: Iterable[tuple[Delivery, Outcome]], now_ms: int) -> list[fx.Effect]:
+    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: int) -> list[fx.Effect]:
         """Handlers have returned."""
         results = list(results)
         effects = self._consumption.handled(results, now_ms)
@@ -306,13 +306,13 @@ class PushConsumerCore:
             effects += self._pulling.go_on(owned, now_ms)
         return self._settled(effects, now_ms)
 
-    def sent_back(self, delivery: Delivery, message: MessageExt, now_ms: int, *, ok: bool) -> list[fx.Effect]:
+    def sent_back(self, sent: fx.SendBack, now_ms: int, *, ok: bool) -> list[fx.Effect]:
         """The broker took a message back, or did not."""
-        return self._settled(self._consumption.sent_back(delivery, message, now_ms, ok=ok), now_ms)
+        return self._settled(self._consumption.sent_back(sent, now_ms, ok=ok), now_ms)
 
-    def copy_sent(self, delivery: Delivery, message: MessageExt, now_ms: int, *, ok: bool) -> list[fx.Effect]:
+    def copy_sent(self, sent: fx.SendCopy, now_ms: int, *, ok: bool) -> list[fx.Effect]:
         """The retry topic took a copy, or did not."""
-        return self._settled(self._consumption.copy_sent(delivery, message, now_ms, ok=ok), now_ms)
+        return self._settled(self._consumption.copy_sent(sent, now_ms, ok=ok), now_ms)
 
     def committed(self, commit: fx.CommitOffset, outcome: LibraError | None, now_ms: int) -> list[fx.Effect]:
         """A commit was acknowledged (None), or was not."""

@@ -1,17 +1,19 @@
 """The idempotent handler: passes on the messages that no handler of the group has succeeded with.
 
-claimed by us        ─► handled ─► success: done · failure: released, all of them come again
+claimed by us        ─► handled ─► success: done · retried, rejected or failed: released
 done already         ─► left out
-another is at it     ─► left out, and this call fails, so that they come again: the other may fail
+another is at it     ─► left out, and delivered again: the other may fail
 """
 
 import asyncio
 import hashlib
+import inspect
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Literal
 
-from libramq.client.handlers import Handler, is_async, is_success
+from libramq.client.core.handler_result import Ending, HandlerResult, NotDone, Outcome, Retry, ending_of
+from libramq.client.handlers import Handler, awaited, is_async
 from libramq.client.idempotence.store import Claim, Store
 from libramq.errors import ConfigError
 from libramq.message import properties as names
@@ -40,53 +42,97 @@ def idempotent(handler: Handler, *, store: Store, key: Key = "unique_id", scope:
             found.setdefault(_bounded(f"{scope}:{message.topic}:{key_of(message)}"), message)
         return found
 
-    if is_async(handler):
+    async def finish(attempt: _Attempt, returned: object) -> HandlerResult:
+        try:
+            attempt.judge(await awaited(returned))
+        finally:  # Also when the task is cancelled.
+            for method, keys in attempt.endings(store):
+                await _call(store, method, keys, attempt.owner)
+        return attempt.result
 
-        async def handle_async(messages: list[MessageExt]) -> bool:
-            owner, by_key = uuid.uuid4().hex, keyed(messages)
-            claims = await _call(store, store.claim, list(by_key), owner)
-            ours, others = _split(by_key, claims)
-            if ours:
-                returned: Any = False
-                try:
-                    returned = await handler([by_key[each] for each in ours])
-                finally:  # Also when the task is cancelled.
-                    ended = store.done if is_success(returned) else store.release
-                    await _call(store, ended, ours, owner)
-                if not is_success(returned):
-                    return False
-            return not others
+    async def handle_async(messages: list[MessageExt]) -> HandlerResult:
+        async def start() -> object:
+            return handler(attempt.messages)
 
-        return handle_async
+        attempt = _Attempt(keyed(messages))
+        attempt.take(await _call(store, store.claim, attempt.keys, attempt.owner))
+        return await finish(attempt, start()) if attempt.messages else attempt.result
 
-    def handle(messages: list[MessageExt]) -> bool:
-        owner, by_key = uuid.uuid4().hex, keyed(messages)
-        ours, others = _split(by_key, store.claim(list(by_key), owner))
-        if ours:
-            returned: Any = False
-            try:
-                returned = handler([by_key[each] for each in ours])
-            finally:
-                ended = store.done if is_success(returned) else store.release
-                ended(ours, owner)
-            if not is_success(returned):
-                return False
-        return not others
+    def handle(messages: list[MessageExt]) -> HandlerResult | Awaitable[HandlerResult]:
+        attempt = _Attempt(keyed(messages))
+        attempt.take(store.claim(attempt.keys, attempt.owner))
+        if not attempt.messages:
+            return attempt.result
+        returned: object = False
+        try:
+            returned = handler(attempt.messages)
+            if not inspect.isawaitable(returned):
+                attempt.judge(returned)
+        finally:
+            if not inspect.isawaitable(returned):
+                for method, keys in attempt.endings(store):
+                    method(keys, attempt.owner)
+        return finish(attempt, returned) if inspect.isawaitable(returned) else attempt.result
 
-    return handle
-
-
-class _Split(NamedTuple):
-    ours: list[str]
-    others: list[str]
+    return handle_async if is_async(handler) else handle
 
 
-def _split(by_key: dict[str, MessageExt], claims: Sequence[Claim]) -> _Split:
-    told = list(zip(by_key, claims, strict=True))
-    return _Split(
-        [key for key, claim in told if claim is Claim.NEW],
-        [key for key, claim in told if claim is Claim.BUSY],
-    )
+class _Attempt:
+    """One call: which messages are ours to handle, and what came of them.
+
+    Until it is judged, all of them have failed.
+    """
+
+    def __init__(self, by_key: dict[str, MessageExt]) -> None:
+        self.owner = uuid.uuid4().hex
+        self._ours = by_key
+        self._done: set[str] = set()
+        self._busy: list[MessageExt] = []
+        self._ending: Ending = Outcome.SUCCESS
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys to claim."""
+        return list(self._ours)
+
+    @property
+    def messages(self) -> list[MessageExt]:
+        """The messages for the handler."""
+        return list(self._ours.values())
+
+    def take(self, claims: Sequence[Claim]) -> None:
+        """The store has answered: keep what is ours to handle."""
+        by_key, self._ours = self._ours, {}
+        for (key, message), claim in zip(by_key.items(), claims, strict=True):
+            if claim is Claim.NEW:
+                self._ours[key] = message
+            elif claim is Claim.BUSY:
+                self._busy.append(message)
+
+    def judge(self, returned: object) -> None:
+        """The handler has returned; raises InvalidResult."""
+        self._ending = ending_of(returned, self.messages)
+        if self._ending is Outcome.SUCCESS:
+            self._done = set(self._ours)
+        elif isinstance(self._ending, NotDone):
+            done = {id(message) for message in self._ending.done(self.messages)}
+            self._done = {key for key, message in self._ours.items() if id(message) in done}
+
+    @property
+    def result(self) -> HandlerResult:
+        """What the consumer is told: what is not done, and what another handles now, which comes again."""
+        if self._ending is Outcome.LATER:
+            return False
+        results = self._ending.results() if isinstance(self._ending, NotDone) else []
+        if self._busy:
+            results.append(Retry(messages=self._busy))
+        return results or True
+
+    def endings(self, store: Store) -> list[tuple[Callable[[Sequence[str], str], None], list[str]]]:
+        """Return which method of the store to call with which keys."""
+        done = [key for key in self._ours if key in self._done]
+        left = [key for key in self._ours if key not in self._done]
+        return [(method, keys) for method, keys in ((store.done, done), (store.release, left)) if keys]
 
 
 async def _call(

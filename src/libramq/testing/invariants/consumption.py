@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from libramq.client.core.consumption import Outcome
+from libramq.client.core.handler_result import Outcome
 from libramq.client.core.process_queue import Delivery
 from libramq.message.queue import MessageQueue
 from libramq.testing.happening import Happening

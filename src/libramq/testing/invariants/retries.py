@@ -3,7 +3,7 @@
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from libramq.client.core.consumption import Outcome
+from libramq.client.core.handler_result import Outcome
 from libramq.client.core.process_queue import Delivery
 from libramq.message.names import dlq_topic, retry_topic
 from libramq.message.queue import MessageQueue

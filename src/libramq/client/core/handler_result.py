@@ -1,0 +1,165 @@
+"""The handler result: what a handler that has returned says about its messages.
+
+    None, True              done with all of them
+    False                   all of them are delivered again later
+    Retry(messages, after)  these are delivered again, the others are done
+    Reject(messages)        these become dead letters, the others are done
+    a list of these two     as each of them says; what none of them names is done
+    anything else           a mistake: InvalidResult
+
+Upstream: listener/ConsumeConcurrentlyStatus.java, ConsumeConcurrentlyContext.java (ackIndex,
+delayLevelWhenNextConsume).
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import Final
+
+from libramq.errors import ConfigError, InvalidResult
+from libramq.message.message import MessageExt
+
+#: The highest of Apache's delay levels (messageDelayLevel): two hours.
+AFTER_MS_MAX: Final = 2 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """Deliver messages again; those of the same call that it does not name are done.
+
+    messages: which ones; None: all of the call. after: in how many seconds, at the earliest, up to two hours;
+    None: at intervals that grow with the tries (10 s, 30 s, 1 min …), or in order after suspend_ms. A broker
+    rounds it up to its next delay level (1, 5, 10, 30 s, 1 to 10, 20, 30 min, 1, 2 h); in order it is exact,
+    and the messages behind it wait.
+    """
+
+    messages: Sequence[MessageExt] | None = None
+    after: float | timedelta | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "messages", _messages(self.messages, "Retry"))
+        seconds = self.after.total_seconds() if isinstance(self.after, timedelta) else self.after
+        if seconds is None:
+            return
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+            raise ConfigError(f"Retry: after is a number of seconds, not a {type(seconds).__name__}")
+        if not (math.isfinite(seconds) and 0 <= seconds * 1000 <= AFTER_MS_MAX):
+            raise ConfigError(f"Retry: after is between 0 seconds and 2 hours, not {seconds} seconds")
+
+    @property
+    def after_ms(self) -> int | None:
+        """The delay, rounded up; None when the retry leaves it to the broker."""
+        if self.after is None:
+            return None
+        seconds = self.after.total_seconds() if isinstance(self.after, timedelta) else self.after
+        return math.ceil(seconds * 1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reject:
+    """Put messages among the group's dead letters (%DLQ%group) without another try.
+
+    messages: which ones; None: all of the call. Those of the same call that it does not name are done.
+    """
+
+    messages: Sequence[MessageExt] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "messages", _messages(self.messages, "Reject"))
+
+
+#: What a handler may return, or an awaitable of it.
+HandlerResult = None | bool | Retry | Reject | Sequence[Retry | Reject]
+
+
+class Outcome(Enum):
+    """How a handler ended. SKIPPED: it never began, its queue was taken away."""
+
+    SUCCESS = "success"
+    LATER = "later"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotDone:
+    """The messages of a delivery that its handler is not done with; it is done with the others.
+
+    retries: each with the delay in milliseconds that was asked for, if any.
+    """
+
+    retries: tuple[tuple[MessageExt, int | None], ...] = ()
+    rejects: tuple[MessageExt, ...] = ()
+
+    def done(self, messages: Iterable[MessageExt]) -> list[MessageExt]:
+        """Return the messages of the delivery that are done."""
+        left = {message.queue_offset for message, _ in self.retries}
+        left.update(message.queue_offset for message in self.rejects)
+        return [message for message in messages if message.queue_offset not in left]
+
+    def results(self) -> "list[Retry | Reject]":
+        """Return it as a handler would."""
+        found: list[Retry | Reject] = [
+            Retry(messages=[message], after=None if after_ms is None else after_ms / 1000)
+            for message, after_ms in self.retries
+        ]
+        return [*found, Reject(messages=self.rejects)] if self.rejects else found
+
+
+#: How a delivery ended: as a whole, or message by message.
+Ending = Outcome | NotDone
+
+
+def ending_of(returned: object, messages: Sequence[MessageExt]) -> Ending:
+    """Return how a delivery ended whose handler returned this; raises InvalidResult."""
+    if returned is None or returned is True:
+        return Outcome.SUCCESS
+    if returned is False:
+        return Outcome.LATER
+    if isinstance(returned, Retry | Reject):
+        return _not_done((returned,), messages)
+    if isinstance(returned, list | tuple):
+        results = [each for each in returned if isinstance(each, Retry | Reject)]
+        if len(results) == len(returned):
+            return _not_done(results, messages)
+    raise InvalidResult(
+        f"the handler of topic {messages[0].topic} returned a {type(returned).__name__}, which does not say "
+        "whether its messages are done; return None when all are, else Retry or Reject (or a list of these)"
+    )
+
+
+def _not_done(results: Iterable[Retry | Reject], messages: Sequence[MessageExt]) -> Ending:
+    # By place, not by identity: a handler may have had them handled in another process, and have copies.
+    left = {_place(message): message for message in messages}
+    retries: list[tuple[MessageExt, int | None]] = []
+    rejects: list[MessageExt] = []
+    for result in results:
+        for named in messages if result.messages is None else result.messages:
+            message = left.pop(_place(named), None)
+            if message is None:
+                raise InvalidResult(
+                    f"the handler of topic {messages[0].topic} returned a {type(result).__name__} with a "
+                    f"message that it was not given, or that it names twice: {named.message_id}"
+                )
+            if isinstance(result, Retry):
+                retries.append((message, result.after_ms))
+            else:
+                rejects.append(message)
+    if not retries and not rejects:
+        return Outcome.SUCCESS
+    return NotDone(retries=tuple(retries), rejects=tuple(rejects))
+
+
+def _place(message: MessageExt) -> tuple[str, str, int, int]:
+    return message.topic, message.broker_name, message.queue_id, message.queue_offset
+
+
+def _messages(messages: object, result: str) -> tuple[MessageExt, ...] | None:
+    if messages is None:
+        return None
+    if isinstance(messages, Iterable):
+        together = tuple(messages)
+        if all(isinstance(each, MessageExt) for each in together):
+            return together
+    raise ConfigError(f"{result}: messages is a list of the messages that the handler was given")
