@@ -1,5 +1,6 @@
 """Fakes for tests of several packages: a clock turned by hand, a peer that keeps what it is sent."""
 
+from libramq.clock import MonotonicMs, WallMs
 from libramq.remoting.command import Command
 from libramq.remoting.connection import FrameReader
 
@@ -11,15 +12,19 @@ class ManualClock:
         self._wall_ms = wall_ms
         self._monotonic_ms = monotonic_ms
 
-    def wall_ms(self) -> int:
+    def wall_ms(self) -> WallMs:
         return self._wall_ms
 
-    def monotonic_ms(self) -> int:
+    def monotonic_ms(self) -> MonotonicMs:
         return self._monotonic_ms
 
     def advance(self, milliseconds: int) -> None:
         self._wall_ms += milliseconds
         self._monotonic_ms += milliseconds
+
+    def set_wall(self, by_ms: int) -> None:
+        """Somebody sets the wall clock; no time passes."""
+        self._wall_ms += by_ms
 
 
 class FakePeer:

@@ -3,9 +3,11 @@
 from collections import Counter
 from itertools import permutations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from libramq.clock import Now
 from libramq.groups.rebalance import (
     IDLE_MS_MAX,
     QUIET_MS,
@@ -27,6 +29,12 @@ from libramq.groups.rebalance_event import (
 )
 from libramq.message.queue import MessageQueue
 
+
+def at(ms: int) -> Now:
+    """Both clocks began together."""
+    return Now(wall_ms=ms, monotonic_ms=ms)
+
+
 Q = [MessageQueue("T", "b", n) for n in range(4)]
 
 
@@ -38,11 +46,16 @@ class Group:
         self.queues = queues
         self.members: list[str] = []
         self.now_ms = 1_000_000
+        self.wall_ahead_ms = 0
         self.events: list[RebalanceEvent] = []
         self.offsets = dict.fromkeys(queues, 0)
 
+    @property
+    def now(self) -> Now:
+        return Now(wall_ms=self.now_ms + self.wall_ahead_ms, monotonic_ms=self.now_ms)
+
     def change(self, reason: Reason, who: str) -> RebalanceEvent:
-        event = self.rebalance.changed(reason, who, self.members, now_ms=self.now_ms)
+        event = self.rebalance.changed(reason, who, self.members, now=self.now)
         self.events.append(event)
         return event
 
@@ -63,7 +76,7 @@ class Group:
 
     def settle(self, after_ms: int = QUIET_MS) -> list[RebalanceEvent]:
         self.now_ms += after_ms
-        events = self.rebalance.settle(self.queues, now_ms=self.now_ms)
+        events = self.rebalance.settle(self.queues, now=self.now)
         self.events += events
         return events
 
@@ -360,14 +373,14 @@ def move(n: int, name: str) -> QueueMove:
 def test_no_event_is_larger_than_its_bound():
     names = [f"{n:04}" + "\x01ü" * 120 for n in range(5_000)]
     rebalance = GroupRebalance("G" * 120)
-    started = rebalance.changed(Reason.MEMBER_JOINED, names[0], names, now_ms=1)
+    started = rebalance.changed(Reason.MEMBER_JOINED, names[0], names, now=at(1))
     assert started.member_count == 5_000
     assert 50 < len(started.members) <= 200
     assert len(encode_event(started)) <= EVENT_BYTES_MAX
     queues = [MessageQueue("T" * 127, "b" * 127, n) for n in range(4_000)]
     for queue in queues:
         rebalance.pulled(queue, names[queue.queue_id % 100], 0, now_ms=2)
-    events = rebalance.settle(queues, now_ms=SETTLE_MS_MAX + 1)
+    events = rebalance.settle(queues, now=at(SETTLE_MS_MAX + 1))
     assert max(len(encode_event(event)) for event in events) <= EVENT_BYTES_MAX
     assert sum(len(event.moves) for event in events[:-1]) == 4_000
     assert len(events) > 2
@@ -458,3 +471,19 @@ def test_queues_that_nobody_reads_once_all_is_settled():
     assert group.rebalance.read_by_none(Q) == []
     group.settle(SETTLE_MS_MAX)
     assert group.rebalance.read_by_none(Q) == Q[2:]
+
+
+@pytest.mark.parametrize("set_by_ms", [-3_600_000, 3_600_000], ids=["back", "forward"])
+def test_a_wall_clock_that_is_set_changes_nothing_of_a_rebalance(set_by_ms):
+    """An hour between its start and its end, and it settles as soon, with the same pauses."""
+    group = steady("alice")
+    group.join("bob")
+    group.wall_ahead_ms = set_by_ms
+    group.now_ms += 300
+    group.pull("bob", 2, 3)
+    assert group.settle(QUIET_MS - 1) == [], "it has not been quiet yet"
+    moved, settled = group.settle(1)
+    assert moved.moves is not None
+    assert [move.pause_ms for move in moved.moves] == [300, 300]
+    assert (settled.time_to_stable_ms, settled.worst_pause_ms) == (300, 300)
+    assert (settled.at_ms, moved.moves[0].resumed_ms) == (group.now.wall_ms, group.now.wall_ms - QUIET_MS)

@@ -39,7 +39,7 @@ class FailingDisk(LocalFileSystem):
 
 def open_ledger(directory: Path, filesystem: LocalFileSystem | None = None) -> OffsetLedger:
     ledger = OffsetLedger(filesystem or LocalFileSystem(), directory)
-    ledger.open(now_ms=1)
+    ledger.open(wall_ms=1)
     return ledger
 
 
@@ -104,16 +104,16 @@ def test_the_file_is_apaches(tmp_path: Path):
     """Unquoted integer keys, the members of ConsumerOffsetManager, the old text beside it."""
     ledger = open_ledger(tmp_path)
     commit(ledger, "g", "T", 0, 5)
-    ledger.persist(now_ms=1234)
+    ledger.persist(wall_ms=1234)
     commit(ledger, "g", "T", 3, 6)
-    ledger.persist(now_ms=2345)
+    ledger.persist(wall_ms=2345)
     text = "".join((tmp_path / "consumerOffset.json").read_text().split())
     assert text == (
         '{"dataVersion":{"counter":2,"stateVersion":0,"timestamp":2345},'
         '"offsetTable":{"T@g":{0:5,3:6}},"resetOffsetTable":{}}'
     )
     assert '"T@g":{0:5}' in "".join((tmp_path / "consumerOffset.json.bak").read_text().split())
-    ledger.close(now_ms=3)
+    ledger.close(wall_ms=3)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_broken_file_gives_way_to_the_one_before(tmp_path: Path, broken: str):
 def test_commits_made_while_a_fold_is_written_are_kept(tmp_path: Path):
     ledger = open_ledger(tmp_path)
     commit(ledger, "g", "T", 0, 5)
-    plan = ledger.plan_persist(now_ms=1)
+    plan = ledger.plan_persist(wall_ms=1)
     assert plan is not None
     commit(ledger, "g", "T", 0, 6)  # The thread is writing.
     crashed = shutil.copytree(tmp_path, tmp_path.parent / "before")
@@ -159,18 +159,18 @@ def test_commits_made_while_a_fold_is_written_are_kept(tmp_path: Path):
 def test_a_fold_that_fails_costs_nothing_and_is_due_again(tmp_path: Path):
     disk = FailingDisk()
     ledger = open_ledger(tmp_path, disk)
-    assert ledger.plan_persist(now_ms=1) is None
+    assert ledger.plan_persist(wall_ms=1) is None
     commit(ledger, "g", "T", 0, 5)
     disk.is_full = True
     with pytest.raises(OSError, match="no space"):
-        ledger.persist(now_ms=2)
+        ledger.persist(wall_ms=2)
     disk.is_full = False
     commit(ledger, "g", "T", 1, 6)
     crashed = shutil.copytree(tmp_path, tmp_path.parent / "crashed")
     assert open_ledger(crashed).offsets.offsets("g", "T") == {0: 5, 1: 6}
-    ledger.persist(now_ms=3)
+    ledger.persist(wall_ms=3)
     assert len(list(tmp_path.glob("*.journal.*"))) == 1
-    assert ledger.plan_persist(now_ms=4) is None
+    assert ledger.plan_persist(wall_ms=4) is None
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -188,7 +188,7 @@ def test_any_history_with_crashes_ends_in_the_same_table(tmp_path: Path, seed: i
             ledger.append(ledger.offsets.remove_group(group))
             model = {key: value for key, value in model.items() if not key.endswith("@" + group)}
         elif action < 0.9:
-            ledger.persist(now_ms=step)
+            ledger.persist(wall_ms=step)
         else:
             ledger = open_ledger(tmp_path)
         assert ledger.offsets.tables()["offsetTable"] == model

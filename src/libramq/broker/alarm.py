@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
 
 log = get_logger(__name__)
@@ -20,13 +21,13 @@ class Alarm:
     What `ring` raises is logged, and it is called again a second later. Times are monotonic.
     """
 
-    def __init__(self, monotonic_ms: Callable[[], int], ring: Callable[[], None]) -> None:
+    def __init__(self, monotonic_ms: Callable[[], MonotonicMs], ring: Callable[[], None]) -> None:
         self._monotonic_ms = monotonic_ms
         self._ring = ring
-        self._due_ms: int | None = None
+        self._due_ms: MonotonicMs | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def ring_by(self, due_ms: int | None) -> None:
+    def ring_by(self, due_ms: MonotonicMs | None) -> None:
         """Ring at that time at the latest; None: no need."""
         if due_ms is None or (self._due_ms is not None and self._due_ms <= due_ms):
             return

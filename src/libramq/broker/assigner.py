@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from libramq.broker.consumer_clients import ConsumerClients
-from libramq.clock import Clock
+from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError
 from libramq.groups.asked_groups import KEEP, AskedGroups
@@ -77,7 +77,7 @@ class Assigner:
         self._answer = answer
         self._groups = AskedGroups(broker_name, members=self._members, queues=queues)
         self._is_ready = True
-        self._due: dict[str, int] = {}
+        self._due: dict[str, MonotonicMs] = {}
 
     # Questions.
 
@@ -142,8 +142,9 @@ class Assigner:
         """A group has other members, here or elsewhere."""
         if self._home_of(group) != self._own:
             return
-        fresh_until_ms = self._groups.fresh_until_ms(group) if group in self._groups else 0
-        self._due[group] = max(self._now_ms(), fresh_until_ms)
+        fresh_until_ms = self._groups.fresh_until_ms(group) if group in self._groups else None
+        now_ms = self._now_ms()
+        self._due[group] = now_ms if fresh_until_ms is None else max(now_ms, fresh_until_ms)
 
     def own_changed(self, group: str) -> None:
         """A group has other members at this broker; where it is alone, those are all."""
@@ -172,7 +173,7 @@ class Assigner:
 
     # Time.
 
-    def tick(self, now_ms: int) -> None:
+    def tick(self, now_ms: MonotonicMs) -> None:
         """Time has passed (monotonic)."""
         if not self._settle():
             return
@@ -182,7 +183,7 @@ class Assigner:
             self._say(self._groups.review(group, now_ms=now_ms))
 
     @property
-    def next_due_ms(self) -> int | None:
+    def next_due_ms(self) -> MonotonicMs | None:
         """When `tick` has something to do next; None: nothing, or nobody knows."""
         return min(self._due.values(), default=None) if self._is_ready else None
 
@@ -228,7 +229,7 @@ class Assigner:
     def _is_alone(self) -> bool:
         return self.peers is None or self.peers.is_alone
 
-    def _now_ms(self) -> int:
+    def _now_ms(self) -> MonotonicMs:
         return self._clock.monotonic_ms()
 
 

@@ -24,7 +24,7 @@ from libramq.broker.schedule_file import ScheduleFile
 from libramq.broker.services import Services
 from libramq.broker.tables import Tables
 from libramq.catalog.config_file import ConfigFile
-from libramq.clock import Clock
+from libramq.clock import Clock, MonotonicMs, Now, read_clock
 from libramq.filesystem import FileSystem
 from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.queue_lock import QueueLocks
@@ -161,11 +161,11 @@ class Broker:
 
     # What happens to it.
 
-    def closed(self, peer: Peer, monotonic_ms: int) -> Reply:
+    def closed(self, peer: Peer, now_ms: MonotonicMs) -> Reply:
         """A connection ended; whom to notify."""
         self.held.remove_owner(peer)
         self.producers.remove_peer(peer)
-        notify = self.consumers.closed(peer, now_ms=self._clock.wall_ms())
+        notify = self.consumers.closed(peer, now=Now(wall_ms=self._clock.wall_ms(), monotonic_ms=now_ms))
         self.coordination.closed(peer)
         return Reply(notify=notify)
 
@@ -179,9 +179,9 @@ class Broker:
         if self._recorded is not None:
             self._recorded(event)
 
-    def answered(self, peer: Peer, answer: Command, monotonic_ms: int) -> None:
+    def answered(self, peer: Peer, answer: Command, now_ms: MonotonicMs) -> None:
         """A client answers a question of ours."""
-        self.consumers.told(peer, answer, monotonic_ms=monotonic_ms)
+        self.consumers.told(peer, answer, now_ms=now_ms)
 
     def wake(self) -> list[Woken]:
         """The answers to held requests: pulls whose queues grew, and what others brought about."""
@@ -190,18 +190,18 @@ class Broker:
         touched = self.store.drain_touched()
         if not touched or not len(self.held):
             return answers
-        wall_ms = self._clock.wall_ms()
+        now_ms = self._clock.monotonic_ms()
         return answers + [
-            self._run_again(held, self._services.pulls.wake, wall_ms)
+            self._run_again(held, self._services.pulls.wake, now_ms)
             for (topic, queue_id), end in touched.items()
             for held in self.held.wake(topic, queue_id, end)
         ]
 
-    def coordinate(self, monotonic_ms: int) -> list[Woken]:
+    def coordinate(self, now_ms: MonotonicMs) -> list[Woken]:
         """Coordinated groups as time passes, at `next_due_ms` and later; the answers to held requests."""
-        self.coordination.tick(monotonic_ms)
+        self.coordination.tick(now_ms)
         if self.cluster is not None:
-            self.cluster.tick(monotonic_ms)
+            self.cluster.tick(now_ms)
         return self.wake()
 
     def take_questions(self) -> list[Question]:
@@ -211,7 +211,7 @@ class Broker:
         return questions
 
     @property
-    def next_due_ms(self) -> int | None:
+    def next_due_ms(self) -> MonotonicMs | None:
         """When `coordinate` has something to do next, at the earliest (monotonic); None: nothing."""
         due_ms = self.coordination.next_due_ms
         if self.cluster is None:
@@ -219,29 +219,26 @@ class Broker:
         cluster_due_ms = self.cluster.next_due_ms
         return cluster_due_ms if due_ms is None else min(due_ms, cluster_due_ms)
 
-    def expire_pulls(self, monotonic_ms: int) -> list[Woken]:
+    def expire_pulls(self, now_ms: MonotonicMs) -> list[Woken]:
         """Answer the held pulls whose time is up."""
-        expired = self.held.expire(monotonic_ms)
-        if not expired:
-            return []
-        wall_ms = self._clock.wall_ms()
-        return [self._run_again(held, self._services.pulls.expire, wall_ms) for held in expired]
+        expired = self.held.expire(now_ms)
+        return [self._run_again(held, self._services.pulls.expire, now_ms) for held in expired]
 
-    def _run_again(self, held: HeldPull[Pull], run: Callable[..., Outcome], wall_ms: int) -> Woken:
+    def _run_again(self, held: HeldPull[Pull], run: Callable[..., Outcome], now_ms: MonotonicMs) -> Woken:
         try:
-            outcome = run(held, wall_ms=wall_ms)
+            outcome = run(held, now_ms=now_ms)
         except Exception as error:  # A pull that fails is answered so; the others and the sender go on.
             outcome = failure(error, held.request.request)
         return Woken(held.request.request, outcome)
 
     def tick(self) -> Reply:
         """Once a second: silent members leave, rebalances settle, rates are sampled; whom to notify."""
-        wall_ms, monotonic_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
-        notify = self.consumers.expire(wall_ms=wall_ms, monotonic_ms=monotonic_ms)
-        self.producers.remove_silent(monotonic_ms)
-        self.consumers.settle(now_ms=wall_ms)
+        now = read_clock(self._clock)
+        notify = self.consumers.expire(now=now)
+        self.producers.remove_silent(now.monotonic_ms)
+        self.consumers.settle(now=now)
         self.health.tick()
-        self.runtime.sample(monotonic_ms)
+        self.runtime.sample(now.monotonic_ms)
         return Reply(notify=notify)
 
     def save_schedule(self) -> None:

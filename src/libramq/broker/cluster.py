@@ -20,7 +20,7 @@ from libramq.broker.gathering import Gathering
 from libramq.broker.member_relay import MemberRelay, delay_ms
 from libramq.broker.peer_link import PeerLink
 from libramq.broker.question import Ask, Question
-from libramq.clock import Clock
+from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import ConnectFailed, LibraError, broker_error
 from libramq.groups.asked_members import AskedMembers
@@ -234,7 +234,7 @@ class Cluster:
 
     # Time.
 
-    def tick(self, now_ms: int) -> None:
+    def tick(self, now_ms: MonotonicMs) -> None:
         """Time has passed (monotonic)."""
         self._watch.tick(now_ms)
         for link in self._links.values():
@@ -247,7 +247,7 @@ class Cluster:
             self._conclude(gathering)
 
     @property
-    def next_due_ms(self) -> int:
+    def next_due_ms(self) -> MonotonicMs:
         """When `tick` has something to do next."""
         due = [link.due_ms for link in self._links.values() if not link.is_asking]
         due += [gathering.until_ms for gathering in self._gatherings.values()]
@@ -331,5 +331,5 @@ class Cluster:
         self._relay.publish_stock(gathering.group)
         self._coordination.gathered(gathering.group, gathering.answers)
 
-    def _now_ms(self) -> int:
+    def _now_ms(self) -> MonotonicMs:
         return self._clock.monotonic_ms()

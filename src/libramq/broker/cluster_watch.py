@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from libramq.broker.question import Ask, Question
+from libramq.clock import MonotonicMs
 from libramq.errors import LibraError, TopicNotExist
 from libramq.groups.cluster_view import BROKERS_TOPIC, ClusterView
 from libramq.logs import get_logger
@@ -43,7 +44,7 @@ class ClusterWatch:
         brokers_changed: Callable[[], None],
         topic_changed: Callable[[str], None],
         ask: Ask,
-        monotonic_ms: Callable[[], int],
+        monotonic_ms: Callable[[], MonotonicMs],
     ) -> None:
         self._view = view
         self._name_servers = name_servers
@@ -64,11 +65,11 @@ class ClusterWatch:
         self._topics_seen = 0
 
     @property
-    def next_due_ms(self) -> int | None:
+    def next_due_ms(self) -> MonotonicMs | None:
         """When `tick` has something to do next; None while an answer is awaited."""
         return None if self._is_asking else self._due_ms
 
-    def tick(self, now_ms: int) -> None:
+    def tick(self, now_ms: MonotonicMs) -> None:
         """Time has passed."""
         if self._is_asking or now_ms < self._due_ms:
             return

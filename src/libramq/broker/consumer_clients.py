@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from libramq.catalog import GroupTable, TopicTable
-from libramq.clock import Clock
+from libramq.clock import Clock, MonotonicMs, Now
 from libramq.codes import RequestCode, ResponseCode
 from libramq.groups.consumer_group import MEMBERS_MAX, ConsumerGroup, ConsumerGroups, Member
 from libramq.groups.herd import REPEAT_MS, Herd
@@ -107,7 +107,7 @@ class ConsumerClients:
         return self._groups.subscribers_of(topic)
 
     def beat(
-        self, member: Member[Peer], data: ConsumerData, *, without_subscriptions: bool, now_ms: int
+        self, member: Member[Peer], data: ConsumerData, *, without_subscriptions: bool, now: Now
     ) -> tuple[Notify, ...]:
         """Take in one group of a heartbeat; whom to notify when the group changed."""
         group = self._groups.get(data.group_name)
@@ -133,47 +133,47 @@ class ConsumerClients:
             return _NONE
         if is_new_client or resubscribed:
             reason = Reason.MEMBER_JOINED if is_new_client else Reason.SUBSCRIPTION_CHANGED
-            self._changed(group.name, reason, member.client_id, now_ms, is_stock=member.is_stock)
+            self._changed(group.name, reason, member.client_id, now, is_stock=member.is_stock)
         if not resubscribed and group.name in self.shared:
             return _NONE  # Its coordinator tells of the new list, and then they look at that.
         return self._notify(group)
 
-    def leave(self, group_name: str, peer: Peer, reason: Reason, *, now_ms: int) -> tuple[Notify, ...]:
+    def leave(self, group_name: str, peer: Peer, reason: Reason, *, now: Now) -> tuple[Notify, ...]:
         """A member leaves its group; whom to notify."""
         member = self._groups.remove(group_name, peer)
-        return self._gone(group_name, member, reason, now_ms) if member is not None else _NONE
+        return self._gone(group_name, member, reason, now) if member is not None else _NONE
 
-    def closed(self, peer: Peer, *, now_ms: int) -> tuple[Notify, ...]:
+    def closed(self, peer: Peer, *, now: Now) -> tuple[Notify, ...]:
         """A connection ended; whom to notify."""
         notify = _NONE
         for group_name, member in self._groups.remove_peer(peer):
-            notify += self._gone(group_name, member, Reason.CONNECTION_CLOSED, now_ms)
+            notify += self._gone(group_name, member, Reason.CONNECTION_CLOSED, now)
         return notify
 
-    def expire(self, *, wall_ms: int, monotonic_ms: int) -> tuple[Notify, ...]:
+    def expire(self, *, now: Now) -> tuple[Notify, ...]:
         """Members that were silent are asked whether they are there; those that did not answer leave."""
-        probes, expired = self._sessions.look(now_ms=monotonic_ms)
+        probes, expired = self._sessions.look(now_ms=now.monotonic_ms)
         notify = tuple(self._question(probe) for probe in probes)
         for group_name, peer in expired:
-            notify += self.leave(group_name, peer, Reason.SESSION_EXPIRED, now_ms=wall_ms)
+            notify += self.leave(group_name, peer, Reason.SESSION_EXPIRED, now=now)
         return notify
 
-    def told(self, peer: Peer, answer: Command, *, monotonic_ms: int) -> None:
+    def told(self, peer: Peer, answer: Command, *, now_ms: MonotonicMs) -> None:
         """A member answers the question whether it is there."""
         # Java's client says SYSTEM_ERROR where it has no consumer of the group (any more). A client that does
         # not know the question is there too.
         knows_group = answer.code != ResponseCode.SYSTEM_ERROR
-        self._sessions.answered(peer, answer.opaque, knows_group=knows_group, now_ms=monotonic_ms)
+        self._sessions.answered(peer, answer.opaque, knows_group=knows_group, now_ms=now_ms)
 
     def committed(self, peer: Peer, group_name: str) -> None:
         """A member commits an offset."""
         self._sessions.seen(group_name, peer, now_ms=self._clock.monotonic_ms())
 
-    def queue_count_changed(self, topic: str, *, now_ms: int) -> tuple[Notify, ...]:
+    def queue_count_changed(self, topic: str, *, now: Now) -> tuple[Notify, ...]:
         """A topic got more or fewer queues; whom to notify."""
         notify = _NONE
         for name in self._groups.subscribers_of(topic):
-            self._changed(name, Reason.QUEUE_COUNT_CHANGED, topic, now_ms, is_stock=False)
+            self._changed(name, Reason.QUEUE_COUNT_CHANGED, topic, now, is_stock=False)
             group = self._groups.get(name)
             notify += self._notify(group) if group is not None else _NONE
         return notify
@@ -187,19 +187,19 @@ class ConsumerClients:
         *,
         epoch: int | None = None,
         is_part: bool = False,
-        now_ms: int,
+        now: Now,
     ) -> None:
         """A rebalance of a group began; epoch: under that one, where a coordinator began it."""
         rebalance = self._rebalance(group_name)
-        event = rebalance.changed(reason, who, members, epoch=epoch, is_part=is_part, now_ms=now_ms)
+        event = rebalance.changed(reason, who, members, epoch=epoch, is_part=is_part, now=now)
         self._record(event)
 
-    def started_elsewhere(self, body: PeerStartedBody, *, now_ms: int) -> None:
+    def started_elsewhere(self, body: PeerStartedBody, *, now: Now) -> None:
         """A coordinator elsewhere began a rebalance; without queues of the group we have nothing to see."""
         group = self._groups.get(body.group)
         if group is not None and self._queues_of(group):
             reason, who, members = Reason(body.reason), body.who, body.members
-            self.started(body.group, reason, who, members, epoch=body.epoch, is_part=True, now_ms=now_ms)
+            self.started(body.group, reason, who, members, epoch=body.epoch, is_part=True, now=now)
 
     def reported(self, group_name: str, duplicates: int, *, minimum: int | None) -> None:
         """A coordinator knows how many messages came again, and how many queues had to move everywhere."""
@@ -255,36 +255,42 @@ class ConsumerClients:
         return tuple(notify)
 
     def pulled(
-        self, peer: Peer, group_name: str, topic: str, queue_id: int, offset: int, *, now_ms: int
+        self, peer: Peer, group_name: str, topic: str, queue_id: int, offset: int, *, now_ms: MonotonicMs
     ) -> None:
         """A member pulls a queue."""
-        self._sessions.seen(group_name, peer, now_ms=self._clock.monotonic_ms())
+        self._sessions.seen(group_name, peer, now_ms=now_ms)
         member = self._member(group_name, peer, topic)
         if member is not None:
             queue = MessageQueue(topic, self.broker_name, queue_id)
             self._rebalance(group_name).pulled(queue, member.client_id, offset, now_ms=now_ms)
 
     def answered(
-        self, peer: Peer, group_name: str, queue: MessageQueue, next_offset: int | None, *, now_ms: int
+        self,
+        peer: Peer,
+        group_name: str,
+        queue: MessageQueue,
+        next_offset: int | None,
+        *,
+        now_ms: MonotonicMs,
     ) -> None:
         """A member's pull was answered, with the messages before `next_offset` if there were any."""
         member = self._member(group_name, peer, queue.topic)
         if member is not None:
             self._rebalance(group_name).answered(queue, member.client_id, next_offset, now_ms=now_ms)
 
-    def settle(self, *, now_ms: int) -> None:
+    def settle(self, *, now: Now) -> None:
         """Record what has settled."""
         for name, rebalance in list(self._rebalances.items()):
             if rebalance.is_settled:
                 continue
             group = self._groups.get(name)
             queues = self._queues_of(group) if group is not None else []
-            for event in rebalance.settle(queues, now_ms=now_ms):
+            for event in rebalance.settle(queues, now=now):
                 self._record(event)
             if rebalance.is_forgettable and group is None:
                 del self._rebalances[name]
 
-    def looked_at_ms(self, group_name: str) -> int | None:
+    def looked_at_ms(self, group_name: str) -> MonotonicMs | None:
         """Since when all members know the group's latest change (monotonic); None while some do not."""
         herd = self._herds.get(group_name)
         return herd.looked_at_ms if herd is not None else None
@@ -293,7 +299,7 @@ class ConsumerClients:
         self, group: ConsumerGroup[Peer], *, age_ms: int
     ) -> tuple[list[MessageQueue], list[MessageQueue]]:
         """The queues here that members took from each other in the last age_ms, and those nobody reads."""
-        now_ms = self._clock.wall_ms()
+        now_ms = self._clock.monotonic_ms()
         rebalance = self._rebalance(group.name)
         by_two = rebalance.read_by_two(since_ms=now_ms - age_ms, now_ms=now_ms)
         return by_two, rebalance.read_by_none(self._queues_of(group))
@@ -323,14 +329,14 @@ class ConsumerClients:
             for queue_id in range(config.read_queue_nums)
         ]
 
-    def _gone(self, group_name: str, member: Member[Peer], reason: Reason, now_ms: int) -> tuple[Notify, ...]:
+    def _gone(self, group_name: str, member: Member[Peer], reason: Reason, now: Now) -> tuple[Notify, ...]:
         group = self._groups.get(group_name)
         self._sessions.ended(group_name, member.peer)
         self._watch_stock(group_name)
         grace_ms = 0
         if group is None or not group.has_client(member.client_id):
-            grace_ms = self._locks.vanished(group_name, member.client_id, now_ms=self._clock.monotonic_ms())
-            self._changed(group_name, reason, member.client_id, now_ms, is_stock=member.is_stock)
+            grace_ms = self._locks.vanished(group_name, member.client_id, now_ms=now.monotonic_ms)
+            self._changed(group_name, reason, member.client_id, now, is_stock=member.is_stock)
         if group is None:
             self._herds.pop(group_name, None)
             self._straggling.discard(group_name)
@@ -341,13 +347,13 @@ class ConsumerClients:
         # Told sooner, the others would be refused the locks, and Java's client looks again a second later.
         return self._notify(group, wait_ms=grace_ms if grace_ms <= REPEAT_MS else 0)
 
-    def _changed(self, group_name: str, reason: Reason, who: str, now_ms: int, *, is_stock: bool) -> None:
+    def _changed(self, group_name: str, reason: Reason, who: str, now: Now, *, is_stock: bool) -> None:
         group = self._groups.get(group_name)
         if group is not None and group.message_model == BROADCASTING:
             return
         if is_stock or self.allocates(group_name):
             members = group.client_ids if group is not None else []
-            self.started(group_name, reason, who, members, now_ms=now_ms)
+            self.started(group_name, reason, who, members, now=now)
 
     def allocates(self, group_name: str) -> bool:
         """Whether the members of a group allocate for themselves, ours among them."""

@@ -15,7 +15,7 @@ import msgspec
 
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.tables import Tables
-from libramq.clock import Clock
+from libramq.clock import Clock, MonotonicMs, read_clock
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.groups.coordinator import effect as fx
@@ -253,7 +253,7 @@ class Coordination:
 
     # Time.
 
-    def tick(self, now_ms: int) -> None:
+    def tick(self, now_ms: MonotonicMs) -> None:
         """Time has passed (monotonic)."""
         if self._unheard and now_ms >= self._unheard_until_ms:
             for group in list(self._unheard):
@@ -261,7 +261,7 @@ class Coordination:
         self._perform(self._coordinator.tick(now_ms))
 
     @property
-    def next_due_ms(self) -> int | None:
+    def next_due_ms(self) -> MonotonicMs | None:
         """When `tick` has something to do next, at the earliest (monotonic)."""
         due_ms = self._coordinator.next_due_ms
         if not self._unheard:
@@ -314,7 +314,7 @@ class Coordination:
             who,
             effect.members,
             epoch=effect.epoch,
-            now_ms=self._clock.wall_ms(),
+            now=read_clock(self._clock),
         )
         if self.peers is not None:
             self.peers.started(
@@ -364,7 +364,7 @@ class Coordination:
     def _must_gather(self, group: str) -> bool:
         return self.peers is not None or self._fences.epoch(group) > 0
 
-    def _now_ms(self) -> int:
+    def _now_ms(self) -> MonotonicMs:
         return self._clock.monotonic_ms()
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
+from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
 from libramq.remoting.body.coordination import PeerGathered
 
@@ -16,7 +17,7 @@ ANSWER_MS_MAX: Final = 1_000
 class Gathering:
     """One group's. own: what our own fence knows."""
 
-    def __init__(self, group: str, own: PeerGathered, asked: Iterable[str], *, now_ms: int) -> None:
+    def __init__(self, group: str, own: PeerGathered, asked: Iterable[str], *, now_ms: MonotonicMs) -> None:
         self.group = group
         self.answers = [own]
         self.until_ms = now_ms + ANSWER_MS_MAX
@@ -30,7 +31,7 @@ class Gathering:
         else:
             self.answers.append(answer)
 
-    def is_over(self, now_ms: int) -> bool:
+    def is_over(self, now_ms: MonotonicMs) -> bool:
         """Whether there is nothing to wait for any more."""
         if now_ms < self.until_ms:
             return not self._waiting

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from libramq.broker.consumer_clients import ConsumerClients
-from libramq.clock import Clock
+from libramq.clock import Clock, MonotonicMs
 from libramq.groups.consumer_group import ConsumerGroup, Member
 from libramq.groups.diagnosis import Connected, Diagnoses, Diagnosis, GroupSeen, Kind, diagnose
 from libramq.logs import get_logger
@@ -46,7 +46,7 @@ class GroupHealth:
         self._queues = queues
         self._clock = clock
         self._diagnoses: dict[str, Diagnoses] = {}
-        self._looked_at_ms: int | None = None
+        self._looked_at_ms: MonotonicMs | None = None
         self._topics: set[str] = set()
 
     def topics(self) -> set[str]:
@@ -83,7 +83,7 @@ class GroupHealth:
                 say = log.info if diagnosis.kind is Kind.IDLE_MEMBERS else log.warning
                 say("group", group=group.name, diagnosis=diagnosis.kind, text=diagnosis.text)
 
-    def _diagnose(self, group: ConsumerGroup[Peer], now_ms: int) -> list[Diagnosis]:
+    def _diagnose(self, group: ConsumerGroup[Peer], now_ms: MonotonicMs) -> list[Diagnosis]:
         by_two, by_none = self._readers(group, now_ms)
         seen = GroupSeen(
             connected=[_connected(member) for member in group.members.values()],
@@ -106,7 +106,7 @@ class GroupHealth:
         return sum(len(lot or ()) for lot in lots) if None not in lots else None
 
     def _readers(
-        self, group: ConsumerGroup[Peer], now_ms: int
+        self, group: ConsumerGroup[Peer], now_ms: MonotonicMs
     ) -> tuple[Sequence[MessageQueue], Sequence[MessageQueue]]:
         """The queues that two members read, and those that none does, once all have looked."""
         looked_at_ms = self._clients.looked_at_ms(group.name)

@@ -13,7 +13,7 @@ from typing import Final
 
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.coordination import Coordination
-from libramq.clock import Clock
+from libramq.clock import Clock, MonotonicMs
 from libramq.groups.asked_members import AskedMembers
 from libramq.groups.cluster_view import ClusterView
 from libramq.groups.edge_members import EdgeMembers
@@ -64,8 +64,8 @@ class MemberRelay:
         self._lists = PublishedLists()
         self._stock: dict[str, list[str]] = {}
         self._changed: dict[str, None] = {}
-        self._due_ms: int | None = None
-        self._agree_by_ms = 0
+        self._due_ms: MonotonicMs | None = None
+        self._agree_by_ms = MonotonicMs(0)
         self._version = 0
 
     # As an edge.
@@ -107,7 +107,7 @@ class MemberRelay:
 
     # As a coordinator.
 
-    def brokers_changed(self, *, now_ms: int) -> None:
+    def brokers_changed(self, *, now_ms: MonotonicMs) -> None:
         """There are other brokers, and groups live at others of them."""
         self._agree_by_ms = now_ms + AGREE_MS_MAX
         for edge in self._edges.names():
@@ -118,11 +118,11 @@ class MemberRelay:
         self.took(self.body(self._own, None), now_ms=now_ms)
         self._publish_by(self._edges.groups(), now_ms)
 
-    def own_changed(self, group: str, *, now_ms: int) -> None:
+    def own_changed(self, group: str, *, now_ms: MonotonicMs) -> None:
         """Our own clients of a group that lives here have changed."""
         self.took(self.body(self._own, [group]), now_ms=now_ms)
 
-    def took(self, body: PeerMembersBody, *, now_ms: int) -> bool:
+    def took(self, body: PeerMembersBody, *, now_ms: MonotonicMs) -> bool:
         """PEER_MEMBERS; whether the edge has told of all its groups."""
         is_whole = self._edges.heard(body.broker_name, body.masters, now_ms=now_ms)
         changed = self._edges.told(body.broker_name, body.groups, complete=body.complete)
@@ -133,7 +133,9 @@ class MemberRelay:
         self._publish_by(changed, now_ms + delay_ms(size))
         return is_whole or body.complete
 
-    def took_group(self, edge: str, group: str, members: Sequence[PeerMember], *, now_ms: int) -> None:
+    def took_group(
+        self, edge: str, group: str, members: Sequence[PeerMember], *, now_ms: MonotonicMs
+    ) -> None:
         """An edge tells of one group, sooner than by a beat; nothing if it has never been heard of."""
         if edge in self._edges.names():
             self._publish_by(
@@ -144,11 +146,11 @@ class MemberRelay:
         """All that an edge is to know, for a link that is new."""
         return [self._body(group, client_ids) for group, client_ids in self._lists.told(edge)]
 
-    def is_agreed(self, now_ms: int) -> bool:
+    def is_agreed(self, now_ms: MonotonicMs) -> bool:
         """Whether all brokers have told of their members, by the same brokers; or will not any more."""
         return now_ms >= self._agree_by_ms or self._have_told()
 
-    def has_heard_all(self, now_ms: int) -> bool:
+    def has_heard_all(self, now_ms: MonotonicMs) -> bool:
         """The same, with all the patience there is: who has not told by then has no members any more."""
         return now_ms >= self._agree_by_ms - AGREE_MS_MAX + EDGE_SILENCE_MS_MAX or self._have_told()
 
@@ -170,11 +172,11 @@ class MemberRelay:
     # Time.
 
     @property
-    def next_due_ms(self) -> int | None:
+    def next_due_ms(self) -> MonotonicMs | None:
         """When `tick` has something to do next."""
         return self._due_ms
 
-    def tick(self, now_ms: int) -> None:
+    def tick(self, now_ms: MonotonicMs) -> None:
         """Time has passed."""
         if self._due_ms is None or now_ms < self._due_ms:
             return
@@ -187,7 +189,7 @@ class MemberRelay:
             self._publish_list(group)
             self._tell_changed(group)
 
-    def forget_silent(self, now_ms: int) -> None:
+    def forget_silent(self, now_ms: MonotonicMs) -> None:
         """Brokers that do not speak any more have no members."""
         for edge in self._edges.silent(since_ms=now_ms - EDGE_SILENCE_MS_MAX):
             if edge != self._own:
@@ -196,7 +198,7 @@ class MemberRelay:
     def _forget(self, edge: str) -> None:
         self._publish_by(self._edges.forget(edge), self._clock.monotonic_ms())
 
-    def _publish_by(self, groups: Sequence[str], due_ms: int) -> None:
+    def _publish_by(self, groups: Sequence[str], due_ms: MonotonicMs) -> None:
         if groups:
             self._changed.update(dict.fromkeys(groups))
             self._due_ms = due_ms if self._due_ms is None else min(self._due_ms, due_ms)

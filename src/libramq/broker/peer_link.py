@@ -10,6 +10,7 @@ broker knows that we are there and the connection stays. Who does not answer, or
 from dataclasses import dataclass, field
 from typing import Final
 
+from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
 
 log = get_logger(__name__)
@@ -28,7 +29,7 @@ class PeerLink:
 
     name: str
     address: str
-    due_ms: int
+    due_ms: MonotonicMs
     is_linked: bool = False
     is_asking: bool = False
     owes_members: bool = True
@@ -36,7 +37,7 @@ class PeerLink:
     changed: dict[str, None] = field(default_factory=dict)
     failures: int = 0
 
-    def beat_by(self, due_ms: int) -> None:
+    def beat_by(self, due_ms: MonotonicMs) -> None:
         """Beat at that time at the latest."""
         self.due_ms = min(self.due_ms, due_ms)
 
@@ -47,7 +48,7 @@ class PeerLink:
         self.owes_members, self.is_asking = False, True
         return changed
 
-    def answered(self, *, knows_all: bool, now_ms: int) -> None:
+    def answered(self, *, knows_all: bool, now_ms: MonotonicMs) -> None:
         """The beat was answered; knows_all: it had heard of all our groups."""
         if not self.is_linked:
             log.info("broker linked", broker=self.name, address=self.address)
@@ -55,7 +56,7 @@ class PeerLink:
         self.owes_members = self.owes_members or not knows_all
         self.due_ms = now_ms if self.owes_members or self.changed else now_ms + BEAT_MS
 
-    def failed(self, reason: object, *, now_ms: int) -> None:
+    def failed(self, reason: object, *, now_ms: MonotonicMs) -> None:
         """A request failed, or the connection ended."""
         self.failures += 1
         if self.failures == FAILURES_UNTIL_WARNING:

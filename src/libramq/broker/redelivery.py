@@ -10,6 +10,7 @@ from typing import Final
 
 from libramq.catalog import TopicTable
 from libramq.catalog.topic_table import DLQ_QUEUES
+from libramq.clock import WallMs
 from libramq.message import names
 from libramq.remoting.body.topic_config import PERM_READ, PERM_WRITE, SubscriptionGroupConfig, TopicConfig
 
@@ -40,16 +41,16 @@ class Redelivery:
         reconsume_times: int,
         reconsume_times_max: int,
         delay_level: int,
-        now_ms: int,
+        wall_ms: WallMs,
     ) -> Target:
         """Where a message goes that failed once more after `reconsume_times`; a level < 0 buries it."""
         if reconsume_times >= reconsume_times_max or delay_level < 0:
-            return self.dead_letters(group.group_name, now_ms)
-        config = self._topics.for_retries(group, now_ms)
+            return self.dead_letters(group.group_name, wall_ms)
+        config = self._topics.for_retries(group, wall_ms)
         level = delay_level or FIRST_DELAY_LEVEL + reconsume_times
         return Target(config, self._random.randrange(config.write_queue_nums), level)
 
-    def dead_letters(self, group: str, now_ms: int) -> Target:
+    def dead_letters(self, group: str, wall_ms: WallMs) -> Target:
         """The group's dead-letter queue."""
-        config = self._topics.for_group(names.dlq_topic(group), DLQ_QUEUES, PERM_READ | PERM_WRITE, now_ms)
+        config = self._topics.for_group(names.dlq_topic(group), DLQ_QUEUES, PERM_READ | PERM_WRITE, wall_ms)
         return Target(config, 0, 0)

@@ -6,6 +6,7 @@ Upstream: AdminBrokerProcessor.prepareRuntimeInfo.
 from collections import deque
 from typing import Final
 
+from libramq.clock import MonotonicMs
 from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.route import KVTable
 from libramq.rpc.endpoint import Request
@@ -32,7 +33,7 @@ class RuntimeInfo:
         self._started_ms = started_ms
         self._samples: deque[tuple[int, int, int]] = deque(maxlen=_WINDOWS_S[-1] + 1)
 
-    def sample(self, now_ms: int) -> None:
+    def sample(self, now_ms: MonotonicMs) -> None:
         """Remember the counters as they are at a moment (monotonic)."""
         statistics = self._store.statistics()
         self._samples.append((now_ms, statistics.put_message_count, statistics.get_message_count))

@@ -7,6 +7,7 @@ it belongs. Upstream: ScheduleMessageService.java, HookUtils.transformDelayLevel
 from collections.abc import Sequence
 from typing import Final
 
+from libramq.clock import WallMs
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
@@ -24,7 +25,9 @@ log = get_logger(__name__)
 DELIVERED_PER_ROUND_MAX: Final = 512
 
 
-def delayed(message: StoreMessage, level_text: str, delays_ms: Sequence[int], *, now_ms: int) -> StoreMessage:
+def delayed(
+    message: StoreMessage, level_text: str, delays_ms: Sequence[int], *, wall_ms: WallMs
+) -> StoreMessage:
     """The message as it must be stored so that it comes at its level's time; itself without a level."""
     try:
         level = int(level_text)
@@ -41,7 +44,7 @@ def delayed(message: StoreMessage, level_text: str, delays_ms: Sequence[int], *,
     )
     message.topic = names.SCHEDULE_TOPIC
     message.queue_id = level - 1
-    message.tag_code = now_ms + delays_ms[level - 1]
+    message.tag_code = wall_ms + delays_ms[level - 1]
     return message
 
 
@@ -54,23 +57,23 @@ class DelaySchedule:
         self.offsets = dict(offsets)
         self._head_due_ms: dict[int, int] = {}
 
-    def deliver(self, now_ms: int) -> int:
+    def deliver(self, wall_ms: WallMs) -> int:
         """Store again every message that is due at this wall-clock time; how many there were."""
         delivered = 0
         for level, delay_ms in enumerate(self._delays_ms, 1):
             head_due_ms = self._head_due_ms.get(level, 0)
-            if head_due_ms <= now_ms or head_due_ms > now_ms + delay_ms:  # The clock was set back.
-                delivered += self._deliver_level(level, delay_ms, now_ms)
+            if head_due_ms <= wall_ms or head_due_ms > wall_ms + delay_ms:  # The clock was set back.
+                delivered += self._deliver_level(level, delay_ms, wall_ms)
         return delivered
 
-    def _deliver_level(self, level: int, delay_ms: int, now_ms: int) -> int:
+    def _deliver_level(self, level: int, delay_ms: int, wall_ms: WallMs) -> int:
         queue_id = level - 1
         # Not beyond what a crash left of the queue (correctDelayOffset).
         offset = min(self.offsets.get(level, 0), self._store.max_offset(names.SCHEDULE_TOPIC, queue_id))
         offset = max(offset, self._store.min_offset(names.SCHEDULE_TOPIC, queue_id))
         delivered = 0
         while delivered < DELIVERED_PER_ROUND_MAX:
-            due, next_offset, head_due_ms = self._read(queue_id, offset, delay_ms, now_ms)
+            due, next_offset, head_due_ms = self._read(queue_id, offset, delay_ms, wall_ms)
             stored = self._store_again(due, level)
             delivered += stored
             if stored < len(due):
@@ -103,7 +106,7 @@ class DelaySchedule:
         return len(due)
 
     def _read(
-        self, queue_id: int, offset: int, delay_ms: int, now_ms: int
+        self, queue_id: int, offset: int, delay_ms: int, wall_ms: WallMs
     ) -> tuple[list[MessageExt], int, int | None]:
         """The due messages from an offset on, the offset after them, and when the next one is due."""
         result = self._store.read(names.SCHEDULE_TOPIC, queue_id, offset, 32)
@@ -119,7 +122,7 @@ class DelaySchedule:
             message, position = decoded
             # A time further away than the delay means that the clock was set back: it is due.
             due_ms = message.store_timestamp_ms + delay_ms
-            if now_ms < due_ms <= now_ms + delay_ms:
+            if wall_ms < due_ms <= wall_ms + delay_ms:
                 return due, message.queue_offset, due_ms
             due.append(message)
         return due, result.next_offset, None

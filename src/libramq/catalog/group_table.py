@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from libramq.catalog.topic_table import QUEUES_MAX
+from libramq.clock import WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.message import names
@@ -56,26 +57,26 @@ class GroupTable:
         """The group's configuration; None when there is no such group."""
         return self._groups.get(group)
 
-    def find(self, group: str, now_ms: int) -> SubscriptionGroupConfig | None:
+    def find(self, group: str, wall_ms: WallMs) -> SubscriptionGroupConfig | None:
         """The group's configuration, created on first use where that is allowed; else None."""
         config = self._groups.get(group)
         if config is None and self._auto_create and names.is_valid_group(group):
             if len(self._groups) >= self._groups_max:
                 return None
             config = SubscriptionGroupConfig(group_name=group)
-            self._change(group, config, now_ms)
+            self._change(group, config, wall_ms)
         return config
 
-    def require(self, group: str, now_ms: int) -> SubscriptionGroupConfig:
+    def require(self, group: str, wall_ms: WallMs) -> SubscriptionGroupConfig:
         """As `find`; raises SubscriptionGroupNotExist."""
-        config = self.find(group, now_ms)
+        config = self.find(group, wall_ms)
         if config is None:
             raise broker_error(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{group}] does not exist"
             )
         return config
 
-    def put(self, config: SubscriptionGroupConfig, now_ms: int) -> None:
+    def put(self, config: SubscriptionGroupConfig, wall_ms: WallMs) -> None:
         """Create a group or change it; raises InvalidName, or InvalidParameter for impossible numbers."""
         names.validate_group(config.group_name)
         if not 0 <= config.retry_queue_nums <= QUEUES_MAX:
@@ -90,13 +91,13 @@ class GroupTable:
                 f"{len(self._groups)} groups exist, the most this broker takes; delete some first",
             )
         if self._groups.get(config.group_name) != config:
-            self._change(config.group_name, config, now_ms)
+            self._change(config.group_name, config, wall_ms)
 
-    def delete(self, group: str, now_ms: int) -> bool:
+    def delete(self, group: str, wall_ms: WallMs) -> bool:
         """Forget a group; whether there was one."""
         if group not in self._groups:
             return False
-        self._change(group, None, now_ms)
+        self._change(group, None, wall_ms)
         return True
 
     def apply(self, group: str, config: SubscriptionGroupConfig | None, version: DataVersion) -> None:
@@ -115,7 +116,7 @@ class GroupTable:
             forbidden_table=self._forbidden,
         )
 
-    def _change(self, group: str, config: SubscriptionGroupConfig | None, now_ms: int) -> None:
-        version = self.data_version.next(now_ms)
+    def _change(self, group: str, config: SubscriptionGroupConfig | None, wall_ms: WallMs) -> None:
+        version = self.data_version.next(wall_ms)
         self._record(group, config, version)
         self.apply(group, config, version)

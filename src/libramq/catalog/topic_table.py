@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from libramq.clock import WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.message import names
@@ -104,7 +105,7 @@ class TopicTable:
         """What to write to config/topics.json."""
         return TopicsFile(data_version=self.data_version, topic_config_table=dict(self._topics))
 
-    def put(self, config: TopicConfig, now_ms: int) -> None:
+    def put(self, config: TopicConfig, wall_ms: WallMs) -> None:
         """Create a topic or change it; raises InvalidName, or InvalidParameter for impossible numbers."""
         names.validate_topic(config.topic_name)
         for count in (config.read_queue_nums, config.write_queue_nums):
@@ -114,13 +115,13 @@ class TopicTable:
                     f"topic {config.topic_name} with {count} queues; 1 to {QUEUES_MAX} are allowed",
                 )
         if self._topics.get(config.topic_name) != config:
-            self._store(config, now_ms)
+            self._store(config, wall_ms)
 
-    def delete(self, topic: str, now_ms: int) -> bool:
+    def delete(self, topic: str, wall_ms: WallMs) -> bool:
         """Forget a topic; whether there was one."""
         if topic not in self._topics:
             return False
-        version = self.data_version.next(now_ms)
+        version = self.data_version.next(wall_ms)
         self._record(topic, None, version)
         self.apply(topic, None, version)
         self._changed(topic)
@@ -135,7 +136,7 @@ class TopicTable:
         self.data_version = version
 
     def for_send(
-        self, topic: str, default_topic: str, queue_nums: int, now_ms: int, *, unit: bool = False
+        self, topic: str, default_topic: str, queue_nums: int, wall_ms: WallMs, *, unit: bool = False
     ) -> TopicConfig:
         """The topic a producer names, created from its template when that may be inherited.
 
@@ -148,7 +149,7 @@ class TopicTable:
         template = self._topics.get(default_topic)
         if topic.startswith(names.RETRY_PREFIX):
             retry = TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
-            self._store(retry, now_ms)
+            self._store(retry, wall_ms)
             return retry
         if template is None or not template.perm & PERM_INHERIT:
             raise broker_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
@@ -161,10 +162,10 @@ class TopicTable:
             topic_sys_flag=1 if unit else 0,
             topic_filter_type=template.topic_filter_type,
         )
-        self._store(config, now_ms)
+        self._store(config, wall_ms)
         return config
 
-    def for_group(self, topic: str, queue_nums: int, perm: int, now_ms: int) -> TopicConfig:
+    def for_group(self, topic: str, queue_nums: int, perm: int, wall_ms: WallMs) -> TopicConfig:
         """A retry or dead-letter topic of a group that exists, created when it is missing.
 
         Groups have their own limit, so that whoever fills the table with topics keeps nobody from consuming.
@@ -173,22 +174,22 @@ class TopicTable:
         if config is None:
             queues = max(1, min(queue_nums, QUEUES_MAX))
             config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
-            self._store(config, now_ms, is_limited=False)
+            self._store(config, wall_ms, is_limited=False)
         return config
 
-    def for_retries(self, group: SubscriptionGroupConfig, now_ms: int) -> TopicConfig:
+    def for_retries(self, group: SubscriptionGroupConfig, wall_ms: WallMs) -> TopicConfig:
         """The retry topic of a group that exists, created when it is missing."""
         topic = names.retry_topic(group.group_name)
-        return self.for_group(topic, group.retry_queue_nums, PERM_READ | PERM_WRITE, now_ms)
+        return self.for_group(topic, group.retry_queue_nums, PERM_READ | PERM_WRITE, wall_ms)
 
-    def _store(self, config: TopicConfig, now_ms: int, *, is_limited: bool = True) -> None:
+    def _store(self, config: TopicConfig, wall_ms: WallMs, *, is_limited: bool = True) -> None:
         topic = config.topic_name
         if is_limited and topic not in self._topics and len(self._topics) >= self._rules.topics_max:
             raise broker_error(
                 ResponseCode.SYSTEM_ERROR,
                 f"{len(self._topics)} topics exist, the most this broker takes; delete some first",
             )
-        version = self.data_version.next(now_ms)
+        version = self.data_version.next(wall_ms)
         self._record(topic, config, version)
         self.apply(topic, config, version)
         self._changed(topic)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Final, TypeVar
 
-from libramq.clock import SystemClock
+from libramq.clock import MonotonicMs, SystemClock
 from libramq.errors import (
     ConfigError,
     ConnectFailed,
@@ -59,7 +59,7 @@ class BlockingCluster:
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         patience_ms: int = PATIENCE_MS,
         access: Access = OPEN,
-        monotonic_ms: Callable[[], int] | None = None,
+        monotonic_ms: Callable[[], MonotonicMs] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if not name_servers:

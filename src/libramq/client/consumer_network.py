@@ -22,7 +22,7 @@ from libramq.client.core.push_consumer_core import FAREWELL_MS, PushConsumerCore
 from libramq.client.local_offset_store import LocalOffsetStore
 from libramq.client.member_requests import MemberRequests
 from libramq.client.name_servers import NameServers
-from libramq.clock import Clock
+from libramq.clock import Clock, MonotonicMs, read_clock
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import LibraError, NameServerUnavailable, RemoteError, RouteNotFound
 from libramq.filter.tag import TagFilter
@@ -106,7 +106,7 @@ class ConsumerNetwork:
         )
         self._name_servers = NameServers(self._remotes, self._name_server_addresses, self._random)
         try:
-            for effect in self._core.start(self._clock.monotonic_ms(), self._clock.wall_ms()):
+            for effect in self._core.start(read_clock(self._clock)):
                 assert isinstance(effect, fx.FetchRoutes), "a consumer starts with its routes"
                 found = await self._routes_of(effect.topics, must_answer=True)
         except BaseException:
@@ -202,7 +202,11 @@ class ConsumerNetwork:
         task.add_done_callback(self._tasks.discard)
 
     def _ask(
-        self, address: str, call: Call[T], answered: Callable[[T | LibraError, int], Any], timeout_ms: int
+        self,
+        address: str,
+        call: Call[T],
+        answered: Callable[[T | LibraError, MonotonicMs], Any],
+        timeout_ms: int,
     ) -> None:
         """Make a request; its answer, or what went wrong, goes to the core with the time."""
 

@@ -12,7 +12,7 @@ from libramq.client.core.consumer_settings import ConsumerSettings
 from libramq.client.core.push_consumer_core import PushConsumerCore
 from libramq.client.core.send_back import INNER_PRODUCER, retry_copy, send_back_header
 from libramq.client.core.send_request import send_call
-from libramq.clock import Clock
+from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import LibraError
 from libramq.logs import get_logger
@@ -44,7 +44,7 @@ class Ask(Protocol):
         self,
         address: str,
         call: Call[T],
-        answered: Callable[[T | LibraError, int], Sequence[fx.Effect]],
+        answered: Callable[[T | LibraError, MonotonicMs], Sequence[fx.Effect]],
         timeout_ms: int,
     ) -> None: ...
 
@@ -75,7 +75,7 @@ class ConsumerRequests:
         }
 
     def _send_heartbeat(self, effect: fx.SendHeartbeat) -> None:
-        def answered(outcome: calls.HeartbeatReply | LibraError, now_ms: int) -> Sequence[fx.Effect]:
+        def answered(outcome: calls.HeartbeatReply | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
             ok = not isinstance(outcome, LibraError)
             if not ok:
                 log.warning("heartbeat failed", broker=effect.address, reason=str(outcome))
@@ -86,7 +86,7 @@ class ConsumerRequests:
         self._ask(effect.address, call, answered, REQUEST_TIMEOUT_MS)
 
     def _fetch_consumer_list(self, effect: fx.FetchConsumerList) -> None:
-        def answered(outcome: list[str] | LibraError, now_ms: int) -> Sequence[fx.Effect]:
+        def answered(outcome: list[str] | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
             client_ids = None if isinstance(outcome, LibraError) else outcome
             return self._core.consumer_list_fetched(effect.address, effect.topics, client_ids, now_ms)
 
@@ -137,7 +137,7 @@ class ConsumerRequests:
             lb_queue_epoch=effect.claim.epoch if effect.claim else None,
         )
 
-        def answered(outcome: calls.PullReply | LibraError, now_ms: int) -> Sequence[fx.Effect]:
+        def answered(outcome: calls.PullReply | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
             messages: Sequence[MessageExt] = ()
             if not isinstance(outcome, LibraError) and outcome.code == ResponseCode.SUCCESS:
                 try:
@@ -149,7 +149,7 @@ class ConsumerRequests:
         self._ask(effect.address, calls.pull_message(header), answered, PULL_TIMEOUT_MS)
 
     def _send_back(self, effect: fx.SendBack) -> None:
-        def answered(outcome: LibraError | None, now_ms: int) -> Sequence[fx.Effect]:
+        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
             if outcome is not None:
                 log.warning("send-back failed; a copy is sent instead", reason=str(outcome))
             return self._core.sent_back(effect, now_ms, ok=outcome is None)
@@ -158,7 +158,7 @@ class ConsumerRequests:
         self._ask(effect.address, calls.send_back(header), answered, SEND_BACK_TIMEOUT_MS)
 
     def _send_copy(self, effect: fx.SendCopy) -> None:
-        def answered(outcome: calls.SendReply | LibraError, now_ms: int) -> Sequence[fx.Effect]:
+        def answered(outcome: calls.SendReply | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
             ok = not isinstance(outcome, LibraError)
             return self._core.copy_sent(effect, now_ms, ok=ok)
 
@@ -167,7 +167,7 @@ class ConsumerRequests:
         self._ask(effect.address, call, answered, SEND_BACK_TIMEOUT_MS)
 
     def _commit_offset(self, effect: fx.CommitOffset) -> None:
-        def answered(outcome: LibraError | None, now_ms: int) -> Sequence[fx.Effect]:
+        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
             if outcome is not None:
                 log.warning("commit failed", queue=str(effect.queue), reason=str(outcome))
             return self._core.committed(effect, outcome, now_ms)
@@ -182,7 +182,7 @@ class ConsumerRequests:
         self._ask(effect.address, call, answered, OFFSET_TIMEOUT_MS)
 
     def _lock_queues(self, effect: fx.LockQueues) -> None:
-        def answered(outcome: list[MessageQueue] | LibraError, now_ms: int) -> Sequence[fx.Effect]:
+        def answered(outcome: list[MessageQueue] | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
             granted = outcome if isinstance(outcome, LibraError) else frozenset(outcome)
             return self._core.locks_answered(effect, granted, now_ms)
 
@@ -191,7 +191,7 @@ class ConsumerRequests:
         self._ask(effect.address, call, answered, LOCK_TIMEOUT_MS)
 
     def _unlock_queues(self, effect: fx.UnlockQueues) -> None:
-        def answered(outcome: LibraError | None, now_ms: int) -> Sequence[fx.Effect]:
+        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
             if outcome is not None:  # The broker frees them when it misses us.
                 log.warning("queues not unlocked", queues=len(effect.queues), reason=str(outcome))
             return ()

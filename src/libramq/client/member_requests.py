@@ -9,6 +9,7 @@ from typing import Any, Final
 from libramq.client.consumer_requests import OFFSET_TIMEOUT_MS, Ask
 from libramq.client.core import effects as fx
 from libramq.client.core.push_consumer_core import FAREWELL_MS, PushConsumerCore
+from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
 from libramq.logs import get_logger
 from libramq.rpc import group_calls as calls
@@ -63,7 +64,7 @@ class MemberRequests:
         )
 
     def _release(self, effect: fx.ReleaseQueues) -> None:
-        def answered(outcome: LibraError | None, now_ms: int) -> Sequence[fx.Effect]:
+        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
             if outcome is not None:
                 log.warning("queues not released", queues=len(effect.queues), reason=str(outcome))
             return ()
@@ -72,7 +73,7 @@ class MemberRequests:
         self._ask(effect.address, call, answered, RELEASE_TIMEOUT_MS)
 
     def _leave(self, effect: fx.LeaveGroup) -> None:
-        def answered(outcome: LibraError | None, now_ms: int) -> Sequence[fx.Effect]:
+        def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
             if outcome is not None:  # Our session ends by itself.
                 log.warning("the coordinator was not told that we leave", reason=str(outcome))
             return self._core.group_left()

@@ -31,7 +31,7 @@ from libramq.client.routes import Routes
 from libramq.client.send_pipeline import BUFFER_BYTES_MAX, Callback, SendPipeline
 from libramq.client.send_result import SendResult
 from libramq.client.sender import Sender
-from libramq.clock import Clock, SystemClock
+from libramq.clock import Clock, MonotonicMs, SystemClock
 from libramq.errors import BufferFull, ConfigError, LibraError, LocalProtocolError, RemoteError
 from libramq.logs import get_logger
 from libramq.message.ids import UniqueIdGenerator
@@ -286,7 +286,7 @@ class Producer:
         info: TopicPublishInfo,
         given: MessageQueue | None,
         timeout_ms: int | None,
-        began_ms: int,
+        began_ms: MonotonicMs,
     ) -> list[SendResult]:
         future: asyncio.Future[list[SendResult]] = asyncio.get_running_loop().create_future()
 

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from libramq.client.blocking_cluster import PASSING, PATIENCE_MS, BlockingCluster
 from libramq.client.identity import local_address, new_client_id
-from libramq.clock import SystemClock
+from libramq.clock import MonotonicMs, SystemClock
 from libramq.codes import ResponseCode
 from libramq.errors import ConnectionLost, LibraError, RequestCodeNotSupported, RouteNotFound, TopicNotExist
 from libramq.message.queue import MessageQueue
@@ -109,7 +109,7 @@ class QueueReader:
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         patience_ms: int = PATIENCE_MS,
         access: Access = OPEN,
-        monotonic_ms: Callable[[], int] | None = None,
+        monotonic_ms: Callable[[], MonotonicMs] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.cluster = BlockingCluster(

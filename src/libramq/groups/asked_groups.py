@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from libramq.balance import strategy_named
+from libramq.clock import MonotonicMs
 from libramq.groups.asked_members import AskedMembers
 from libramq.groups.broker_assignment import BrokerAssignment
 from libramq.groups.given_tables import GivenTables
@@ -66,11 +67,11 @@ class AskedGroups:
         members = self._members(group)
         return frozenset().union(*members.topics.values()) if members is not None else frozenset()
 
-    def fresh_until_ms(self, group: str) -> int:
+    def fresh_until_ms(self, group: str) -> MonotonicMs:
         """Until when a large group's target stands."""
         return self._assignments[group].fresh_until_ms
 
-    def ask(self, group: str, client_id: str, topic: str, strategy: str, *, now_ms: int) -> Decision:
+    def ask(self, group: str, client_id: str, topic: str, strategy: str, *, now_ms: MonotonicMs) -> Decision:
         """A member asks; ConfigError for a strategy that is not known or needs more."""
         members = self._members(group)
         queues = self._queues(topic)
@@ -94,7 +95,7 @@ class AskedGroups:
         word = self._word(group, client_id, topic, answer.queues, gone=gone, ask_again=answer.ask_again)
         return Decision(answer.queues, word)
 
-    def review(self, group: str, *, now_ms: int) -> PeerGivenBody | None:
+    def review(self, group: str, *, now_ms: MonotonicMs) -> PeerGivenBody | None:
         """Members or queues of a group have changed: who is to ask again."""
         members = self._members(group)
         if members is None:
@@ -138,7 +139,9 @@ class AskedGroups:
         self.tables.take(body)
         return body
 
-    def _update(self, assignment: BrokerAssignment, members: AskedMembers, now_ms: int) -> list[str] | None:
+    def _update(
+        self, assignment: BrokerAssignment, members: AskedMembers, now_ms: MonotonicMs
+    ) -> list[str] | None:
         """Compute the target; returns who is gone, None while the queues of a topic are not known."""
         everything: dict[str, Sequence[MessageQueue]] = {}
         for topic in sorted(frozenset().union(*members.topics.values())):

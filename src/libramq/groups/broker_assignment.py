@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from libramq.balance import Group, Member, balanced_sticky
+from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
 
 #: Ours: within this the commit that follows an answer has come, on any machine that is not itself in trouble.
@@ -55,12 +56,12 @@ class BrokerAssignment:
             for lot in lots.values()
             for queue in lot
         }
-        self._rests_until_ms: dict[MessageQueue, int] = {}
+        self._rests_until_ms: dict[MessageQueue, MonotonicMs] = {}
         self._version: Hashable = None
-        self._computed_at_ms: int | None = None
+        self._computed_at_ms: MonotonicMs | None = None
 
     def is_current(
-        self, version: Hashable, queues: Mapping[str, Sequence[MessageQueue]], *, now_ms: int
+        self, version: Hashable, queues: Mapping[str, Sequence[MessageQueue]], *, now_ms: MonotonicMs
     ) -> bool:
         """Whether the target need not be computed for that version of the group and these topics' queues.
 
@@ -73,10 +74,10 @@ class BrokerAssignment:
         return now_ms < self.fresh_until_ms
 
     @property
-    def fresh_until_ms(self) -> int:
+    def fresh_until_ms(self) -> MonotonicMs:
         """Until when the target stands whatever has changed, as the group is large; 0: it need not."""
         if self._computed_at_ms is None or len(self._target) <= LARGE_GROUP:
-            return 0
+            return MonotonicMs(0)
         return self._computed_at_ms + LARGE_GROUP_PAUSE_MS
 
     def update(
@@ -85,7 +86,7 @@ class BrokerAssignment:
         members: Mapping[str, frozenset[str]],
         queues: Iterable[MessageQueue],
         *,
-        now_ms: int,
+        now_ms: MonotonicMs,
     ) -> list[str]:
         """Compute the target anew, for members by their client ids with the topics of each.
 
@@ -112,7 +113,7 @@ class BrokerAssignment:
         self._version, self._computed_at_ms = version, now_ms
         return gone
 
-    def waiting(self, *, now_ms: int) -> dict[str, int]:
+    def waiting(self, *, now_ms: MonotonicMs) -> dict[str, int]:
         """Members who would be answered something else than last time, and in how many milliseconds."""
         waiting: dict[str, int] = {}
         for client_id, target in self._target.items():
@@ -130,7 +131,7 @@ class BrokerAssignment:
                 waiting[client_id] = max(rests_ms)
         return waiting
 
-    def ask(self, client_id: str, topic: str, *, now_ms: int) -> Answer | None:
+    def ask(self, client_id: str, topic: str, *, now_ms: MonotonicMs) -> Answer | None:
         """A member asks for its queues of a topic; None before a target knows it: it keeps what it has."""
         target = self._target.get(client_id)
         if target is None:
@@ -152,7 +153,7 @@ class BrokerAssignment:
         return Answer(free, ask_again)
 
     def give(
-        self, client_id: str, topic: str, queues: Sequence[MessageQueue], *, now_ms: int
+        self, client_id: str, topic: str, queues: Sequence[MessageQueue], *, now_ms: MonotonicMs
     ) -> list[MessageQueue]:
         """Note what a member is answered; returns what it held of the topic and lets go with that."""
         wanted = set(queues)
@@ -173,7 +174,7 @@ class BrokerAssignment:
         lots = self._given.get(client_id, {}).values()
         return [queue for lot in lots for queue in lot if self._holder.get(queue) == client_id]
 
-    def _let_go(self, queues: Iterable[MessageQueue], now_ms: int) -> None:
+    def _let_go(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> None:
         for queue in queues:
             self._holder.pop(queue, None)
             self._rests_until_ms[queue] = now_ms + REST_MS

@@ -5,6 +5,8 @@ A backlog that is read at once loads whatever handlers write to; the busiest sec
 
 from typing import Final
 
+from libramq.clock import MonotonicMs
+
 #: The design's window: a peak over one second.
 WINDOW_MS: Final = 1_000
 
@@ -22,7 +24,7 @@ class CatchUp:
         """Messages a second at the most so far."""
         return self._peak
 
-    def read(self, count: int, *, now_ms: int) -> None:
+    def read(self, count: int, *, now_ms: MonotonicMs) -> None:
         """So many messages were given to an owner that had not caught up."""
         window = now_ms // WINDOW_MS
         if window != self._window:

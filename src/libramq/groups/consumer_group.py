@@ -9,6 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from libramq.clock import MonotonicMs
 from libramq.groups.asked_members import AskedMembers
 from libramq.message.names import RETRY_PREFIX
 from libramq.remoting.body.heartbeat import BROADCASTING, ConsumerData, SubscriptionData
@@ -35,11 +36,11 @@ class Member(Generic[P]):
     client_id: str
     language: str
     version: int
-    heartbeat_at_ms: int
+    heartbeat_at_ms: MonotonicMs
     is_stock: bool = True
     asks: bool | None = None
     subscriptions: Mapping[str, str] = field(default_factory=dict)
-    joined_at_ms: int = 0
+    joined_at_ms: MonotonicMs = MonotonicMs(0)
     heartbeat_gaps_ms: tuple[int, int] = (0, 0)
 
     def follow(self, known: "Member[P] | None") -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
+from libramq.clock import MonotonicMs
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 
@@ -54,8 +55,8 @@ class Connected:
 
     client_id: str
     host: str
-    joined_at_ms: int
-    heartbeat_at_ms: int
+    joined_at_ms: MonotonicMs
+    heartbeat_at_ms: MonotonicMs
     heartbeat_gap_ms: int = 0
     subscriptions: Mapping[str, str] = field(default_factory=dict)
 

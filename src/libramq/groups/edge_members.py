@@ -7,6 +7,7 @@ so that one broker may not know them all.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from libramq.clock import MonotonicMs
 from libramq.groups.asked_members import AskedMembers
 from libramq.remoting.body.coordination import PeerMember
 
@@ -15,7 +16,7 @@ from libramq.remoting.body.coordination import PeerMember
 class Edge:
     """One broker. masters: the brokers it knows, as it said last. is_whole: it has told of all its groups."""
 
-    heard_at_ms: int
+    heard_at_ms: MonotonicMs
     masters: list[str] = field(default_factory=list)
     is_whole: bool = False
     groups: dict[str, Sequence[PeerMember]] = field(default_factory=dict)
@@ -29,7 +30,7 @@ class EdgeMembers:
         self._asked: dict[str, AskedMembers] = {}
         self._version = 0
 
-    def heard(self, edge: str, masters: list[str], *, now_ms: int) -> bool:
+    def heard(self, edge: str, masters: list[str], *, now_ms: MonotonicMs) -> bool:
         """An edge spoke; whether it has told of all its groups before."""
         known = self._edges.setdefault(edge, Edge(now_ms))
         known.heard_at_ms, known.masters = now_ms, masters
@@ -67,7 +68,7 @@ class EdgeMembers:
         """All groups that have members, as they were told."""
         return list(dict.fromkeys(group for edge in self._edges.values() for group in edge.groups))
 
-    def silent(self, *, since_ms: int) -> list[str]:
+    def silent(self, *, since_ms: MonotonicMs) -> list[str]:
         """The edges that have not spoken since then."""
         return [name for name, edge in self._edges.items() if edge.heard_at_ms < since_ms]
 

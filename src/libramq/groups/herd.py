@@ -12,6 +12,8 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from libramq.clock import MonotonicMs
+
 P = TypeVar("P", bound=Hashable)
 
 #: RebalanceService.minInterval: a client told sooner would only wait.
@@ -28,8 +30,8 @@ ROUND_GAP_MS: Final = 200
 class _Sheep:
     """One member: when it last looked, and when it was last told."""
 
-    fetched_at_ms: int
-    told_at_ms: int
+    fetched_at_ms: MonotonicMs
+    told_at_ms: MonotonicMs
     is_current: bool
 
 
@@ -37,8 +39,8 @@ class Herd(Generic[P]):
     """The members of one group, and which of them know its latest change. Times are monotonic."""
 
     def __init__(self) -> None:
-        self._changed_at_ms: int | None = None
-        self._looked_at_ms: int | None = None
+        self._changed_at_ms: MonotonicMs | None = None
+        self._looked_at_ms: MonotonicMs | None = None
         self._sheep: dict[P, _Sheep] = {}
 
     @property
@@ -47,11 +49,11 @@ class Herd(Generic[P]):
         return self._changed_at_ms is None
 
     @property
-    def looked_at_ms(self) -> int | None:
+    def looked_at_ms(self) -> MonotonicMs | None:
         """Since when all members know the latest change; None while some do not, or never looked."""
         return self._looked_at_ms
 
-    def changed(self, members: Collection[P], *, now_ms: int, wait_ms: int = 0) -> list[P]:
+    def changed(self, members: Collection[P], *, now_ms: MonotonicMs, wait_ms: int = 0) -> list[P]:
         """The group changed: whom to tell now; in a large group, who was told just now is told later.
 
         wait_ms: tell nobody before that, by `due`; at most REPEAT_MS.
@@ -77,14 +79,14 @@ class Herd(Generic[P]):
             sheep.told_at_ms = now_ms - REPEAT_MS + wait_ms
         return []
 
-    def again(self, member: P, *, now_ms: int, wait_ms: int) -> None:
+    def again(self, member: P, *, now_ms: MonotonicMs, wait_ms: int) -> None:
         """There is, or will be, something else for a member: tell it to look once more in wait_ms."""
         sheep = self._sheep.setdefault(member, _Sheep(now_ms - ROUND_GAP_MS, now_ms, False))
         sheep.is_current = False
         sheep.told_at_ms = now_ms - REPEAT_MS + min(wait_ms, REPEAT_MS)
         self._changed_at_ms, self._looked_at_ms = now_ms, None
 
-    def fetched(self, member: P, *, now_ms: int) -> None:
+    def fetched(self, member: P, *, now_ms: MonotonicMs) -> None:
         """A member looks at the list."""
         sheep = self._sheep.get(member)
         if sheep is not None:
@@ -92,7 +94,7 @@ class Herd(Generic[P]):
             sheep.is_current = sheep.is_current or begins_round
             sheep.fetched_at_ms = now_ms
 
-    def due(self, *, now_ms: int) -> list[P]:
+    def due(self, *, now_ms: MonotonicMs) -> list[P]:
         """Whom to tell again now."""
         if self._changed_at_ms is None:
             return []

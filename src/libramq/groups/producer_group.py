@@ -6,6 +6,7 @@ Upstream: broker/client/ProducerManager.java.
 from collections.abc import Hashable
 from typing import Final, Generic, TypeVar
 
+from libramq.clock import MonotonicMs
 from libramq.groups.consumer_group import Member
 
 P = TypeVar("P", bound=Hashable)
@@ -59,7 +60,7 @@ class ProducerGroups(Generic[P]):
         for group in list(self._names.get(peer, ())):
             self.remove(group, peer)
 
-    def remove_silent(self, now_ms: int) -> None:
+    def remove_silent(self, now_ms: MonotonicMs) -> None:
         """Forget those that sent no heartbeat for too long."""
         oldest = now_ms - SILENCE_MS_MAX
         for group, members in list(self._groups.items()):

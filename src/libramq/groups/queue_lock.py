@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
 
 #: rocketmq.broker.rebalance.lockMaxLiveTime.
@@ -26,7 +27,7 @@ class QueueLock:
     """Who holds a queue, and since when it was last renewed."""
 
     client_id: str
-    renewed_at_ms: int
+    renewed_at_ms: MonotonicMs
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Reservation:
     """Who alone may lock a queue, and until when."""
 
     client_id: str
-    until_ms: int
+    until_ms: MonotonicMs
 
 
 class QueueLocks:
@@ -46,7 +47,7 @@ class QueueLocks:
         self._vanished: dict[str, dict[str, int]] = {}
         self._reserved: dict[str, dict[MessageQueue, Reservation]] = {}
 
-    def reserve(self, group: str, readers: Mapping[MessageQueue, str], *, now_ms: int) -> None:
+    def reserve(self, group: str, readers: Mapping[MessageQueue, str], *, now_ms: MonotonicMs) -> None:
         """These clients read queues under epochs, and the group has begun to lock them: they come first.
 
         Else a newcomer would lock a queue whose reader has not heard yet that locks count.
@@ -58,7 +59,7 @@ class QueueLocks:
             self._reserved.pop(group, None)
 
     def lock(
-        self, group: str, client_id: str, queues: Iterable[MessageQueue], *, now_ms: int
+        self, group: str, client_id: str, queues: Iterable[MessageQueue], *, now_ms: MonotonicMs
     ) -> list[MessageQueue]:
         """Lock what is free, expired or already the client's; return what it holds now."""
         self._forget_vanished(group, now_ms)
@@ -87,7 +88,7 @@ class QueueLocks:
         if not locks:
             self._locks.pop(group, None)
 
-    def vanished(self, group: str, client_id: str, *, now_ms: int) -> int:
+    def vanished(self, group: str, client_id: str, *, now_ms: MonotonicMs) -> int:
         """A client is connected no more: its locks last for the grace returned (0: it held none)."""
         reserved = self._reserved.get(group, {})
         for queue in [queue for queue, each in reserved.items() if each.client_id == client_id]:
@@ -104,20 +105,20 @@ class QueueLocks:
         if not clients:
             self._vanished.pop(group, None)
 
-    def holds_any(self, group: str, *, now_ms: int) -> bool:
+    def holds_any(self, group: str, *, now_ms: MonotonicMs) -> bool:
         """Whether the group holds any lock that has not expired (isLockAllExpired upstream)."""
         self._forget_vanished(group, now_ms)
         locks = self._locks.get(group, {})
         return any(not self._is_expired(lock, now_ms) for lock in locks.values())
 
-    def _forget_vanished(self, group: str, now_ms: int) -> None:
+    def _forget_vanished(self, group: str, now_ms: MonotonicMs) -> None:
         """Free the locks of clients whose grace is over."""
         for client_id, vanished_at_ms in list(self._vanished.get(group, {}).items()):
             if now_ms - vanished_at_ms >= self._grace_ms:
                 self.returned(group, client_id)
                 self.unlock(group, client_id, list(self._locks.get(group, {})))
 
-    def _is_reserved(self, group: str, client_id: str, queue: MessageQueue, now_ms: int) -> bool:
+    def _is_reserved(self, group: str, client_id: str, queue: MessageQueue, now_ms: MonotonicMs) -> bool:
         """Whether somebody else comes first; who locks what was reserved needs no reservation any more."""
         reserved = self._reserved.get(group)
         if reserved is None or (reservation := reserved.get(queue)) is None:
@@ -129,5 +130,5 @@ class QueueLocks:
             del self._reserved[group]
         return False
 
-    def _is_expired(self, lock: QueueLock, now_ms: int) -> bool:
+    def _is_expired(self, lock: QueueLock, now_ms: MonotonicMs) -> bool:
         return now_ms - lock.renewed_at_ms > LOCK_LIFETIME_MS

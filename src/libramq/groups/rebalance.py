@@ -2,7 +2,7 @@
 
 Stock clients allocate queues themselves, so the truth is who pulls what: the last member to pull a queue owns
 it. A rebalance has settled when every queue has an owner that is a member, no member stands idle that need
-not, and nothing has moved for a while.
+not, and nothing has moved for a while. Everything is measured by the monotonic clock; events have wall times.
 """
 
 from collections import Counter, deque
@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
-
+from libramq.clock import MonotonicMs, Now
 from libramq.groups.catch_up import CatchUp
 from libramq.groups.rebalance_event import (
     VERSION,
@@ -41,10 +40,35 @@ class Owner:
     """Who pulls a queue: its last read, whether that still waits, and up to where it was given messages."""
 
     client_id: str
-    read_at_ms: int
+    read_at_ms: MonotonicMs
     next_offset: int
     is_waiting: bool = True
     is_catching_up: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A queue that changed hands: when the old owner read it last, and the new one first."""
+
+    from_: str | None
+    to: str
+    stopped_ms: MonotonicMs | None
+    resumed_ms: MonotonicMs
+    redelivered: int
+
+    def record(self, queue: MessageQueue, returned_ms: MonotonicMs | None, now: Now) -> QueueMove:
+        """Return the move as events have it; returned_ms: when the old owner read on, if it did."""
+        return QueueMove(
+            topic=queue.topic,
+            broker=queue.broker_name,
+            queue=queue.queue_id,
+            from_=self.from_,
+            to=self.to,
+            stopped_ms=now.wall_of(self.stopped_ms) if self.stopped_ms is not None else None,
+            resumed_ms=now.wall_of(self.resumed_ms),
+            redelivered=self.redelivered,
+            double_owner_ms=max(0, returned_ms - self.resumed_ms) if returned_ms is not None else 0,
+        )
 
 
 @dataclass(slots=True)
@@ -55,12 +79,12 @@ class Unsettled:
     before read it again, once another had begun. minimum: as a coordinator knows it over all brokers.
     """
 
-    started_at_ms: int
-    changed_at_ms: int
+    started_at_ms: MonotonicMs
+    changed_at_ms: MonotonicMs
     owners_before: dict[MessageQueue, str]
-    moves: dict[MessageQueue, QueueMove] = field(default_factory=dict)
-    first_reads_ms: dict[tuple[MessageQueue, str], int] = field(default_factory=dict)
-    returned_ms: dict[MessageQueue, int] = field(default_factory=dict)
+    moves: dict[MessageQueue, Move] = field(default_factory=dict)
+    first_reads_ms: dict[tuple[MessageQueue, str], MonotonicMs] = field(default_factory=dict)
+    returned_ms: dict[MessageQueue, MonotonicMs] = field(default_factory=dict)
     catch_up: CatchUp = field(default_factory=CatchUp)
     duplicates: int = 0
     is_coordinated: bool = False
@@ -84,7 +108,7 @@ class GroupRebalance:
         self._members: list[str] = []
         self._owners: dict[MessageQueue, Owner] = {}
         self._unsettled: Unsettled | None = None
-        self._taken_at_ms: dict[MessageQueue, deque[int]] = {}
+        self._taken_at_ms: dict[MessageQueue, deque[MonotonicMs]] = {}
 
     @property
     def is_settled(self) -> bool:
@@ -104,7 +128,7 @@ class GroupRebalance:
         *,
         epoch: int | None = None,
         is_part: bool = False,
-        now_ms: int,
+        now: Now,
     ) -> RebalanceEvent:
         """The group changed: a rebalance begins, or the one under way goes on with new members.
 
@@ -116,12 +140,12 @@ class GroupRebalance:
         self._epoch = epoch if epoch is not None else self._epoch + 1
         if self._unsettled is None:
             owners = {queue: owner.client_id for queue, owner in self._owners.items()}
-            self._unsettled = Unsettled(now_ms, now_ms, owners)
-        self._unsettled.changed_at_ms = now_ms
+            self._unsettled = Unsettled(now.monotonic_ms, now.monotonic_ms, owners)
+        self._unsettled.changed_at_ms = now.monotonic_ms
         self._unsettled.is_coordinated = epoch is not None
         self._unsettled.is_part = is_part
         return self._event(
-            now_ms,
+            now,
             kind="started",
             reason=reason,
             who=who,
@@ -136,7 +160,7 @@ class GroupRebalance:
             if minimum is not None:
                 self._unsettled.minimum = (self._unsettled.minimum or 0) + minimum
 
-    def pulled(self, queue: MessageQueue, client_id: str, offset: int, *, now_ms: int) -> None:
+    def pulled(self, queue: MessageQueue, client_id: str, offset: int, *, now_ms: MonotonicMs) -> None:
         """A member asks for a queue's messages from `offset` on."""
         owner = self._owners.get(queue)
         if owner is not None and owner.client_id == client_id:
@@ -150,7 +174,9 @@ class GroupRebalance:
         is_unsettled = self._unsettled is not None
         self._owners[queue] = Owner(client_id, now_ms, offset, is_catching_up=is_unsettled)
 
-    def answered(self, queue: MessageQueue, client_id: str, next_offset: int | None, *, now_ms: int) -> None:
+    def answered(
+        self, queue: MessageQueue, client_id: str, next_offset: int | None, *, now_ms: MonotonicMs
+    ) -> None:
         """A member's pull was answered: with the messages before `next_offset`, or with none."""
         owner = self._owners.get(queue)
         if owner is None or owner.client_id != client_id:
@@ -164,10 +190,10 @@ class GroupRebalance:
                 self._unsettled.catch_up.read(next_offset - owner.next_offset, now_ms=now_ms)
             owner.next_offset = max(owner.next_offset, next_offset)
 
-    def settle(self, queues: Iterable[MessageQueue], *, now_ms: int) -> list[RebalanceEvent]:
+    def settle(self, queues: Iterable[MessageQueue], *, now: Now) -> list[RebalanceEvent]:
         """Look whether the rebalance has settled, given the queues the group should own; its last events."""
         unsettled = self._unsettled
-        if unsettled is None or now_ms - unsettled.changed_at_ms < QUIET_MS:
+        if unsettled is None or now.monotonic_ms - unsettled.changed_at_ms < QUIET_MS:
             return []
         wanted = list(queues)
         owners = {queue: self._owners[queue].client_id for queue in wanted if queue in self._owners}
@@ -177,15 +203,15 @@ class GroupRebalance:
         idle_needlessly = (
             not unsettled.is_coordinated and len(wanted) >= len(self._members) and 0 in loads.values()
         )
-        waited_ms = now_ms - unsettled.started_at_ms
+        waited_ms = now.monotonic_ms - unsettled.started_at_ms
         if self._members and (
             (unowned and waited_ms < SETTLE_MS_MAX) or (idle_needlessly and waited_ms < IDLE_MS_MAX)
         ):
             return []
         self._owners = {queue: self._owners[queue] for queue in owners}
-        return self._settled(unsettled, loads, unowned, now_ms)
+        return self._settled(unsettled, loads, unowned, now)
 
-    def read_by_two(self, *, since_ms: int, now_ms: int) -> list[MessageQueue]:
+    def read_by_two(self, *, since_ms: MonotonicMs, now_ms: MonotonicMs) -> list[MessageQueue]:
         """Queues that members take from each other, again and again after a moment."""
         return sorted(
             queue
@@ -203,25 +229,22 @@ class GroupRebalance:
         return [queue for queue in queues if queue not in owned]
 
     def _settled(
-        self, unsettled: Unsettled, loads: Counter[str], unowned: int, now_ms: int
+        self, unsettled: Unsettled, loads: Counter[str], unowned: int, now: Now
     ) -> list[RebalanceEvent]:
         self._unsettled = None
         if not self._members:
             self._owners.clear()
-        moves = [
-            msgspec.structs.replace(
-                move, double_owner_ms=max(0, unsettled.returned_ms.get(queue, 0) - move.resumed_ms)
-            )
-            for queue, move in unsettled.moves.items()
-            if move.from_ != move.to
-        ]
-        events = [self._event(now_ms, kind="moved", moves=part) for part in split_moves(moves)]
+        moved = {queue: move for queue, move in unsettled.moves.items() if move.from_ != move.to}
+        returned_ms = unsettled.returned_ms
+        moves = [move.record(queue, returned_ms.get(queue), now) for queue, move in moved.items()]
+        events = [self._event(now, kind="moved", moves=part) for part in split_moves(moves)]
         before = {queue: owner for queue, owner in unsettled.owners_before.items() if queue in self._owners}
         last_move_ms = max(
-            (move.resumed_ms + move.double_owner_ms for move in moves), default=unsettled.changed_at_ms
+            (max(move.resumed_ms, returned_ms.get(queue, move.resumed_ms)) for queue, move in moved.items()),
+            default=unsettled.changed_at_ms,
         )
         settled = self._event(
-            now_ms,
+            now,
             kind="settled",
             members=bounded_members(self._members),
             member_count=len(self._members),
@@ -238,18 +261,15 @@ class GroupRebalance:
         return [*events, settled]
 
     def _move(
-        self, queue: MessageQueue, owner: Owner | None, client_id: str, offset: int, now_ms: int
-    ) -> QueueMove:
+        self, queue: MessageQueue, owner: Owner | None, client_id: str, offset: int, now_ms: MonotonicMs
+    ) -> Move:
         unsettled = self._unsettled
         assert unsettled is not None
         earlier = unsettled.moves.get(queue)
         if earlier is not None and earlier.from_ == client_id:
             unsettled.returned_ms[queue] = now_ms
         redelivered = max(0, owner.next_offset - offset) if owner is not None else 0
-        return QueueMove(
-            topic=queue.topic,
-            broker=queue.broker_name,
-            queue=queue.queue_id,
+        return Move(
             from_=earlier.from_ if earlier is not None else (owner.client_id if owner else None),
             to=client_id,
             stopped_ms=earlier.stopped_ms if earlier is not None else self._stopped_ms(owner),
@@ -257,21 +277,21 @@ class GroupRebalance:
             redelivered=redelivered + (earlier.redelivered if earlier is not None else 0),
         )
 
-    def _stopped_ms(self, owner: Owner | None) -> int | None:
+    def _stopped_ms(self, owner: Owner | None) -> MonotonicMs | None:
         """When the old owner ceased to read: one whose pull was held read on until the rebalance began."""
         assert self._unsettled is not None
         if owner is None:
             return None
         return max(owner.read_at_ms, self._unsettled.started_at_ms) if owner.is_waiting else owner.read_at_ms
 
-    def _event(self, now_ms: int, *, kind: str, **fields: object) -> RebalanceEvent:
+    def _event(self, now: Now, *, kind: str, **fields: object) -> RebalanceEvent:
         self._sequence += 1
         return RebalanceEvent(
             v=VERSION,
             group=self._group,
             epoch=self._epoch,
             seq=self._sequence,
-            at_ms=now_ms,
+            at_ms=now.wall_ms,
             kind=kind,
             **fields,  # type: ignore[arg-type]
         )

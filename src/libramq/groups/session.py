@@ -12,6 +12,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, TypeVar
 
+from libramq.clock import MonotonicMs
+
 P = TypeVar("P", bound=Hashable)
 
 #: The design: two of the Java client's heartbeats (heartbeatBrokerInterval, 30 s) and half of another.
@@ -32,9 +34,9 @@ class Probe(NamedTuple, Generic[P]):
 class _Session:
     """asked: the number of the question that is open."""
 
-    seen_at_ms: int
+    seen_at_ms: MonotonicMs
     asked: int | None = None
-    asked_at_ms: int = 0
+    asked_at_ms: MonotonicMs = MonotonicMs(0)
 
 
 class Sessions(Generic[P]):
@@ -45,7 +47,7 @@ class Sessions(Generic[P]):
         self._open: dict[int, tuple[str, P]] = {}
         self._last_number = 0
 
-    def beat(self, group: str, peer: P, *, now_ms: int) -> None:
+    def beat(self, group: str, peer: P, *, now_ms: MonotonicMs) -> None:
         """A heartbeat: a session begins, or goes on."""
         session = self._sessions.get((group, peer))
         if session is None:
@@ -53,13 +55,13 @@ class Sessions(Generic[P]):
         else:
             self._seen(session, now_ms)
 
-    def seen(self, group: str, peer: P, *, now_ms: int) -> None:
+    def seen(self, group: str, peer: P, *, now_ms: MonotonicMs) -> None:
         """Something else that only the living do; nothing to those who are no members."""
         session = self._sessions.get((group, peer))
         if session is not None:
             self._seen(session, now_ms)
 
-    def answered(self, peer: P, number: int, *, knows_group: bool, now_ms: int) -> None:
+    def answered(self, peer: P, number: int, *, knows_group: bool, now_ms: MonotonicMs) -> None:
         """An answer to a question; who does not know the group is no member of it any more."""
         group, asked = self._open.get(number, ("", None))
         if asked != peer:
@@ -76,7 +78,7 @@ class Sessions(Generic[P]):
         if session is not None and session.asked is not None:
             del self._open[session.asked]
 
-    def look(self, *, now_ms: int) -> tuple[list[Probe[P]], list[tuple[str, P]]]:
+    def look(self, *, now_ms: MonotonicMs) -> tuple[list[Probe[P]], list[tuple[str, P]]]:
         """Whom to ask, and whose session has expired."""
         probes: list[Probe[P]] = []
         expired: list[tuple[str, P]] = []
@@ -92,7 +94,7 @@ class Sessions(Generic[P]):
                 expired.append((group, peer))
         return probes, expired
 
-    def _seen(self, session: _Session, now_ms: int) -> None:
+    def _seen(self, session: _Session, now_ms: MonotonicMs) -> None:
         session.seen_at_ms = now_ms
         if session.asked is not None:
             del self._open[session.asked]

@@ -7,7 +7,7 @@ import asyncio
 from typing import Final
 
 from libramq.auth.authorizer import AllowAll, Authorizer
-from libramq.clock import Clock, SystemClock
+from libramq.clock import Clock, MonotonicMs, SystemClock
 from libramq.logs import get_logger
 from libramq.nameserver.processor import NameServerProcessor
 from libramq.nameserver.route_info import RouteInfo
@@ -93,7 +93,7 @@ class NameServer:
         self.expire_brokers()
         self._scan = asyncio.get_running_loop().call_later(SCAN_INTERVAL_MS / 1000, self._scan_brokers)
 
-    def _connection_closed(self, peer: Peer, _now_ms: int) -> Reply:
+    def _connection_closed(self, peer: Peer, _now_ms: MonotonicMs) -> Reply:
         for key in self.route_info.owner_lost(peer):
             log.info("broker's connection closed", cluster=key.cluster, address=key.address)
         return SUCCESS

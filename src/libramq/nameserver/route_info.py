@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.nameserver.bounds import check_registration
@@ -46,7 +47,7 @@ class Liveness:
     data_version: DataVersion
     ha_address: str
     timeout_ms: int
-    heard_ms: int
+    heard_ms: MonotonicMs
 
 
 @dataclass(slots=True)
@@ -90,7 +91,7 @@ class RouteInfo:
         *,
         owner: object,
         zone: str | None,
-        now_ms: int,
+        now_ms: MonotonicMs,
     ) -> Registered:
         """Take in a broker and its topics; BrokerError when it is turned down, and then nothing changed."""
         broker = self._brokers.get(header.broker_name) or _Broker(header.cluster_name)
@@ -153,7 +154,7 @@ class RouteInfo:
         """Forget the brokers that registered over a connection that ended."""
         return self._forget([address for address, broker in self._live.items() if broker.owner is owner])
 
-    def expire(self, now_ms: int) -> tuple[list[BrokerAddress], list[object]]:
+    def expire(self, now_ms: MonotonicMs) -> tuple[list[BrokerAddress], list[object]]:
         """Forget brokers that were silent too long; also the connections that serve no other broker."""
         late = [
             address for address, broker in self._live.items() if broker.heard_ms + broker.timeout_ms < now_ms
@@ -163,7 +164,7 @@ class RouteInfo:
         still_used = {id(liveness.owner) for liveness in self._live.values()}
         return forgotten, [owner for owner in owners if id(owner) not in still_used]
 
-    def heard(self, key: BrokerAddress, now_ms: int) -> None:
+    def heard(self, key: BrokerAddress, now_ms: MonotonicMs) -> None:
         """A broker gave a sign of life."""
         liveness = self._find(key)
         if liveness is not None:

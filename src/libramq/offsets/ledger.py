@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from libramq.clock import WallMs
 from libramq.errors import RemoteProtocolError, StoreCorrupt
 from libramq.filesystem import BACKUP_SUFFIX, FileSystem
 from libramq.offsets.consumer_offset import ConsumerOffset
@@ -48,7 +49,7 @@ class OffsetLedger:
         self._version: dict[str, int] = {"counter": 0, "stateVersion": 0, "timestamp": 0}
         self._has_changes = False
 
-    def open(self, now_ms: int) -> None:
+    def open(self, wall_ms: WallMs) -> None:
         """Read the table and what happened after it; fold both. StoreCorrupt where the file is no table."""
         found = self._read()
         if found is not None:
@@ -57,20 +58,20 @@ class OffsetLedger:
         for record in self._journal.replay():
             self.offsets.apply(record)
             self._has_changes = True
-        self.persist(now_ms)
+        self.persist(wall_ms)
 
     def append(self, records: Iterable[OffsetRecord]) -> None:
         """Journal changes, all by one write; after it they may be acknowledged."""
         self._journal.append(records)
         self._has_changes = True
 
-    def plan_persist(self, now_ms: int) -> PersistPlan | None:
+    def plan_persist(self, wall_ms: WallMs) -> PersistPlan | None:
         """The fold that is due, if anything changed; `run_persist` it, then `complete_persist`."""
         if not self._has_changes:
             return None
         self._has_changes = False
         counter = self._version["counter"] + 1
-        self._version = {**self._version, "counter": counter, "timestamp": now_ms}
+        self._version = {**self._version, "counter": counter, "timestamp": wall_ms}
         through = self._journal.begin_file()
         document = {"dataVersion": self._version, **self.offsets.tables()}
         text = fastjson.dumps(document, indent=True).decode()
@@ -84,9 +85,9 @@ class OffsetLedger:
         """The table was not written; the journals stay, and the next fold is due."""
         self._has_changes = True
 
-    def persist(self, now_ms: int) -> None:
+    def persist(self, wall_ms: WallMs) -> None:
         """Fold now, waiting for the disk."""
-        plan = self.plan_persist(now_ms)
+        plan = self.plan_persist(wall_ms)
         if plan is not None:
             try:
                 run_persist(self._filesystem, plan)
@@ -95,10 +96,10 @@ class OffsetLedger:
                 raise
             self.complete_persist(plan)
 
-    def close(self, now_ms: int) -> None:
+    def close(self, wall_ms: WallMs) -> None:
         """Fold and close."""
         try:
-            self.persist(now_ms)
+            self.persist(wall_ms)
         finally:
             self._journal.close()
 

@@ -7,6 +7,7 @@ Upstream: remoting/netty/NettyRemotingAbstract.java (responseTable).
 from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
+from libramq.clock import MonotonicMs
 from libramq.errors import LocalProtocolError
 from libramq.remoting.command import FLAG_ONEWAY, Command
 from libramq.remoting.frame import decode_frame, frame_end
@@ -109,7 +110,7 @@ class PendingRequests(Generic[T]):
 
     def __init__(self) -> None:
         self._next_opaque = 0
-        self._waiting: dict[int, tuple[int, T]] = {}
+        self._waiting: dict[int, tuple[MonotonicMs, T]] = {}
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -119,7 +120,7 @@ class PendingRequests(Generic[T]):
         self._next_opaque = self._next_opaque + 1 & 0x7FFF_FFFF
         request.opaque = self._next_opaque
 
-    def add(self, request: Command, waiter: T, *, deadline_ms: int) -> None:
+    def add(self, request: Command, waiter: T, *, deadline_ms: MonotonicMs) -> None:
         """Number a request and remember who waits for it until the deadline."""
         if request.flag & FLAG_ONEWAY:
             raise LocalProtocolError("nobody can wait for the answer to a one-way request")
@@ -137,7 +138,7 @@ class PendingRequests(Generic[T]):
         """Forget a request whose waiter gave up."""
         self._waiting.pop(opaque, None)
 
-    def expire(self, now_ms: int) -> list[T]:
+    def expire(self, now_ms: MonotonicMs) -> list[T]:
         """Remove and return the waiters whose deadline has passed."""
         late = [opaque for opaque, (deadline_ms, _) in self._waiting.items() if deadline_ms <= now_ms]
         return [self._waiting.pop(opaque)[1] for opaque in late]

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from libramq.auth.authorizer import ANONYMOUS, Authorizer
-from libramq.clock import Clock
+from libramq.clock import Clock, MonotonicMs, Now, WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, ConfigError, ProtocolError
 from libramq.logs import get_logger
@@ -34,8 +34,13 @@ class Request(NamedTuple):
 
     command: Command
     peer: Peer
-    wall_ms: int
-    monotonic_ms: int
+    wall_ms: WallMs
+    monotonic_ms: MonotonicMs
+
+    @property
+    def now(self) -> Now:
+        """When it was read, by both clocks."""
+        return Now(wall_ms=self.wall_ms, monotonic_ms=self.monotonic_ms)
 
 
 class Woken(NamedTuple):
@@ -75,8 +80,8 @@ class Endpoint:
         when_durable: WhenDurable | None = None,
         when_read: WhenRead | None = None,
         when_announced: WhenAnnounced | None = None,
-        closed: Callable[[Peer, int], Reply] | None = None,
-        answered: Callable[[Peer, Command, int], None] | None = None,
+        closed: Callable[[Peer, MonotonicMs], Reply] | None = None,
+        answered: Callable[[Peer, Command, MonotonicMs], None] | None = None,
         after_read: Callable[[], None] | None = None,
     ) -> None:
         self._clock = clock

@@ -13,6 +13,7 @@ import struct
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from libramq.clock import WallMs
 from libramq.filesystem import FileSystem
 from libramq.store.config import PAGE_BYTES
 
@@ -23,16 +24,16 @@ _SAFETY_MS: Final = 3_000  # StoreCheckpoint.getMinTimestamp: clocks and files a
 class Checkpoint(NamedTuple):
     """What the file says."""
 
-    commit_log_timestamp_ms: int = 0
-    consume_queue_timestamp_ms: int = 0
-    index_timestamp_ms: int = 0
+    commit_log_timestamp_ms: WallMs = WallMs(0)
+    consume_queue_timestamp_ms: WallMs = WallMs(0)
+    index_timestamp_ms: WallMs = WallMs(0)
     master_flushed_offset: int = 0
     confirm_offset: int = 0
 
     @property
-    def safe_timestamp_ms(self) -> int:
+    def safe_timestamp_ms(self) -> WallMs:
         """Messages stored up to then are on the disk, and so are their consume queue units."""
-        return max(0, min(self.commit_log_timestamp_ms, self.consume_queue_timestamp_ms) - _SAFETY_MS)
+        return max(WallMs(0), min(self.commit_log_timestamp_ms, self.consume_queue_timestamp_ms) - _SAFETY_MS)
 
 
 def read_checkpoint(filesystem: FileSystem, path: Path) -> Checkpoint:

@@ -14,6 +14,7 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from libramq.clock import MonotonicMs, WallMs
 from libramq.filesystem import FileSystem
 from libramq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from libramq.store.commit_log import CommitLog
@@ -67,8 +68,8 @@ class Flusher:
         self._log = log
         self._queues = queues
         self._is_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self._log_flush_ms = self._log_thorough_ms = 0
-        self._queue_flush_ms = self._queue_thorough_ms = 0
+        self._log_flush_ms = self._log_thorough_ms = MonotonicMs(0)
+        self._queue_flush_ms = self._queue_thorough_ms = MonotonicMs(0)
 
     def load_checkpoint(self) -> Checkpoint:
         """Read what was known when the store was last open."""
@@ -79,7 +80,7 @@ class Flusher:
         """Write it and wait for the disk."""
         write_checkpoint(self._filesystem, self._path, self.checkpoint, sync=True)
 
-    def plan(self, now_ms: int, store_timestamp_ms: int, *, thorough: bool) -> FlushPlan | None:
+    def plan(self, now_ms: MonotonicMs, store_timestamp_ms: WallMs, *, thorough: bool) -> FlushPlan | None:
         """What is due at a monotonic time; writes out units first (`write_failure` where it cannot)."""
         config, log = self._config, self._log
         log_due = thorough or self._log_due(now_ms)
@@ -141,7 +142,7 @@ class Flusher:
         except OSError as failed:
             self.write_failure = failed
 
-    def _log_due(self, now_ms: int) -> bool:
+    def _log_due(self, now_ms: MonotonicMs) -> bool:
         config, log = self._config, self._log
         if log.end == log.flushed:
             self._log_thorough_ms = now_ms

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
-from libramq.clock import Clock
+from libramq.clock import Clock, MonotonicMs, WallMs
 from libramq.errors import StoreCorrupt, StoreError, StoreLocked
 from libramq.filesystem import FileSystem
 from libramq.message.ids import encode_host
@@ -69,7 +69,7 @@ class MessageStore:
         self._refused_at_ms = 0
         self._touched: dict[tuple[str, int], int] = {}
         self._unflushed: deque[tuple[int, list[tuple[ConsumeQueue, int]]]] = deque()
-        self._last_store_timestamp_ms = 0
+        self._last_store_timestamp_ms = WallMs(0)
         self._put_count = self._put_bytes = self._get_count = self._get_bytes = 0
 
     # Opening and closing.
@@ -121,9 +121,9 @@ class MessageStore:
         """Store messages, all in one file and by one write; one result for each."""
         if not self._is_open or (self.failure is not None and not self._may_try_again()):
             return [SERVICE_NOT_AVAILABLE] * len(messages)
-        now_ms = self._clock.wall_ms()
+        wall_ms = self._clock.wall_ms()
         log = self._log
-        batch = self._pack(messages, now_ms)
+        batch = self._pack(messages, wall_ms)
         if not batch.data:
             return batch.results
         size = len(batch.data)
@@ -132,12 +132,12 @@ class MessageStore:
                 if size > self.config.mapped_file_size_commit_log - 8:  # No file holds it.
                     return self._append_halves(messages)
                 log.roll()
-                batch = self._pack(messages, now_ms)
+                batch = self._pack(messages, wall_ms)
             log.write(batch.data)
         except OSError as failed:
             self._refuse(f"the commit log cannot be written: {failed}")
             return [SERVICE_NOT_AVAILABLE] * len(messages)
-        self._last_store_timestamp_ms = now_ms
+        self._last_store_timestamp_ms = wall_ms
         self._put_count += len(batch.results)
         self._put_bytes += size
         self._dispatch(batch)
@@ -156,7 +156,7 @@ class MessageStore:
         """Everything before it is on the disk; a result is durable when its `end` is not beyond."""
         return self._log.flushed
 
-    def plan_flush(self, now_ms: int, *, thorough: bool = False) -> FlushPlan | None:
+    def plan_flush(self, now_ms: MonotonicMs, *, thorough: bool = False) -> FlushPlan | None:
         """What should be flushed at this (monotonic) time, or nothing; also writes out pending units."""
         if not self._is_open or self._flush_failed:
             return None
@@ -319,12 +319,12 @@ class MessageStore:
         self.failure = None
         return True
 
-    def _pack(self, messages: Sequence[StoreMessage], now_ms: int) -> PackedBatch:
+    def _pack(self, messages: Sequence[StoreMessage], wall_ms: WallMs) -> PackedBatch:
         return pack_batch(
             messages,
             self._queues,
             physical_offset=self._log.end,
-            store_timestamp_ms=now_ms,
+            store_timestamp_ms=wall_ms,
             store_host=self._store_host,
             body_bytes_max=self.config.max_message_size,
         )
@@ -370,7 +370,7 @@ class MessageStore:
 
     def _flush_everything(self) -> None:
         try:
-            plan = self._flusher.plan(0, self._last_store_timestamp_ms, thorough=True)
+            plan = self._flusher.plan(MonotonicMs(0), self._last_store_timestamp_ms, thorough=True)
             if self._flusher.write_failure is not None:
                 raise self._flusher.write_failure
             if plan is not None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from libramq.clock import WallMs
 from libramq.errors import InvalidName, StoreCorrupt
 from libramq.message.record import BLANK_MAGIC, RecordHead, has_good_crc, peek_record
 from libramq.message.sys_flag import is_queued
@@ -36,7 +37,7 @@ class RecoveryReport:
     end: int = 0
     record_count: int = 0
     unreachable_count: int = 0
-    last_store_timestamp_ms: int = 0
+    last_store_timestamp_ms: WallMs = WallMs(0)
 
 
 class LogFiles(Protocol):
@@ -127,7 +128,7 @@ def recover(
         queue.correct_min_offset(log.min_offset)
     return RecoveryReport(
         clean=clean, start=start, end=scan.end, record_count=count, unreachable_count=unreachable,
-        last_store_timestamp_ms=timestamp_ms,
+        last_store_timestamp_ms=WallMs(timestamp_ms),
     )  # fmt: skip
 
 

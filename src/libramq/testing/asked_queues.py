@@ -10,6 +10,7 @@ from typing import Final
 from libramq.client.consumer_requests import Ask
 from libramq.client.core import effects as fx
 from libramq.client.core.push_consumer_core import PushConsumerCore
+from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode
 from libramq.errors import LibraError
 from libramq.message.queue import MessageQueue
@@ -42,7 +43,7 @@ class AskedQueues:
         waiting, given = set(effect.topics), []
 
         def answered(
-            topic: str, outcome: QueryAssignmentReply | LibraError, now_ms: int
+            topic: str, outcome: QueryAssignmentReply | LibraError, now_ms: MonotonicMs
         ) -> Sequence[fx.Effect]:
             waiting.discard(topic)
             assigned = None if isinstance(outcome, LibraError) else outcome.message_queue_assignments

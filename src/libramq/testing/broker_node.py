@@ -21,6 +21,7 @@ from libramq.broker.question import Question
 from libramq.broker.schedule import DELIVERED_PER_ROUND_MAX
 from libramq.broker.tables import Fold
 from libramq.catalog.config_ledger import run_fold
+from libramq.clock import MonotonicMs
 from libramq.errors import LibraError, RemoteError
 from libramq.offsets.ledger import run_persist
 from libramq.remoting.command import Command
@@ -268,14 +269,14 @@ class SimulatedBroker:
         self._herd()
         self._durability.appended()
 
-    def _ring_by(self, due_ms: int | None) -> None:
+    def _ring_by(self, due_ms: MonotonicMs | None) -> None:
         """Coordinate at that time at the latest; `broker.alarm` is the real one."""
         if due_ms is None or (self._alarm_ms is not None and self._alarm_ms <= due_ms):
             return
         self._alarm_ms = due_ms
         self.process.after(max(DELAY_MS_MIN, due_ms - self.process.now_ms), lambda: self._rung(due_ms))
 
-    def _rung(self, due_ms: int) -> None:
+    def _rung(self, due_ms: MonotonicMs) -> None:
         if self._alarm_ms == due_ms:  # Else an earlier time was asked for meanwhile.
             self._alarm_ms = None
             self._coordinate()

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from libramq.client.core.consumer_settings import SESSION_MS, ConsumeFrom, ConsumerSettings
+from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
 from libramq.filter.tag import parse_tag_filter
 from libramq.message.queue import MessageQueue
@@ -82,7 +83,7 @@ class Cluster(Watcher):
             broker.start()
 
     @property
-    def now_ms(self) -> int:
+    def now_ms(self) -> MonotonicMs:
         """The monotonic time."""
         return self.world.time.now_ms
 
@@ -90,7 +91,7 @@ class Cluster(Watcher):
         """Whether queues change hands without a message coming again, unless something fails."""
         return not any(member.is_stock for member in self.members if member.group == group)
 
-    def may_have_lost(self, broker: str, asked_ms: int) -> bool:
+    def may_have_lost(self, broker: str, asked_ms: MonotonicMs) -> bool:
         """Whether what a broker was asked to store at a time may be gone, whatever it answered."""
         return not self.is_sync and asked_ms <= self.cuts_ms.get(broker, -1)
 

@@ -17,6 +17,7 @@ from libramq.client.core.process_queue import Delivery
 from libramq.client.core.push_consumer_core import FAREWELL_MS, PushConsumerCore
 from libramq.client.local_offset_store import DIRECTORY, LocalOffsetStore
 from libramq.client.member_requests import MemberRequests
+from libramq.clock import MonotonicMs, read_clock
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import LibraError, TopicNotExist
 from libramq.filter.tag import TagFilter
@@ -89,7 +90,7 @@ class SimulatedConsumer:
             Path(f"/{DIRECTORY}"), settings.client_id, settings.group, self.disk
         )
         self._running = False
-        self._due_ms: int | None = None
+        self._due_ms: MonotonicMs | None = None
         self.process.start()
         self._remotes = SimulatedRemotes(
             world.network, self.process, asked=self._asked, lost=self._connection_lost
@@ -154,7 +155,7 @@ class SimulatedConsumer:
 
     def _start(self) -> None:
         self._local_offsets.load()
-        effects = self._core.start(self._now_ms, self.process.clock.wall_ms())
+        effects = self._core.start(read_clock(self.process.clock))
         self._running = True
         self._perform(effects)
 
@@ -166,7 +167,7 @@ class SimulatedConsumer:
     # Effects and events.
 
     @property
-    def _now_ms(self) -> int:
+    def _now_ms(self) -> MonotonicMs:
         return self.process.now_ms
 
     def _perform(self, effects: Sequence[fx.Effect]) -> None:
@@ -181,7 +182,7 @@ class SimulatedConsumer:
         self._due_ms = due_ms
         self.process.after(max(0, due_ms - self._now_ms), lambda: self._tick(due_ms))
 
-    def _tick(self, due_ms: int) -> None:
+    def _tick(self, due_ms: MonotonicMs) -> None:
         if self._due_ms != due_ms:
             return  # An earlier time was set meanwhile.
         self._due_ms = None
@@ -189,7 +190,11 @@ class SimulatedConsumer:
             self._perform(self._core.tick(self._now_ms))
 
     def _ask(
-        self, address: str, call: Call[T], answered: Callable[[T | LibraError, int], Any], timeout_ms: int
+        self,
+        address: str,
+        call: Call[T],
+        answered: Callable[[T | LibraError, MonotonicMs], Any],
+        timeout_ms: int,
     ) -> None:
         watched = self._witness.answers_of(address, call)
         if self.is_stock and call.code == RequestCode.HEART_BEAT:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from libramq.client.core.handler_result import Outcome
 from libramq.client.core.process_queue import Delivery
+from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
 from libramq.testing.happening import Happening
 from libramq.testing.virtual_time import VirtualTime
@@ -47,7 +48,7 @@ class Commit:
 
     __slots__ = ("answered_ms", "asked_ms", "claim", "offset")
 
-    def __init__(self, offset: int, asked_ms: int, claim: Claim | None = None) -> None:
+    def __init__(self, offset: int, asked_ms: MonotonicMs, claim: Claim | None = None) -> None:
         self.offset = offset
         self.asked_ms = asked_ms
         self.claim = claim
@@ -59,7 +60,7 @@ class Watcher:
     """Hears of everything; an invariant overrides what it needs."""
 
     def stored(
-        self, queue: MessageQueue, offset: int, physical_offset: int, message_id: str, asked_ms: int
+        self, queue: MessageQueue, offset: int, physical_offset: int, message_id: str, asked_ms: MonotonicMs
     ) -> None:
         """A producer's message was acknowledged."""
 
@@ -75,16 +76,16 @@ class Watcher:
     def commit_acknowledged(self, group: str, queue: MessageQueue, commit: Commit) -> None:
         """A broker has taken a commit."""
 
-    def offset_read(self, group: str, queue: MessageQueue, offset: int | None, asked_ms: int) -> None:
+    def offset_read(self, group: str, queue: MessageQueue, offset: int | None, asked_ms: MonotonicMs) -> None:
         """A member asked for the committed offset and learnt it."""
 
-    def session_renewed(self, member: str, asked_ms: int) -> None:
+    def session_renewed(self, member: str, asked_ms: MonotonicMs) -> None:
         """A coordinator answered what a member asked at a time."""
 
-    def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: int) -> None:
+    def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: MonotonicMs) -> None:
         """A fence let a member begin with a queue."""
 
-    def pulled(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: int) -> None:
+    def pulled(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: MonotonicMs) -> None:
         """A broker gave a member messages of a queue that is open to it."""
 
     def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
@@ -129,7 +130,7 @@ class History(Watcher):
         self.happenings[what] += 1
 
     def stored(
-        self, queue: MessageQueue, offset: int, physical_offset: int, message_id: str, asked_ms: int
+        self, queue: MessageQueue, offset: int, physical_offset: int, message_id: str, asked_ms: MonotonicMs
     ) -> None:
         self.stored_count += 1
         self.note(queue.broker_name, f"stored {message_id} at {_named(queue)}:{offset}")
@@ -156,21 +157,21 @@ class History(Watcher):
         for watcher in self.watchers:
             watcher.commit_acknowledged(group, queue, commit)
 
-    def offset_read(self, group: str, queue: MessageQueue, offset: int | None, asked_ms: int) -> None:
+    def offset_read(self, group: str, queue: MessageQueue, offset: int | None, asked_ms: MonotonicMs) -> None:
         self.note(group, f"offset of {_named(queue)} is {offset}")
         for watcher in self.watchers:
             watcher.offset_read(group, queue, offset, asked_ms)
 
-    def session_renewed(self, member: str, asked_ms: int) -> None:
+    def session_renewed(self, member: str, asked_ms: MonotonicMs) -> None:
         for watcher in self.watchers:
             watcher.session_renewed(member, asked_ms)
 
-    def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: int) -> None:
+    def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: MonotonicMs) -> None:
         self.note(claim.member, f"opened {_named(queue)} under {claim.epoch}")
         for watcher in self.watchers:
             watcher.opened(group, queue, claim, asked_ms)
 
-    def pulled(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: int) -> None:
+    def pulled(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: MonotonicMs) -> None:
         for watcher in self.watchers:
             watcher.pulled(group, queue, claim, asked_ms)
 

@@ -1,6 +1,7 @@
 """The simulated name server: the real route table and processors behind simulated connections."""
 
 from libramq.auth.authorizer import AllowAll
+from libramq.clock import MonotonicMs
 from libramq.nameserver.name_server import SCAN_INTERVAL_MS
 from libramq.nameserver.processor import NameServerProcessor
 from libramq.nameserver.route_info import RouteInfo
@@ -52,6 +53,6 @@ class SimulatedNameServer:
             assert isinstance(connection, ServerEnd)
             connection.close("its broker was silent too long")
 
-    def _connection_closed(self, peer: Peer, _now_ms: int) -> Reply:
+    def _connection_closed(self, peer: Peer, _now_ms: MonotonicMs) -> Reply:
         self._route_info.owner_lost(peer)
         return SUCCESS

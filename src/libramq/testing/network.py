@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from libramq.clock import MonotonicMs
 from libramq.errors import ProtocolError
 from libramq.remoting.command import Command
 from libramq.remoting.connection import FrameReader
@@ -72,7 +73,7 @@ class _Way:
         self._reader = FrameReader()
         self._receive = receive
         self._when_ended = when_ended
-        self._arrivals: deque[tuple[int, bytes | None]] = deque()
+        self._arrivals: deque[tuple[MonotonicMs, bytes | None]] = deque()
         self.key = (source.name, target.name)
         self.last_ms = target.time.now_ms
 
@@ -94,7 +95,7 @@ class _Way:
         if len(self._arrivals) == 1:
             self._expect(due_ms)
 
-    def _expect(self, due_ms: int) -> None:
+    def _expect(self, due_ms: MonotonicMs) -> None:
         self._target.reach(due_ms - self._target.time.now_ms, self._arrived)
 
     def _arrived(self) -> None:

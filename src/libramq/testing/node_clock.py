@@ -7,6 +7,7 @@ clock does the same, is wrong from the start, and may be set.
 import random
 from typing import Final
 
+from libramq.clock import MonotonicMs, WallMs
 from libramq.testing.virtual_time import MONOTONIC_START_MS, VirtualTime
 
 #: Linux: the kernel's NTP discipline corrects a clock by 500 ppm at most (MAXFREQ); quartz is better.
@@ -27,13 +28,13 @@ class NodeClock:
         self._booted_ms = time.now_ms
         self._boot_ms = self._begin()
         #: The highest wall clock time that was ever read here.
-        self.wall_ms_max = 0
+        self.wall_ms_max = WallMs(0)
 
-    def monotonic_ms(self) -> int:
+    def monotonic_ms(self) -> MonotonicMs:
         """Milliseconds since a fixed moment."""
         return self._boot_ms + self._ran_ms()
 
-    def wall_ms(self) -> int:
+    def wall_ms(self) -> WallMs:
         """Milliseconds since 1970, as this machine has it."""
         wall_ms = (
             self._time.wall_ms() + self._skew_ms + self._ran_ms() - (self._time.now_ms - self._booted_ms)
@@ -60,11 +61,11 @@ class NodeClock:
         self._booted_ms = self._time.now_ms
         self._boot_ms = self._begin()
 
-    def _begin(self) -> int:
+    def _begin(self) -> MonotonicMs:
         """Not zero: a time of nought means "never" in places."""
         if self._random is None:
             return MONOTONIC_START_MS + self._time.elapsed_ms
-        return self._random.randint(MONOTONIC_START_MS, 1_000 * MONOTONIC_START_MS)
+        return MonotonicMs(self._random.randint(MONOTONIC_START_MS, 1_000 * MONOTONIC_START_MS))
 
     def _ran_ms(self) -> int:
         """How far it has gone on since the machine started."""

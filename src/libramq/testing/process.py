@@ -5,6 +5,7 @@ running ⇄ paused        what happens to it meanwhile waits, and happens at onc
    └─► dead ◄┘          what was to happen to it does not (SIGKILL); `start` begins another life
 """
 
+from libramq.clock import MonotonicMs
 from libramq.testing.node_clock import NodeClock
 from libramq.testing.virtual_time import Action, VirtualTime
 
@@ -59,7 +60,7 @@ class Process:
             self._perform(life, action)
 
     @property
-    def now_ms(self) -> int:
+    def now_ms(self) -> MonotonicMs:
         """The monotonic time by its clock."""
         return self.clock.monotonic_ms()
 

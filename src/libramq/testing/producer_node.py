@@ -8,6 +8,7 @@ from typing import Final
 
 from libramq.client.core.route_table import RouteTable
 from libramq.client.core.send_request import SendSettings, prepare_one, send_call
+from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import LibraError
 from libramq.message import Message
@@ -103,7 +104,7 @@ class SimulatedProducer:
         self._remotes.ask(address, call, answered, SEND_TIMEOUT_MS)
 
     def _answered(
-        self, message_id: str, queue: MessageQueue, outcome: SendReply | LibraError, asked_ms: int
+        self, message_id: str, queue: MessageQueue, outcome: SendReply | LibraError, asked_ms: MonotonicMs
     ) -> None:
         if isinstance(outcome, LibraError) or outcome.code != ResponseCode.SUCCESS:
             self.process.after(AGAIN_MS, lambda: self._send(message_id))

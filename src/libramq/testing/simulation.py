@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from libramq.clock import MonotonicMs
 from libramq.testing.cluster import Cluster
 from libramq.testing.faults import Faults
 from libramq.testing.happening import Happening
@@ -160,7 +161,7 @@ class Simulation:
             chance.choice((broker.kill, broker.cut_power))()
             broker.start()
 
-    def _advance_to(self, end_ms: int) -> None:
+    def _advance_to(self, end_ms: MonotonicMs) -> None:
         time = self.world.time
         while time.now_ms < end_ms:
             time.run_until(min(time.now_ms + STEP_MS, end_ms))

@@ -6,6 +6,7 @@ Not safe for several threads; each makes its own. Requests can be pipelined: `st
 import socket
 from collections.abc import Callable
 
+from libramq.clock import MonotonicMs
 from libramq.errors import ConnectFailed, ConnectionLost, ProtocolError, RequestTimeout
 from libramq.remoting.command import Command
 from libramq.remoting.connection import FrameFiller, PendingRequests
@@ -22,7 +23,7 @@ class BlockingRemote:
     def __init__(
         self,
         address: str,
-        monotonic_ms: Callable[[], int],
+        monotonic_ms: Callable[[], MonotonicMs],
         *,
         connect_timeout_ms: int = CONNECT_TIMEOUT_MS,
         access: Access = OPEN,

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from libramq.clock import MonotonicMs
 from libramq.errors import ConnectFailed, ConnectionLost, ProtocolError, RemoteError, RequestTimeout
 from libramq.logs import get_logger
 from libramq.remoting.command import Command
@@ -113,7 +114,7 @@ class Remotes:
 
     def __init__(
         self,
-        monotonic_ms: Callable[[], int],
+        monotonic_ms: Callable[[], MonotonicMs],
         *,
         asked: Asked | None = None,
         lost: Lost | None = None,

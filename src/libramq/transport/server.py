@@ -11,6 +11,7 @@ import errno
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
+from libramq.clock import MonotonicMs
 from libramq.errors import ConfigError, LibraError, ProtocolError
 from libramq.logs import get_logger
 from libramq.remoting.command import Command
@@ -88,7 +89,7 @@ class ServerConnection(asyncio.Protocol):
         self._is_congested = False
         self.address = ""
         self.last_read_ms = server.monotonic_ms()
-        self.closing_since_ms: int | None = None
+        self.closing_since_ms: MonotonicMs | None = None
 
     @property
     def is_open(self) -> bool:
@@ -189,7 +190,7 @@ class ServerConnection(asyncio.Protocol):
 class Server:
     """A listening socket and its connections."""
 
-    def __init__(self, handler: Handler, monotonic_ms: Callable[[], int]) -> None:
+    def __init__(self, handler: Handler, monotonic_ms: Callable[[], MonotonicMs]) -> None:
         self.handler = handler
         self.monotonic_ms = monotonic_ms
         self._connections: set[ServerConnection] = set()

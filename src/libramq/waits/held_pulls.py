@@ -9,6 +9,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
+from libramq.clock import MonotonicMs
+
 T = TypeVar("T")
 
 #: Ours: one pull a queue and consumer; a million would be some 300 MB.
@@ -27,7 +29,7 @@ class HeldPull(Generic[T]):
     queue_id: int
     offset: int
     owner: Hashable
-    until_ms: int
+    until_ms: MonotonicMs
     request: T
 
 
@@ -37,7 +39,7 @@ class HeldPulls(Generic[T]):
     def __init__(self) -> None:
         self._by_queue: dict[Key, dict[HeldPull[T], None]] = {}
         self._by_owner: dict[Hashable, dict[HeldPull[T], None]] = {}
-        self._deadlines: list[tuple[int, int, HeldPull[T]]] = []
+        self._deadlines: list[tuple[MonotonicMs, int, HeldPull[T]]] = []
         self._sequence = 0
         self._count = 0
 
@@ -75,7 +77,7 @@ class HeldPulls(Generic[T]):
         self._tidy()
         return taken
 
-    def expire(self, now_ms: int) -> list[HeldPull[T]]:
+    def expire(self, now_ms: MonotonicMs) -> list[HeldPull[T]]:
         """Take out the pulls whose time is up."""
         expired: list[HeldPull[T]] = []
         while self._deadlines and self._deadlines[0][0] <= now_ms:

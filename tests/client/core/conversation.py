@@ -3,6 +3,7 @@
 from libramq.client.core import effects as fx
 from libramq.client.core.consumer_settings import ConsumerSettings
 from libramq.client.core.push_consumer_core import PushConsumerCore
+from libramq.clock import Now
 from libramq.codes import ResponseCode
 from libramq.errors import RequestTimeout
 from libramq.filter.tag import parse_tag_filter
@@ -52,7 +53,7 @@ class Conversation:
         return self.effects
 
     def start(self):
-        return self._(self.core.start(self.now_ms, WALL_MS))
+        return self._(self.core.start(Now(wall_ms=WALL_MS, monotonic_ms=self.now_ms)))
 
     def routes(self, found=None, **topics):
         return self._(self.core.routes_fetched(found or topics, self.now_ms))

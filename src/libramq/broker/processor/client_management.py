@@ -73,7 +73,7 @@ class ClientManagement:
                 self._member(request, data.client_id),
                 consumer,
                 without_subscriptions=data.without_sub,
-                now_ms=request.wall_ms,
+                now=request.now,
             )
             group = self._consumers.group(consumer.group_name)
             if group is not None:
@@ -95,7 +95,7 @@ class ClientManagement:
         if not header.consumer_group:
             return SUCCESS
         notify = self._consumers.leave(
-            header.consumer_group, request.peer, Reason.MEMBER_LEFT, now_ms=request.wall_ms
+            header.consumer_group, request.peer, Reason.MEMBER_LEFT, now=request.now
         )
         if not self._consumers.is_member(request.peer):
             self._gone(request.peer)

@@ -34,7 +34,7 @@ class PeerRequests:
         """A coordinator says that a rebalance has begun: we record what becomes of our queues."""
         self._cluster.require_peer(request.peer.address)
         body = decode_body(request.command.body, bodies.PeerStartedBody)
-        self._consumers.started_elsewhere(body, now_ms=request.wall_ms)
+        self._consumers.started_elsewhere(body, now=request.now)
         return SUCCESS
 
     def gather(self, request: Request) -> Outcome:

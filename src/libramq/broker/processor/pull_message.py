@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.offset_commits import OffsetCommits
 from libramq.catalog import GroupTable, TopicTable
+from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import ConfigError, broker_error
 from libramq.filter.tag import parse_tag_filter
@@ -101,19 +102,19 @@ class PullMessage:
             hold_ms = header.suspend_timeout_millis if self._long_polling else self._short_polling_ms
             hold_ms = min(max(hold_ms, 0), SUSPEND_MS_MAX)
         self._clients.pulled(
-            request.peer, pull.group, pull.topic, pull.queue_id, pull.offset, now_ms=request.wall_ms
+            request.peer, pull.group, pull.topic, pull.queue_id, pull.offset, now_ms=request.monotonic_ms
         )
         return self._read(pull, request.monotonic_ms + hold_ms if hold_ms else None)
 
-    def wake(self, held: HeldPull[Pull], *, wall_ms: int) -> Outcome:
+    def wake(self, held: HeldPull[Pull], *, now_ms: MonotonicMs) -> Outcome:
         """Run a held pull again because its queue grew; it is held on when nothing for it came."""
         self._check_fence(held.request)
-        return self._read(held.request, held.until_ms, wall_ms=wall_ms)
+        return self._read(held.request, held.until_ms, woken_at_ms=now_ms)
 
-    def expire(self, held: HeldPull[Pull], *, wall_ms: int) -> Outcome:
+    def expire(self, held: HeldPull[Pull], *, now_ms: MonotonicMs) -> Outcome:
         """Answer a held pull whose time is up."""
         self._check_fence(held.request)
-        return self._read(held.request, None, wall_ms=wall_ms, is_woken=True)
+        return self._read(held.request, None, woken_at_ms=now_ms, is_woken=True)
 
     def _checked(self, request: Request, header: PullMessageHeader) -> Pull:
         if not self._readable:
@@ -195,9 +196,9 @@ class PullMessage:
     def _read(
         self,
         pull: Pull,
-        hold_until_ms: int | None,
+        hold_until_ms: MonotonicMs | None,
         *,
-        wall_ms: int | None = None,
+        woken_at_ms: MonotonicMs | None = None,
         is_woken: bool = False,
         may_wait: bool = False,
     ) -> Outcome:
@@ -211,13 +212,13 @@ class PullMessage:
             may_wait=may_wait,
         )
         if result.status is ReadStatus.WOULD_WAIT:
-            again = self._again(pull, hold_until_ms, wall_ms, is_woken)
+            again = self._again(pull, hold_until_ms, woken_at_ms, is_woken)
             return WaitForDisk(result.cold, again)
         code = self._code(pull, result)
         if hold_until_ms is not None and self._held.may_hold(pull.request.peer):
             if code == ResponseCode.PULL_NOT_FOUND:
                 return self._hold(pull, hold_until_ms)
-            if wall_ms is not None and code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+            if woken_at_ms is not None and code == ResponseCode.PULL_RETRY_IMMEDIATELY:
                 # What came was filtered out: wait on behind it rather than answer with nothing.
                 return self._hold(pull._replace(offset=result.next_offset), hold_until_ms)
         if is_woken and code == ResponseCode.PULL_RETRY_IMMEDIATELY:
@@ -227,16 +228,16 @@ class PullMessage:
             pull.group,
             MessageQueue(pull.topic, self._clients.broker_name, pull.queue_id),
             result.next_offset if result.count else None,
-            now_ms=wall_ms if wall_ms is not None else pull.request.wall_ms,
+            now_ms=woken_at_ms if woken_at_ms is not None else pull.request.monotonic_ms,
         )
         return _reply(code, result)
 
     def _again(
-        self, pull: Pull, hold_until_ms: int | None, wall_ms: int | None, is_woken: bool
+        self, pull: Pull, hold_until_ms: MonotonicMs | None, woken_at_ms: MonotonicMs | None, is_woken: bool
     ) -> Callable[[], Outcome]:
         def again() -> Outcome:
             self._check_fence(pull)
-            return self._read(pull, hold_until_ms, wall_ms=wall_ms, is_woken=is_woken, may_wait=True)
+            return self._read(pull, hold_until_ms, woken_at_ms=woken_at_ms, is_woken=is_woken, may_wait=True)
 
         return again
 
@@ -245,7 +246,7 @@ class PullMessage:
             return ResponseCode.PULL_OFFSET_MOVED if pull.offset else ResponseCode.PULL_NOT_FOUND
         return _CODES[result.status]
 
-    def _hold(self, pull: Pull, until_ms: int) -> Outcome:
+    def _hold(self, pull: Pull, until_ms: MonotonicMs) -> Outcome:
         request = pull.request
         if not request.peer.is_open:  # It went while a thread read for it; nobody would take the pull out.
             return HOLD

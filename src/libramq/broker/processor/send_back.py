@@ -55,7 +55,7 @@ class SendBack:
             reconsume_times=message.reconsume_times,
             reconsume_times_max=times_max,
             delay_level=header.delay_level,
-            now_ms=request.wall_ms,
+            wall_ms=request.wall_ms,
         )
         properties = dict(message.properties)
         properties.setdefault(p.RETRY_TOPIC, message.topic)
@@ -79,6 +79,6 @@ class SendBack:
             message.reconsume_times + 1,
         )
         if target.delay_level:
-            again = delayed(again, str(target.delay_level), self._delay_levels_ms, now_ms=request.wall_ms)
+            again = delayed(again, str(target.delay_level), self._delay_levels_ms, wall_ms=request.wall_ms)
         result = self._log.append([again])[0]
         return self._log.answer(SUCCESS, result, waits=True) if result.is_ok else self._log.refusal(result)

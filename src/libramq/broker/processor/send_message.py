@@ -15,6 +15,7 @@ from libramq.broker.redelivery import Redelivery
 from libramq.broker.schedule import delayed
 from libramq.broker.stored_properties import BrokerProperties
 from libramq.catalog import GroupTable, TopicTable
+from libramq.clock import WallMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.groups.queue_lock import QueueLocks
@@ -127,14 +128,14 @@ class SendMessage:
             return self._prepare_batch(request, header, topic, queue_id)
         return self._prepare_one(request, header, topic, queue_id)
 
-    def _topic(self, header: SendMessageHeader, now_ms: int) -> TopicConfig:
+    def _topic(self, header: SendMessageHeader, wall_ms: WallMs) -> TopicConfig:
         if header.topic in names.NOT_ALLOWED_SEND_TOPICS:
             raise broker_error(ResponseCode.NO_PERMISSION, f"sending to topic[{header.topic}] is forbidden")
         topic = self._topics.for_send(
             header.topic,
             header.default_topic,
             header.default_topic_queue_nums,
-            now_ms,
+            wall_ms,
             unit=bool(header.unit_mode),
         )
         if not topic.writable:
@@ -171,7 +172,7 @@ class SendMessage:
         )
         delay = text_properties.find(text, p.DELAY) if p.DELAY in text else None
         if delay is not None:
-            message = delayed(message, delay, self._delay_levels_ms, now_ms=request.wall_ms)
+            message = delayed(message, delay, self._delay_levels_ms, wall_ms=request.wall_ms)
         return Prepared([message], queue_id, unique_key, text_properties.find(text, p.WAIT) != "false")
 
     def _prepare_batch(

@@ -64,7 +64,7 @@ class TopicAdministration:
         )
         self._topics.put(config, request.wall_ms)
         if before is not None and before.read_queue_nums != config.read_queue_nums:
-            notify = self._clients.queue_count_changed(config.topic_name, now_ms=request.wall_ms)
+            notify = self._clients.queue_count_changed(config.topic_name, now=request.now)
             return ReplyWhenAnnounced(Reply(notify=notify))
         return ReplyWhenAnnounced(SUCCESS)
 

@@ -8,6 +8,7 @@ from typing import Final
 from libramq.client.core.due import Due, ReconnectDue
 from libramq.client.core.route_table import RouteTable
 from libramq.client.core.timers import Timers
+from libramq.clock import MonotonicMs
 
 #: Ours: a broker whose connection ended may only have restarted.
 RECONNECT_MS: Final = 100
@@ -47,7 +48,7 @@ class BrokerContacts:
         """Whom the regular heartbeat goes to; brokers that do not answer are tried at a pace of their own."""
         return self._routes.addresses() - self._to_reconnect
 
-    def answered(self, address: str, now_ms: int, *, ok: bool, offers: bool) -> bool:
+    def answered(self, address: str, now_ms: MonotonicMs, *, ok: bool, offers: bool) -> bool:
         """A heartbeat was answered or not; says whether the broker had not known us before."""
         if ok and address not in self.alive:
             (self.offering.add if offers else self.offering.discard)(address)
@@ -58,7 +59,7 @@ class BrokerContacts:
         self.alive.add(address)
         return is_new
 
-    def lost(self, address: str, now_ms: int) -> None:
+    def lost(self, address: str, now_ms: MonotonicMs) -> None:
         """A connection ended: the broker has forgotten us, or is gone."""
         if address in self.alive:
             self._try_again(address, now_ms + RECONNECT_MS)
@@ -68,7 +69,7 @@ class BrokerContacts:
         self._to_reconnect.discard(address)
         return address in self._routes.addresses() and address not in self.alive
 
-    def _try_again(self, address: str, due_ms: int) -> None:
+    def _try_again(self, address: str, due_ms: MonotonicMs) -> None:
         self.alive.discard(address)
         if address not in self._to_reconnect:
             self._to_reconnect.add(address)

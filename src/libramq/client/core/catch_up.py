@@ -6,6 +6,8 @@ holds until the queue has been read to its end once.
 
 from typing import Final
 
+from libramq.clock import MonotonicMs
+
 #: Ours: pulls of a queue that catches up are a tenth of a second's messages, so that the pace is even.
 PULLS_A_SECOND: Final = 10
 
@@ -13,7 +15,7 @@ PULLS_A_SECOND: Final = 10
 class CatchUp:
     """The pace of one queue, in messages a second."""
 
-    def __init__(self, rate: int, now_ms: int) -> None:
+    def __init__(self, rate: int, now_ms: MonotonicMs) -> None:
         self.rate = rate
         self._due_ms: float = now_ms
 
@@ -22,7 +24,7 @@ class CatchUp:
         """How many messages one pull may bring."""
         return max(1, self.rate // PULLS_A_SECOND)
 
-    def brought(self, count: int, now_ms: int) -> int:
+    def brought(self, count: int, now_ms: MonotonicMs) -> int:
         """Messages came; how long to wait with the next pull."""
         self._due_ms = max(self._due_ms, now_ms) + count * 1000 / self.rate
         return max(0, int(self._due_ms - now_ms))

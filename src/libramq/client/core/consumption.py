@@ -25,6 +25,7 @@ from libramq.client.core.queue_table import QueueTable
 from libramq.client.core.route_table import RouteTable
 from libramq.client.core.send_back import DEAD_LETTER, delay_level
 from libramq.client.core.timers import Timers
+from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
 from libramq.message.names import retry_topic
@@ -62,7 +63,7 @@ class Consumption:
         self._giving_up = giving_up
         self._pulling = pulling
 
-    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: int) -> list[fx.Effect]:
+    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> list[fx.Effect]:
         """Handlers have returned."""
         found: list[fx.Effect] = []
         for delivery, ending in results:
@@ -84,13 +85,13 @@ class Consumption:
                 found += self._go_on(delivery, now_ms)
         return found
 
-    def sent_back(self, sent: fx.SendBack, now_ms: int, *, ok: bool) -> list[fx.Effect]:
+    def sent_back(self, sent: fx.SendBack, now_ms: MonotonicMs, *, ok: bool) -> list[fx.Effect]:
         """The broker took a message back, or did not."""
         if not ok:
             return self._send_copy(sent.delivery, sent.message, sent.delay_level, now_ms)
         return self._returned(sent.delivery, sent.message, now_ms)
 
-    def copy_sent(self, sent: fx.SendCopy, now_ms: int, *, ok: bool) -> list[fx.Effect]:
+    def copy_sent(self, sent: fx.SendCopy, now_ms: MonotonicMs, *, ok: bool) -> list[fx.Effect]:
         """The retry topic took a copy, or did not."""
         what_follows = self._returned if ok else self._keep
         return what_follows(sent.delivery, sent.message, now_ms)
@@ -103,7 +104,7 @@ class Consumption:
         owned.deliveries.add(delivery)
         return [fx.Deliver((delivery,))]
 
-    def _failed(self, delivery: Delivery, not_done: NotDone, now_ms: int) -> list[fx.Effect]:
+    def _failed(self, delivery: Delivery, not_done: NotDone, now_ms: MonotonicMs) -> list[fx.Effect]:
         messages = [message for message, _ in not_done.retries] + list(not_done.rejects)
         if self._settings.broadcasting:
             # As upstream: nobody would get it again, for the retry topic belongs to the group as a whole.
@@ -115,14 +116,16 @@ class Consumption:
         )
 
     def _retry(
-        self, delivery: Delivery, retries: Iterable[tuple[MessageExt, int | None]], now_ms: int
+        self, delivery: Delivery, retries: Iterable[tuple[MessageExt, int | None]], now_ms: MonotonicMs
     ) -> list[fx.Effect]:
         found: list[fx.Effect] = []
         for message, after_ms in retries:
             found += self._send_back(delivery, message, delay_level(after_ms), now_ms)
         return found
 
-    def _reject(self, delivery: Delivery, messages: Iterable[MessageExt], now_ms: int) -> list[fx.Effect]:
+    def _reject(
+        self, delivery: Delivery, messages: Iterable[MessageExt], now_ms: MonotonicMs
+    ) -> list[fx.Effect]:
         found: list[fx.Effect] = []
         for message in messages:
             log.warning(
@@ -133,14 +136,18 @@ class Consumption:
             found += self._send_back(delivery, message, DEAD_LETTER, now_ms)
         return found
 
-    def _send_back(self, delivery: Delivery, message: MessageExt, level: int, now_ms: int) -> list[fx.Effect]:
+    def _send_back(
+        self, delivery: Delivery, message: MessageExt, level: int, now_ms: MonotonicMs
+    ) -> list[fx.Effect]:
         delivery.process_queue.sending_back += 1
         address = self._routes.master(message.broker_name or delivery.process_queue.queue.broker_name)
         if address is None:
             return self._send_copy(delivery, message, level, now_ms)
         return [fx.SendBack(delivery, message, address, level)]
 
-    def _send_copy(self, delivery: Delivery, message: MessageExt, level: int, now_ms: int) -> list[fx.Effect]:
+    def _send_copy(
+        self, delivery: Delivery, message: MessageExt, level: int, now_ms: MonotonicMs
+    ) -> list[fx.Effect]:
         info = self._routes.publish_info(self._retry_topic)
         if info is not None and info.queues:
             queue = info.queues[message.queue_offset % len(info.queues)]
@@ -151,12 +158,12 @@ class Consumption:
             return self._keep(delivery, message, now_ms)
         return [fx.SendCopy(delivery, message, queue, address, level)]
 
-    def _returned(self, delivery: Delivery, message: MessageExt, now_ms: int) -> list[fx.Effect]:
+    def _returned(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> list[fx.Effect]:
         delivery.process_queue.sending_back -= 1
         self._done(delivery, (message,))
         return self._go_on(delivery, now_ms)
 
-    def _keep(self, delivery: Delivery, message: MessageExt, now_ms: int) -> list[fx.Effect]:
+    def _keep(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> list[fx.Effect]:
         owned = delivery.process_queue
         log.warning("message could not be sent back; it is handled again", queue=str(owned.queue))
         owned.sending_back -= 1
@@ -171,7 +178,7 @@ class Consumption:
             if offset is not None:
                 self._offsets.advance(owned.queue, offset)
 
-    def _go_on(self, delivery: Delivery, now_ms: int) -> list[fx.Effect]:
+    def _go_on(self, delivery: Delivery, now_ms: MonotonicMs) -> list[fx.Effect]:
         owned = delivery.process_queue
         if not self._table.is_current(owned):
             return []

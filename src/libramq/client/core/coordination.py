@@ -27,6 +27,7 @@ from libramq.client.core.owned_queues import OwnedQueues
 from libramq.client.core.process_queue import Claim, Delivery, QueueState
 from libramq.client.core.queue_table import QueueTable
 from libramq.client.core.timers import Timers
+from libramq.clock import MonotonicMs
 from libramq.errors import LibraError, RequestCodeNotSupported
 from libramq.logs import get_logger
 from libramq.remoting.body.coordination import MODE_CLIENT, MODE_EPOCHS, GroupAssignment, QueueGrant
@@ -69,7 +70,7 @@ class Coordination:
         self._giving_up = giving_up
         self._mode = ""
         self._is_offered = False
-        self._release_due_ms: int | None = None
+        self._release_due_ms: MonotonicMs | None = None
         self._is_leaving = self._has_told = False
         self._overdue = Overdue(settings, timers, table)
         #: Set when we begin to allocate for ourselves.
@@ -91,7 +92,7 @@ class Coordination:
 
     # Whether to be a member
 
-    def look(self, now_ms: int) -> list[fx.Effect]:
+    def look(self, now_ms: MonotonicMs) -> list[fx.Effect]:
         """Brokers have answered, or are gone: be a member when all of them offer it."""
         if self._settings.broadcasting or not self._contacts.alive:
             return []
@@ -104,7 +105,7 @@ class Coordination:
                 self._overdue.watch(now_ms)
         return []
 
-    def _withdraw(self, now_ms: int) -> list[fx.Effect]:
+    def _withdraw(self, now_ms: MonotonicMs) -> list[fx.Effect]:
         log.info("a broker offers no coordination; we allocate for ourselves", group=self._settings.group)
         found = self._leave("member_left")
         if self._mode == MODE_EPOCHS:
@@ -115,7 +116,7 @@ class Coordination:
 
     # What we ask and tell
 
-    def requests(self, now_ms: int) -> list[fx.Effect]:
+    def requests(self, now_ms: MonotonicMs) -> list[fx.Effect]:
         """What goes to the coordinator now."""
         found = self._releases(now_ms)
         question = self._membership.request(
@@ -123,7 +124,7 @@ class Coordination:
         )
         return [*found, question] if question is not None else found
 
-    def rearm(self, now_ms: int) -> None:
+    def rearm(self, now_ms: MonotonicMs) -> None:
         """All timers were cleared."""
         self._membership.rearm(now_ms)
 
@@ -156,7 +157,7 @@ class Coordination:
                 found.append(QueueGrant.of(owned.queue, 0))
         return found
 
-    def _releases(self, now_ms: int) -> list[fx.Effect]:
+    def _releases(self, now_ms: MonotonicMs) -> list[fx.Effect]:
         released = self._owned.released
         if not released and (self._has_told or not self._is_leaving):
             return []
@@ -179,7 +180,7 @@ class Coordination:
 
     # What the coordinator says
 
-    def found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: int) -> list[fx.Effect]:
+    def found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: MonotonicMs) -> list[fx.Effect]:
         """A broker said where the coordinator is."""
         if isinstance(outcome, RequestCodeNotSupported):
             self._contacts.offering.discard(request.address)
@@ -187,12 +188,14 @@ class Coordination:
         self._membership.found(request, outcome, now_ms)
         return []
 
-    def joined(self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: int) -> list[fx.Effect]:
+    def joined(
+        self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: MonotonicMs
+    ) -> list[fx.Effect]:
         """The coordinator took us in, or did not."""
         return self._heard(self._membership.joined(request, outcome, now_ms), now_ms)
 
     def polled(
-        self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: int
+        self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
     ) -> list[fx.Effect]:
         """The coordinator said what is ours, or does not know us."""
         answer = self._membership.polled(request, outcome, now_ms)
@@ -200,7 +203,7 @@ class Coordination:
             self._duplicates.count -= request.body.duplicates
         return self._heard(answer, now_ms)
 
-    def _heard(self, answer: Answer | None, now_ms: int) -> list[fx.Effect]:
+    def _heard(self, answer: Answer | None, now_ms: MonotonicMs) -> list[fx.Effect]:
         if answer is None:
             return []
         held = self._lease.holds()
@@ -223,7 +226,7 @@ class Coordination:
             found += self._owned.go_on(now_ms) + self._giving_up.go_on(now_ms)
         return found
 
-    def _apply(self, assignment: GroupAssignment, now_ms: int) -> list[fx.Effect]:
+    def _apply(self, assignment: GroupAssignment, now_ms: MonotonicMs) -> list[fx.Effect]:
         """Give up what is not ours any more, open what is ours now."""
         if self._owned.closing:
             return []
@@ -244,7 +247,7 @@ class Coordination:
                 found += self._opening.grant(queue, claim, now_ms)
         return found
 
-    def _allocate_ourselves(self, now_ms: int) -> list[fx.Effect]:
+    def _allocate_ourselves(self, now_ms: MonotonicMs) -> list[fx.Effect]:
         """From epochs to allocating for ourselves: what is ours goes on until a round says otherwise.
 
         So does what was about to be opened once more, and waited for that.
@@ -254,7 +257,7 @@ class Coordination:
         self.must_rebalance = True
         return self._owned.go_on(now_ms)
 
-    def _lose_all(self, now_ms: int) -> list[fx.Effect]:
+    def _lose_all(self, now_ms: MonotonicMs) -> list[fx.Effect]:
         found: list[fx.Effect] = []
         for owned in self._table.each():
             found += self._owned.lose(owned, now_ms)
@@ -262,7 +265,7 @@ class Coordination:
 
     # Handlers that run too long
 
-    def check_handlers(self, now_ms: int) -> list[fx.Effect]:
+    def check_handlers(self, now_ms: MonotonicMs) -> list[fx.Effect]:
         """Leave when a handler has run for longer than it may; we join again when it is done."""
         self._overdue.watch(now_ms)
         if self._mode != MODE_EPOCHS or self._owned.closing or not self._membership.is_on:
@@ -277,7 +280,7 @@ class Coordination:
         )
         return self._lose_all(now_ms) + self._leave("processing_timeout")
 
-    def ended(self, deliveries: Iterable[Delivery], now_ms: int) -> list[fx.Effect]:
+    def ended(self, deliveries: Iterable[Delivery], now_ms: MonotonicMs) -> list[fx.Effect]:
         """Handlers have returned."""
         if not self._overdue:
             return []

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from libramq.client.core.consumer_settings import PULL_BATCH_SIZE
 from libramq.client.core.process_queue import Claim, Delivery
+from libramq.clock import MonotonicMs
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import GroupJoinBody, GroupPollBody, QueueGrant
@@ -153,7 +154,7 @@ class LockQueues:
 
     address: str
     queues: tuple[tuple[MessageQueue, int], ...]
-    asked_ms: int
+    asked_ms: MonotonicMs
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ class JoinGroup:
     address: str
     number: int
     timeout_ms: int
-    asked_ms: int
+    asked_ms: MonotonicMs
     header: GroupJoinHeader
     body: GroupJoinBody
 
@@ -216,7 +217,7 @@ class PollGroup:
     address: str
     number: int
     timeout_ms: int
-    asked_ms: int
+    asked_ms: MonotonicMs
     member: str
     epoch: int
     body: GroupPollBody
@@ -281,6 +282,7 @@ Effect = (
     | Unregister
     | Stopped
 )
+Effects = list[Effect]
 
 
 def merged(effects: Sequence[Effect]) -> list[Effect]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from libramq.client.core.publish_info import TopicPublishInfo
+from libramq.clock import MonotonicMs
 from libramq.errors import ConfigError
 from libramq.message.queue import MessageQueue
 
@@ -60,7 +61,7 @@ class FaultStrategy:
         self._items: dict[str, FaultItem] = {}
         self._index = randomness.randint(0, _INDEX_MASK)
 
-    def select(self, info: TopicPublishInfo, last_broker: str | None, now_ms: int) -> MessageQueue:
+    def select(self, info: TopicPublishInfo, last_broker: str | None, now_ms: MonotonicMs) -> MessageQueue:
         """The queue to try next; `last_broker` has just failed."""
         queues = info.queues
         if self._enabled:
@@ -76,7 +77,7 @@ class FaultStrategy:
         self._index = self._random.randint(0, _INDEX_MASK)
 
     def update(
-        self, broker_name: str, latency_ms: int, *, isolated: bool, reachable: bool, now_ms: int
+        self, broker_name: str, latency_ms: int, *, isolated: bool, reachable: bool, now_ms: MonotonicMs
     ) -> None:
         """Remember how a send went. A later word can only prolong the pause."""
         if not self._enabled:
@@ -91,7 +92,7 @@ class FaultStrategy:
         """How long a broker with that latency is left alone."""
         return next((line.unavailable_ms for line in self._table if latency_ms >= line.latency_ms), 0)
 
-    def _is_available(self, broker_name: str, now_ms: int) -> bool:
+    def _is_available(self, broker_name: str, now_ms: MonotonicMs) -> bool:
         item = self._items.get(broker_name)
         return item is None or now_ms >= item.available_from_ms
 

@@ -19,6 +19,7 @@ from libramq.client.core.process_queue import ProcessQueue, QueueState
 from libramq.client.core.queue_table import QueueTable
 from libramq.client.core.route_table import RouteTable
 from libramq.client.core.timers import Timers
+from libramq.clock import MonotonicMs
 from libramq.errors import Fenced, LibraError, NotYetGranted
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
@@ -49,7 +50,7 @@ class GivingUp:
         self._owned_queues = owned_queues
         self._opening = opening
 
-    def give_up(self, queue: MessageQueue, now_ms: int, *, drain_ms: int) -> list[fx.Effect]:
+    def give_up(self, queue: MessageQueue, now_ms: MonotonicMs, *, drain_ms: int) -> list[fx.Effect]:
         """Start no more handlers, wait for those that run, commit, let go."""
         owned = self._table.get(queue)
         if owned is None:
@@ -67,18 +68,18 @@ class GivingUp:
             return self._commits.commit([owned])
         return self._revoke(owned, now_ms)
 
-    def drained(self, owned: ProcessQueue, now_ms: int) -> list[fx.Effect]:
+    def drained(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
         """A handler of a queue that we give up is done; the last one lets it go."""
         if owned.state is not QueueState.DRAINING or owned.is_busy or self._offsets.is_frozen(owned.queue):
             return []
         return self._revoke(owned, now_ms)
 
-    def drain_over(self, queue: MessageQueue, generation: int, now_ms: int) -> list[fx.Effect]:
+    def drain_over(self, queue: MessageQueue, generation: int, now_ms: MonotonicMs) -> list[fx.Effect]:
         """Time is up: what still runs will run again elsewhere."""
         owned = self._going(queue, generation, QueueState.DRAINING)
         return [] if owned is None else self._revoke(owned, now_ms)
 
-    def revoke_heard(self, queues: Iterable[MessageQueue], now_ms: int) -> list[fx.Effect]:
+    def revoke_heard(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> list[fx.Effect]:
         """The listener has had its say about queues that it was told are revoked."""
         found: list[fx.Effect] = []
         for queue in queues:
@@ -87,7 +88,7 @@ class GivingUp:
                 found += self.leave(owned, now_ms)
         return found
 
-    def revoke_over(self, queue: MessageQueue, generation: int, now_ms: int) -> list[fx.Effect]:
+    def revoke_over(self, queue: MessageQueue, generation: int, now_ms: MonotonicMs) -> list[fx.Effect]:
         """The listener takes too long."""
         owned = self._going(queue, generation, QueueState.REVOKING)
         if owned is None:
@@ -95,7 +96,7 @@ class GivingUp:
         log.warning("the listener takes too long over a revoked queue", queue=str(queue))
         return self.leave(owned, now_ms)
 
-    def leave(self, owned: ProcessQueue, now_ms: int) -> list[fx.Effect]:
+    def leave(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
         """Let a queue go when its last commit is acknowledged."""
         owned.state = QueueState.LEAVING
         if self._settings.broadcasting:
@@ -103,7 +104,7 @@ class GivingUp:
         awaited = self._commits.last(owned)
         return self._owned_queues.let_go(owned, now_ms) if awaited is None else awaited
 
-    def go_on(self, now_ms: int) -> list[fx.Effect]:
+    def go_on(self, now_ms: MonotonicMs) -> list[fx.Effect]:
         """What kept last commits back is over."""
         found: list[fx.Effect] = []
         for owned in self._table.each():
@@ -111,7 +112,9 @@ class GivingUp:
                 found += self._after_commit(owned, now_ms)
         return found
 
-    def committed(self, commit: fx.CommitOffset, outcome: LibraError | None, now_ms: int) -> list[fx.Effect]:
+    def committed(
+        self, commit: fx.CommitOffset, outcome: LibraError | None, now_ms: MonotonicMs
+    ) -> list[fx.Effect]:
         """A commit was acknowledged (None), or was not."""
         owned, others_may_go = self._commits.answered(commit, ok=outcome is None)
         found: list[fx.Effect] = []
@@ -122,18 +125,18 @@ class GivingUp:
                 found += self._after_commit(owned, now_ms)
         return found + self.go_on(now_ms) if others_may_go else found
 
-    def _after_commit(self, owned: ProcessQueue, now_ms: int) -> list[fx.Effect]:
+    def _after_commit(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
         if self._offsets.is_frozen(owned.queue):
             return self._owned_queues.begin_anew(owned, now_ms)
         return self.leave(owned, now_ms) if owned.state is QueueState.LEAVING else []
 
-    def _hurry(self, owned: ProcessQueue, now_ms: int) -> list[fx.Effect]:
+    def _hurry(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
         """There is no time left: whatever a queue waits for, it is next."""
         if owned.state is QueueState.DRAINING:
             return self._revoke(owned, now_ms)
         return self._owned_queues.let_go(owned, now_ms)
 
-    def _revoke(self, owned: ProcessQueue, now_ms: int) -> list[fx.Effect]:
+    def _revoke(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
         queue = owned.queue
         has_no_master = not self._settings.broadcasting and self._routes.master(queue.broker_name) is None
         if owned.is_in_doubt or has_no_master:

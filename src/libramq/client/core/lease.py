@@ -11,6 +11,8 @@ import math
 from collections.abc import Callable
 from typing import Final
 
+from libramq.clock import MonotonicMs
+
 #: The end of a lease that does not end.
 FOREVER: Final = math.inf
 
@@ -18,7 +20,7 @@ FOREVER: Final = math.inf
 class Lease:
     """Written by the core, read by any thread."""
 
-    def __init__(self, monotonic_ms: Callable[[], int]) -> None:
+    def __init__(self, monotonic_ms: Callable[[], MonotonicMs]) -> None:
         self.monotonic_ms = monotonic_ms
         self._until_ms = FOREVER
 
@@ -26,11 +28,11 @@ class Lease:
         """Whether handlers may begin and offsets be committed."""
         return self.holds_at(self.monotonic_ms())
 
-    def holds_at(self, now_ms: int) -> bool:
+    def holds_at(self, now_ms: MonotonicMs) -> bool:
         """The same, at a time that was just looked at."""
         return now_ms < self._until_ms
 
-    def renew(self, until_ms: int) -> None:
+    def renew(self, until_ms: MonotonicMs) -> None:
         """The coordinator has answered."""
         self._until_ms = until_ms
 

@@ -18,6 +18,7 @@ from libramq.client.core import effects as fx
 from libramq.client.core.consumer_settings import ConsumerSettings
 from libramq.client.core.due import Due, MembershipDue
 from libramq.client.core.timers import Timers
+from libramq.clock import MonotonicMs
 from libramq.errors import ConnectionLost, Fenced, LibraError, NotCoordinator, UnknownMember
 from libramq.filter.tag import TagFilter
 from libramq.logs import get_logger
@@ -52,7 +53,7 @@ _NOTHING: Final = (Step.OFF, Step.REPLACED)
 class Answer(NamedTuple):
     """What an answer of the coordinator means. assignment: None when we are no member of its any more."""
 
-    asked_ms: int
+    asked_ms: MonotonicMs
     assignment: GroupAssignment | None
 
 
@@ -74,7 +75,7 @@ class Membership:
         self._is_asking = False
         self._number = 0
         self._failures = 0
-        self._due_ms = 0
+        self._due_ms = MonotonicMs(0)
         self._finds = 0
         self._last: GroupAssignment | None = None
         #: Where the coordinator is, as far as we know.
@@ -91,7 +92,7 @@ class Membership:
         """Become a member, unless we are one."""
         if self._step is Step.OFF:
             self._step = Step.FIND
-            self._failures = self._due_ms = 0
+            self._failures = self._due_ms = MonotonicMs(0)
 
     def end(self) -> tuple[str, str] | None:
         """Be no member any more; whom to tell, and as whom. None when nobody knows us."""
@@ -106,7 +107,7 @@ class Membership:
         self,
         held: Callable[[], list[QueueGrant]],
         duplicates: int,
-        now_ms: int,
+        now_ms: MonotonicMs,
         *,
         leaving: bool = False,
     ) -> fx.FindGroup | fx.JoinGroup | fx.PollGroup | None:
@@ -150,7 +151,7 @@ class Membership:
 
     # Answers
 
-    def found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: int) -> None:
+    def found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: MonotonicMs) -> None:
         """A broker said where the coordinator is."""
         if not self._is_awaited(request.number):
             return
@@ -162,7 +163,9 @@ class Membership:
         self.coordinator = outcome
         self._step = Step.POLL if self.member else Step.JOIN
 
-    def joined(self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: int) -> Answer | None:
+    def joined(
+        self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: MonotonicMs
+    ) -> Answer | None:
         """The coordinator took us in, or did not."""
         if not self._is_awaited(request.number):
             return None
@@ -175,7 +178,7 @@ class Membership:
         return self._answered(request.asked_ms, outcome.assignment)
 
     def polled(
-        self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: int
+        self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
     ) -> Answer | None:
         """The coordinator said what is ours, or does not know us."""
         if not self._is_awaited(request.number):
@@ -194,7 +197,7 @@ class Membership:
             self._pause(now_ms, POLL_AGAIN_MS)
         return answer
 
-    def rearm(self, now_ms: int) -> None:
+    def rearm(self, now_ms: MonotonicMs) -> None:
         """All timers were cleared."""
         if self._due_ms > now_ms:
             self._timers.at(self._due_ms, MembershipDue())
@@ -209,16 +212,16 @@ class Membership:
             self._is_asking = False
         return is_awaited
 
-    def _answered(self, asked_ms: int, assignment: GroupAssignment) -> Answer:
+    def _answered(self, asked_ms: MonotonicMs, assignment: GroupAssignment) -> Answer:
         self._step, self._last, self._failures = Step.POLL, assignment, 0
         return Answer(asked_ms, assignment)
 
-    def _replaced(self, asked_ms: int, error: Fenced) -> Answer:
+    def _replaced(self, asked_ms: MonotonicMs, error: Fenced) -> Answer:
         log.error("another client is this member now", group=self._settings.group, reason=str(error))
         self._step, self.member, self._last = Step.REPLACED, "", None
         return Answer(asked_ms, None)
 
-    def _failed(self, error: LibraError, now_ms: int) -> None:
+    def _failed(self, error: LibraError, now_ms: MonotonicMs) -> None:
         if not self._failures and isinstance(error, ConnectionLost):
             self._failures = 1  # It may still be there, and has begun to wait for us to come back.
             return
@@ -228,12 +231,12 @@ class Membership:
             return
         self._look_again(now_ms, error)
 
-    def _look_again(self, now_ms: int, reason: LibraError | str) -> None:
+    def _look_again(self, now_ms: MonotonicMs, reason: LibraError | str) -> None:
         log.warning("the group's coordinator was not reached", group=self._settings.group, reason=str(reason))
         self._step = Step.FIND
         self._pause(now_ms, min(ASK_AGAIN_MS << min(self._failures, 8), ASK_AGAIN_MS_MAX))
         self._failures += 1
 
-    def _pause(self, now_ms: int, delay_ms: int) -> None:
+    def _pause(self, now_ms: MonotonicMs, delay_ms: int) -> None:
         self._due_ms = now_ms + delay_ms
         self._timers.at(self._due_ms, MembershipDue())

@@ -15,6 +15,7 @@ from libramq.client.core.owned_queues import OwnedQueues
 from libramq.client.core.process_queue import Claim, ProcessQueue, QueueState
 from libramq.client.core.pulling import Pulling
 from libramq.client.core.queue_table import QueueTable
+from libramq.clock import MonotonicMs
 from libramq.errors import Fenced, LibraError, NotYetGranted
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
@@ -34,7 +35,7 @@ class Opening:
         self._owned_queues = owned_queues
         self._fenced: dict[MessageQueue, Claim] = {}
 
-    def grant(self, queue: MessageQueue, claim: Claim, now_ms: int) -> list[fx.Effect]:
+    def grant(self, queue: MessageQueue, claim: Claim, now_ms: MonotonicMs) -> list[fx.Effect]:
         """The coordinator says that a queue is ours."""
         if self._fenced.get(queue) == claim or self._owned_queues.closing:
             return []  # A fence has the last word: no use in asking again.
@@ -50,7 +51,9 @@ class Opening:
         found = self._owned_queues.announce(owned)
         return found + self._owned_queues.load(queue, owned.generation, now_ms)
 
-    def opened(self, request: fx.OpenQueue, outcome: int | LibraError | None, now_ms: int) -> list[fx.Effect]:
+    def opened(
+        self, request: fx.OpenQueue, outcome: int | LibraError | None, now_ms: MonotonicMs
+    ) -> list[fx.Effect]:
         """The queue's broker opened it and said what is committed (None: nothing), or refused."""
         owned = self._table.current(request.queue, request.generation)
         if owned is None or request.claim != owned.granted:
@@ -82,7 +85,7 @@ class Opening:
         generation: int,
         claim: Claim,
         error: Fenced | NotYetGranted,
-        now_ms: int,
+        now_ms: MonotonicMs,
     ) -> list[fx.Effect]:
         """A fence refused a pull."""
         owned = self._table.current(queue, generation)
@@ -92,7 +95,7 @@ class Opening:
         return self.refused(owned, claim, error, now_ms)
 
     def refused(
-        self, owned: ProcessQueue, claim: Claim, error: Fenced | NotYetGranted, now_ms: int
+        self, owned: ProcessQueue, claim: Claim, error: Fenced | NotYetGranted, now_ms: MonotonicMs
     ) -> list[fx.Effect]:
         """A fence refused a pull or a commit under a claim."""
         if claim != owned.granted:

@@ -16,6 +16,7 @@ from libramq.client.core.consumption import Consumption
 from libramq.client.core.due import SuspendOver
 from libramq.client.core.process_queue import Delivery, ProcessQueue
 from libramq.client.core.send_back import CHOSEN_BY_BROKER
+from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
@@ -35,7 +36,7 @@ class OrderlyConsumption(Consumption):
         return self._delivering.next(owned)
 
     def _retry(
-        self, delivery: Delivery, retries: Iterable[tuple[MessageExt, int | None]], now_ms: int
+        self, delivery: Delivery, retries: Iterable[tuple[MessageExt, int | None]], now_ms: MonotonicMs
     ) -> list[fx.Effect]:
         owned = delivery.process_queue
         found: list[fx.Effect] = []
@@ -53,7 +54,7 @@ class OrderlyConsumption(Consumption):
             self._suspend(owned, max(delays_ms), now_ms)
         return found
 
-    def _keep(self, delivery: Delivery, message: MessageExt, now_ms: int) -> list[fx.Effect]:
+    def _keep(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> list[fx.Effect]:
         owned = delivery.process_queue
         log.warning("message could not be sent to the retry topic; its queue waits", queue=str(owned.queue))
         owned.sending_back -= 1
@@ -62,7 +63,7 @@ class OrderlyConsumption(Consumption):
         self._suspend(owned, self._settings.suspend_ms, now_ms)
         return self._go_on(delivery, now_ms)
 
-    def _suspend(self, owned: ProcessQueue, delay_ms: int, now_ms: int) -> None:
+    def _suspend(self, owned: ProcessQueue, delay_ms: int, now_ms: MonotonicMs) -> None:
         if not owned.suspended:
             owned.suspended = True
             self._timers.at(now_ms + delay_ms, SuspendOver(owned.queue, owned.generation))

@@ -11,6 +11,7 @@ from libramq.client.core.due import Due, ProcessingDue
 from libramq.client.core.process_queue import Delivery
 from libramq.client.core.queue_table import QueueTable
 from libramq.client.core.timers import Timers
+from libramq.clock import MonotonicMs
 
 #: Ours: how often to look, as a part of the time that is allowed, and at least.
 CHECKS: Final = 10
@@ -29,11 +30,11 @@ class Overdue:
     def __len__(self) -> int:
         return len(self._deliveries)
 
-    def watch(self, now_ms: int) -> None:
+    def watch(self, now_ms: MonotonicMs) -> None:
         """Look again after a while."""
         self._timers.at(now_ms + min(self._max_ms // CHECKS, CHECK_MS_MAX), ProcessingDue())
 
-    def look(self, now_ms: int) -> None:
+    def look(self, now_ms: MonotonicMs) -> None:
         """Find those of queues that are ours; of queues that we give up, nobody waits for them for ever."""
         for owned in self._table.each():
             if not owned.dropped:

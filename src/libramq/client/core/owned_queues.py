@@ -23,6 +23,7 @@ from libramq.client.core.queue_locking import LOCK_FAILED_MS, QueueLocking
 from libramq.client.core.queue_table import QueueTable
 from libramq.client.core.route_table import RouteTable
 from libramq.client.core.timers import Timers
+from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import LibraError
 from libramq.logs import get_logger
@@ -77,7 +78,7 @@ class OwnedQueues:
     def take(
         self,
         queue: MessageQueue,
-        now_ms: int,
+        now_ms: MonotonicMs,
         *,
         delay_ms: int,
         is_announced: bool = False,
@@ -116,7 +117,7 @@ class OwnedQueues:
     # Locks
 
     def locks_answered(
-        self, request: fx.LockQueues, granted: Collection[MessageQueue] | LibraError, now_ms: int
+        self, request: fx.LockQueues, granted: Collection[MessageQueue] | LibraError, now_ms: MonotonicMs
     ) -> list[fx.Effect]:
         """A broker said which queues we hold."""
         if not self._locking.is_needed:  # A coordinator allocates by now.
@@ -155,7 +156,7 @@ class OwnedQueues:
             owned.is_locked, owned.is_in_doubt, owned.lock_asked_at = True, False, ""
         return found
 
-    def forget_claims(self, now_ms: int) -> None:
+    def forget_claims(self, now_ms: MonotonicMs) -> None:
         """We allocate for ourselves from now on; queues in order are locked before they go on."""
         self._locking.need()
         for owned in self._table.each():
@@ -176,7 +177,7 @@ class OwnedQueues:
 
     # Where to begin
 
-    def load(self, queue: MessageQueue, generation: int, now_ms: int) -> list[fx.Effect]:
+    def load(self, queue: MessageQueue, generation: int, now_ms: MonotonicMs) -> list[fx.Effect]:
         """Ask for the committed offset; a granted queue is opened for it."""
         owned = self._table.current(queue, generation)
         if owned is None or (owned.state is QueueState.PULLING and owned.opened == owned.granted):
@@ -193,14 +194,14 @@ class OwnedQueues:
             return [fx.ReadOffset(queue, generation)]
         return [fx.QueryOffset(queue, generation, address)]
 
-    def load_later(self, owned: ProcessQueue, now_ms: int) -> None:
+    def load_later(self, owned: ProcessQueue, now_ms: MonotonicMs) -> None:
         """Open a queue again after a pause."""
         delay_ms = min(OPEN_AGAIN_MS << min(owned.open_tries, 8), OPEN_AGAIN_MS_MAX)
         owned.open_tries += 1
         self._timers.at(now_ms + delay_ms, LoadDue(owned.queue, owned.generation))
 
     def committed_offset_answered(
-        self, queue: MessageQueue, generation: int, outcome: int | LibraError | None, now_ms: int
+        self, queue: MessageQueue, generation: int, outcome: int | LibraError | None, now_ms: MonotonicMs
     ) -> list[fx.Effect]:
         """The broker said what is committed (None: nothing), or nothing could be learnt."""
         owned = self._table.current(queue, generation)
@@ -229,7 +230,7 @@ class OwnedQueues:
         return [fx.SearchOffset(queue, generation, address, self._settings.consume_timestamp_ms)]
 
     def start_offset_answered(
-        self, queue: MessageQueue, generation: int, outcome: int | LibraError, now_ms: int
+        self, queue: MessageQueue, generation: int, outcome: int | LibraError, now_ms: MonotonicMs
     ) -> list[fx.Effect]:
         """The broker said where the queue ends, or where a time is in it."""
         owned = self._table.current(queue, generation)
@@ -240,7 +241,7 @@ class OwnedQueues:
         return self._pulling.start(owned, outcome, now_ms, was_committed=False)
 
     def _doubt_answered(
-        self, owned: ProcessQueue, outcome: int | LibraError | None, now_ms: int
+        self, owned: ProcessQueue, outcome: int | LibraError | None, now_ms: MonotonicMs
     ) -> list[fx.Effect]:
         """The lock is ours again after our connection ended: go on, unless somebody else has been further."""
         if isinstance(outcome, LibraError):
@@ -252,7 +253,7 @@ class OwnedQueues:
         owned.is_in_doubt, owned.is_locked = False, True
         return self._pulling.go_on(owned, now_ms)
 
-    def _cannot_load(self, owned: ProcessQueue, reason: str, now_ms: int) -> list[fx.Effect]:
+    def _cannot_load(self, owned: ProcessQueue, reason: str, now_ms: MonotonicMs) -> list[fx.Effect]:
         log.warning("queue not taken yet", queue=str(owned.queue), reason=reason)
         if owned.granted is not None:
             self.load_later(owned, now_ms)
@@ -269,7 +270,7 @@ class OwnedQueues:
         generation: int,
         outcome: PullReply | LibraError,
         messages: Sequence[MessageExt],
-        now_ms: int,
+        now_ms: MonotonicMs,
     ) -> list[fx.Effect]:
         """What a pull brought."""
         owned = self._table.current(queue, generation)
@@ -279,7 +280,7 @@ class OwnedQueues:
             return self._offset_refused(owned, outcome.next_offset, now_ms)
         return self._pulling.pulled(owned, outcome, messages, now_ms)
 
-    def _offset_refused(self, owned: ProcessQueue, next_offset: int, now_ms: int) -> list[fx.Effect]:
+    def _offset_refused(self, owned: ProcessQueue, next_offset: int, now_ms: MonotonicMs) -> list[fx.Effect]:
         """The broker does not have that offset: begin anew where it says."""
         queue = owned.queue
         log.warning("offset refused", queue=str(queue), offset=owned.next_offset, next_offset=next_offset)
@@ -290,12 +291,12 @@ class OwnedQueues:
             return [*self._commits.commit([owned]), *self._take_anew(owned, now_ms)]
         return self.begin_anew(owned, now_ms)
 
-    def begin_anew(self, owned: ProcessQueue, now_ms: int) -> list[fx.Effect]:
+    def begin_anew(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
         """Take a queue again whose offset was refused, once the broker has our word for the new one."""
         awaited = self._commits.last(owned)
         return self._take_anew(owned, now_ms) if awaited is None else awaited
 
-    def _take_anew(self, owned: ProcessQueue, now_ms: int) -> list[fx.Effect]:
+    def _take_anew(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
         queue = owned.queue
         self._remove(owned)
         self._table.needs_rebalance = True
@@ -305,7 +306,7 @@ class OwnedQueues:
         delay_ms = ILLEGAL_OFFSET_PAUSE_MS if again else 0
         return self.take(queue, now_ms, delay_ms=delay_ms, is_announced=True, claim=owned.granted)
 
-    def go_on(self, now_ms: int) -> list[fx.Effect]:
+    def go_on(self, now_ms: MonotonicMs) -> list[fx.Effect]:
         """What kept handlers back is over."""
         found: list[fx.Effect] = []
         for owned in self._table.each():
@@ -315,7 +316,7 @@ class OwnedQueues:
 
     # The end
 
-    def lose(self, owned: ProcessQueue, now_ms: int) -> list[fx.Effect]:
+    def lose(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
         """Somebody else has it: what we know of it is worth nothing.
 
         What was locked is asked for again; in a coordinated group the coordinator says what comes next.
@@ -329,7 +330,7 @@ class OwnedQueues:
             found += self.take(owned.queue, now_ms, delay_ms=0)
         return found
 
-    def let_go(self, owned: ProcessQueue, now_ms: int) -> list[fx.Effect]:
+    def let_go(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
         """A queue has been given up."""
         self._remove(owned)
         found = self._unlock(owned)

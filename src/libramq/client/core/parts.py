@@ -27,6 +27,7 @@ from libramq.client.core.rebalancing import Rebalancing
 from libramq.client.core.route_table import RouteTable
 from libramq.client.core.subscription import with_retry_topic
 from libramq.client.core.timers import Timers
+from libramq.clock import MonotonicMs
 from libramq.filter.tag import TagFilter
 
 
@@ -55,7 +56,7 @@ class Parts:
         cls,
         settings: ConsumerSettings,
         subscriptions: Mapping[str, TagFilter],
-        monotonic_ms: Callable[[], int],
+        monotonic_ms: Callable[[], MonotonicMs],
     ) -> Self:
         """Those of one consumer."""
         if not settings.broadcasting:

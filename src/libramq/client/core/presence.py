@@ -13,6 +13,7 @@ from libramq.client.core.due import Due, HeartbeatDue, RoutesDue
 from libramq.client.core.route_table import RouteTable
 from libramq.client.core.subscription import Subscriptions, heartbeat_data
 from libramq.client.core.timers import Timers
+from libramq.clock import MonotonicMs, Now
 from libramq.errors import LibraError
 from libramq.logs import get_logger
 from libramq.remoting.body.route import TopicRouteData
@@ -40,34 +41,34 @@ class Presence:
         self._contacts = contacts
         self._timers = timers
         self._route_missing_ms = ROUTE_MISSING_MS
-        self._wall_minus_monotonic_ms = 0
+        self._started: Now | None = None
         self._version = 0
-        self._look_at_ms = 0
-        self._looked_at_ms = -ROUTE_MISSING_MS
+        self._look_at_ms = MonotonicMs(0)
+        self._looked_at_ms: MonotonicMs | None = None
 
-    def start(self, now_ms: int, wall_ms: int) -> list[fx.Effect]:
+    def start(self, now: Now) -> list[fx.Effect]:
         """Begin with the routes."""
-        self._wall_minus_monotonic_ms = wall_ms - now_ms
-        self._version = wall_ms
-        self._timers.at(now_ms + self._settings.heartbeat_ms, HeartbeatDue())
+        self._started = now
+        self._version = int(now.wall_ms)
+        self._timers.at(now.monotonic_ms + self._settings.heartbeat_ms, HeartbeatDue())
         return self.look()
 
     def look(self) -> list[fx.Effect]:
         """Ask for the routes."""
         return [fx.FetchRoutes(tuple(self._subscriptions))]
 
-    def due(self, now_ms: int) -> list[fx.Effect]:
+    def due(self, now_ms: MonotonicMs) -> list[fx.Effect]:
         """Ask for the routes, unless they were asked for meanwhile."""
         return self.look() if now_ms >= self._look_at_ms else []
 
-    def look_soon(self, now_ms: int) -> list[fx.Effect]:
+    def look_soon(self, now_ms: MonotonicMs) -> list[fx.Effect]:
         """A broker is spoken of that no route names: ask for the routes, unless that was just done."""
-        if now_ms - self._looked_at_ms < ROUTE_MISSING_MS:
+        if self._looked_at_ms is not None and now_ms - self._looked_at_ms < ROUTE_MISSING_MS:
             return []
         self._looked_at_ms = now_ms
         return self.look()
 
-    def routes_fetched(self, found: Mapping[str, TopicRouteData | None], now_ms: int) -> bool:
+    def routes_fetched(self, found: Mapping[str, TopicRouteData | None], now_ms: MonotonicMs) -> bool:
         """A name server answered; says whether something is different now."""
         changed = [topic for topic, route in found.items() if route and self._update(topic, route)]
         missing = [topic for topic in self._subscriptions if self._routes.publish_info(topic) is None]
@@ -80,15 +81,17 @@ class Presence:
         self._timers.at(self._look_at_ms, RoutesDue())
         return bool(changed)
 
-    def regular(self, now_ms: int) -> list[fx.Effect]:
+    def regular(self, now_ms: MonotonicMs) -> list[fx.Effect]:
         """The heartbeats that are due."""
         self._timers.at(now_ms + self._settings.heartbeat_ms, HeartbeatDue())
         return self.heartbeats(self._contacts.regular())
 
-    def changed(self, now_ms: int) -> list[fx.Effect]:
+    def changed(self, now_ms: MonotonicMs) -> list[fx.Effect]:
         """Which queues are ours has changed: tell who knows us."""
-        # Brokers take a subscription for newer only when its version is higher.
-        self._version = max(self._version + 1, now_ms + self._wall_minus_monotonic_ms)
+        # Brokers take a subscription as newer only when its version is higher: the first reading of the wall
+        # clock, carried on by the monotonic clock, which nobody sets back.
+        assert self._started is not None, "nothing is ours before the start"
+        self._version = max(self._version + 1, int(self._started.wall_of(now_ms)))
         return self.heartbeats(self._contacts.alive)
 
     def heartbeats(self, addresses: Iterable[str]) -> list[fx.Effect]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from libramq.client.core.catch_up import CatchUp
 from libramq.client.core.lease import Lease
+from libramq.clock import MonotonicMs
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 
@@ -67,7 +68,7 @@ class Delivery:
 class ProcessQueue:
     """One owned queue."""
 
-    def __init__(self, queue: MessageQueue, generation: int, lease: Lease, *, now_ms: int) -> None:
+    def __init__(self, queue: MessageQueue, generation: int, lease: Lease, *, now_ms: MonotonicMs) -> None:
         self.queue = queue
         self.generation = generation
         self.lease = lease

@@ -24,6 +24,7 @@ from libramq.client.core.pull_flow_control import (
 from libramq.client.core.queue_table import QueueTable
 from libramq.client.core.route_table import RouteTable
 from libramq.client.core.timers import Timers
+from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError
 from libramq.filter.tag import TagFilter
@@ -68,7 +69,9 @@ class Pulling:
         #: Brokers that say they do not know our subscription.
         self.strangers: set[str] = set()
 
-    def start(self, owned: ProcessQueue, offset: int, now_ms: int, *, was_committed: bool) -> list[fx.Effect]:
+    def start(
+        self, owned: ProcessQueue, offset: int, now_ms: MonotonicMs, *, was_committed: bool
+    ) -> list[fx.Effect]:
         """Begin at an offset; where somebody had read already, no faster than the user wants."""
         owned.state = QueueState.PULLING
         owned.start_offset = owned.next_offset = offset
@@ -82,16 +85,16 @@ class Pulling:
         """How many queues are ours has changed, and with it the limits of each."""
         self._limits.clear()
 
-    def due(self, queue: MessageQueue, generation: int, now_ms: int) -> list[fx.Effect]:
+    def due(self, queue: MessageQueue, generation: int, now_ms: MonotonicMs) -> list[fx.Effect]:
         """A delay is over."""
         owned = self._table.current(queue, generation)
         return [] if owned is None or now_ms < owned.pull_due_ms else self.pull(owned, now_ms)
 
-    def resume(self, owned: ProcessQueue, now_ms: int) -> list[fx.Effect]:
+    def resume(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
         """A handler is done: a queue that held too much may hold little enough now."""
         return self.pull(owned, now_ms) if owned.is_throttled else []
 
-    def reachable(self, address: str, now_ms: int) -> list[fx.Effect]:
+    def reachable(self, address: str, now_ms: MonotonicMs) -> list[fx.Effect]:
         """A broker answers again: what failed at it need not wait for its next time."""
         found: list[fx.Effect] = []
         for owned in self._table.each():
@@ -99,7 +102,7 @@ class Pulling:
                 found += self.pull(owned, now_ms)
         return found
 
-    def go_on(self, owned: ProcessQueue, now_ms: int) -> list[fx.Effect]:
+    def go_on(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
         """Handlers may begin again, and pulls go out."""
         return self._delivering.resume(owned) + self.pull(owned, now_ms)
 
@@ -108,7 +111,7 @@ class Pulling:
         owned: ProcessQueue,
         outcome: PullReply | LibraError,
         messages: Sequence[MessageExt],
-        now_ms: int,
+        now_ms: MonotonicMs,
     ) -> list[fx.Effect]:
         """What a pull brought; an offset that was refused is the caller's to deal with."""
         owned.is_pulling = False
@@ -135,7 +138,7 @@ class Pulling:
             found += self.pull(owned, now_ms)
         return found
 
-    def pull(self, owned: ProcessQueue, now_ms: int) -> list[fx.Effect]:
+    def pull(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
         """Pull now, unless something keeps it."""
         if owned.is_pulling or owned.paused or owned.dropped or owned.state is not QueueState.PULLING:
             return []
@@ -155,7 +158,7 @@ class Pulling:
             count_max = min(count_max, owned.catch_up.portion)
         return [fx.Pull(queue, owned.generation, address, owned.next_offset, count_max, owned.opened)]
 
-    def _pace(self, owned: ProcessQueue, count: int, reply: PullReply, now_ms: int) -> int:
+    def _pace(self, owned: ProcessQueue, count: int, reply: PullReply, now_ms: MonotonicMs) -> int:
         if owned.catch_up is None:
             return 0
         if reply.next_offset >= reply.max_offset:
@@ -163,7 +166,7 @@ class Pulling:
             return 0
         return owned.catch_up.brought(count, now_ms)
 
-    def _failed(self, owned: ProcessQueue, error: LibraError, now_ms: int) -> list[fx.Effect]:
+    def _failed(self, owned: ProcessQueue, error: LibraError, now_ms: MonotonicMs) -> list[fx.Effect]:
         code = error.response_code if isinstance(error, BrokerError) else None
         if code == ResponseCode.FLOW_CONTROL:
             self._later(owned, now_ms, BROKER_BUSY_MS)
@@ -178,7 +181,7 @@ class Pulling:
             self._later(owned, now_ms, PULL_FAILED_MS)
         return []
 
-    def _later(self, owned: ProcessQueue, now_ms: int, delay_ms: int) -> None:
+    def _later(self, owned: ProcessQueue, now_ms: MonotonicMs, delay_ms: int) -> None:
         owned.pull_due_ms = now_ms + delay_ms
         self._timers.at(owned.pull_due_ms, PullDue(owned.queue, owned.generation))
 

@@ -14,10 +14,12 @@ from typing import Final
 from libramq.client.core import due
 from libramq.client.core import effects as fx
 from libramq.client.core.consumer_settings import ConsumerSettings
+from libramq.client.core.effects import Effects
 from libramq.client.core.handler_result import Ending
 from libramq.client.core.orderly_consumption import OrderlyConsumption
 from libramq.client.core.parts import Parts
 from libramq.client.core.process_queue import Claim, Delivery, QueueState
+from libramq.clock import MonotonicMs, Now
 from libramq.errors import Fenced, LibraError, NotYetGranted
 from libramq.filter.tag import TagFilter
 from libramq.message.message import MessageExt
@@ -51,7 +53,7 @@ class PushConsumerCore:
         self,
         settings: ConsumerSettings,
         subscriptions: Mapping[str, TagFilter],
-        monotonic_ms: Callable[[], int],
+        monotonic_ms: Callable[[], MonotonicMs],
     ) -> None:
         """monotonic_ms: the clock of the times that events come with; handlers' threads look at it, too."""
         parts = Parts.of(settings, subscriptions, monotonic_ms)
@@ -76,7 +78,7 @@ class PushConsumerCore:
         self._persist_all_due_ms = 0
 
     @property
-    def next_due_ms(self) -> int | None:
+    def next_due_ms(self) -> MonotonicMs | None:
         """When `tick` is to be called."""
         return self._timers.next_ms
 
@@ -95,22 +97,22 @@ class PushConsumerCore:
 
     # Starting and time
 
-    def start(self, now_ms: int, wall_ms: int) -> list[fx.Effect]:
+    def start(self, now: Now) -> Effects:
         """Begin with the routes."""
         self._phase = Phase.RUNNING
-        self._persist_later(now_ms)
-        self._persist_all_due_ms = now_ms + PERSIST_ALL_MS
-        self._locking.renew(now_ms)
-        return self._presence.start(now_ms, wall_ms)
+        self._persist_later(now.monotonic_ms)
+        self._persist_all_due_ms = now.monotonic_ms + PERSIST_ALL_MS
+        self._locking.renew(now.monotonic_ms)
+        return self._presence.start(now)
 
-    def tick(self, now_ms: int) -> list[fx.Effect]:
+    def tick(self, now_ms: MonotonicMs) -> Effects:
         """Do what is due."""
-        found: list[fx.Effect] = []
+        found: Effects = []
         while (item := self._timers.take_due(now_ms)) is not None:
             found += self._do(item, now_ms)
         return self._settled(found, now_ms)
 
-    def _do(self, item: due.Due, now_ms: int) -> list[fx.Effect]:
+    def _do(self, item: due.Due, now_ms: MonotonicMs) -> Effects:
         match item:
             case due.PullDue(queue, generation):
                 return self._pulling.due(queue, generation, now_ms)
@@ -150,7 +152,7 @@ class PushConsumerCore:
 
     # Routes and heartbeats
 
-    def routes_fetched(self, found: Mapping[str, TopicRouteData | None], now_ms: int) -> list[fx.Effect]:
+    def routes_fetched(self, found: Mapping[str, TopicRouteData | None], now_ms: MonotonicMs) -> Effects:
         """A name server answered; None for a topic that it does not know."""
         if self._phase is not Phase.RUNNING:
             return []
@@ -162,8 +164,8 @@ class PushConsumerCore:
         return self._settled(effects, now_ms)
 
     def heartbeat_answered(
-        self, address: str, now_ms: int, *, ok: bool, offers: bool = False
-    ) -> list[fx.Effect]:
+        self, address: str, now_ms: MonotonicMs, *, ok: bool, offers: bool = False
+    ) -> Effects:
         """A broker knows us now, or did not answer. offers: it has coordinators for groups."""
         if self._phase is not Phase.RUNNING:
             return []
@@ -173,7 +175,7 @@ class PushConsumerCore:
         self._locking.confirm(address)
         return self._settled(effects + self._rebalance(now_ms), now_ms)
 
-    def connection_lost(self, address: str, now_ms: int) -> list[fx.Effect]:
+    def connection_lost(self, address: str, now_ms: MonotonicMs) -> Effects:
         """A connection ended: the broker has forgotten us, or is gone."""
         self._locking.doubt(address)
         if self._phase is Phase.RUNNING:
@@ -182,17 +184,17 @@ class PushConsumerCore:
 
     # Rebalance
 
-    def members_changed(self, now_ms: int) -> list[fx.Effect]:
+    def members_changed(self, now_ms: MonotonicMs) -> Effects:
         """A broker says that members of our group came or went (request code 40)."""
         return self._settled(self._rebalance(now_ms), now_ms)
 
     def consumer_list_fetched(
-        self, address: str, topics: Sequence[str], client_ids: Sequence[str] | None, now_ms: int
-    ) -> list[fx.Effect]:
+        self, address: str, topics: Sequence[str], client_ids: Sequence[str] | None, now_ms: MonotonicMs
+    ) -> Effects:
         """Who is in the group; None when the broker could not say."""
         if self._phase is not Phase.RUNNING or not self._coordination.allocates:
             return []
-        effects: list[fx.Effect] = []
+        effects: Effects = []
         if client_ids and self._settings.client_id not in client_ids:
             effects += self._presence.heartbeats([address])
         effects += self._rebalancing.list_fetched(address, topics, client_ids, now_ms)
@@ -201,12 +203,12 @@ class PushConsumerCore:
         return self._settled(effects, now_ms)
 
     def locks_answered(
-        self, request: fx.LockQueues, outcome: Collection[MessageQueue] | LibraError, now_ms: int
-    ) -> list[fx.Effect]:
+        self, request: fx.LockQueues, outcome: Collection[MessageQueue] | LibraError, now_ms: MonotonicMs
+    ) -> Effects:
         """Which queues of a request are locked for us."""
         return self._settled(self._owned.locks_answered(request, outcome, now_ms), now_ms)
 
-    def _rebalance(self, now_ms: int) -> list[fx.Effect]:
+    def _rebalance(self, now_ms: MonotonicMs) -> Effects:
         if self._phase is not Phase.RUNNING:
             return []
         if not self._coordination.allocates:
@@ -214,12 +216,12 @@ class PushConsumerCore:
             return []
         return self._rebalancing.begin(now_ms) + self._tell_of_change(now_ms)
 
-    def _rebalance_due(self, now_ms: int) -> list[fx.Effect]:
+    def _rebalance_due(self, now_ms: MonotonicMs) -> Effects:
         if not self._coordination.allocates:
             return []
         return self._rebalancing.due(now_ms) + self._tell_of_change(now_ms)
 
-    def _tell_of_change(self, now_ms: int) -> list[fx.Effect]:
+    def _tell_of_change(self, now_ms: MonotonicMs) -> Effects:
         if not self._rebalancing.changed:
             return []
         self._rebalancing.changed = False
@@ -227,43 +229,43 @@ class PushConsumerCore:
 
     # Coordination
 
-    def group_found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: int) -> list[fx.Effect]:
+    def group_found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: MonotonicMs) -> Effects:
         """A broker said where the coordinator of our group is."""
         return self._settled(self._coordination.found(request, outcome, now_ms), now_ms)
 
     def group_joined(
-        self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: int
-    ) -> list[fx.Effect]:
+        self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: MonotonicMs
+    ) -> Effects:
         """The coordinator took us in, or did not."""
         return self._settled(self._coordination.joined(request, outcome, now_ms), now_ms)
 
     def group_polled(
-        self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: int
-    ) -> list[fx.Effect]:
+        self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
+    ) -> Effects:
         """The coordinator said what is ours, or does not know us."""
         return self._settled(self._coordination.polled(request, outcome, now_ms), now_ms)
 
-    def group_left(self) -> list[fx.Effect]:
+    def group_left(self) -> Effects:
         """The coordinator knows, or was told in vain."""
         return self._unregister() if self._phase is Phase.LEAVING else []
 
-    def opened(self, request: fx.OpenQueue, outcome: int | LibraError | None, now_ms: int) -> list[fx.Effect]:
+    def opened(self, request: fx.OpenQueue, outcome: int | LibraError | None, now_ms: MonotonicMs) -> Effects:
         """A queue's broker opened it and said what is committed (None: nothing), or refused."""
         return self._settled(self._opening.opened(request, outcome, now_ms), now_ms)
 
     # Queues and messages
 
     def committed_offset_answered(
-        self, queue: MessageQueue, generation: int, outcome: int | LibraError | None, now_ms: int
-    ) -> list[fx.Effect]:
+        self, queue: MessageQueue, generation: int, outcome: int | LibraError | None, now_ms: MonotonicMs
+    ) -> Effects:
         """What is committed for a queue (None: nothing)."""
         return self._settled(
             self._owned.committed_offset_answered(queue, generation, outcome, now_ms), now_ms
         )
 
     def start_offset_answered(
-        self, queue: MessageQueue, generation: int, outcome: int | LibraError, now_ms: int
-    ) -> list[fx.Effect]:
+        self, queue: MessageQueue, generation: int, outcome: int | LibraError, now_ms: MonotonicMs
+    ) -> Effects:
         """Where a queue ends, or where a time is in it."""
         return self._settled(self._owned.start_offset_answered(queue, generation, outcome, now_ms), now_ms)
 
@@ -273,10 +275,10 @@ class PushConsumerCore:
         generation: int,
         outcome: PullReply | LibraError,
         messages: Sequence[MessageExt],
-        now_ms: int,
+        now_ms: MonotonicMs,
         *,
         claim: Claim | None = None,
-    ) -> list[fx.Effect]:
+    ) -> Effects:
         """What a pull brought. claim: what it went under."""
         if claim is not None and isinstance(outcome, Fenced | NotYetGranted):
             effects = self._opening.pull_refused(queue, generation, claim, outcome, now_ms)
@@ -284,14 +286,14 @@ class PushConsumerCore:
             effects = self._owned.pulled(queue, generation, outcome, messages, now_ms)
         return self._settled(effects, now_ms)
 
-    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: int) -> list[fx.Effect]:
+    def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
         """Handlers have returned."""
         results = list(results)
         effects = self._consumption.handled(results, now_ms)
         effects += self._coordination.ended((delivery for delivery, _ in results), now_ms)
         return self._settled(effects, now_ms)
 
-    def revoke_heard(self, queues: Iterable[MessageQueue], now_ms: int) -> list[fx.Effect]:
+    def revoke_heard(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> Effects:
         """The listener has had its say about revoked queues."""
         return self._settled(self._giving_up.revoke_heard(queues, now_ms), now_ms)
 
@@ -299,26 +301,26 @@ class PushConsumerCore:
         """Begin no more handlers and pulls of queues (None: of any); they stay ours."""
         self._table.pause(queues)
 
-    def resume(self, queues: Iterable[MessageQueue] | None, now_ms: int) -> list[fx.Effect]:
+    def resume(self, queues: Iterable[MessageQueue] | None, now_ms: MonotonicMs) -> Effects:
         """Go on with queues (None: with all)."""
-        effects: list[fx.Effect] = []
+        effects: Effects = []
         for owned in self._table.resume(queues, now_ms):
             effects += self._pulling.go_on(owned, now_ms)
         return self._settled(effects, now_ms)
 
-    def sent_back(self, sent: fx.SendBack, now_ms: int, *, ok: bool) -> list[fx.Effect]:
+    def sent_back(self, sent: fx.SendBack, now_ms: MonotonicMs, *, ok: bool) -> Effects:
         """The broker took a message back, or did not."""
         return self._settled(self._consumption.sent_back(sent, now_ms, ok=ok), now_ms)
 
-    def copy_sent(self, sent: fx.SendCopy, now_ms: int, *, ok: bool) -> list[fx.Effect]:
+    def copy_sent(self, sent: fx.SendCopy, now_ms: MonotonicMs, *, ok: bool) -> Effects:
         """The retry topic took a copy, or did not."""
         return self._settled(self._consumption.copy_sent(sent, now_ms, ok=ok), now_ms)
 
-    def committed(self, commit: fx.CommitOffset, outcome: LibraError | None, now_ms: int) -> list[fx.Effect]:
+    def committed(self, commit: fx.CommitOffset, outcome: LibraError | None, now_ms: MonotonicMs) -> Effects:
         """A commit was acknowledged (None), or was not."""
         return self._settled(self._giving_up.committed(commit, outcome, now_ms), now_ms)
 
-    def _persist(self, now_ms: int) -> list[fx.Effect]:
+    def _persist(self, now_ms: MonotonicMs) -> Effects:
         if now_ms - self._persisted_ms < self._coordination.persist_ms:
             return []  # The period has become shorter; another timer came up before.
         self._persist_later(now_ms)
@@ -328,13 +330,13 @@ class PushConsumerCore:
             self._persist_all_due_ms = now_ms + PERSIST_ALL_MS
         return self._commits.commit(self._table.each(), all_of_them=all_of_them)
 
-    def _persist_later(self, now_ms: int) -> None:
+    def _persist_later(self, now_ms: MonotonicMs) -> None:
         self._persisted_ms = now_ms
         self._timers.at(now_ms + self._coordination.persist_ms, due.PersistDue())
 
     # Stopping
 
-    def stop(self, now_ms: int, *, timeout_ms: int) -> list[fx.Effect]:
+    def stop(self, now_ms: MonotonicMs, *, timeout_ms: int) -> Effects:
         """Let running handlers end, commit, say goodbye; at most about so long."""
         if self._phase is Phase.NEW:
             self._phase = Phase.STOPPED
@@ -347,31 +349,31 @@ class PushConsumerCore:
         self._timers.at(now_ms + timeout_ms, due.StopDue())
         self._coordination.rearm(now_ms)
         self._coordination.begin_leaving()
-        effects: list[fx.Effect] = []
+        effects: Effects = []
         for queue in self._table.all():
             effects += self._giving_up.give_up(queue, now_ms, drain_ms=timeout_ms)
         return self._settled(effects, now_ms)
 
-    def unregistered(self) -> list[fx.Effect]:
+    def unregistered(self) -> Effects:
         """The brokers know, or were asked in vain."""
         self._phase = Phase.STOPPED
         self._timers.clear()
         return [fx.Stopped()]
 
-    def _stop_now(self, now_ms: int) -> list[fx.Effect]:
+    def _stop_now(self, now_ms: MonotonicMs) -> Effects:
         if self._phase is not Phase.DRAINING:
             return []
-        effects: list[fx.Effect] = []
+        effects: Effects = []
         for queue in self._table.all():
             effects += self._giving_up.give_up(queue, now_ms, drain_ms=0)
         if len(self._table):
             self._timers.at(now_ms + FAREWELL_MS, due.StopDue())
         return effects
 
-    def _unregister(self) -> list[fx.Effect]:
+    def _unregister(self) -> Effects:
         return [fx.Unregister(tuple(sorted(self._contacts.alive)))]
 
-    def _settled(self, effects: list[fx.Effect], now_ms: int) -> list[fx.Effect]:
+    def _settled(self, effects: Effects, now_ms: MonotonicMs) -> Effects:
         """What follows from an event besides its own effects."""
         if self._coordination.must_rebalance:
             self._coordination.must_rebalance = False

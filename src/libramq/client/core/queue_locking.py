@@ -20,6 +20,7 @@ from libramq.client.core.process_queue import ProcessQueue, QueueState
 from libramq.client.core.queue_table import QueueTable
 from libramq.client.core.route_table import RouteTable
 from libramq.client.core.timers import Timers
+from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
@@ -82,11 +83,11 @@ class QueueLocking:
         if owned is not None:
             self.want(owned)
 
-    def retry(self, owned: ProcessQueue, now_ms: int, delay_ms: int) -> None:
+    def retry(self, owned: ProcessQueue, now_ms: MonotonicMs, delay_ms: int) -> None:
         """Ask for a queue again after a pause."""
         self._timers.at(now_ms + delay_ms, LockDue(owned.queue, owned.generation))
 
-    def renew(self, now_ms: int) -> None:
+    def renew(self, now_ms: MonotonicMs) -> None:
         """Ask for every queue of ours again."""
         if self._is_orderly:
             self._timers.at(now_ms + LOCK_RENEW_MS, LocksDue())
@@ -107,7 +108,7 @@ class QueueLocking:
             del self._given_back[queue]
             self._to_give_back.setdefault(address, []).append(queue)
 
-    def requests(self, now_ms: int) -> list[fx.Effect]:
+    def requests(self, now_ms: MonotonicMs) -> list[fx.Effect]:
         """One request a broker for all queues wanted, and one for those that are not."""
         found: list[fx.Effect] = [
             fx.UnlockQueues(address, tuple(queues)) for address, queues in self._to_give_back.items()
@@ -129,7 +130,7 @@ class QueueLocking:
         return found
 
     def answered(
-        self, request: fx.LockQueues, granted: Collection[MessageQueue] | LibraError, now_ms: int
+        self, request: fx.LockQueues, granted: Collection[MessageQueue] | LibraError, now_ms: MonotonicMs
     ) -> Verdict:
         """A broker said which queues we hold."""
         verdict = Verdict()
@@ -164,7 +165,7 @@ class QueueLocking:
             fx.UnlockQueues(request.address, tuple(queue for queue, _ in request.queues if queue in granted))
         ]
 
-    def _granted(self, owned: ProcessQueue, asked_ms: int, verdict: Verdict) -> None:
+    def _granted(self, owned: ProcessQueue, asked_ms: MonotonicMs, verdict: Verdict) -> None:
         owned.locked_until_ms = asked_ms + LOCK_TRUSTED_MS
         if owned.state is QueueState.LOCKING:
             owned.is_locked = True
@@ -174,7 +175,7 @@ class QueueLocking:
         else:
             owned.is_locked = True
 
-    def _failed(self, owned: ProcessQueue, error: LibraError, now_ms: int) -> None:
+    def _failed(self, owned: ProcessQueue, error: LibraError, now_ms: MonotonicMs) -> None:
         log.warning("queue not locked", queue=str(owned.queue), reason=str(error))
         if owned.is_locked and now_ms >= owned.locked_until_ms - LOCK_FAILED_MS:
             owned.is_locked, owned.is_in_doubt = False, True

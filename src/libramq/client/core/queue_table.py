@@ -5,6 +5,7 @@ from typing import Final
 
 from libramq.client.core.lease import Lease
 from libramq.client.core.process_queue import ProcessQueue, QueueState
+from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
 
 #: ProcessQueue.PULL_MAX_IDLE_TIME.
@@ -54,7 +55,7 @@ class QueueTable:
         """Every process queue, ours or being given up."""
         return list(self._queues.values())
 
-    def idle(self, now_ms: int) -> list[MessageQueue]:
+    def idle(self, now_ms: MonotonicMs) -> list[MessageQueue]:
         """Queues that were not pulled for so long that something must have gone wrong."""
         return [
             queue
@@ -65,7 +66,7 @@ class QueueTable:
             and now_ms - owned.last_pull_ms > PULL_IDLE_MS_MAX
         ]
 
-    def add(self, queue: MessageQueue, now_ms: int) -> ProcessQueue:
+    def add(self, queue: MessageQueue, now_ms: MonotonicMs) -> ProcessQueue:
         """A queue that was given to us."""
         self._generation += 1
         owned = self._queues[queue] = ProcessQueue(queue, self._generation, self._lease, now_ms=now_ms)
@@ -87,7 +88,7 @@ class QueueTable:
         for queue, owned in self._queues.items():
             owned.paused = self._all_paused or queue in self._paused
 
-    def resume(self, queues: Iterable[MessageQueue] | None, now_ms: int) -> list[ProcessQueue]:
+    def resume(self, queues: Iterable[MessageQueue] | None, now_ms: MonotonicMs) -> list[ProcessQueue]:
         """Take marks off again; None for all of them. Returns our queues that go on."""
         if queues is None:
             self._all_paused = False

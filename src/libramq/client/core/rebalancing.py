@@ -19,6 +19,7 @@ from libramq.client.core.queue_table import QueueTable
 from libramq.client.core.rebalance import allocate, change
 from libramq.client.core.route_table import RouteTable
 from libramq.client.core.timers import Timers
+from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 
@@ -62,11 +63,11 @@ class Rebalancing:
         self._lists_awaited.clear()
         self._again = False
 
-    def due(self, now_ms: int) -> list[fx.Effect]:
+    def due(self, now_ms: MonotonicMs) -> list[fx.Effect]:
         """A round that was set for some time."""
         return self.begin(now_ms) if now_ms >= self._due_ms else []
 
-    def begin(self, now_ms: int) -> list[fx.Effect]:
+    def begin(self, now_ms: MonotonicMs) -> list[fx.Effect]:
         """Ask who is in the group."""
         if self._settings.broadcasting:
             return self._take_all(now_ms)
@@ -87,7 +88,7 @@ class Rebalancing:
         return [fx.FetchConsumerList(address, tuple(topics)) for address, topics in by_address.items()]
 
     def list_fetched(
-        self, address: str, topics: Sequence[str], client_ids: Sequence[str] | None, now_ms: int
+        self, address: str, topics: Sequence[str], client_ids: Sequence[str] | None, now_ms: MonotonicMs
     ) -> list[fx.Effect]:
         """Who is in the group; None when the broker could not say."""
         self._lists_awaited.discard(address)
@@ -101,20 +102,20 @@ class Rebalancing:
                 found += self._allocate(topic, client_ids, now_ms)
         return found
 
-    def end(self, now_ms: int) -> list[fx.Effect]:
+    def end(self, now_ms: MonotonicMs) -> list[fx.Effect]:
         """When all lists are here: when to look again."""
         if self._lists_awaited:
             return []
         self._schedule(now_ms, self._settings.rebalance_ms if self._balanced else REBALANCE_SOON_MS)
         return self.begin(now_ms) if self._again else []
 
-    def soon(self, now_ms: int) -> None:
+    def soon(self, now_ms: MonotonicMs) -> None:
         """A queue could not be taken."""
         self._balanced = False
         if not self._lists_awaited:
             self._schedule(now_ms, REBALANCE_SOON_MS)
 
-    def _take_all(self, now_ms: int) -> list[fx.Effect]:
+    def _take_all(self, now_ms: MonotonicMs) -> list[fx.Effect]:
         self._balanced = True
         found: list[fx.Effect] = []
         for topic in self._topics:
@@ -122,7 +123,7 @@ class Rebalancing:
         self._schedule(now_ms, self._settings.rebalance_ms)
         return found
 
-    def _allocate(self, topic: str, client_ids: Sequence[str], now_ms: int) -> list[fx.Effect]:
+    def _allocate(self, topic: str, client_ids: Sequence[str], now_ms: MonotonicMs) -> list[fx.Effect]:
         try:
             allocated = allocate(
                 self._settings.strategy,
@@ -139,7 +140,7 @@ class Rebalancing:
         return self._apply(topic, allocated, now_ms, takeover_delay_ms=delay_ms)
 
     def _apply(
-        self, topic: str, allocated: Sequence[MessageQueue], now_ms: int, *, takeover_delay_ms: int
+        self, topic: str, allocated: Sequence[MessageQueue], now_ms: MonotonicMs, *, takeover_delay_ms: int
     ) -> list[fx.Effect]:
         idle = [queue for queue in self._table.idle(now_ms) if queue.topic == topic]
         wanted = change([queue for queue in self._table.of_topic(topic) if queue not in idle], allocated)
@@ -153,6 +154,6 @@ class Rebalancing:
             self.changed = True
         return found
 
-    def _schedule(self, now_ms: int, delay_ms: int) -> None:
+    def _schedule(self, now_ms: MonotonicMs, delay_ms: int) -> None:
         self._due_ms = now_ms + delay_ms
         self._timers.at(self._due_ms, RebalanceDue())

@@ -15,6 +15,7 @@ from typing import Final
 
 from libramq.client.core.fault_strategy import FaultStrategy
 from libramq.client.core.publish_info import TopicPublishInfo
+from libramq.clock import MonotonicMs
 from libramq.errors import BrokerError, LibraError, RemoteError
 from libramq.message.queue import MessageQueue
 
@@ -49,7 +50,7 @@ class SendAttempts:
         given: MessageQueue | None,
         retries: int,
         timeout_ms: int,
-        now_ms: int,
+        now_ms: MonotonicMs,
         retry_when_not_safe: bool = False,
     ) -> None:
         self._strategy = strategy
@@ -61,13 +62,13 @@ class SendAttempts:
         self._queue: MessageQueue | None = None
         self._began_ms = now_ms
 
-    def first(self, now_ms: int) -> Attempt:
+    def first(self, now_ms: MonotonicMs) -> Attempt:
         """The first attempt."""
         attempt = self._next(now_ms)
         assert isinstance(attempt, Attempt), "a send starts before its time is up"
         return attempt
 
-    def stored(self, now_ms: int, *, safe: bool) -> Attempt | None:
+    def stored(self, now_ms: MonotonicMs, *, safe: bool) -> Attempt | None:
         """The broker has it; None when that is the end."""
         self._remember(now_ms, isolated=False, reachable=True)
         if safe or not self._retry_when_not_safe or self._given is not None:
@@ -75,7 +76,7 @@ class SendAttempts:
         following = self._next(now_ms)
         return following if isinstance(following, Attempt) else None
 
-    def failed(self, error: LibraError, now_ms: int) -> Attempt | GiveUp:
+    def failed(self, error: LibraError, now_ms: MonotonicMs) -> Attempt | GiveUp:
         """An attempt failed."""
         if isinstance(error, BrokerError):
             self._remember(now_ms, isolated=True, reachable=False)
@@ -89,7 +90,7 @@ class SendAttempts:
         following = self._next(now_ms)
         return following if following is not None else GiveUp(error)
 
-    def _next(self, now_ms: int) -> Attempt | None:
+    def _next(self, now_ms: MonotonicMs) -> Attempt | None:
         left_ms = self._deadline_ms - now_ms
         if self._left <= 0 or left_ms <= 0:
             return None
@@ -105,7 +106,7 @@ class SendAttempts:
         self._queue, self._began_ms = queue, now_ms
         return Attempt(queue, left_ms)
 
-    def _remember(self, now_ms: int, *, isolated: bool, reachable: bool) -> None:
+    def _remember(self, now_ms: MonotonicMs, *, isolated: bool, reachable: bool) -> None:
         assert self._queue is not None, "an outcome follows an attempt"
         self._strategy.update(
             self._queue.broker_name,

@@ -4,6 +4,8 @@ import heapq
 import itertools
 from typing import Generic, TypeVar
 
+from libramq.clock import MonotonicMs
+
 T = TypeVar("T")
 
 
@@ -11,21 +13,21 @@ class Timers(Generic[T]):
     """Items by due time; those due at the same time come in the order they were set."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, T]] = []
+        self._heap: list[tuple[MonotonicMs, int, T]] = []
         self._order = itertools.count()
 
-    def at(self, due_ms: int, item: T) -> None:
+    def at(self, due_ms: MonotonicMs, item: T) -> None:
         """Have an item come up at a time."""
         heapq.heappush(self._heap, (due_ms, next(self._order), item))
 
-    def take_due(self, now_ms: int) -> T | None:
+    def take_due(self, now_ms: MonotonicMs) -> T | None:
         """Remove and return the next item that is due; None when none is."""
         if self._heap and self._heap[0][0] <= now_ms:
             return heapq.heappop(self._heap)[2]
         return None
 
     @property
-    def next_ms(self) -> int | None:
+    def next_ms(self) -> MonotonicMs | None:
         """When the next item is due."""
         return self._heap[0][0] if self._heap else None
 

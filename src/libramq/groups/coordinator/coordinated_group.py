@@ -7,6 +7,7 @@ a request or an event changes what is so    (join, poll, release, leave, expel, 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
+from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.groups.coordinator import group_assignment
 from libramq.groups.coordinator.effect import Answer, Effect, Gather, ModeChanged, WatchTopic
@@ -49,11 +50,10 @@ class CoordinatedGroup(Generic[P, T]):
     """One group. Times are monotonic; sessions of restored members begin with `begin`."""
 
     def __init__(
-        self, name: str, *, shared: SharedTables[P], state: GroupState | None = None, now_ms: int = 0
+        self, name: str, *, shared: SharedTables[P], state: GroupState | None = None, now_ms: MonotonicMs
     ) -> None:
         state = state or GroupState()
-        self.name = name
-        self.mode = state.mode
+        self.name, self.mode = name, state.mode
         self.members: GroupMembership[P, T] = GroupMembership(name, shared.connections)
         for profile in state.members:
             self.members.restore(profile, now_ms=now_ms)
@@ -111,7 +111,7 @@ class CoordinatedGroup(Generic[P, T]):
         held: dict[MessageQueue, int],
         peer: P,
         *,
-        now_ms: int,
+        now_ms: MonotonicMs,
     ) -> GroupMember[P, T]:
         """A client joins, or a member comes back; see GroupMembership.admit for what it raises."""
         admission = self.members.admit(profile, wanted, peer, now_ms=now_ms)
@@ -131,7 +131,7 @@ class CoordinatedGroup(Generic[P, T]):
         self._heard_of(admission.member, held, now_ms)
         return admission.member
 
-    def welcome(self, ticket: T, member: GroupMember[P, T], *, now_ms: int) -> Answer[T]:
+    def welcome(self, ticket: T, member: GroupMember[P, T], *, now_ms: MonotonicMs) -> Answer[T]:
         """The answer to a join."""
         assignment = self.assignment(member)
         member.told = Told(assignment, now_ms, member.peer)
@@ -145,7 +145,7 @@ class CoordinatedGroup(Generic[P, T]):
         held: dict[MessageQueue, int],
         peer: P,
         *,
-        now_ms: int,
+        now_ms: MonotonicMs,
     ) -> None:
         """A member polls; `publish` answers, now or later. epoch: of the assignment it goes by."""
         if member.poll is not None:
@@ -155,7 +155,7 @@ class CoordinatedGroup(Generic[P, T]):
         self._heard_of(member, held, now_ms, epoch)
 
     def release(
-        self, member: GroupMember[P, T], queues: dict[MessageQueue, int], peer: P, *, now_ms: int
+        self, member: GroupMember[P, T], queues: dict[MessageQueue, int], peer: P, *, now_ms: MonotonicMs
     ) -> None:
         """A member has given up queues."""
         self.members.heard(member, peer, now_ms=now_ms)
@@ -164,7 +164,7 @@ class CoordinatedGroup(Generic[P, T]):
         self.queues.release(member.id, queues, now_ms=now_ms)
         self.balance.hand_over(now_ms=now_ms)
 
-    def remove(self, name: str, operator: str, *, now_ms: int) -> None:
+    def remove(self, name: str, operator: str, *, now_ms: MonotonicMs) -> None:
         """An operator takes a member out; raises UnknownMember."""
         for member in self.members.named(name):
             who = f"{operator} removed {member.profile.client_id}"
@@ -172,7 +172,7 @@ class CoordinatedGroup(Generic[P, T]):
         self._publication.is_changed = True  # A restart must not bring it back.
 
     def expel(
-        self, member: GroupMember[P, T], reason: Reason, who: str | None = None, *, now_ms: int
+        self, member: GroupMember[P, T], reason: Reason, who: str | None = None, *, now_ms: MonotonicMs
     ) -> None:
         """It is no member any more; its queues are free at once. who: brought it about, if not itself."""
         is_known = reason is Reason.MEMBER_LEFT and member.id in self.members.leaving
@@ -187,19 +187,19 @@ class CoordinatedGroup(Generic[P, T]):
 
     # What else happens.
 
-    def begin(self, *, now_ms: int) -> None:
+    def begin(self, *, now_ms: MonotonicMs) -> None:
         """Restored members have a session to be heard of from now on, and topics a while to be told."""
         self._topics.begin(now_ms=now_ms)
         for member in self.members:
             member.heard(now_ms=now_ms)
             self._timers.wake_by(MemberKey(self.name, member.id), member.due_ms)
 
-    def closed(self, member: GroupMember[P, T], *, now_ms: int) -> None:
+    def closed(self, member: GroupMember[P, T], *, now_ms: MonotonicMs) -> None:
         """The connection of a member ended."""
         self.members.closed(member, now_ms=now_ms)
         self.queues.stirred[member.id] = None
 
-    def stock_members(self, client_ids: Sequence[str], *, now_ms: int) -> None:
+    def stock_members(self, client_ids: Sequence[str], *, now_ms: MonotonicMs) -> None:
         """These members allocate for themselves; none: the coordinator may assign."""
         if client_ids and self.mode == MODE_EPOCHS:
             rebalance = self.balance.touch(Reason.MODE_CHANGED, client_ids[0], now_ms=now_ms)
@@ -211,7 +211,7 @@ class CoordinatedGroup(Generic[P, T]):
         elif self.mode == MODE_CLIENT and self._inquiry is None:
             self._inquiry = GroupInquiry(InquiryKind.PARTING, now_ms + PARTING_MS, self.queues.epoch)
 
-    def _return(self, now_ms: int) -> None:
+    def _return(self, now_ms: MonotonicMs) -> None:
         """Ask the members what they have: the answer to each poll that waits has them poll again."""
         awaited = dict.fromkeys(member.id for member in self.members)
         self._inquiry = GroupInquiry(InquiryKind.RETURNING, now_ms + RETURN_MS_MAX, self.epoch, awaited)
@@ -220,14 +220,14 @@ class CoordinatedGroup(Generic[P, T]):
                 self._answer(member, now_ms)
         self._conclude(now_ms)
 
-    def refused(self, granted: int, epoch: int, *, now_ms: int) -> None:
+    def refused(self, granted: int, epoch: int, *, now_ms: MonotonicMs) -> None:
         """A fence has not taken what was granted under `granted`: it knows of openings up to that epoch."""
         if self._inquiry is not None:
             self._inquiry.epoch = max(self._inquiry.epoch, epoch)
         elif granted >= self.queues.first_epoch:  # Else we have asked since.
             self.gather(max(epoch, self.epoch), now_ms=now_ms)
 
-    def gather(self, epoch: int, *, now_ms: int) -> None:
+    def gather(self, epoch: int, *, now_ms: MonotonicMs) -> None:
         """Somebody else had the group, up to that epoch at least: find out from the fences who holds what."""
         if self.mode == MODE_CLIENT:  # Nobody holds anything; it only has to be said under a higher epoch.
             self._resume(QueueHandover.resumed(epoch + 1, {}), {})
@@ -239,7 +239,7 @@ class CoordinatedGroup(Generic[P, T]):
         self._inquiry = GroupInquiry(InquiryKind.GATHERING, now_ms + GATHER_MS_MAX, epoch)
         self._publication.effects.append(Gather(self.name))
 
-    def gathered(self, answers: Sequence[PeerGathered], *, now_ms: int) -> None:
+    def gathered(self, answers: Sequence[PeerGathered], *, now_ms: MonotonicMs) -> None:
         """What the fences know."""
         if self._inquiry is not None and self._inquiry.kind is InquiryKind.GATHERING:
             sessions = {member.id: member.profile.session_ms for member in self.members}
@@ -247,7 +247,7 @@ class CoordinatedGroup(Generic[P, T]):
             self._inquiry.gathered(answers, sessions, unheard, now_ms=now_ms)
             self._conclude(now_ms)
 
-    def due(self, *, now_ms: int) -> None:
+    def due(self, *, now_ms: MonotonicMs) -> None:
         """Time has passed."""
         if self._inquiry is not None and now_ms >= self._inquiry.until_ms:
             if self._inquiry.kind is InquiryKind.GATHERING:
@@ -262,7 +262,7 @@ class CoordinatedGroup(Generic[P, T]):
             self._flush(now_ms)
         self.balance.hand_over(now_ms=now_ms)
 
-    def member_due(self, member: GroupMember[P, T], *, now_ms: int) -> None:
+    def member_due(self, member: GroupMember[P, T], *, now_ms: MonotonicMs) -> None:
         """Time has passed for a member."""
         reason = member.ended(now_ms=now_ms)
         if reason is not None:
@@ -281,7 +281,7 @@ class CoordinatedGroup(Generic[P, T]):
 
     # What follows.
 
-    def publish(self, *, now_ms: int) -> list[Effect[T]]:
+    def publish(self, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Record what has changed, and say it."""
         if self._is_known and (self.queues.granted or self._publication.is_changed):
             self._publication.record(self._state(), now_ms=now_ms)
@@ -316,10 +316,10 @@ class CoordinatedGroup(Generic[P, T]):
             holdings=holdings_of(self.queues),
         )
 
-    def _answer(self, member: GroupMember[P, T], now_ms: int) -> None:
+    def _answer(self, member: GroupMember[P, T], now_ms: MonotonicMs) -> None:
         self._publication.answer(member, self.assignment(member), now_ms=now_ms)
 
-    def _flush(self, now_ms: int) -> None:
+    def _flush(self, now_ms: MonotonicMs) -> None:
         """Act upon the changes that were collected."""
         self._topics.keep({topic for profile in self.members.profiles for topic in profile.subscriptions})
         self._publication.is_changed = True
@@ -330,10 +330,10 @@ class CoordinatedGroup(Generic[P, T]):
         else:
             self._publication.effects += self.balance.flush(now_ms=now_ms)
 
-    def _watch(self, topics: Iterable[str], now_ms: int) -> None:
+    def _watch(self, topics: Iterable[str], now_ms: MonotonicMs) -> None:
         self._publication.effects += map(WatchTopic, self._topics.add(topics, now_ms=now_ms))
 
-    def _replace(self, former: GroupMember[P, T], member: GroupMember[P, T], now_ms: int) -> None:
+    def _replace(self, former: GroupMember[P, T], member: GroupMember[P, T], now_ms: MonotonicMs) -> None:
         """A static member has begun a new life."""
         self.balance.rename(former.id, member.id, now_ms=now_ms)
         self._publication.is_changed = True
@@ -341,7 +341,7 @@ class CoordinatedGroup(Generic[P, T]):
         self._publication.refuse(former, ResponseCode.FENCED, remark)
 
     def _heard_of(
-        self, member: GroupMember[P, T], held: dict[MessageQueue, int], now_ms: int, epoch: int = 0
+        self, member: GroupMember[P, T], held: dict[MessageQueue, int], now_ms: MonotonicMs, epoch: int = 0
     ) -> None:
         """What a member says it holds is the truth: revoked queues that it does not list are free.
 
@@ -365,7 +365,7 @@ class CoordinatedGroup(Generic[P, T]):
         self.queues.release(member.id, gone, now_ms=now_ms)
         self.balance.hand_over(now_ms=now_ms)
 
-    def _conclude(self, now_ms: int) -> None:
+    def _conclude(self, now_ms: MonotonicMs) -> None:
         """End the inquiry if all is known: who holds what goes on so, and the rest is assigned."""
         inquiry = self._inquiry
         if inquiry is None or not inquiry.is_over:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from libramq.balance.group import counts
+from libramq.clock import MonotonicMs
 from libramq.groups.coordinator.effect import HandedOver, Settled, Started
 from libramq.groups.coordinator.group_state import MemberProfile
 from libramq.groups.coordinator.queue_handover import Holding, QueueHandover
@@ -29,7 +30,7 @@ class CoordinatedRebalance:
     Retry topics are no load: they are in none of the figures.
     """
 
-    started_at_ms: int
+    started_at_ms: MonotonicMs
     before: dict[MessageQueue, str]
     names: dict[str, str] = field(default_factory=dict)
     causes: dict[Reason, dict[str, None]] = field(default_factory=dict)
@@ -63,7 +64,7 @@ class CoordinatedRebalance:
         queues: Sequence[MessageQueue],
         handover: QueueHandover,
         *,
-        now_ms: int,
+        now_ms: MonotonicMs,
     ) -> Settled:
         """What came of it."""
         self.know(profiles)

@@ -7,6 +7,7 @@ A state machine: requests, events and times in, effects out; times are monotonic
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
+from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, InvalidName, broker_error
 from libramq.groups.coordinator.coordinated_group import CoordinatedGroup
@@ -76,12 +77,14 @@ class Coordinator(Generic[P, T]):
         self._restored = dict(restored or {})
         self._is_begun = False
         for name, state in self._restored.items():
-            self._groups[name] = CoordinatedGroup(name, shared=self._shared, state=state)
+            self._groups[name] = CoordinatedGroup(
+                name, shared=self._shared, state=state, now_ms=MonotonicMs(0)
+            )
 
     # Requests of members.
 
     def join(
-        self, ticket: T, peer: P, header: GroupJoinHeader, body: GroupJoinBody, *, now_ms: int
+        self, ticket: T, peer: P, header: GroupJoinHeader, body: GroupJoinBody, *, now_ms: MonotonicMs
     ) -> list[Effect[T]]:
         """GROUP_JOIN: answered at once."""
         self._begin(now_ms)
@@ -102,7 +105,7 @@ class Coordinator(Generic[P, T]):
         return [*effects, group.welcome(ticket, member, now_ms=now_ms)]
 
     def poll(
-        self, ticket: T, peer: P, header: GroupPollHeader, body: GroupPollBody, *, now_ms: int
+        self, ticket: T, peer: P, header: GroupPollHeader, body: GroupPollBody, *, now_ms: MonotonicMs
     ) -> list[Effect[T]]:
         """GROUP_POLL: answered when the assignment differs from what the member says, or after a while."""
         self._begin(now_ms)
@@ -119,7 +122,7 @@ class Coordinator(Generic[P, T]):
         return group.publish(now_ms=now_ms)
 
     def release(
-        self, ticket: T, peer: P, header: GroupMemberHeader, body: GroupReleaseBody, *, now_ms: int
+        self, ticket: T, peer: P, header: GroupMemberHeader, body: GroupReleaseBody, *, now_ms: MonotonicMs
     ) -> list[Effect[T]]:
         """GROUP_RELEASE: queues that are not the member's any more, or not yet, are passed over."""
         self._begin(now_ms)
@@ -134,7 +137,7 @@ class Coordinator(Generic[P, T]):
         return [Answer(ticket), *group.publish(now_ms=now_ms)]
 
     def leave(
-        self, ticket: T, peer: P, header: GroupMemberHeader, body: GroupLeaveBody, *, now_ms: int
+        self, ticket: T, peer: P, header: GroupMemberHeader, body: GroupLeaveBody, *, now_ms: MonotonicMs
     ) -> list[Effect[T]]:
         """GROUP_LEAVE."""
         self._begin(now_ms)
@@ -147,7 +150,9 @@ class Coordinator(Generic[P, T]):
         group.expel(member, reason, now_ms=now_ms)
         return [Answer(ticket), *group.publish(now_ms=now_ms)]
 
-    def remove(self, ticket: T, header: GroupRemoveHeader, host: str, *, now_ms: int) -> list[Effect[T]]:
+    def remove(
+        self, ticket: T, header: GroupRemoveHeader, host: str, *, now_ms: MonotonicMs
+    ) -> list[Effect[T]]:
         """GROUP_REMOVE, from that host: whoever is removed and alive joins again."""
         self._begin(now_ms)
         name = header.consumer_group
@@ -168,7 +173,7 @@ class Coordinator(Generic[P, T]):
 
     # Events.
 
-    def closed(self, peer: P, *, now_ms: int) -> list[Effect[T]]:
+    def closed(self, peer: P, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """A connection ended: members that spoke over it have a grace to come over another."""
         self._begin(now_ms)
         effects: list[Effect[T]] = []
@@ -179,7 +184,7 @@ class Coordinator(Generic[P, T]):
         return effects
 
     def queues_changed(
-        self, topic: str, queues: Sequence[MessageQueue] | None, *, now_ms: int
+        self, topic: str, queues: Sequence[MessageQueue] | None, *, now_ms: MonotonicMs
     ) -> list[Effect[T]]:
         """These are all queues of a topic over all brokers; none: there is no such topic.
 
@@ -205,7 +210,7 @@ class Coordinator(Generic[P, T]):
             effects += group.publish(now_ms=now_ms)
         return effects
 
-    def stock_members(self, group: str, client_ids: Sequence[str], *, now_ms: int) -> list[Effect[T]]:
+    def stock_members(self, group: str, client_ids: Sequence[str], *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """These members of a group, wherever connected, allocate for themselves; all of them."""
         self._begin(now_ms)
         if client_ids and len(self._stock) < GROUPS_MAX:
@@ -218,7 +223,9 @@ class Coordinator(Generic[P, T]):
         known.stock_members(client_ids, now_ms=now_ms)
         return known.publish(now_ms=now_ms)
 
-    def gathered(self, group: str, answers: Sequence[PeerGathered], *, now_ms: int) -> list[Effect[T]]:
+    def gathered(
+        self, group: str, answers: Sequence[PeerGathered], *, now_ms: MonotonicMs
+    ) -> list[Effect[T]]:
         """What the fences know of a group; the answer to `Gather`."""
         self._begin(now_ms)
         known = self._groups.get(group)
@@ -227,7 +234,7 @@ class Coordinator(Generic[P, T]):
         known.gathered(answers, now_ms=now_ms)
         return known.publish(now_ms=now_ms)
 
-    def refused(self, group: str, granted: int, epoch: int, *, now_ms: int) -> list[Effect[T]]:
+    def refused(self, group: str, granted: int, epoch: int, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """A fence did not take a grant under `granted`, as it knows better, up to `epoch`.
 
         Somebody else had the group meanwhile. If it lives there now, `drop` it; else it is gathered again,
@@ -240,7 +247,7 @@ class Coordinator(Generic[P, T]):
         known.refused(granted, epoch, now_ms=now_ms)
         return known.publish(now_ms=now_ms)
 
-    def gather_again(self, group: str, *, now_ms: int) -> list[Effect[T]]:
+    def gather_again(self, group: str, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Another broker has come that may have had the group, too: both started, or were cut off, alone."""
         self._begin(now_ms)
         known = self._groups.get(group)
@@ -249,7 +256,7 @@ class Coordinator(Generic[P, T]):
         known.gather(known.epoch, now_ms=now_ms)
         return known.publish(now_ms=now_ms)
 
-    def drop(self, group: str, address: str = "", *, now_ms: int) -> list[Effect[T]]:
+    def drop(self, group: str, address: str = "", *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """The group lives elsewhere now, at that address (empty: not known), or was deleted."""
         self._begin(now_ms)
         self._stock.pop(group, None)
@@ -263,7 +270,7 @@ class Coordinator(Generic[P, T]):
             log.error("group state cannot be removed", group=group, reason=str(error))
         return effects
 
-    def tick(self, now_ms: int) -> list[Effect[T]]:
+    def tick(self, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Time has passed: sessions, graces, polls, revocations, and changes to act upon."""
         self._begin(now_ms)
         effects: list[Effect[T]] = []
@@ -285,9 +292,9 @@ class Coordinator(Generic[P, T]):
         return effects
 
     @property
-    def next_due_ms(self) -> int | None:
+    def next_due_ms(self) -> MonotonicMs | None:
         """When `tick` has something to do next; at the earliest."""
-        return self._shared.timers.next_due_ms if self._is_begun or not self._restored else 0
+        return self._shared.timers.next_due_ms if self._is_begun or not self._restored else MonotonicMs(0)
 
     # What can be seen.
 
@@ -312,7 +319,7 @@ class Coordinator(Generic[P, T]):
         group = self._groups.get(name)
         return view_of(group) if group is not None else None
 
-    def _begin(self, now_ms: int) -> None:
+    def _begin(self, now_ms: MonotonicMs) -> None:
         """The first call tells what time it is: sessions of restored members begin."""
         if self._is_begun:
             return
@@ -321,7 +328,7 @@ class Coordinator(Generic[P, T]):
             group.begin(now_ms=now_ms)
         self._restored.clear()
 
-    def _group_to_join(self, name: str, now_ms: int) -> CoordinatedGroup[P, T]:
+    def _group_to_join(self, name: str, now_ms: MonotonicMs) -> CoordinatedGroup[P, T]:
         group = self._groups.get(name)
         if self._shared.connections.member_count >= MEMBERS_OF_ALL_MAX:
             raise broker_error(

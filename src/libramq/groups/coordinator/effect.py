@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
@@ -75,8 +76,8 @@ class HandedOver:
     queue: MessageQueue
     from_: str | None
     to: str
-    freed_at_ms: int | None
-    granted_at_ms: int
+    freed_at_ms: MonotonicMs | None
+    granted_at_ms: MonotonicMs
     epoch: int
 
 

@@ -6,6 +6,7 @@ touched, or a topic told → COLLECT_MS → a target by the strategy → handove
 from collections.abc import Hashable, Mapping
 from typing import Any, Final, TypeVar
 
+from libramq.clock import MonotonicMs
 from libramq.groups.coordinator.coordinated_rebalance import CoordinatedRebalance, holders_of
 from libramq.groups.coordinator.effect import Settled, Started
 from libramq.groups.coordinator.group_membership import GroupMembership
@@ -39,9 +40,9 @@ class GroupBalance:
         self._members = members
         self._topics = topics
         self._rebalance: CoordinatedRebalance | None = None
-        self._flush_at_ms: int | None = None
-        self._grant_at_ms: int | None = None
-        self._granted_at_ms: int | None = None
+        self._flush_at_ms: MonotonicMs | None = None
+        self._grant_at_ms: MonotonicMs | None = None
+        self._granted_at_ms: MonotonicMs | None = None
 
     @property
     def is_settled(self) -> bool:
@@ -49,7 +50,7 @@ class GroupBalance:
         return self._flush_at_ms is None and self.queues.is_complete
 
     @property
-    def due_ms(self) -> int | None:
+    def due_ms(self) -> MonotonicMs | None:
         """When something is to be done next."""
         times = (self._flush_at_ms, self._grant_at_ms, self.queues.overdue_at_ms(self._members.leaving))
         return min((time for time in times if time is not None), default=None)
@@ -58,7 +59,7 @@ class GroupBalance:
         """The queues there are to share."""
         return self._topics.queues(self.queues)
 
-    def touch(self, reason: Reason | None, who: str, *, now_ms: int) -> CoordinatedRebalance:
+    def touch(self, reason: Reason | None, who: str, *, now_ms: MonotonicMs) -> CoordinatedRebalance:
         """Something changed that may ask for another target; it is looked at soon."""
         if self._rebalance is None:
             self._rebalance = CoordinatedRebalance(now_ms, holders_of(self.queues.holdings))
@@ -69,7 +70,7 @@ class GroupBalance:
             self._flush_at_ms = now_ms + COLLECT_MS
         return self._rebalance
 
-    def told(self, reason: Reason | None, topic: str, *, now_ms: int) -> None:
+    def told(self, reason: Reason | None, topic: str, *, now_ms: MonotonicMs) -> None:
         """A topic has other queues than before; None: nobody had told of it, and it may be waited for."""
         self.touch(reason, topic, now_ms=now_ms)
         assert self._flush_at_ms is not None
@@ -90,13 +91,13 @@ class GroupBalance:
         """Whose queues are is not ours to say: what becomes of changes is for others to see."""
         self._rebalance = self._flush_at_ms = None
 
-    def rename(self, old: str, new: str, *, now_ms: int) -> None:
+    def rename(self, old: str, new: str, *, now_ms: MonotonicMs) -> None:
         """A member takes another's place; nothing moves."""
         self.queues.rename(old, new, now_ms=now_ms)
         if self._rebalance is not None:
             self._rebalance.rename(old, new)
 
-    def depart(self, profile: MemberProfile, *, now_ms: int) -> None:
+    def depart(self, profile: MemberProfile, *, now_ms: MonotonicMs) -> None:
         """A member stops: it is counted out at once, and gives up what it holds as that is drained.
 
         Nothing is taken from it meanwhile: it has a deadline of its own, and its session.
@@ -111,11 +112,11 @@ class GroupBalance:
         if self._rebalance is not None:
             self._rebalance.duplicates += max(0, count)
 
-    def is_flush_due(self, now_ms: int) -> bool:
+    def is_flush_due(self, now_ms: MonotonicMs) -> bool:
         """Whether changes have been collected for long enough."""
         return self._flush_at_ms is not None and now_ms >= self._flush_at_ms
 
-    def flush(self, *, now_ms: int) -> list[Started]:
+    def flush(self, *, now_ms: MonotonicMs) -> list[Started]:
         """Act upon all changes since the last time, unless a topic is still waited for; what has begun."""
         self._flush_at_ms = self._topics.wait_until_ms(now_ms) if self._rebalance is not None else None
         if self._rebalance is None or self._flush_at_ms is not None:
@@ -134,7 +135,7 @@ class GroupBalance:
             self._rebalance = None
         return started
 
-    def hand_over(self, *, now_ms: int) -> None:
+    def hand_over(self, *, now_ms: MonotonicMs) -> None:
         """Take what is overdue, and grant what is free: in a large group not more often than COLLECT_MS."""
         for queue, holding in self.queues.take_overdue(self._members.leaving, now_ms=now_ms):
             log.warning(
@@ -150,7 +151,7 @@ class GroupBalance:
         self._grant_at_ms, self._granted_at_ms = None, now_ms
         self.queues.grant_free(now_ms=now_ms)
 
-    def settle(self, *, now_ms: int) -> Settled | None:
+    def settle(self, *, now_ms: MonotonicMs) -> Settled | None:
         """The end of the rebalance, if it has come."""
         rebalance = self._rebalance
         if rebalance is None or not rebalance.is_started or not self.is_settled:

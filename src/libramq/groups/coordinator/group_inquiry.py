@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
+from libramq.clock import MonotonicMs
 from libramq.groups.coordinator.queue_handover import Holding
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import PeerGathered
@@ -51,7 +52,7 @@ class GroupInquiry:
     """
 
     kind: InquiryKind
-    until_ms: int
+    until_ms: MonotonicMs
     epoch: int
     awaited: dict[str, None] = field(default_factory=dict)
     openings: dict[MessageQueue, Holding] = field(default_factory=dict)
@@ -68,7 +69,7 @@ class GroupInquiry:
         members: Mapping[str, int],
         unheard: Iterable[str] = (),
         *,
-        now_ms: int,
+        now_ms: MonotonicMs,
     ) -> None:
         """The fences have answered; these members are here already, with their sessions.
 

@@ -9,6 +9,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from libramq.clock import MonotonicMs
 from libramq.groups.coordinator.group_state import MemberProfile
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
@@ -38,7 +39,7 @@ class HeldPoll(Generic[T]):
 
     ticket: T
     epoch: int
-    until_ms: int
+    until_ms: MonotonicMs
 
 
 @dataclass(slots=True)
@@ -46,7 +47,7 @@ class Told(Generic[P]):
     """An assignment that went out, when and over which connection."""
 
     assignment: GroupAssignment
-    at_ms: int
+    at_ms: MonotonicMs
     peer: P | None
 
 
@@ -55,9 +56,9 @@ class GroupMember(Generic[P, T]):
     """One member. held: what it believes to hold, as of its last request that said so."""
 
     profile: MemberProfile
-    heard_at_ms: int
+    heard_at_ms: MonotonicMs
     peer: P | None = None
-    closed_at_ms: int | None = None
+    closed_at_ms: MonotonicMs | None = None
     poll: HeldPoll[T] | None = None
     held: dict[MessageQueue, int] = field(default_factory=dict)
     told: Told[P] | None = None
@@ -68,7 +69,7 @@ class GroupMember(Generic[P, T]):
         return self.profile.member
 
     @property
-    def due_ms(self) -> int:
+    def due_ms(self) -> MonotonicMs:
         """When it is to be looked at, if nothing happens before."""
         due = self.heard_at_ms + self.profile.session_ms
         if self.closed_at_ms is not None:
@@ -80,18 +81,18 @@ class GroupMember(Generic[P, T]):
         """Whether it has spoken since it was recorded."""
         return self.peer is not None or self.told is not None
 
-    def heard(self, *, now_ms: int) -> None:
+    def heard(self, *, now_ms: MonotonicMs) -> None:
         """A request of the member has come."""
         self.heard_at_ms = now_ms
         self.closed_at_ms = None
 
-    def closed(self, *, now_ms: int) -> None:
+    def closed(self, *, now_ms: MonotonicMs) -> None:
         """Its connection ended."""
         self.peer = self.poll = None
         if self.profile.instance is None:
             self.closed_at_ms = now_ms
 
-    def ended(self, *, now_ms: int) -> Reason | None:
+    def ended(self, *, now_ms: MonotonicMs) -> Reason | None:
         """Why it is no member any more, if it is none."""
         if now_ms - self.heard_at_ms >= self.profile.session_ms:
             return Reason.SESSION_EXPIRED
@@ -99,7 +100,7 @@ class GroupMember(Generic[P, T]):
             return Reason.CONNECTION_CLOSED
         return None
 
-    def hold(self, ticket: T, epoch: int, *, now_ms: int) -> None:
+    def hold(self, ticket: T, epoch: int, *, now_ms: MonotonicMs) -> None:
         """Keep a poll; the one before it was answered."""
         assert self.poll is None
         self.poll = HeldPoll(ticket, epoch, now_ms + self.profile.session_ms // POLLS_PER_SESSION)

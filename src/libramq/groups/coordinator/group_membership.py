@@ -15,6 +15,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.groups.consumer_group import MEMBERS_MAX
@@ -116,7 +117,9 @@ class GroupMembership(Generic[P, T]):
             ResponseCode.FENCED, f"another client has joined group {self._group} as instance {instance}"
         )
 
-    def admit(self, profile: MemberProfile, wanted: str | None, peer: P, *, now_ms: int) -> Admission[P, T]:
+    def admit(
+        self, profile: MemberProfile, wanted: str | None, peer: P, *, now_ms: MonotonicMs
+    ) -> Admission[P, T]:
         """A client joins; profile.member is a new id, `wanted` the one it says it has.
 
         Raises Fenced, InvalidParameter, or SystemError when the group is full.
@@ -147,18 +150,18 @@ class GroupMembership(Generic[P, T]):
             self._remember(replaced)
         return Admission(self._add(profile, peer, now_ms), replaced.profile if replaced else None, replaced)
 
-    def restore(self, profile: MemberProfile, *, now_ms: int) -> None:
+    def restore(self, profile: MemberProfile, *, now_ms: MonotonicMs) -> None:
         """A member that was recorded; it may be anywhere."""
         self._add(profile, None, now_ms)
 
-    def heard(self, member: GroupMember[P, T], peer: P, *, now_ms: int) -> None:
+    def heard(self, member: GroupMember[P, T], peer: P, *, now_ms: MonotonicMs) -> None:
         """A request of a member has come."""
         member.heard(now_ms=now_ms)
         if member.peer != peer:
             self._connections.move(MemberKey(self._group, member.id), member.peer, peer)
             member.peer = peer
 
-    def closed(self, member: GroupMember[P, T], *, now_ms: int) -> None:
+    def closed(self, member: GroupMember[P, T], *, now_ms: MonotonicMs) -> None:
         """A member's connection ended."""
         self._connections.move(MemberKey(self._group, member.id), member.peer, None)
         member.closed(now_ms=now_ms)
@@ -195,7 +198,7 @@ class GroupMembership(Generic[P, T]):
         return None
 
     def _readmit(
-        self, member: GroupMember[P, T], profile: MemberProfile, peer: P, now_ms: int
+        self, member: GroupMember[P, T], profile: MemberProfile, peer: P, now_ms: MonotonicMs
     ) -> Admission[P, T]:
         earlier = member.profile
         if earlier.instance is not None:
@@ -206,7 +209,7 @@ class GroupMembership(Generic[P, T]):
         self.heard(member, peer, now_ms=now_ms)
         return Admission(member, earlier)
 
-    def _add(self, profile: MemberProfile, peer: P | None, now_ms: int) -> GroupMember[P, T]:
+    def _add(self, profile: MemberProfile, peer: P | None, now_ms: MonotonicMs) -> GroupMember[P, T]:
         member: GroupMember[P, T] = GroupMember(profile, now_ms)
         self._members[member.id] = member
         self._connections.member_count += 1

@@ -6,6 +6,7 @@ Nothing is said of who holds what that is not recorded; while the disk refuses, 
 from collections.abc import Callable, Hashable, Iterable
 from typing import Final, Generic, TypeVar
 
+from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.groups.coordinator.effect import Answer, Effect, Grant
 from libramq.groups.coordinator.fence_grants import complete_grant, latest_grants
@@ -35,7 +36,7 @@ class GroupPublication(Generic[T]):
         self.effects: list[Effect[T]] = []
         self.is_changed = False
         self.says_all = True
-        self.again_at_ms: int | None = None
+        self.again_at_ms: MonotonicMs | None = None
         self._group = group
         self._record = record
 
@@ -44,7 +45,7 @@ class GroupPublication(Generic[T]):
         """Whether there is something that could not be recorded."""
         return self.again_at_ms is not None
 
-    def record(self, state: GroupState, *, now_ms: int) -> None:
+    def record(self, state: GroupState, *, now_ms: MonotonicMs) -> None:
         """Write the state down, unless the disk has refused it just now."""
         if self.again_at_ms is not None and now_ms < self.again_at_ms:
             return
@@ -68,7 +69,7 @@ class GroupPublication(Generic[T]):
             self.effects += latest_grants(self._group, mode, queues)
         queues.granted.clear()
 
-    def answer(self, member: GroupMember[P, T], assignment: GroupAssignment, *, now_ms: int) -> None:
+    def answer(self, member: GroupMember[P, T], assignment: GroupAssignment, *, now_ms: MonotonicMs) -> None:
         """Answer the poll that waits."""
         assert member.poll is not None
         if self.is_mute:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
+from libramq.clock import MonotonicMs
 from libramq.groups.coordinator.queue_handover import QueueHandover
 from libramq.groups.coordinator.watched_topics import WatchedTopics
 from libramq.message.queue import MessageQueue
@@ -18,9 +19,9 @@ class GroupTopics:
         self._group = group
         self._watched = watched
         self._subscribed: set[str] = set()
-        self._wait_until_ms = 0
+        self._wait_until_ms = MonotonicMs(0)
 
-    def add(self, topics: Iterable[str], *, now_ms: int) -> list[str]:
+    def add(self, topics: Iterable[str], *, now_ms: MonotonicMs) -> list[str]:
         """Members subscribe to these too; the topics that nobody has watched before."""
         new = [topic for topic in topics if topic not in self._subscribed]
         if new:
@@ -28,7 +29,7 @@ class GroupTopics:
             self._wait_until_ms = now_ms + TOPIC_WAIT_MS_MAX
         return self._watched.watch(self._group, new)
 
-    def begin(self, *, now_ms: int) -> None:
+    def begin(self, *, now_ms: MonotonicMs) -> None:
         """Topics are waited for from now on."""
         self._wait_until_ms = now_ms + TOPIC_WAIT_MS_MAX
 
@@ -38,7 +39,7 @@ class GroupTopics:
         self._subscribed.difference_update(gone)
         self._watched.unwatch(self._group, gone)
 
-    def wait_until_ms(self, now_ms: int) -> int | None:
+    def wait_until_ms(self, now_ms: MonotonicMs) -> MonotonicMs | None:
         """Until when it is worth waiting for somebody to tell of a topic's queues; None: no longer."""
         if now_ms >= self._wait_until_ms:
             return None

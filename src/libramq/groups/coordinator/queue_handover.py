@@ -11,6 +11,7 @@ So no queue is ever held by two. What has to be said to fences and members is co
 from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Final, NamedTuple, Self
 
+from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import QueueGrant
 
@@ -23,7 +24,7 @@ class Holding(NamedTuple):
 
     member: str
     epoch: int
-    granted_at_ms: int = 0
+    granted_at_ms: MonotonicMs = MonotonicMs(0)
 
 
 class QueueHandover:
@@ -37,8 +38,8 @@ class QueueHandover:
         self.epoch = self.first_epoch = epoch
         self.target: dict[MessageQueue, str] = {}
         self.holdings: dict[MessageQueue, Holding] = {}
-        self.revoked: dict[MessageQueue, int] = {}
-        self.freed: dict[MessageQueue, int] = {}
+        self.revoked: dict[MessageQueue, MonotonicMs] = {}
+        self.freed: dict[MessageQueue, MonotonicMs] = {}
         self.granted: dict[MessageQueue, None] = {}
         self.stirred: dict[str, None] = {}
         self._of_member: dict[str, dict[MessageQueue, Holding]] = {}
@@ -81,7 +82,7 @@ class QueueHandover:
         held = self.of(member)
         return sorted(held, key=lambda queue: (held[queue].epoch, queue))
 
-    def retarget(self, target: Mapping[MessageQueue, str], *, now_ms: int) -> bool:
+    def retarget(self, target: Mapping[MessageQueue, str], *, now_ms: MonotonicMs) -> bool:
         """The queues are meant for these members from now on; whether that is new."""
         is_new = target != self.target
         if is_new:
@@ -100,7 +101,7 @@ class QueueHandover:
         self.grant_free(now_ms=now_ms)
         return is_new
 
-    def grant_free(self, *, now_ms: int) -> None:
+    def grant_free(self, *, now_ms: MonotonicMs) -> None:
         """Grant what nobody holds to whom it is meant for."""
         ready = [queue for queue in self._free if self.target[queue] not in self._gone]
         if any(self._last.get(queue, self._floor) >= self.epoch for queue in ready):
@@ -111,7 +112,9 @@ class QueueHandover:
             self.granted[queue] = None
             self.stirred[self.target[queue]] = None
 
-    def release(self, member: str, queues: Mapping[MessageQueue, int], *, now_ms: int) -> list[MessageQueue]:
+    def release(
+        self, member: str, queues: Mapping[MessageQueue, int], *, now_ms: MonotonicMs
+    ) -> list[MessageQueue]:
         """A member has given up queues, each under that epoch; those that are free now."""
         freed = []
         for queue, epoch in queues.items():
@@ -121,7 +124,9 @@ class QueueHandover:
                 freed.append(queue)
         return freed
 
-    def take_overdue(self, spared: Container[str] = (), *, now_ms: int) -> list[tuple[MessageQueue, Holding]]:
+    def take_overdue(
+        self, spared: Container[str] = (), *, now_ms: MonotonicMs
+    ) -> list[tuple[MessageQueue, Holding]]:
         """Take the queues whose holders did not give them up in time; what was taken from whom.
 
         spared: members that stop, with a deadline of their own.
@@ -140,7 +145,7 @@ class QueueHandover:
             self._free_queue(queue, now_ms)
         return taken
 
-    def overdue_at_ms(self, spared: Container[str] = ()) -> int | None:
+    def overdue_at_ms(self, spared: Container[str] = ()) -> MonotonicMs | None:
         """When the next queue is taken from a holder that has not given it up."""
         for queue, since in self.revoked.items():
             if self.holdings[queue].member not in spared:
@@ -151,13 +156,13 @@ class QueueHandover:
         """A member is about to go: what it gives up is not granted to it again."""
         self._gone.add(member)
 
-    def expel(self, member: str, *, now_ms: int) -> None:
+    def expel(self, member: str, *, now_ms: MonotonicMs) -> None:
         """A member is gone: what it held is free, and nothing is meant for it."""
         self._gone.add(member)
         for queue in list(self.of(member)):
             self._free_queue(queue, now_ms)
 
-    def rename(self, old: str, new: str, *, now_ms: int) -> None:
+    def rename(self, old: str, new: str, *, now_ms: MonotonicMs) -> None:
         """A member takes another's place: the same queues under a new epoch, so that the other is fenced.
 
         What the other was to give up is free: its place is taken by a process that never had it.
@@ -190,7 +195,7 @@ class QueueHandover:
         self._of_member.setdefault(holding.member, {})[queue] = holding
         self._last[queue] = holding.epoch
 
-    def _free_queue(self, queue: MessageQueue, now_ms: int) -> None:
+    def _free_queue(self, queue: MessageQueue, now_ms: MonotonicMs) -> None:
         self._drop(queue)
         self.freed[queue] = now_ms
         if queue in self.target:

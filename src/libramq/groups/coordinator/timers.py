@@ -7,6 +7,8 @@ import heapq
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
+from libramq.clock import MonotonicMs
+
 K = TypeVar("K", bound=Hashable)
 
 
@@ -14,16 +16,16 @@ class Timers(Generic[K]):
     """The timers of all keys. Times are monotonic."""
 
     def __init__(self) -> None:
-        self._due: dict[K, int] = {}
-        self._heap: list[tuple[int, int, K]] = []
+        self._due: dict[K, MonotonicMs] = {}
+        self._heap: list[tuple[MonotonicMs, int, K]] = []
         self._sequence = 0
 
     @property
-    def next_due_ms(self) -> int | None:
+    def next_due_ms(self) -> MonotonicMs | None:
         """When somebody is to be looked at next; at the earliest."""
         return self._heap[0][0] if self._heap else None
 
-    def wake_by(self, key: K, due_ms: int | None) -> None:
+    def wake_by(self, key: K, due_ms: MonotonicMs | None) -> None:
         """Fire at that time at the latest; None: no need."""
         if due_ms is None or self._due.get(key, due_ms + 1) <= due_ms:
             return
@@ -31,7 +33,7 @@ class Timers(Generic[K]):
         self._sequence += 1
         heapq.heappush(self._heap, (due_ms, self._sequence, key))
 
-    def take_due(self, now_ms: int) -> list[K]:
+    def take_due(self, now_ms: MonotonicMs) -> list[K]:
         """Whom to look at now, by their times; their timers are off."""
         keys = []
         while self._heap and self._heap[0][0] <= now_ms:

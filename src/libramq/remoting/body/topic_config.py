@@ -5,6 +5,7 @@ Upstream: common/TopicConfig.java, remoting/protocol/DataVersion.java, Subscript
 
 from typing import Any, Final
 
+from libramq.clock import WallMs
 from libramq.remoting.body.codec import Body
 
 PERM_READ: Final = 4
@@ -19,9 +20,9 @@ class DataVersion(Body, frozen=True, kw_only=True):
     timestamp: int = 0
     counter: int = 0
 
-    def next(self, now_ms: int) -> "DataVersion":
-        """The version after a change at `now_ms`."""
-        return DataVersion(state_version=self.state_version, timestamp=now_ms, counter=self.counter + 1)
+    def next(self, wall_ms: WallMs) -> "DataVersion":
+        """The version after a change at `wall_ms`."""
+        return DataVersion(state_version=self.state_version, timestamp=wall_ms, counter=self.counter + 1)
 
 
 class TopicConfig(Body, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from libramq.client.core.handler_result import Outcome
 from libramq.client.core.process_queue import Delivery
+from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
 from libramq.testing.happening import Happening
 from libramq.testing.invariants.invariant import Invariant
@@ -140,7 +141,7 @@ class ConsumedAtLeastOnce(Invariant):
         self._failed: set[str] = set()
 
     def stored(
-        self, queue: MessageQueue, offset: int, physical_offset: int, message_id: str, asked_ms: int
+        self, queue: MessageQueue, offset: int, physical_offset: int, message_id: str, asked_ms: MonotonicMs
     ) -> None:
         if self.cluster.may_have_lost(queue.broker_name, asked_ms):
             return

@@ -4,6 +4,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from libramq.client.core.process_queue import Delivery
+from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
 from libramq.testing.history import Claim, Commit
 from libramq.testing.invariants.invariant import Invariant
@@ -35,13 +36,13 @@ class OneReaderAQueue(Invariant):
         super().__init__(cluster)
         self._openings: dict[_Key, list[_Opening]] = defaultdict(list)
 
-    def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: int) -> None:
+    def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: MonotonicMs) -> None:
         if asked_ms <= self.cluster.cuts_ms.get(queue.broker_name, -1):
             return  # It was told, and forgotten since.
         self._judge(group, queue, claim, asked_ms, "opened")
         self._openings[group, queue].append(_Opening(claim, self.cluster.now_ms))
 
-    def pulled(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: int) -> None:
+    def pulled(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: MonotonicMs) -> None:
         self._judge(group, queue, claim, asked_ms, "pulled")
 
     def commit_acknowledged(self, group: str, queue: MessageQueue, commit: Commit) -> None:
@@ -53,7 +54,7 @@ class OneReaderAQueue(Invariant):
             for key in [key for key in self._openings if key[1].broker_name == name]:
                 del self._openings[key]
 
-    def _judge(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: int, what: str) -> None:
+    def _judge(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: MonotonicMs, what: str) -> None:
         for other, known_ms in reversed(self._openings[group, queue]):
             newer = other.epoch > claim.epoch and known_ms < asked_ms
             if newer or (other.epoch == claim.epoch and other.member != claim.member):
@@ -108,7 +109,7 @@ class NoHandlerAfterTheSession(Invariant):
         super().__init__(cluster)
         self._renewed_ms: dict[str, int] = {}
 
-    def session_renewed(self, member: str, asked_ms: int) -> None:
+    def session_renewed(self, member: str, asked_ms: MonotonicMs) -> None:
         self._renewed_ms[member] = asked_ms
 
     def handling_began(self, member: "SimulatedConsumer", delivery: Delivery) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from libramq.broker.broker import Broker
 from libramq.client.core.process_queue import Delivery
+from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
 from libramq.store.read import ReadStatus
@@ -31,7 +32,7 @@ class AcknowledgedMessageSurvives(Invariant):
         )
 
     def stored(
-        self, queue: MessageQueue, offset: int, physical_offset: int, message_id: str, asked_ms: int
+        self, queue: MessageQueue, offset: int, physical_offset: int, message_id: str, asked_ms: MonotonicMs
     ) -> None:
         if self.cluster.may_have_lost(queue.broker_name, asked_ms):
             return

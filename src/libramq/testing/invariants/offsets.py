@@ -4,6 +4,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from libramq.broker.broker import Broker
+from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
 from libramq.offsets.consumer_offset import SEPARATOR
 from libramq.testing.history import Commit
@@ -27,7 +28,7 @@ class _Register:
         #: After a power cut: whatever was ever committed may be back.
         self.is_lossy = False
 
-    def current(self, asked_ms: int) -> tuple[list[Commit], bool]:
+    def current(self, asked_ms: MonotonicMs) -> tuple[list[Commit], bool]:
         """The commits that a read begun at a time may see, and whether it must see one."""
         answered = [c for c in self.commits if c.answered_ms is not None and c.answered_ms < asked_ms]
         newest_ms = max((commit.asked_ms for commit in answered), default=None)
@@ -41,7 +42,7 @@ class _Register:
             and (commit.claim is None or commit.claim.epoch >= epoch)
         ], True
 
-    def forget_old(self, now_ms: int) -> None:
+    def forget_old(self, now_ms: MonotonicMs) -> None:
         """Drop what no later read may see."""
         self.commits = self.current(now_ms)[0]
 
@@ -66,7 +67,7 @@ class CommitIsKept(Invariant):
         register.commits.append(commit)
         register.offsets.add(commit.offset)
 
-    def offset_read(self, group: str, queue: MessageQueue, offset: int | None, asked_ms: int) -> None:
+    def offset_read(self, group: str, queue: MessageQueue, offset: int | None, asked_ms: MonotonicMs) -> None:
         self._judge(group, queue, offset, asked_ms, "a member is told")
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
@@ -86,7 +87,9 @@ class CommitIsKept(Invariant):
                     baseline.answered_ms = self.cluster.now_ms if offset is not None else None
                     register.commits = [c for c in register.commits if c.answered_ms is None] + [baseline]
 
-    def _judge(self, group: str, queue: MessageQueue, offset: int | None, asked_ms: int, how: str) -> None:
+    def _judge(
+        self, group: str, queue: MessageQueue, offset: int | None, asked_ms: MonotonicMs, how: str
+    ) -> None:
         register = self._registers[group, queue]
         commits, must_see = register.current(asked_ms)
         if register.is_lossy:

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
 from libramq.testing.history import Claim
 from libramq.testing.invariants.invariant import Invariant
@@ -35,7 +36,7 @@ class HandoversAreShort(Invariant):
             for queue in queues:
                 self._revoked_ms[known.group, queue] = self.cluster.now_ms
 
-    def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: int) -> None:
+    def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: MonotonicMs) -> None:
         revoked_ms = self._revoked_ms.pop((group, queue), None)
         if revoked_ms is None or self._is_disturbed or not self.cluster.hands_over_cleanly(group):
             return
