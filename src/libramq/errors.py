@@ -8,7 +8,8 @@
     ├── BufferFull                  as many messages wait to be sent as may wait
     ├── StoreError                  the store directory cannot be used as it is
     │   ├── StoreLocked             another process has it open
-    │   └── StoreCorrupt            bytes in it are not what the format allows
+    │   ├── StoreCorrupt            bytes in it are not what the format allows
+    │   └── SyncFailed              the disk did not take what was to be flushed: nothing after it is safe
     ├── ProtocolError
     │   ├── LocalProtocolError      our side broke the protocol: a bug of ours
     │   └── RemoteProtocolError     the other side did
@@ -64,6 +65,10 @@ class StoreLocked(StoreError):
 
 class StoreCorrupt(StoreError):
     """Bytes in the store that its format does not allow."""
+
+
+class SyncFailed(StoreError):
+    """An fsync failed. The kernel may have dropped the pages, so a later one that succeeds proves nothing."""
 
 
 class ProtocolError(LibraError):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.errors import StoreCorrupt, StoreLocked
+from libramq.errors import StoreCorrupt, StoreLocked, SyncFailed
 from libramq.message import decode_records, tag_code
 from libramq.message import sys_flag as flags
 from libramq.message.ids import encode_host
@@ -281,7 +281,7 @@ def test_a_failed_fsync_is_final(tmp_path: Path):
     plan = store.plan_flush(0)
     assert plan is not None
     disk.fails_sync = True
-    with pytest.raises(OSError, match="broken") as failed:
+    with pytest.raises(SyncFailed, match="broken") as failed:
         run_flush(disk, plan)
     store.fail_flush(failed.value)
     disk.fails_sync = False

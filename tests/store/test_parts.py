@@ -1,5 +1,6 @@
 """The parts of the store by themselves: tail, segments, checkpoint, dispatch, names of files."""
 
+import errno
 import random
 from pathlib import Path
 
@@ -65,6 +66,40 @@ def test_what_lies_behind_the_end_is_zero_afterwards(tmp_path: Path):
     segments.zero_after(100)
     assert segments.read(100, 100) == bytes(100)
     files.close()
+
+
+class FewDescriptors(LocalFileSystem):
+    """A process that may have so many files open."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
+        if not self.left:
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+        self.left -= 1
+        return super().open(path, write=write, create=create)
+
+    def close(self, file: int) -> None:
+        self.left += 1
+        super().close(file)
+
+
+def test_held_files_stay_open_whatever_else_is_used(tmp_path: Path):
+    paths = [tmp_path / str(number) for number in range(6)]
+    for path in paths:
+        path.touch()
+    filesystem = FewDescriptors(4)
+    files = OpenFiles(filesystem, 100)
+    held = files.hold(paths[:2])
+    for path in paths[2:] * 2:  # The process has two more for these four.
+        files.get(path)
+    assert (files.hold(paths[1:2]), files.get(paths[0])) == (held[1:], held[0])
+    with pytest.raises(OSError, match="Too many"):
+        files.hold(paths)
+    assert files.get(paths[1]) == held[1]
+    files.close()
+    assert filesystem.left == 4
 
 
 def test_the_checkpoint_is_five_numbers_in_a_page(tmp_path: Path):

@@ -2,7 +2,8 @@
 
     when_durable ─► wanted ─► plan ─► run_flush, on a thread ─► done | failed ─► answers, in groups
 
-One flush at a time. Upstream: CommitLog.GroupCommitService, FlushRealTimeService.
+The log and the consume queues have a thread each, with one flush at a time: who waits for the log does not
+wait for queues. Upstream: CommitLog.GroupCommitService, FlushRealTimeService.
 """
 
 from collections import deque
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from libramq.clock import Clock
+from libramq.errors import SyncFailed
 from libramq.logs import get_logger
 from libramq.store.config import FlushDiskType
 from libramq.store.flush import FlushPlan
@@ -55,11 +57,18 @@ class Durability:
             self._waiting.popleft()[2](False)
 
     def plan(self) -> FlushPlan | None:
-        """The flush that is due: `run_flush` it, then say `done` or `failed`."""
-        plan = self._store.plan_flush(self._clock.monotonic_ms())
+        """Return the flush of the log that is due: `run_flush` it, then call `done` or `failed`.
+
+        Raises OSError where its files cannot be opened now.
+        """
+        plan = self._store.plan_log_flush(self._clock.monotonic_ms())
         if plan is None:
             self.give_up()
         return plan
+
+    def plan_queues(self) -> FlushPlan | None:
+        """Return the flush of consume queues that is due; as `plan`."""
+        return self._store.plan_queue_flush(self._clock.monotonic_ms())
 
     def done(self, plan: FlushPlan) -> None:
         """A flush was carried out."""
@@ -68,7 +77,7 @@ class Durability:
         finally:
             self._answer()
 
-    def failed(self, error: OSError) -> None:
+    def failed(self, error: SyncFailed) -> None:
         """A flush failed: nothing can be promised any more."""
         log.error("the disk refuses to flush; the store takes no more messages", reason=str(error))
         self._store.fail_flush(error)

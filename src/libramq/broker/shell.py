@@ -19,6 +19,7 @@ from libramq.broker.flushing import Flushing
 from libramq.broker.question import Question
 from libramq.broker.registration import Registration
 from libramq.broker.schedule import DELIVERED_PER_ROUND_MAX
+from libramq.broker.threads import on_thread
 from libramq.catalog.config_ledger import run_fold
 from libramq.clock import Clock
 from libramq.errors import ConfigError, RemoteError
@@ -266,7 +267,7 @@ class BrokerServer:
         if plan is None:
             return
         try:
-            await self._on_thread(run_persist, self._filesystem, plan)
+            await on_thread(run_persist, self._filesystem, plan)
         except OSError as error:
             log.error("committed offsets not written; the journal stays", reason=str(error))
             ledger.fail_persist()
@@ -276,24 +277,12 @@ class BrokerServer:
     async def _fold_tables(self) -> None:
         for fold in self.broker.tables.plan_folds():
             try:
-                await self._on_thread(run_fold, fold.plan)
+                await on_thread(run_fold, fold.plan)
             except OSError as error:
                 log.error("a table was not written; the journal stays", reason=str(error))
                 fold.ledger.fail_fold()
             else:
                 fold.ledger.complete_fold(fold.plan)
-
-    async def _on_thread(self, work: Callable[..., None], *arguments: object) -> None:
-        """Wait for work on a thread, also when cancelled: nobody else may write its file meanwhile."""
-        future = asyncio.ensure_future(asyncio.to_thread(work, *arguments))
-        try:
-            await asyncio.shield(future)
-        except asyncio.CancelledError:
-            await asyncio.wait([future])
-            task = asyncio.current_task()
-            assert task is not None
-            task.cancel()  # The caller notes what became of the work, and ends where it waits next.
-            future.result()
 
     async def _every(self, period_ms: int, action: Callable[[], object]) -> None:
         """Do something again and again; what fails is logged and done again next time."""

@@ -28,6 +28,7 @@ class CommitLog:
     def __init__(self, filesystem: FileSystem, files: OpenFiles, config: StoreConfig) -> None:
         size = config.mapped_file_size_commit_log
         self.segments = Segments(filesystem, files, config.commit_log_directory, size)
+        self._files = files
         self.tail = Tail(config.tail_bytes)
         self.end = 0
         self.flushed = 0
@@ -73,6 +74,17 @@ class CommitLog:
         self.segments.zero_after(end)
         self.tail.restart(end)
         self.end = end
+
+    def hold_unflushed(self) -> list[int]:
+        """Keep the files open that are not flushed, and the one that is written; return their descriptors.
+
+        A thread may flush them: none is closed before `flushed` is beyond it and this is called again.
+        """
+        segments = self.segments
+        if not segments.starts:
+            return []
+        last = segments.path(segments.starts[-1])
+        return self._files.hold(dict.fromkeys([*segments.paths_between(self.flushed, self.end), last]))
 
     def read(self, offset: int, size: int) -> bytes | None:
         """Bytes of one file, or None where they are not there (any more)."""

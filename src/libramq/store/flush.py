@@ -1,8 +1,9 @@
 """The flush: what is to reach the disk, when, and what is known to have reached it.
 
-The event loop makes a plan, a thread carries it out (`run_flush`), the event loop completes it. The thread
-opens its own descriptors: fsync concerns the file, whoever wrote it, and the loop may close its own
-meanwhile.
+The event loop makes a plan, a thread carries it out (`run_flush`), the event loop completes it. The commit
+log and the consume queues have plans of their own, so that nobody who waits for the log waits for ten
+thousand queues. The log's files are flushed by descriptors that stay open; of all other files the thread
+opens its own: fsync concerns the file, whoever wrote it, and the loop may close its own meanwhile.
 
     commit log       ASYNC_FLUSH: every 500 ms if 4 pages are dirty, every 10 s anyway · SYNC_FLUSH: at once
     consume queues   written every 1 s, flushed from 2 pages on, all of them every 60 s with the checkpoint
@@ -11,47 +12,70 @@ Upstream: store/CommitLog.FlushManager, DefaultMessageStore.FlushConsumeQueueSer
 """
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from libramq.clock import MonotonicMs, WallMs
+from libramq.errors import SyncFailed
 from libramq.filesystem import FileSystem
 from libramq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from libramq.store.commit_log import CommitLog
 from libramq.store.config import PAGE_BYTES, FlushDiskType, StoreConfig
 from libramq.store.consume_queue import ConsumeQueue
 from libramq.store.consume_queue_table import ConsumeQueueTable
+from libramq.store.open_files import NO_DESCRIPTORS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushPlan:
     """What a flush makes durable.
 
-    commit_log_end: the log up to there. queues: the units of these queues up to a number. checkpoint: what
-    may be said afterwards; None while some units are not covered.
+    files: of the commit log, open. commit_log_end: the log up to there. queues: the units of these queues
+    up to a number. checkpoint: what may be said afterwards, once the log is flushed up to `checkpoint_end`;
+    None while some units are not covered.
     """
 
-    paths: tuple[Path, ...]
-    directories: tuple[Path, ...]
-    commit_log_end: int
-    queues: tuple[tuple[ConsumeQueue, int], ...]
-    checkpoint: Checkpoint | None
+    files: tuple[int, ...] = ()
+    paths: tuple[Path, ...] = ()
+    directories: tuple[Path, ...] = ()
+    commit_log_end: int = 0
+    queues: tuple[tuple[ConsumeQueue, int], ...] = ()
+    checkpoint: Checkpoint | None = None
+    checkpoint_end: int = 0
 
 
 def run_flush(filesystem: FileSystem, plan: FlushPlan) -> None:
-    """Do it; may be called in a thread. An OSError means that nothing may be taken for durable any more."""
+    """Do it; may be called in a thread.
+
+    Raises SyncFailed: nothing may be taken for durable any more. OSError: a file could not be opened; the
+    same plan may be run again.
+    """
+    for file in plan.files:
+        _sync(filesystem, file)
     for path in plan.paths:
         try:
             file = filesystem.open(path, write=True)
         except FileNotFoundError:  # Its topic was deleted meanwhile.
             continue
         try:
-            filesystem.fsync(file)
+            _sync(filesystem, file, path)
         finally:
             filesystem.close(file)
     for directory in plan.directories:
-        if filesystem.exists(directory):
-            filesystem.sync_directory(directory)
+        try:
+            if filesystem.exists(directory):
+                filesystem.sync_directory(directory)
+        except OSError as failed:
+            if failed.errno in NO_DESCRIPTORS:
+                raise
+            raise SyncFailed(f"{directory} cannot be flushed: {failed}") from failed
+
+
+def _sync(filesystem: FileSystem, file: int, path: Path | None = None) -> None:
+    try:
+        filesystem.fsync(file)
+    except OSError as failed:
+        raise SyncFailed(f"{path or 'the commit log'} cannot be flushed: {failed}") from failed
 
 
 class Flusher:
@@ -70,6 +94,8 @@ class Flusher:
         self._is_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._log_flush_ms = self._log_thorough_ms = MonotonicMs(0)
         self._queue_flush_ms = self._queue_thorough_ms = MonotonicMs(0)
+        #: The log's end that it waits for, and the checkpoint that may then be written.
+        self._due_checkpoint: tuple[int, Checkpoint] | None = None
 
     def load_checkpoint(self) -> Checkpoint:
         """Read what was known when the store was last open."""
@@ -81,59 +107,81 @@ class Flusher:
         write_checkpoint(self._filesystem, self._path, self.checkpoint, sync=True)
 
     def plan(self, now_ms: MonotonicMs, store_timestamp_ms: WallMs, *, thorough: bool) -> FlushPlan | None:
-        """What is due at a monotonic time; writes out units first (`write_failure` where it cannot)."""
-        config, log = self._config, self._log
-        log_due = thorough or self._log_due(now_ms)
+        """Return what is due of log and queues together: for who has no two threads."""
+        queues = self.plan_queues(now_ms, store_timestamp_ms, thorough=thorough)
+        log = self.plan_log(now_ms, forced=thorough)
+        if queues is None or log is None:
+            return queues or log
+        return replace(
+            queues,
+            files=log.files,
+            directories=tuple(dict.fromkeys([*log.directories, *queues.directories])),
+            commit_log_end=log.commit_log_end,
+        )
+
+    def plan_log(self, now_ms: MonotonicMs, *, forced: bool = False) -> FlushPlan | None:
+        """Return what of the log is due at a monotonic time; raises OSError where it cannot be opened."""
+        log = self._log
+        if not self._log_due(now_ms) and not forced:
+            return None
+        self._log_flush_ms = now_ms
+        files = log.hold_unflushed() if log.end > log.flushed else []
+        directories = log.segments.take_new_directories()
+        if not files and not directories:
+            return None
+        return FlushPlan(files=tuple(files), directories=tuple(directories), commit_log_end=log.end)
+
+    def plan_queues(
+        self, now_ms: MonotonicMs, store_timestamp_ms: WallMs, *, thorough: bool = False
+    ) -> FlushPlan | None:
+        """Return what is due of the queues; writes out units first (`write_failure` where it cannot)."""
+        config = self._config
         since_thorough_ms = now_ms - self._queue_thorough_ms
         all_queues = thorough or since_thorough_ms >= config.flush_consume_queue_thorough_interval_ms
         since_flush_ms = now_ms - self._queue_flush_ms
-        queues: list[ConsumeQueue] = []
-        if all_queues or since_flush_ms >= config.flush_interval_consume_queue_ms:
-            self._queue_flush_ms = now_ms
-            self._write_out()
-            all_queues = all_queues and self.write_failure is None
-            least = 0 if all_queues else config.flush_consume_queue_least_pages * PAGE_BYTES
-            queues = [queue for queue in self._queues.unsynced if queue.unsynced_bytes >= least]
+        if not all_queues and since_flush_ms < config.flush_interval_consume_queue_ms:
+            return None
+        self._queue_flush_ms = now_ms
+        self._write_out()
+        all_queues = all_queues and self.write_failure is None
+        least = 0 if all_queues else config.flush_consume_queue_least_pages * PAGE_BYTES
+        queues = [queue for queue in self._queues.unsynced if queue.unsynced_bytes >= least]
+        checkpoint = None
         if all_queues:
             self._queue_thorough_ms = now_ms
-        if log_due:
-            self._log_flush_ms = now_ms
-        covers_log = log_due or log.flushed == log.end
-        if log_due:
-            paths = log.segments.paths_between(log.flushed, log.end)
-            directories = log.segments.take_new_directories()
-        else:
-            paths, directories = [], []
-        for queue in queues:
-            paths += queue.unsynced_paths()
-            directories += queue.segments.take_new_directories()
-        checkpoint = None
-        if all_queues and covers_log:
             checkpoint = self.checkpoint._replace(
                 commit_log_timestamp_ms=store_timestamp_ms, consume_queue_timestamp_ms=store_timestamp_ms
             )
-        if not paths and not directories and checkpoint in (None, self.checkpoint):
+        if not queues and checkpoint in (None, self.checkpoint):
             return None
+        directories = [name for queue in queues for name in queue.segments.take_new_directories()]
         return FlushPlan(
-            paths=tuple(paths),
+            paths=tuple(path for queue in queues for path in queue.unsynced_paths()),
             directories=tuple(dict.fromkeys(directories)),
-            commit_log_end=log.end if log_due else log.flushed,
             queues=tuple((queue, queue.written) for queue in queues),
             checkpoint=checkpoint,
+            checkpoint_end=self._log.end,
         )
 
     def complete(self, plan: FlushPlan) -> None:
         """A plan was carried out."""
-        self._log.flushed = max(self._log.flushed, plan.commit_log_end)
+        log = self._log
+        if plan.commit_log_end > log.flushed:
+            log.flushed = plan.commit_log_end
+            with contextlib.suppress(OSError):  # What is held already goes on being held.
+                log.hold_unflushed()
         for queue, written in plan.queues:
             queue.synced = max(queue.synced, min(written, queue.written))
             if not queue.unsynced_bytes:
                 self._queues.unsynced.pop(queue, None)
         if plan.checkpoint is not None:
+            self._due_checkpoint = (plan.checkpoint_end, plan.checkpoint)
+        if self._due_checkpoint is not None and self._due_checkpoint[0] <= log.flushed:
+            checkpoint, self._due_checkpoint = self._due_checkpoint[1], None
             # On a full disk the old one stays: recovery takes longer and loses nothing.
             with contextlib.suppress(OSError):
-                write_checkpoint(self._filesystem, self._path, plan.checkpoint)
-                self.checkpoint = plan.checkpoint
+                write_checkpoint(self._filesystem, self._path, checkpoint)
+                self.checkpoint = checkpoint
 
     def _write_out(self) -> None:
         self.write_failure = None

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from libramq.clock import Clock, MonotonicMs, WallMs
-from libramq.errors import StoreCorrupt, StoreError, StoreLocked
+from libramq.errors import StoreCorrupt, StoreError, StoreLocked, SyncFailed
 from libramq.filesystem import FileSystem
 from libramq.message.ids import encode_host
 from libramq.message.message import MessageExt
@@ -161,8 +161,19 @@ class MessageStore:
         if not self._is_open or self._flush_failed:
             return None
         plan = self._flusher.plan(now_ms, self._last_store_timestamp_ms, thorough=thorough)
-        if self._flusher.write_failure is not None:
-            self._refuse(f"a consume queue cannot be written: {self._flusher.write_failure}")
+        self._note_write_failure()
+        return plan
+
+    def plan_log_flush(self, now_ms: MonotonicMs) -> FlushPlan | None:
+        """Return what of the log alone should be flushed; raises OSError where its files cannot be opened."""
+        return self._flusher.plan_log(now_ms) if self._is_open and not self._flush_failed else None
+
+    def plan_queue_flush(self, now_ms: MonotonicMs) -> FlushPlan | None:
+        """Return what of the queues alone should be flushed; also writes out pending units."""
+        if not self._is_open or self._flush_failed:
+            return None
+        plan = self._flusher.plan_queues(now_ms, self._last_store_timestamp_ms)
+        self._note_write_failure()
         return plan
 
     def complete_flush(self, plan: FlushPlan) -> None:
@@ -171,10 +182,10 @@ class MessageStore:
         if self._is_sync:
             self._show(self._log.flushed)
 
-    def fail_flush(self, error: OSError) -> None:
+    def fail_flush(self, error: SyncFailed) -> None:
         """A plan failed. The kernel may have dropped the pages, so nothing is taken for durable again."""
         self._flush_failed = True
-        self.failure = f"a file of the store could not be flushed: {error}; restart the broker"
+        self.failure = f"{error}; restart the broker"
 
     # Reading.
 
@@ -312,6 +323,10 @@ class MessageStore:
         self.failure = reason
         self._refused_at_ms = self._clock.monotonic_ms()
 
+    def _note_write_failure(self) -> None:
+        if self._flusher.write_failure is not None:
+            self._refuse(f"a consume queue cannot be written: {self._flusher.write_failure}")
+
     def _may_try_again(self) -> bool:
         """A full disk may have room again after a while; a failed flush is never mended."""
         if self._flush_failed or self._clock.monotonic_ms() - self._refused_at_ms < REFUSAL_MS:
@@ -376,7 +391,7 @@ class MessageStore:
             if plan is not None:
                 run_flush(self._filesystem, plan)
                 self._flusher.complete(plan)
-        except OSError as failed:
+        except (OSError, SyncFailed) as failed:
             raise StoreError(f"{self.config.root} cannot be flushed: {failed}") from failed
 
     def _release(self) -> None:

@@ -1,44 +1,82 @@
 """The open files: descriptors of the store's files, the longest unused closed first.
 
-A broker may have ten thousand queues and may hold a thousand descriptors. Only the event loop uses these;
-threads that flush or warm files open their own, so that no descriptor is closed under them.
+A broker may have ten thousand queues and may hold a thousand descriptors. The commit log's files that are
+still written or flushed are held: their descriptors stay open, whatever else is used, and a thread may
+flush them. All else is used by the event loop alone; threads open their own, so that no descriptor is
+closed under them.
 """
 
+import errno
 from collections import OrderedDict
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
 from libramq.filesystem import FileSystem
 
+#: What `open` fails with where the process or the machine has as many files open as it may.
+NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
+
 
 class OpenFiles:
-    """Descriptors by path, at most `count_max`."""
+    """Descriptors by path, at most `count_max` besides those that are held."""
 
     def __init__(self, filesystem: FileSystem, count_max: int) -> None:
         self._filesystem = filesystem
         self._count_max = count_max
         self._files: OrderedDict[Path, int] = OrderedDict()
+        self._held: dict[Path, int] = {}
 
     def __len__(self) -> int:
-        return len(self._files)
+        return len(self._files) + len(self._held)
 
     def get(self, path: Path) -> int:
-        """The descriptor of an existing file, for reading and writing."""
+        """Return the descriptor of an existing file, for reading and writing."""
+        file = self._held.get(path)
+        if file is not None:
+            return file
         file = self._files.get(path)
         if file is not None:
             self._files.move_to_end(path)
             return file
-        while len(self._files) >= self._count_max:
-            self._filesystem.close(self._files.popitem(last=False)[1])
-        file = self._files[path] = self._filesystem.open(path, write=True)
+        self._make_room()
+        file = self._files[path] = self._open(path)
         return file
+
+    def hold(self, paths: Iterable[Path]) -> list[int]:
+        """Keep exactly these files open until the next call; return their descriptors."""
+        wanted = dict.fromkeys(paths)
+        for path in wanted:
+            if path not in self._held:
+                self._held[path] = self.get(path)
+                del self._files[path]
+        for path in [path for path in self._held if path not in wanted]:
+            self._make_room()
+            self._files[path] = self._held.pop(path)
+        return [self._held[path] for path in wanted]
 
     def forget(self, path: Path) -> None:
         """Close a file that is about to be removed."""
-        file = self._files.pop(path, None)
-        if file is not None:
-            self._filesystem.close(file)
+        for files in (self._files, self._held):
+            file = files.pop(path, None)
+            if file is not None:
+                self._filesystem.close(file)
 
     def close(self) -> None:
         """Close all of them."""
-        while self._files:
-            self._filesystem.close(self._files.popitem()[1])
+        for files in (self._files, self._held):
+            while files:
+                self._filesystem.close(files.popitem()[1])
+
+    def _open(self, path: Path) -> int:
+        while True:
+            try:
+                return self._filesystem.open(path, write=True)
+            except OSError as failed:  # The process has no more: some of ours will do.
+                if failed.errno not in NO_DESCRIPTORS or not self._files:
+                    raise
+                self._filesystem.close(self._files.popitem(last=False)[1])
+
+    def _make_room(self) -> None:
+        while len(self._files) >= self._count_max:
+            self._filesystem.close(self._files.popitem(last=False)[1])

@@ -22,7 +22,7 @@ from libramq.broker.schedule import DELIVERED_PER_ROUND_MAX
 from libramq.broker.tables import Fold
 from libramq.catalog.config_ledger import run_fold
 from libramq.clock import MonotonicMs
-from libramq.errors import LibraError, RemoteError
+from libramq.errors import LibraError, RemoteError, SyncFailed
 from libramq.offsets.ledger import run_persist
 from libramq.remoting.command import Command
 from libramq.rpc.endpoint import Endpoint, Woken
@@ -159,7 +159,7 @@ class SimulatedBroker:
             self._end(power=False)
             world.time.at(world.time.now_ms + START_AGAIN_MS, self.start)
             return
-        self._flush_is_wanted = self._flushes = self._serves = False
+        self._flush_is_wanted = self._flushes = self._flushes_queues = self._serves = False
         self._alarm_ms: int | None = None
         self._durability = Durability(broker.store, self.process.clock, self._flush_soon)
         self._remotes = SimulatedRemotes(world.network, self.process, lost=self._lost)
@@ -220,6 +220,7 @@ class SimulatedBroker:
     def _perform_duties(self, broker: Broker) -> None:
         every, process = self.process.every, self.process
         every(POLL_MS, self._flush_soon)
+        every(POLL_MS, self._flush_queues)
         every(shell.SCAN_MS, lambda: self._perform(broker.expire_pulls(process.now_ms)))
         every(shell.SCHEDULE_MS, self._deliver_due)
         every(shell.TICK_MS, self._tick)
@@ -304,19 +305,35 @@ class SimulatedBroker:
         if plan is None:
             self._flushes = False
             return
-        self.process.after(self._random.randint(0, FLUSH_MS_MAX), lambda: self._flushed(plan))
+
+        def flushed() -> None:
+            self._flushed(plan)
+            self._flush()
+
+        self.process.after(self._random.randint(0, FLUSH_MS_MAX), flushed)
+
+    def _flush_queues(self) -> None:
+        plan = None if self._flushes_queues else self._durability.plan_queues()
+        if plan is None:
+            return
+        self._flushes_queues = True
+
+        def flushed() -> None:
+            self._flushed(plan)
+            self._flushes_queues = False
+
+        self.process.after(self._random.randint(0, FLUSH_MS_MAX), flushed)
 
     def _flushed(self, plan: FlushPlan) -> None:
         try:
             run_flush(self.disk, plan)
-        except OSError as error:
+        except SyncFailed as error:
             self._durability.failed(error)
             self._world.history.note(self.name, "cannot flush; restarts")
             self.process.after(START_AGAIN_MS, self._restart)
         else:
             self._durability.done(plan)
             self._perform(self._running.wake())
-        self._flush()
 
     def _restart(self) -> None:
         """What the store asks for when a flush failed; the cache may hold what is not on the platter."""

@@ -1,0 +1,154 @@
+"""The flushing of a real store by threads, on a disk that is slow or has no descriptors left."""
+
+import asyncio
+import errno
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from libramq.broker.flushing import Flushing
+from libramq.clock import SystemClock
+from libramq.store import FlushDiskType, MessageStore, StoreConfig
+from tests.store.stores import Disk, message
+
+TIMEOUT_S = 4  # Less than syncFlushTimeout, after which everybody is answered anyhow.
+
+
+class SlowDisk(Disk):
+    """A disk on which consume queues are not flushed before `release`, and which may have no descriptors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.release = threading.Event()
+        self.is_stuck = threading.Event()
+        self.opens_left: int | None = None
+        self.was_refused = threading.Event()
+        self._of_queues: set[int] = set()
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
+        if self.opens_left is not None:
+            if not self.opens_left:
+                self.was_refused.set()
+                raise OSError(errno.EMFILE, "Too many open files", str(path))
+            self.opens_left -= 1
+        file = super().open(path, write=write, create=create)
+        if "consumequeue" in path.parts:
+            self._of_queues.add(file)
+        else:
+            self._of_queues.discard(file)
+        return file
+
+    def fsync(self, file: int) -> None:
+        if file in self._of_queues:
+            self.is_stuck.set()
+            assert self.release.wait(60)
+        super().fsync(file)
+
+
+class Flushes(Flushing):
+    """A flushing whose flushes can be waited for."""
+
+    def __init__(self, store: MessageStore, disk: Disk) -> None:
+        super().__init__(store, disk, SystemClock(), self._note)
+        self._noted = asyncio.Event()
+
+    def _note(self) -> None:
+        self._noted.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            while not condition():
+                self._noted.clear()
+                await self._noted.wait()
+
+
+@asynccontextmanager
+async def flushing(root: Path, disk: Disk) -> AsyncIterator[tuple[MessageStore, Flushes]]:
+    """A store under SYNC_FLUSH, and who flushes it; the minute's flush of all queues is due at once."""
+    config = StoreConfig(
+        root=root,
+        flush_disk_type=FlushDiskType.SYNC_FLUSH,
+        flush_interval_consume_queue_ms=1,
+        flush_consume_queue_thorough_interval_ms=1,
+    )
+    store = MessageStore(config, disk, SystemClock())
+    store.open()
+    flushes = Flushes(store, disk)
+    task = asyncio.create_task(flushes.run())
+    try:
+        yield store, flushes
+    finally:
+        if isinstance(disk, SlowDisk):
+            disk.release.set()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        store.close()
+
+
+async def acknowledged(store: MessageStore, flushes: Flushes, text: str) -> bool:
+    """Store a message and wait until the disk has it, or the answer is that it has not."""
+    answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    result = store.append_batch([message(text)])[0]
+    assert result.is_ok, store.failure
+    flushes.durability.when_durable(result.end, answered.set_result)
+    async with asyncio.timeout(TIMEOUT_S):
+        return await answered
+
+
+async def test_an_acknowledgement_does_not_wait_for_the_flush_of_consume_queues(tmp_path):
+    """4,096 queues took 5.2 s each minute, in which every send ended with FLUSH_DISK_TIMEOUT."""
+    disk = SlowDisk()
+    async with flushing(tmp_path, disk) as (store, flushes):
+        assert await acknowledged(store, flushes, "first")
+        assert await asyncio.to_thread(disk.is_stuck.wait, TIMEOUT_S), "no queue was flushed"
+        assert await acknowledged(store, flushes, "second")
+        assert not disk.release.is_set()
+    assert store.failure is None
+
+
+async def test_a_lack_of_descriptors_is_not_taken_for_a_failed_fsync(tmp_path):
+    """1,100 connections stopped all writes until a restart: `open` had failed, not `fsync`."""
+    disk = SlowDisk()
+    disk.release.set()
+    async with flushing(tmp_path, disk) as (store, flushes):
+        assert await acknowledged(store, flushes, "before")
+        await flushes.until(lambda: not store._queues.unsynced and not store._queues.pending)
+        disk.opens_left = 0
+        for text in ("log", "and log again"):  # Its descriptor stays open.
+            assert await acknowledged(store, flushes, text)
+        assert await asyncio.to_thread(disk.was_refused.wait, TIMEOUT_S), "no queue was to be flushed"
+        disk.opens_left = None
+        assert await acknowledged(store, flushes, "after")
+    assert store.failure is None
+    assert not (tmp_path / "abort").exists()
+
+
+async def test_what_could_not_be_opened_is_flushed_when_it_can(tmp_path):
+    """The directories and files of a flush that was put off belong to the next one."""
+    disk = SlowDisk()
+    disk.release.set()
+    async with flushing(tmp_path, disk) as (store, flushes):
+        disk.opens_left = 12  # Enough to make five files and write them, not to flush them.
+        for queue_id in range(5):
+            store.append_batch([message("x", queue_id=queue_id)])
+        assert await asyncio.to_thread(disk.was_refused.wait, TIMEOUT_S)
+        disk.opens_left = None
+        await flushes.until(lambda: store.flushed_offset == store._log.end and not store._queues.unsynced)
+
+
+@pytest.mark.parametrize("call", ["fsync", "sync_directory"])
+async def test_a_failed_fsync_stays_final(tmp_path, call):
+    class Broken(Disk):
+        def fails(self, *_: object) -> None:
+            raise OSError(errno.EIO, "the disk is broken")
+
+    disk = Broken()
+    async with flushing(tmp_path, disk) as (store, flushes):
+        setattr(disk, call, disk.fails)
+        assert not await acknowledged(store, flushes, "lost")
+        delattr(disk, call)
+        assert not store.append_batch([message("refused")])[0].is_ok
+        assert "restart" in (store.failure or "")
