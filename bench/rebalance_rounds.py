@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from servers import print_table
+from tables import print_table
 from tests.interop.cluster import Cluster
 from tests.interop.process import Process
 

@@ -98,12 +98,6 @@ def median(figures: Sequence[Figures], name: str) -> float:
     return statistics.median(one[name] for one in figures) if figures else float("nan")
 
 
-def print_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    for row in (head, ["-" * width for width in widths], *rows):
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
 def prepare(only: str | None) -> Sequence[str]:
     set_up()
     return (only,) if only else SYSTEMS

@@ -1,0 +1,173 @@
+"""Load for one broker, the same bytes for every one: requests in lockstep over plain sockets, and a consumer.
+
+Requests are encoded here, so that nothing of the tree under test runs on this side. Lockstep means that the
+next requests leave when the last ones are answered: a read of the broker brings exactly `window` of them.
+"""
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+QUEUES = 8
+BODY = b"x" * 1024
+TOPIC = "Load"
+GROUP = "load"
+TIMEOUT_S = 30.0
+PULL_BATCH = 32
+WAITS_30_S = {"sysFlag": "6", "suspendTimeoutMillis": "30000"}  # FLAG_SUSPEND and FLAG_SUBSCRIPTION.
+
+UPDATE_AND_CREATE_TOPIC, SEND_MESSAGE_V2, PULL_MESSAGE, UPDATE_CONSUMER_OFFSET, GET_MAX_OFFSET = (
+    17,
+    310,
+    11,
+    15,
+    30,
+)
+
+
+class Load:
+    """Two connections to a broker. Its measures do a number of operations and return when they are done."""
+
+    def __init__(self, namesrv: str, address: str) -> None:
+        host, port = address.rsplit(":", 1)
+        self._namesrv = namesrv
+        self._sender, self._puller = (
+            _Connection(socket.create_connection((host, int(port)), timeout=TIMEOUT_S)) for _ in range(2)
+        )
+        self._consumed_by = 0
+        self._sender.exchange(_create_topic())
+        #: By name: what does so many operations of a kind.
+        self.measures: Mapping[str, Callable[[int], None]] = {
+            "send, 1 a read": lambda count: self.send(count, 1),
+            "send, 32 a read": lambda count: self.send(count, 32),
+            "pull of 32": self.pull,
+            "pull that is held": self.hold,
+            "commit, 1 a read": lambda count: self.commit(count, 1),
+            "commit, 32 a read": lambda count: self.commit(count, 32),
+            "consumed by a member": self.consume,
+        }
+
+    def send(self, count: int, window: int) -> None:
+        """Store messages of 1 KiB, to the queues in turn."""
+        frames = [_send(number % QUEUES) for number in range(window)]
+        for _ in range(count // window):
+            self._sender.exchange(*frames)
+
+    def pull(self, count: int) -> None:
+        """Pull the first 32 messages of the queues in turn; count is of messages."""
+        frames = [_pull(queue, 0) for queue in range(QUEUES)]
+        for number in range(count // PULL_BATCH):
+            self._puller.exchange(frames[number % QUEUES])
+
+    def hold(self, count: int) -> None:
+        """Have a pull wait at the end of every queue, and send it what it waits for."""
+        ends = [int(self._sender.exchange(_max_offset(queue))[0]["offset"]) for queue in range(QUEUES)]
+        sends = [_send(queue) for queue in range(QUEUES)]
+        for _ in range(count // QUEUES):
+            self._puller.write(*(_pull(queue, end, **WAITS_30_S) for queue, end in enumerate(ends)))
+            self._sender.exchange(*sends)
+            self._puller.read(QUEUES)
+            ends = [end + 1 for end in ends]
+
+    def commit(self, count: int, window: int) -> None:
+        """Commit the offset of every queue again and again."""
+        frames = [_commit(number % QUEUES, number % 2) for number in range(window)]
+        for _ in range(count // window):
+            self._sender.exchange(*frames)
+
+    def consume(self, count: int) -> None:
+        """Have a member of a coordinated group, of this tree's client, handle so many messages."""
+        self._consumed_by += 1
+        asyncio.run(self._consume(count, f"member_{self._consumed_by}"))
+
+    async def _consume(self, count: int, group: str) -> None:
+        from libramq.client import ConsumeFrom, PushConsumer
+
+        left, done = count, asyncio.Event()
+
+        async def handle(messages: list[Any]) -> None:
+            nonlocal left
+            left -= len(messages)
+            if left <= 0:
+                done.set()
+
+        consumer = PushConsumer(group=group, namesrv=self._namesrv, consume_from=ConsumeFrom.FIRST_OFFSET)
+        consumer.subscribe(TOPIC, "*", handle)
+        async with consumer:
+            await asyncio.wait_for(done.wait(), TIMEOUT_S)
+
+    def close(self) -> None:
+        self._sender.close()
+        self._puller.close()
+
+
+class _Connection:
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = connection
+        self._stream = connection.makefile("rb")
+
+    def exchange(self, *frames: bytes) -> list[dict[str, str]]:
+        """Write requests in one piece and read as many answers; return their ext fields."""
+        self.write(*frames)
+        return self.read(len(frames))
+
+    def write(self, *frames: bytes) -> None:
+        self._socket.sendall(b"".join(frames))
+
+    def read(self, count: int) -> list[dict[str, str]]:
+        answers = []
+        for _ in range(count):
+            frame = self._stream.read(int.from_bytes(self._stream.read(4)))
+            header = json.loads(frame[4 : 4 + int.from_bytes(frame[1:4])])
+            if header["code"] != 0:
+                raise SystemExit(f"the broker answers {header['code']}: {header.get('remark')}")
+            answers.append(header.get("extFields") or {})
+        return answers
+
+    def close(self) -> None:
+        self._stream.close()
+        self._socket.close()
+
+
+def _frame(code: int, ext: Mapping[str, str], body: bytes = b"") -> bytes:
+    header = json.dumps(
+        {"code": code, "language": "JAVA", "version": 479, "opaque": 1, "flag": 0, "extFields": ext,
+         "serializeTypeCurrentRPC": "JSON"},
+        separators=(",", ":"),
+    ).encode()  # fmt: skip
+    return (4 + len(header) + len(body)).to_bytes(4) + len(header).to_bytes(4) + header + body
+
+
+def _create_topic() -> bytes:
+    fields = {"topic": TOPIC, "defaultTopic": "TBW102", "readQueueNums": str(QUEUES),
+              "writeQueueNums": str(QUEUES), "perm": "6", "topicFilterType": "SINGLE_TAG",
+              "topicSysFlag": "0", "order": "false"}  # fmt: skip
+    return _frame(UPDATE_AND_CREATE_TOPIC, fields)
+
+
+def _send(queue: int) -> bytes:
+    properties = f"UNIQ_KEY\x01{'A' * 32}\x02WAIT\x01true\x02"
+    fields = {"a": "producers", "b": TOPIC, "c": "TBW102", "d": "4", "e": str(queue), "f": "0",
+              "g": "1700000000000", "h": "0", "i": properties, "j": "0", "k": "false", "m": "false",
+              "n": "broker-a"}  # fmt: skip
+    return _frame(SEND_MESSAGE_V2, fields, BODY)
+
+
+def _pull(queue: int, offset: int, **how: str) -> bytes:
+    fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(queue), "queueOffset": str(offset),
+              "maxMsgNums": str(PULL_BATCH), "sysFlag": "4", "commitOffset": "0",
+              "suspendTimeoutMillis": "0", "subVersion": "0", "subscription": "*",
+              "expressionType": "TAG"}  # fmt: skip
+    return _frame(PULL_MESSAGE, fields | how)
+
+
+def _commit(queue: int, offset: int) -> bytes:
+    fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(queue), "commitOffset": str(offset)}
+    return _frame(UPDATE_CONSUMER_OFFSET, fields)
+
+
+def _max_offset(queue: int) -> bytes:
+    return _frame(GET_MAX_OFFSET, {"topic": TOPIC, "queueId": str(queue)})
