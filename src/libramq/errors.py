@@ -152,6 +152,12 @@ class ServiceNotAvailable(BrokerError):
     remedy = "Look at the broker's log and disk; other brokers may serve meanwhile."
 
 
+class VersionNotSupported(BrokerError):
+    """15: the request is written in a version that the peer does not read."""
+
+    remedy = "Upgrade whichever of the two is older."
+
+
 class NoPermission(BrokerError):
     """16: not allowed, or the topic or broker lacks the permission."""
 
@@ -221,6 +227,7 @@ _BY_CODE: dict[int, type[BrokerError]] = {
     ResponseCode.REQUEST_CODE_NOT_SUPPORTED: RequestCodeNotSupported,
     ResponseCode.MESSAGE_ILLEGAL: MessageIllegal,
     ResponseCode.SERVICE_NOT_AVAILABLE: ServiceNotAvailable,
+    ResponseCode.VERSION_NOT_SUPPORTED: VersionNotSupported,
     ResponseCode.NO_PERMISSION: NoPermission,
     ResponseCode.TOPIC_NOT_EXIST: TopicNotExist,
     ResponseCode.PULL_OFFSET_MOVED: PullOffsetMoved,

@@ -11,7 +11,7 @@ from libramq.errors import ConfigError, NoPermission, RemoteProtocolError, broke
 from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Serialization
 from libramq.remoting.frame import FRAME_BYTES_MAX
 from libramq.remoting.requests import REQUESTS, Action, Resource
-from libramq.rpc.endpoint import REMARK_CHARACTERS_MAX, Endpoint, Request
+from libramq.rpc.endpoint import REMARK_CHARACTERS_MAX, Endpoint, Processor, Request
 from libramq.rpc.outcome import HOLD, SUCCESS, Close, Notify, Outcome, Reply, ReplyWhenDurable, WaitForDisk
 from tests.fakes import FakePeer, ManualClock
 
@@ -252,3 +252,20 @@ def test_a_connection_that_ends_is_told_of_until_the_server_stops():
     served.endpoint.stop()
     served.endpoint.closed(other)  # type: ignore[arg-type]
     assert len(ended) == 1
+
+
+def test_a_version_of_the_group_protocol_that_is_not_read_reaches_no_processor():
+    """Absent is version 1, as 0.1.0 writes; the refusal names the highest that is read."""
+    processors: dict[int, Processor] = {}
+    served = Served(processors=processors)
+    processors |= {R.GROUP_FIND: served.single, M: served.single}
+    assert served.give(R.GROUP_FIND, ext={"consumerGroup": "g"}) == [(1, 0)]
+    assert served.give(R.GROUP_FIND, ext={"consumerGroup": "g", "lbVersion": "1"}) == [(1, 0)]
+    assert served.give(R.GROUP_FIND, ext={"consumerGroup": "g", "lbVersion": "2"}) == [
+        (1, C.VERSION_NOT_SUPPORTED)
+    ]
+    (refusal,) = served.peer.replies
+    assert refusal.ext == {"lbVersion": "1"}
+    assert refusal.remark is not None
+    assert refusal.remark.startswith("GROUP_FIND is written in version 2")
+    assert served.give(M, ext={"lbVersion": "2"}) == [(1, 0)]  # Of other requests it is nobody's business.

@@ -45,6 +45,7 @@ class RequestSpec:
     """One line of the table.
 
     resource_field: the ext field that names the resource; None when the body does or nothing is named.
+    has_version: it is of the group protocol (group_version.py).
     """
 
     code: R
@@ -53,6 +54,7 @@ class RequestSpec:
     resource_field: str | None
     action: Action
     body_bytes_max: int = 0
+    has_version: bool = False
 
 
 _T, _G, _C = Resource.TOPIC, Resource.GROUP, Resource.CLUSTER
@@ -99,22 +101,26 @@ _SPECS: Final = (
     RequestSpec(R.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicHeader, _T, "topic", Action.GET),
     RequestSpec(R.QUERY_TOPICS_BY_CONSUMER, h.GroupByNameHeader, _G, "group", Action.GET),
     # Coordinated groups: members, and brokers among themselves
-    RequestSpec(R.GROUP_JOIN, h.GroupJoinHeader, _G, "consumerGroup", Action.SUB, _CONTROL),
-    RequestSpec(R.GROUP_POLL, h.GroupPollHeader, _G, "consumerGroup", Action.SUB, _CONTROL),
-    RequestSpec(R.GROUP_RELEASE, h.GroupMemberHeader, _G, "consumerGroup", Action.SUB, _CONTROL),
-    RequestSpec(R.GROUP_LEAVE, h.GroupMemberHeader, _G, "consumerGroup", Action.SUB, _CONTROL),
-    RequestSpec(R.GROUP_REMOVE, h.GroupRemoveHeader, _G, "consumerGroup", Action.UPDATE),
-    RequestSpec(R.GROUP_FIND, h.GroupHeader, _G, "consumerGroup", Action.SUB),
-    RequestSpec(R.OPEN_QUEUE, h.OpenQueueHeader, _G, "consumerGroup", Action.SUB),
+    RequestSpec(R.GROUP_JOIN, h.GroupJoinHeader, _G, "consumerGroup", Action.SUB, _CONTROL, has_version=True),
+    RequestSpec(R.GROUP_POLL, h.GroupPollHeader, _G, "consumerGroup", Action.SUB, _CONTROL, has_version=True),
+    RequestSpec(
+        R.GROUP_RELEASE, h.GroupMemberHeader, _G, "consumerGroup", Action.SUB, _CONTROL, has_version=True
+    ),
+    RequestSpec(
+        R.GROUP_LEAVE, h.GroupMemberHeader, _G, "consumerGroup", Action.SUB, _CONTROL, has_version=True
+    ),
+    RequestSpec(R.GROUP_REMOVE, h.GroupRemoveHeader, _G, "consumerGroup", Action.UPDATE, has_version=True),
+    RequestSpec(R.GROUP_FIND, h.GroupHeader, _G, "consumerGroup", Action.SUB, has_version=True),
+    RequestSpec(R.OPEN_QUEUE, h.OpenQueueHeader, _G, "consumerGroup", Action.SUB, has_version=True),
     RequestSpec(R.QUERY_ASSIGNMENT, h.NoHeader, _G, None, Action.SUB, _CONTROL),
     RequestSpec(R.SET_MESSAGE_REQUEST_MODE, h.NoHeader, _G, None, Action.UPDATE, _CONTROL),
-    RequestSpec(R.PEER_GRANT, h.NoHeader, _C, None, Action.UPDATE, _TABLE),
-    RequestSpec(R.PEER_MEMBERS, h.NoHeader, _C, None, Action.UPDATE, _TABLE),
-    RequestSpec(R.PEER_LIST, h.NoHeader, _C, None, Action.UPDATE, _TABLE),
-    RequestSpec(R.PEER_GATHER, h.NoHeader, _C, None, Action.GET, _CONTROL),
-    RequestSpec(R.PEER_STARTED, h.NoHeader, _C, None, Action.UPDATE, _TABLE),
-    RequestSpec(R.PEER_ASSIGN, h.NoHeader, _C, None, Action.GET, _TABLE),
-    RequestSpec(R.PEER_GIVEN, h.NoHeader, _C, None, Action.UPDATE, _TABLE),
+    RequestSpec(R.PEER_GRANT, h.NoHeader, _C, None, Action.UPDATE, _TABLE, has_version=True),
+    RequestSpec(R.PEER_MEMBERS, h.NoHeader, _C, None, Action.UPDATE, _TABLE, has_version=True),
+    RequestSpec(R.PEER_LIST, h.NoHeader, _C, None, Action.UPDATE, _TABLE, has_version=True),
+    RequestSpec(R.PEER_GATHER, h.NoHeader, _C, None, Action.GET, _CONTROL, has_version=True),
+    RequestSpec(R.PEER_STARTED, h.NoHeader, _C, None, Action.UPDATE, _TABLE, has_version=True),
+    RequestSpec(R.PEER_ASSIGN, h.NoHeader, _C, None, Action.GET, _TABLE, has_version=True),
+    RequestSpec(R.PEER_GIVEN, h.NoHeader, _C, None, Action.UPDATE, _TABLE, has_version=True),
     # Name server
     RequestSpec(R.REGISTER_BROKER, h.RegisterBrokerHeader, _C, None, Action.UPDATE, _TABLE),
     RequestSpec(R.UNREGISTER_BROKER, h.UnregisterBrokerHeader, _C, None, Action.UPDATE),

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.remoting.command import FLAG_ONEWAY, Command
+from libramq.remoting.group_version import VERSION, VERSION_FIELD
 from libramq.remoting.headers import Header, encode_header
 
 T_co = TypeVar("T_co", covariant=True)
@@ -42,6 +43,14 @@ def header_call(
 ) -> Call[T_co]:
     """A call with a typed header."""
     return Call(code, parse, encode_header(header) if header is not None else {}, body)
+
+
+def group_call(
+    code: RequestCode, header: Header | None, parse: Callable[[Command], T_co], *, body: bytes = b""
+) -> Call[T_co]:
+    """A call of the group protocol, which carries its version."""
+    ext = encode_header(header) if header is not None else {}
+    return Call(code, parse, ext | {VERSION_FIELD: str(VERSION)}, body)
 
 
 def nothing(_: Command) -> None:

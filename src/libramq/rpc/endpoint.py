@@ -18,6 +18,7 @@ from libramq.errors import BrokerError, ConfigError, ProtocolError
 from libramq.logs import get_logger
 from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, reply_to
 from libramq.remoting.frame import encode_frame
+from libramq.remoting.group_version import VERSION, VERSION_FIELD, version_refusal
 from libramq.remoting.requests import REQUESTS, RequestSpec
 from libramq.rpc.outcome import Close, Outcome, Reply, ReplyWhenAnnounced, ReplyWhenDurable, WaitForDisk
 from libramq.store.segments import FileRange
@@ -179,6 +180,8 @@ class Endpoint:
             return Reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {code} not supported")
         if len(command.body) > spec.body_bytes_max:
             return Reply(ResponseCode.INVALID_PARAMETER, _too_large(spec, command))
+        if spec.has_version and (remark := version_refusal(spec.code.name, command.ext)) is not None:
+            return Reply(ResponseCode.VERSION_NOT_SUPPORTED, remark, {VERSION_FIELD: str(VERSION)})
         name = command.ext.get(spec.resource_field) if spec.resource_field is not None else None
         try:
             self._authorizer.authorize(ANONYMOUS, spec.resource, name, spec.action)

@@ -19,7 +19,7 @@ from libramq.remoting.body.coordination import (
     QueueGrant,
 )
 from libramq.remoting.command import Command
-from libramq.rpc.call import Call, header_call, nothing
+from libramq.rpc.call import Call, group_call, nothing
 
 
 class Joined(NamedTuple):
@@ -31,7 +31,7 @@ class Joined(NamedTuple):
 
 def join_group(header: h.GroupJoinHeader, body: GroupJoinBody) -> Call[Joined]:
     """Become a member, or come back as one; raises NotCoordinator."""
-    return header_call(
+    return group_call(
         RequestCode.GROUP_JOIN,
         header,
         lambda reply: Joined(reply.ext["lbMember"], decode_body(reply.body, GroupAssignment)),
@@ -44,7 +44,7 @@ def poll_group(group: str, member: str, epoch: int, body: GroupPollBody) -> Call
 
     Raises UnknownMember, NotCoordinator.
     """
-    return header_call(
+    return group_call(
         RequestCode.GROUP_POLL,
         h.GroupPollHeader(consumer_group=group, lb_member=member, lb_epoch=epoch),
         lambda reply: decode_body(reply.body, GroupAssignment),
@@ -56,7 +56,7 @@ def release_queues(
     group: str, member: str, queues: Sequence[QueueGrant], *, leaving: bool = False
 ) -> Call[None]:
     """Tell the coordinator that queues are drained and committed. leaving: others will be, and we stop."""
-    return header_call(
+    return group_call(
         RequestCode.GROUP_RELEASE,
         h.GroupMemberHeader(consumer_group=group, lb_member=member),
         nothing,
@@ -66,7 +66,7 @@ def release_queues(
 
 def leave_group(group: str, member: str, reason: str) -> Call[None]:
     """Stop being a member; all queues are free at once."""
-    return header_call(
+    return group_call(
         RequestCode.GROUP_LEAVE,
         h.GroupMemberHeader(consumer_group=group, lb_member=member),
         nothing,
@@ -80,12 +80,12 @@ def remove_member(group: str, name: str, operator: str | None) -> Call[None]:
     Raises UnknownMember, NotCoordinator, InvalidParameter where members allocate for themselves.
     """
     header = h.GroupRemoveHeader(consumer_group=group, lb_name=name, lb_operator=operator)
-    return header_call(RequestCode.GROUP_REMOVE, header, nothing)
+    return group_call(RequestCode.GROUP_REMOVE, header, nothing)
 
 
 def find_group(group: str) -> Call[str]:
     """The address of the group's coordinator; any broker knows."""
-    return header_call(
+    return group_call(
         RequestCode.GROUP_FIND, h.GroupHeader(consumer_group=group), lambda reply: reply.ext["lbCoordinator"]
     )
 
@@ -107,4 +107,4 @@ def open_queue(group: str, queue: MessageQueue, member: str, epoch: int) -> Call
         lb_member=member,
         lb_queue_epoch=epoch,
     )
-    return header_call(RequestCode.OPEN_QUEUE, header, _offset)
+    return group_call(RequestCode.OPEN_QUEUE, header, _offset)

@@ -6,13 +6,14 @@ Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 from libramq.codes import RequestCode
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body.codec import decode_body, encode_body
-from libramq.rpc.call import Call, nothing
+from libramq.rpc.call import Call, group_call, nothing
 
 
 def grant_queues(body: bodies.PeerGrantBody) -> Call[int]:
     """Tell a fence whose its queues are. Answers the highest epoch it saw; above ours, it took nothing."""
-    return Call(
+    return group_call(
         RequestCode.PEER_GRANT,
+        None,
         lambda reply: int(reply.ext.get("lbEpoch", body.epoch)),
         body=encode_body(body),
     )
@@ -20,20 +21,21 @@ def grant_queues(body: bodies.PeerGrantBody) -> Call[int]:
 
 def tell_members(body: bodies.PeerMembersBody) -> Call[bool]:
     """Tell a coordinator who is connected here. Answers whether it has heard of all our groups."""
-    return Call(
-        RequestCode.PEER_MEMBERS, lambda reply: reply.ext.get("lbKnown") == "1", body=encode_body(body)
+    return group_call(
+        RequestCode.PEER_MEMBERS, None, lambda reply: reply.ext.get("lbKnown") == "1", body=encode_body(body)
     )
 
 
 def tell_list(body: bodies.PeerListBody) -> Call[None]:
     """Tell an edge who is in a group."""
-    return Call(RequestCode.PEER_LIST, nothing, body=encode_body(body))
+    return group_call(RequestCode.PEER_LIST, None, nothing, body=encode_body(body))
 
 
 def gather_group(group: str) -> Call[bodies.PeerGathered]:
     """Ask a fence what it knows of a group; grants that nobody has used are void from then on."""
-    return Call(
+    return group_call(
         RequestCode.PEER_GATHER,
+        None,
         lambda reply: decode_body(reply.body, bodies.PeerGathered),
         body=encode_body(bodies.PeerGatherBody(group=group)),
     )
@@ -41,14 +43,14 @@ def gather_group(group: str) -> Call[bodies.PeerGathered]:
 
 def assign_queues(body: bodies.PeerAssignBody) -> Call[bytes]:
     """Ask the broker where a group lives for a member's queues. Answers a QueryAssignmentReply, encoded."""
-    return Call(RequestCode.PEER_ASSIGN, lambda reply: reply.body, body=encode_body(body))
+    return group_call(RequestCode.PEER_ASSIGN, None, lambda reply: reply.body, body=encode_body(body))
 
 
 def tell_given(body: bodies.PeerGivenBody) -> Call[None]:
     """Tell a broker what members that ask for their queues were given, and who is to ask again."""
-    return Call(RequestCode.PEER_GIVEN, nothing, body=encode_body(body))
+    return group_call(RequestCode.PEER_GIVEN, None, nothing, body=encode_body(body))
 
 
 def tell_started(body: bodies.PeerStartedBody) -> Call[None]:
     """Tell a broker that a rebalance of a group has begun."""
-    return Call(RequestCode.PEER_STARTED, nothing, body=encode_body(body))
+    return group_call(RequestCode.PEER_STARTED, None, nothing, body=encode_body(body))

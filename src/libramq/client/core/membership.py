@@ -19,7 +19,14 @@ from libramq.client.core.consumer_settings import ConsumerSettings
 from libramq.client.core.due import Due, MembershipDue
 from libramq.client.core.timers import Timers
 from libramq.clock import MonotonicMs
-from libramq.errors import ConnectionLost, Fenced, LibraError, NotCoordinator, UnknownMember
+from libramq.errors import (
+    ConnectionLost,
+    Fenced,
+    LibraError,
+    NotCoordinator,
+    UnknownMember,
+    VersionNotSupported,
+)
 from libramq.filter.tag import TagFilter
 from libramq.logs import get_logger
 from libramq.remoting.body.coordination import GroupAssignment, GroupJoinBody, GroupPollBody, QueueGrant
@@ -232,7 +239,10 @@ class Membership:
         self._look_again(now_ms, error)
 
     def _look_again(self, now_ms: MonotonicMs, reason: LibraError | str) -> None:
-        log.warning("the group's coordinator was not reached", group=self._settings.group, reason=str(reason))
+        what = "was not reached"
+        if isinstance(reason, VersionNotSupported):
+            what = "reads another version of the group protocol"
+        log.warning(f"the group's coordinator {what}", group=self._settings.group, reason=str(reason))
         self._step = Step.FIND
         self._pause(now_ms, min(ASK_AGAIN_MS << min(self._failures, 8), ASK_AGAIN_MS_MAX))
         self._failures += 1
