@@ -34,10 +34,13 @@ def libra(*arguments: str, stdin: str = "", namesrv: str | None = None, cwd: Pat
     return Result(done.returncode, done.stdout, done.stderr)
 
 
-def start(arguments: Sequence[str], *, cwd: Path | None = None) -> subprocess.Popen[str]:
+def start(
+    arguments: Sequence[str], *, cwd: Path | None = None, descriptors_max: int | None = None
+) -> subprocess.Popen[str]:
     """A process whose output can be read while it runs; the caller ends it."""
+    limited = [] if descriptors_max is None else ["sh", "-c", f'ulimit -n {descriptors_max}; exec "$@"', "-"]
     return subprocess.Popen(
-        [*COMMAND, *arguments],
+        [*limited, *COMMAND, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         stdin=subprocess.DEVNULL,

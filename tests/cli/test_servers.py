@@ -29,6 +29,45 @@ def test_a_taken_port_and_a_directory_in_use(up):
     assert f"{up.data} is in use by another process" in in_use
 
 
+def test_more_connections_than_descriptors_leave_the_broker_at_work(tmp_path):
+    """They took those of the store, whose failing `open` then stopped all writes until a restart."""
+    port, broker_port = free_port(), free_broker_port()
+    servers = ["up", "--nameserver-port", str(port), "--broker-port", str(broker_port)]
+    process = start([*servers, "--data", str(tmp_path), "--log-level", "warning"], descriptors_max=200)
+    namesrv = f"{HOST}:{port}"
+    idle: list[socket.socket] = []
+    try:
+        assert process.stdout is not None
+        assert "is up" in process.stdout.readline()
+        assert libra("send", "-n", namesrv, "-t", "T", "before").code == 0
+        idle += [socket.create_connection((HOST, broker_port)) for _ in range(300)]
+        refused = [connection for connection in idle if is_ended(connection)]
+        assert len(refused) > 100
+        for connection in idle[:3]:  # Room for a producer.
+            connection.close()
+        assert libra("send", "-n", namesrv, "-t", "Another", "after").code == 0
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=30)[1]
+        assert said.count("connections are refused") == 1, said
+        assert "flush" not in said
+        assert process.returncode == 0
+    finally:
+        for connection in idle:
+            connection.close()
+        end(process)
+
+
+def is_ended(connection: socket.socket) -> bool:
+    """Wait a moment for the end of a connection that the server does not want."""
+    connection.settimeout(0.02)
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_server_gracefully(number):
     port = free_port()

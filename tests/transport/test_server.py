@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 
 import pytest
@@ -294,6 +295,35 @@ def test_no_more_connections_than_the_limit(loop, monkeypatch):
         assert await again.ask() == b"hi"
         for client in (refused, clients[1], again):
             await client.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+def test_connections_leave_descriptors_to_files_and_a_shortage_is_logged_once(loop, caplog):
+    """Whatever has them: the number of a new socket says how many are taken."""
+
+    async def scenario() -> None:
+        probe = os.open(os.devnull, os.O_RDONLY)
+        os.close(probe)
+        limit = probe + 30
+        server = Server(Echo(), SystemClock().monotonic_ms, descriptors_max=limit)
+        port = await server.listen("127.0.0.1", 0)
+        clients = [await Client.connect(port) for _ in range(40)]
+        answered = []
+        for client in clients:
+            client.writer.write(client.frame(b"hi"))
+            answered += await client.read(1)
+        assert 5 < len(answered) < 30
+        assert server.connection_count == len(answered)
+        assert sum("refused" in record.message for record in caplog.records) == 1
+        for client in clients:
+            await client.close()
+        await until(lambda: not server.connection_count)
+        again = await Client.connect(port)
+        assert await again.ask() == b"hi"
+        assert f"accepted again refused={40 - len(answered)}" in caplog.text
+        await again.close()
         await server.close()
 
     run_on(loop, scenario)

@@ -19,6 +19,7 @@ from libramq.cli.broker_children import READY, STOP_SECONDS
 from libramq.cli.main import EXIT_FAILED, failure_line
 from libramq.cli.options import LogLevel
 from libramq.cli.servers import broker_server, calm_garbage_collector
+from libramq.transport.descriptors import raise_limit
 
 
 async def serve(config: BrokerConfig) -> None:
@@ -34,6 +35,7 @@ async def serve(config: BrokerConfig) -> None:
             loop.remove_reader(stdin)
             stopped.set()
 
+    raise_limit()
     broker = broker_server(config)
     await broker.start()
     try:

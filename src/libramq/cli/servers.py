@@ -23,6 +23,7 @@ from libramq.errors import ConfigError, LibraError
 from libramq.filesystem import LocalFileSystem
 from libramq.nameserver import NameServer
 from libramq.transport.bind import check_bind_address
+from libramq.transport.descriptors import raise_limit
 
 Failure = Callable[[], Coroutine[Any, Any, LibraError]]
 
@@ -129,6 +130,7 @@ async def _serve(
     failure: Failure | None = None,
 ) -> None:
     """Start in order, tell, wait for a signal, stop in reverse order. A failure ends all and is raised."""
+    raise_limit()
     signal = StopSignal()
     started: list[Service] = []
     try:

@@ -16,11 +16,14 @@ from libramq.errors import ConfigError, LibraError, ProtocolError
 from libramq.logs import get_logger
 from libramq.remoting.command import Command
 from libramq.remoting.connection import FrameReader
+from libramq.transport.descriptors import for_connections
 
 log = get_logger(__name__)
 
 #: Ours; NettyServerConfig has no limit and runs into the operating system's.
 CONNECTIONS_MAX: Final = 20_000
+#: Ours: a shortage is over when so much of what connections may have is in use.
+ROOM_SHARE: Final = 0.9
 #: NettyServerConfig.writeBufferHighWaterMark is off upstream; ours is from where on a peer must read first.
 WRITE_BUFFER_BYTES_HIGH: Final = 8 * 1024 * 1024
 #: Ours: what is written unasked (held pulls that wake) to a peer that does not read.
@@ -103,7 +106,7 @@ class ServerConnection(asyncio.Protocol):
         self.address = f"{peer_name[0]}:{peer_name[1]}" if peer_name else ""
         self._transport = transport
         transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES_HIGH)
-        if not self._server.admit(self):
+        if not self._server.admit(self, transport.get_extra_info("socket").fileno()):
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -188,9 +191,21 @@ class ServerConnection(asyncio.Protocol):
 
 
 class Server:
-    """A listening socket and its connections."""
+    """A listening socket and its connections.
 
-    def __init__(self, handler: Handler, monotonic_ms: Callable[[], MonotonicMs]) -> None:
+    descriptors_max: the number from which on no connection may have a descriptor; by default the process's
+    limit less what files need, when it begins to listen.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        monotonic_ms: Callable[[], MonotonicMs],
+        *,
+        descriptors_max: int | None = None,
+    ) -> None:
+        self._descriptors_max = descriptors_max
+        self._refused_count = 0
         self.handler = handler
         self.monotonic_ms = monotonic_ms
         self._connections: set[ServerConnection] = set()
@@ -208,6 +223,8 @@ class Server:
 
         Raises ConfigError when the address is taken or not ours.
         """
+        if self._descriptors_max is None:
+            self._descriptors_max = for_connections()
         loop = asyncio.get_running_loop()
         try:
             self._server = await loop.create_server(
@@ -219,11 +236,22 @@ class Server:
         bound: Any = self._server.sockets[0].getsockname()
         return int(bound[1])
 
-    def admit(self, connection: ServerConnection) -> bool:
-        """Take a new connection in, unless there are too many."""
-        if len(self._connections) >= CONNECTIONS_MAX:
-            log.warning("connection refused", peer=connection.address, connections=len(self._connections))
+    def admit(self, connection: ServerConnection, descriptor: int) -> bool:
+        """Take a new connection in, unless there are too many; a shortage is logged once."""
+        assert self._descriptors_max is not None, "the server does not listen"
+        if len(self._connections) >= CONNECTIONS_MAX or descriptor >= self._descriptors_max:
+            if not self._refused_count:
+                log.warning(
+                    "connections are refused: too many are open, or files; raise the limit (ulimit -n)",
+                    peer=connection.address,
+                    connections=len(self._connections),
+                    descriptors=self._descriptors_max,
+                )
+            self._refused_count += 1
             return False
+        if self._refused_count and descriptor < self._descriptors_max * ROOM_SHARE:
+            log.warning("connections are accepted again", refused=self._refused_count)
+            self._refused_count = 0
         self._connections.add(connection)
         self.handler.connected(connection)
         return True

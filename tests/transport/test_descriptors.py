@@ -1,0 +1,18 @@
+"""The limit of descriptors of a process of its own."""
+
+import subprocess
+import sys
+
+import pytest
+
+SAID = "from libramq.transport.descriptors import *; print(raise_limit(), for_connections())"
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "limit", "connections"),
+    [(100, 2000, 2000, 1616), (100, 400, 400, 200), (50, 50, 50, 25)],
+)
+def test_the_soft_limit_is_raised_and_files_keep_their_part(soft, hard, limit, connections):
+    script = f'ulimit -Sn {soft} && ulimit -Hn {hard} && exec "$@"'
+    said = subprocess.check_output(["sh", "-c", script, "-", sys.executable, "-c", SAID], text=True)
+    assert said.split() == [str(limit), str(connections)]
