@@ -1,9 +1,13 @@
 """The clocks: wall time for what is recorded, monotonic time for how long things take.
 
-    WallMs        a moment as people know it: store times, events, when a delayed message is due. It may be
-                  set, by an hour, in either direction: nothing may be measured with it.
+    WallMs        a moment as people know it: store times, events, versions. It may be set, by an hour, in
+                  either direction: nothing may be measured with it.
     MonotonicMs   a moment on a clock that never goes back, and that means nothing outside its machine:
-                  sessions, holds, locks, timeouts. It begins anew with the machine, so none is stored.
+                  sessions, holds, locks, delays, timeouts. It begins anew with the machine: none is stored.
+
+At run time both are ints and cost nothing. To the type checker they are not: each is compared with its own
+kind only, and two wall times are not subtracted. What goes to a disk or a peer is `int(wall_ms)`; what comes
+from one is `WallMs(number)`. `Now` is where a moment passes from one clock to the other.
 
 Only a shell that composes things makes a `SystemClock`; everything else takes a `Clock` or, better, a time.
 """
@@ -15,21 +19,33 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from typing import overload
 
-    class WallMs(int):
+    class WallMs:
         """Milliseconds since 1970, as a machine believes."""
 
+        def __init__(self, ms: int, /) -> None: ...
+        def __int__(self) -> int: ...
         def __add__(self, duration_ms: int, /) -> "WallMs": ...
         def __sub__(self, duration_ms: int, /) -> "WallMs": ...
+        def __lt__(self, other: "WallMs", /) -> bool: ...
+        def __le__(self, other: "WallMs", /) -> bool: ...
+        def __gt__(self, other: "WallMs", /) -> bool: ...
+        def __ge__(self, other: "WallMs", /) -> bool: ...
 
-    class MonotonicMs(int):
+    class MonotonicMs:
         """Milliseconds since an unknown moment; never goes back."""
 
+        def __init__(self, ms: int, /) -> None: ...
+        def __int__(self) -> int: ...
         def __add__(self, duration_ms: int, /) -> "MonotonicMs": ...
         @overload
-        def __sub__(self, other: "MonotonicMs", /) -> int: ...  # type: ignore[overload-overlap]
+        def __sub__(self, other: "MonotonicMs", /) -> int: ...
         @overload
         def __sub__(self, other: int, /) -> "MonotonicMs": ...
-        def __sub__(self, other: int, /) -> int: ...
+        def __sub__(self, other: object, /) -> object: ...
+        def __lt__(self, other: "MonotonicMs", /) -> bool: ...
+        def __le__(self, other: "MonotonicMs", /) -> bool: ...
+        def __gt__(self, other: "MonotonicMs", /) -> bool: ...
+        def __ge__(self, other: "MonotonicMs", /) -> bool: ...
 
 else:
     WallMs = MonotonicMs = int
@@ -41,6 +57,11 @@ class Now:
 
     wall_ms: WallMs
     monotonic_ms: MonotonicMs
+
+    @property
+    def wall_ahead_ms(self) -> int:
+        """How far the wall clock is ahead of the monotonic one: the same until somebody sets it."""
+        return int(self.wall_ms) - int(self.monotonic_ms)
 
     def wall_of(self, at_ms: MonotonicMs) -> WallMs:
         """Return a moment of the monotonic clock as it is recorded now.

@@ -14,6 +14,7 @@ import struct
 from pathlib import Path
 from typing import Protocol
 
+from libramq.clock import WallMs
 from libramq.errors import InvalidName
 
 NAME_BYTES_MAX = 255  # NAME_MAX of every file system in use; also the longest retry topic.
@@ -59,7 +60,7 @@ class FileSystem(Protocol):
         """Bytes in a file."""
         ...
 
-    def modified_ms(self, path: Path) -> int:
+    def modified_ms(self, path: Path) -> WallMs:
         """When the file was last written, by the machine's wall clock."""
         ...
 
@@ -174,9 +175,9 @@ class LocalFileSystem:
         """Bytes in a file."""
         return os.stat(path).st_size
 
-    def modified_ms(self, path: Path) -> int:
+    def modified_ms(self, path: Path) -> WallMs:
         """When the file was last written."""
-        return os.stat(path).st_mtime_ns // 1_000_000
+        return WallMs(os.stat(path).st_mtime_ns // 1_000_000)
 
     def exists(self, path: Path) -> bool:
         """Whether a file or directory is there."""

@@ -68,7 +68,7 @@ class Conversation:
         """Time passes: held pulls expire, due messages are delivered, silent members leave."""
         self.clock.advance(milliseconds)
         self.perform(self.broker.expire_pulls(self.clock.monotonic_ms()))
-        if self.broker.schedule.deliver(self.clock.wall_ms()):
+        if self.broker.schedule.deliver(self.clock.monotonic_ms()):
             self.perform(self.broker.wake())
         self.endpoint.notify(self.broker.tick())
         self.perform(self.broker.wake())

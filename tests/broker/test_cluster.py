@@ -95,7 +95,7 @@ async def test_what_becomes_of_its_queues_every_broker_records(cluster):
     two = await cluster.join(group, "two")
     await cluster.even(one, two)
     await until(lambda: settled(2))
-    last = rebalances(cluster.events(), now_ms=SystemClock().wall_ms())[-1]
+    last = rebalances(cluster.events(), wall_ms=SystemClock().wall_ms())[-1]
     assert last.brokers == (A, B, C)
     assert [cause.reason for cause in last.causes] == ["member_joined"]
     assert (last.moved, last.minimum, last.unowned) == (8, 8, 0)

@@ -3,6 +3,7 @@
 import pytest
 
 from libramq.broker.schedule import DelaySchedule
+from libramq.clock import read_clock
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.message.properties import properties_to_text
@@ -92,18 +93,36 @@ def test_many_due_messages_come_in_order_and_all(talk, peer):
         ),
     )
     talk.clock.advance(1_000)
-    while talk.broker.schedule.deliver(talk.clock.wall_ms()):
+    while talk.broker.schedule.deliver(talk.clock.monotonic_ms()):
         pass
     assert [int(message.body) for message in talk.messages("T")] == list(range(1_200))
 
 
-def test_a_clock_that_is_set_back_delivers_rather_than_waits(talk, peer):
-    talk.send(peer, properties={"DELAY": "5"})
+@pytest.mark.parametrize("set_by_ms", [-3_600_000, 3_600_000], ids=["back", "forward"])
+def test_a_wall_clock_that_is_set_changes_nothing_of_a_delay(talk, peer, set_by_ms):
+    talk.send(peer, properties={"DELAY": "2"})
     talk.advance(1_000)
+    talk.clock.set_wall(set_by_ms)
+    talk.send(peer, properties={"DELAY": "2"}, body=b"after")
+    talk.advance(3_999)
     assert talk.messages("T") == []
-    talk.clock.advance(-3_600_000)
-    talk.advance(0)
+    talk.advance(1)
+    assert [message.body for message in talk.messages("T")] == [b"hello"]
+    talk.advance(999)
     assert len(talk.messages("T")) == 1
+    talk.advance(1)
+    assert [message.body for message in talk.messages("T")][1:] == [b"after"]
+
+
+def test_what_an_earlier_process_stored_in_the_future_comes_rather_than_waits(tmp_path, peer):
+    talk = Conversation(tmp_path)
+    talk.send(peer, properties={"DELAY": "5"})
+    talk.close()
+    talk.clock.set_wall(-3_600_000)
+    again = Conversation(tmp_path, clock=talk.clock)
+    again.advance(0)
+    assert len(again.messages("T")) == 1
+    again.close()
 
 
 def test_how_far_a_level_is_survives_a_stop(tmp_path, peer):
@@ -121,13 +140,15 @@ def test_how_far_a_level_is_survives_a_stop(tmp_path, peer):
 def test_after_a_crash_a_level_goes_on_at_what_is_left_of_its_queue(talk, peer):
     """Else the next messages would be passed over until there are as many as before."""
     talk.send(peer, properties={"DELAY": "1"})
-    schedule = DelaySchedule(talk.broker.store, talk.config.delay_levels_ms, {1: 500})
+    schedule = DelaySchedule(
+        talk.broker.store, talk.config.delay_levels_ms, {1: 500}, now=read_clock(talk.clock)
+    )
     talk.clock.advance(1_000)
-    assert schedule.deliver(talk.clock.wall_ms()) == 0
+    assert schedule.deliver(talk.clock.monotonic_ms()) == 0
     assert schedule.offsets[1] == 1
     talk.send(peer, properties={"DELAY": "1"})
     talk.clock.advance(1_000)
-    assert schedule.deliver(talk.clock.wall_ms()) == 1
+    assert schedule.deliver(talk.clock.monotonic_ms()) == 1
 
 
 def test_a_full_disk_keeps_due_messages_waiting(talk, peer):

@@ -51,7 +51,7 @@ TWO_BROKERS = [
 
 
 def test_what_brokers_see_at_once_is_one_rebalance():
-    (found,) = rebalances(TWO_BROKERS, now_ms=10_000)
+    (found,) = rebalances(TWO_BROKERS, wall_ms=10_000)
     assert found.state is State.SETTLED
     assert found.causes == (Cause("member_joined", "bob"),)
     assert found.brokers == ("a", "b")
@@ -62,7 +62,7 @@ def test_what_brokers_see_at_once_is_one_rebalance():
 
 
 def test_lines_for_people():
-    (found,) = rebalances(TWO_BROKERS, now_ms=10_000)
+    (found,) = rebalances(TWO_BROKERS, wall_ms=10_000)
     first, *rest = timeline(found)
     assert first.endswith("  member_joined bob  (a, b)")
     assert [line.strip() for line in rest] == [
@@ -81,7 +81,7 @@ def test_one_after_the_other_are_two_and_groups_are_apart():
         started("a", 5_000, "carol", epoch=2, reason="connection_closed"),
         started("a", 5_100, "dave", epoch=3),
     ]
-    first, other, second = rebalances(events, now_ms=6_000)
+    first, other, second = rebalances(events, wall_ms=6_000)
     assert (first.group, other.group, second.group) == ("G", "other", "G")
     assert second.state is State.MOVING
     assert second.causes == (Cause("connection_closed", "carol"), Cause("member_joined", "dave"))
@@ -91,14 +91,14 @@ def test_one_after_the_other_are_two_and_groups_are_apart():
 
 def test_a_broker_that_restarts_or_falls_silent_leaves_its_rebalance_interrupted():
     events = [started("a", 1_000, epoch=7), started("a", 5_000, epoch=1), settled("a", 6_000)]
-    first, second = rebalances(events, now_ms=7_000)
+    first, second = rebalances(events, wall_ms=7_000)
     assert (first.state, second.state) == (State.INTERRUPTED, State.SETTLED)
-    (silent,) = rebalances([started("a", 1_000)], now_ms=1_001 + SETTLE_MS_MAX)
+    (silent,) = rebalances([started("a", 1_000)], wall_ms=1_001 + SETTLE_MS_MAX)
     assert "interrupted" in timeline(silent)[1]
 
 
 def test_an_end_without_its_beginning_is_left_out():
-    assert rebalances([settled("a", 2_000)], now_ms=3_000) == []
+    assert rebalances([settled("a", 2_000)], wall_ms=3_000) == []
 
 
 def test_durations():
@@ -115,7 +115,7 @@ def test_two_readers_at_once_and_the_rush_of_the_new_one_are_told():
         told("a", 2_300, "moved", moves=[both]),
         settled("a", 2_300, peak_catch_up_rate=12_000, duplicates_reported=0),
     ]
-    (found,) = rebalances(events, now_ms=10_000)
+    (found,) = rebalances(events, wall_ms=10_000)
     assert "    new owners read up to 12000 messages a second to catch up" in timeline(found)
     assert "    alice → bob: 1 queue, still for 0 ms, read by both for up to 40 ms" in timeline(found)
     assert (as_json(found)["peak_catch_up_rate"], as_json(found)["moves"][0]["double_owner_ms"]) == (

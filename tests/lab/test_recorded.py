@@ -72,7 +72,7 @@ def test_events_that_make_no_history(count: int):
 
 
 def test_moves_by_whose_the_queue_was():
-    assert recorded_moves(rebalances(EVENTS, now_ms=10_000)) == [
+    assert recorded_moves(rebalances(EVENTS, wall_ms=10_000)) == [
         RecordedMove(HANDOVER, 10, 3),
         RecordedMove(HANDOVER, 30, 3),
         RecordedMove("crashed", 150, 3),

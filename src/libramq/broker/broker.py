@@ -141,7 +141,10 @@ class Broker:
         self.held: HeldPulls[Pull] = HeldPulls()
         loaded = self._schedule_file.load(ScheduleFile)
         self.schedule = DelaySchedule(
-            self.store, config.delay_levels_ms, loaded.offset_table if loaded else {}
+            self.store,
+            config.delay_levels_ms,
+            loaded.offset_table if loaded else {},
+            now=read_clock(clock),
         )
         self.runtime = RuntimeInfo(self.store, version=f"LibraMQ {__version__}", started_ms=clock.wall_ms())
         self._schedule_saved: dict[int, int] = dict(self.schedule.offsets)

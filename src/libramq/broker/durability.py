@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from libramq.clock import Clock
+from libramq.clock import Clock, MonotonicMs
 from libramq.errors import SyncFailed
 from libramq.logs import get_logger
 from libramq.store.config import FlushDiskType
@@ -34,7 +34,7 @@ class Durability:
         self._wanted = wanted
         self._is_sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._is_broken = False
-        self._waiting: deque[tuple[int, int, Callable[[bool], None]]] = deque()
+        self._waiting: deque[tuple[int, MonotonicMs, Callable[[bool], None]]] = deque()
 
     def when_durable(self, physical_offset: int, answer: Callable[[bool], None]) -> None:
         """Call `answer` with True when the log is on disk up to an offset, with False when that fails."""

@@ -209,7 +209,7 @@ class MemberRelay:
         publication = self._lists.publish(group, edges, client_ids)
         if publication is None:
             return
-        self._version = max(self._version + 1, self._clock.wall_ms())
+        self._version = max(self._version + 1, int(self._clock.wall_ms()))
         body = self._body(group, publication.client_ids)
         for edge in publication.edges:
             if edge == self._own:

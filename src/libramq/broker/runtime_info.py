@@ -4,9 +4,9 @@ Upstream: AdminBrokerProcessor.prepareRuntimeInfo.
 """
 
 from collections import deque
-from typing import Final
+from typing import Final, NamedTuple
 
-from libramq.clock import MonotonicMs
+from libramq.clock import MonotonicMs, WallMs
 from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.route import KVTable
 from libramq.rpc.endpoint import Request
@@ -24,19 +24,24 @@ _ZEROES: Final = (
 )  # fmt: skip
 
 
+class _Sample(NamedTuple):
+    at_ms: MonotonicMs
+    counts: tuple[int, int]
+
+
 class RuntimeInfo:
     """The numbers, sampled once a second by `sample`."""
 
-    def __init__(self, store: MessageStore, *, version: str, started_ms: int) -> None:
+    def __init__(self, store: MessageStore, *, version: str, started_ms: WallMs) -> None:
         self._store = store
         self._version = version
         self._started_ms = started_ms
-        self._samples: deque[tuple[int, int, int]] = deque(maxlen=_WINDOWS_S[-1] + 1)
+        self._samples: deque[_Sample] = deque(maxlen=_WINDOWS_S[-1] + 1)
 
     def sample(self, now_ms: MonotonicMs) -> None:
         """Remember the counters as they are at a moment (monotonic)."""
         statistics = self._store.statistics()
-        self._samples.append((now_ms, statistics.put_message_count, statistics.get_message_count))
+        self._samples.append(_Sample(now_ms, (statistics.put_message_count, statistics.get_message_count)))
 
     def handle(self, request: Request) -> Outcome:
         """Answer GET_BROKER_RUNTIME_INFO."""
@@ -47,10 +52,10 @@ class RuntimeInfo:
             brokerVersion=self._version,
             brokerActive="true",
             bootTimestamp=str(self._started_ms),
-            putTps=self._rates(1),
-            getTransferredTps=self._rates(2),
-            getFoundTps=self._rates(2),
-            getTotalTps=self._rates(2),
+            putTps=self._rates(0),
+            getTransferredTps=self._rates(1),
+            getFoundTps=self._rates(1),
+            getTotalTps=self._rates(1),
             timerEnqueueTps="0.0",
             timerDequeueTps="0.0",
             earliestMessageTimeStamp="-1",
@@ -74,5 +79,5 @@ class RuntimeInfo:
             return 0.0
         newest = self._samples[-1]
         oldest = self._samples[max(0, len(self._samples) - 1 - window_s)]
-        elapsed_ms = newest[0] - oldest[0]
-        return (newest[column] - oldest[column]) * 1000 / elapsed_ms if elapsed_ms else 0.0
+        elapsed_ms = newest.at_ms - oldest.at_ms
+        return (newest.counts[column] - oldest.counts[column]) * 1000 / elapsed_ms if elapsed_ms else 0.0

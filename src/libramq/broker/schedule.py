@@ -2,12 +2,17 @@
 
 A message with the property DELAY is stored under its level's queue; when it is due it is stored again where
 it belongs. Upstream: ScheduleMessageService.java, HookUtils.transformDelayLevelMessage.
+
+A delay is a duration: while this process runs it is measured by the monotonic clock, and setting the wall
+clock changes nothing of it (upstream delivers at once when it is set back, and early when it is set forward).
+What an earlier process stored is due by the wall clock, as nothing else went on meanwhile.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
-from libramq.clock import WallMs
+from libramq.broker.stored_moments import StoredMoments
+from libramq.clock import MonotonicMs, Now
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message import properties as p
@@ -25,55 +30,57 @@ log = get_logger(__name__)
 DELIVERED_PER_ROUND_MAX: Final = 512
 
 
-def delayed(
-    message: StoreMessage, level_text: str, delays_ms: Sequence[int], *, wall_ms: WallMs
-) -> StoreMessage:
-    """The message as it must be stored so that it comes at its level's time; itself without a level."""
-    try:
-        level = int(level_text)
-    except ValueError:
-        return message
-    if level <= 0:
-        return message
-    level = min(level, len(delays_ms))
-    message.properties_text = b"".join(
-        (
-            message.properties_text,
-            f"{p.REAL_TOPIC}\x01{message.topic}\x02{p.REAL_QUEUE_ID}\x01{message.queue_id}\x02".encode(),
-        )
-    )
-    message.topic = names.SCHEDULE_TOPIC
-    message.queue_id = level - 1
-    message.tag_code = wall_ms + delays_ms[level - 1]
-    return message
-
-
 class DelaySchedule:
-    """How far each level has been delivered, and what is due."""
+    """How far each level has been delivered, and what is due. `now`: when the store was opened."""
 
-    def __init__(self, store: MessageStore, delays_ms: Sequence[int], offsets: dict[int, int]) -> None:
+    def __init__(
+        self, store: MessageStore, delays_ms: Sequence[int], offsets: dict[int, int], *, now: Now
+    ) -> None:
         self._store = store
         self._delays_ms = delays_ms
         self.offsets = dict(offsets)
-        self._head_due_ms: dict[int, int] = {}
+        self._moments = StoredMoments(now)
+        self._head_due_ms: dict[int, MonotonicMs] = {}
 
-    def deliver(self, wall_ms: WallMs) -> int:
-        """Store again every message that is due at this wall-clock time; how many there were."""
+    def delay(self, message: StoreMessage, level_text: str, *, now: Now) -> None:
+        """Turn a message that is about to be stored towards its level; nothing without a level."""
+        try:
+            level = int(level_text)
+        except ValueError:
+            return
+        if level <= 0:
+            return
+        if self._moments.is_set(now):
+            self._moments.note(self._store.statistics().max_physical_offset, now)
+        level = min(level, len(self._delays_ms))
+        message.properties_text = b"".join(
+            (
+                message.properties_text,
+                f"{p.REAL_TOPIC}\x01{message.topic}\x02{p.REAL_QUEUE_ID}\x01{message.queue_id}\x02".encode(),
+            )
+        )
+        message.topic = names.SCHEDULE_TOPIC
+        message.queue_id = level - 1
+        # As upstream's tools show it; what counts is when the message was stored.
+        message.tag_code = int(now.wall_ms) + self._delays_ms[level - 1]
+
+    def deliver(self, now_ms: MonotonicMs) -> int:
+        """Store again every message that is due; how many there were."""
         delivered = 0
         for level, delay_ms in enumerate(self._delays_ms, 1):
-            head_due_ms = self._head_due_ms.get(level, 0)
-            if head_due_ms <= wall_ms or head_due_ms > wall_ms + delay_ms:  # The clock was set back.
-                delivered += self._deliver_level(level, delay_ms, wall_ms)
+            head_due_ms = self._head_due_ms.get(level)
+            if head_due_ms is None or head_due_ms <= now_ms:
+                delivered += self._deliver_level(level, delay_ms, now_ms)
         return delivered
 
-    def _deliver_level(self, level: int, delay_ms: int, wall_ms: WallMs) -> int:
+    def _deliver_level(self, level: int, delay_ms: int, now_ms: MonotonicMs) -> int:
         queue_id = level - 1
         # Not beyond what a crash left of the queue (correctDelayOffset).
         offset = min(self.offsets.get(level, 0), self._store.max_offset(names.SCHEDULE_TOPIC, queue_id))
         offset = max(offset, self._store.min_offset(names.SCHEDULE_TOPIC, queue_id))
         delivered = 0
         while delivered < DELIVERED_PER_ROUND_MAX:
-            due, next_offset, head_due_ms = self._read(queue_id, offset, delay_ms, wall_ms)
+            due, next_offset, head_due_ms = self._read(queue_id, offset, delay_ms, now_ms)
             stored = self._store_again(due, level)
             delivered += stored
             if stored < len(due):
@@ -106,8 +113,8 @@ class DelaySchedule:
         return len(due)
 
     def _read(
-        self, queue_id: int, offset: int, delay_ms: int, wall_ms: WallMs
-    ) -> tuple[list[MessageExt], int, int | None]:
+        self, queue_id: int, offset: int, delay_ms: int, now_ms: MonotonicMs
+    ) -> tuple[list[MessageExt], int, MonotonicMs | None]:
         """The due messages from an offset on, the offset after them, and when the next one is due."""
         result = self._store.read(names.SCHEDULE_TOPIC, queue_id, offset, 32)
         if result.status is not ReadStatus.FOUND:
@@ -120,9 +127,10 @@ class DelaySchedule:
             if decoded is None:
                 break
             message, position = decoded
-            # A time further away than the delay means that the clock was set back: it is due.
-            due_ms = message.store_timestamp_ms + delay_ms
-            if wall_ms < due_ms <= wall_ms + delay_ms:
+            due_ms = self._moments.moment_of(message.physical_offset, message.store_timestamp_ms) + delay_ms
+            # Stored in the future, by an earlier process before the clock was set back: nobody knows how long
+            # ago, and it comes now rather than late (ScheduleMessageService.correctDeliverTimestamp).
+            if now_ms < due_ms <= now_ms + delay_ms:
                 return due, message.queue_offset, due_ms
             due.append(message)
         return due, result.next_offset, None

@@ -110,7 +110,7 @@ class Services:
             log=MessageLog(broker.store),
             groups=broker.groups,
             redelivery=Redelivery(broker.topics, self._randomness),
-            delay_levels_ms=broker.config.delay_levels_ms,
+            schedule=broker.schedule,
         )
         return {
             R.PULL_MESSAGE: self.pulls.handle,
@@ -224,7 +224,7 @@ class Services:
             properties=BrokerProperties(
                 cluster=config.cluster_name, region=config.region_id, trace_on=config.trace_on
             ),
-            delay_levels_ms=config.delay_levels_ms,
+            schedule=broker.schedule,
             message_bytes_max=config.max_message_size,
             reject_transactions=config.reject_transaction_message,
             randomness=randomness,

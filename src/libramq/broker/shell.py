@@ -234,7 +234,7 @@ class BrokerServer:
             self._registration.when_told(then)
 
     async def _deliver_due(self) -> None:
-        while delivered := self.broker.schedule.deliver(self._clock.wall_ms()):
+        while delivered := self.broker.schedule.deliver(self._clock.monotonic_ms()):
             self._perform(self.broker.wake())
             self._durability.appended()
             if delivered < DELIVERED_PER_ROUND_MAX:

@@ -131,7 +131,7 @@ def group_rebalances(namesrv: str, group: str, *, last: int, clock: Clock | None
         events = [told for told in reader.read() if told.event.group == group]
     finally:
         reader.close()
-    found = rebalances(events, now_ms=(clock or SystemClock()).wall_ms())
+    found = rebalances(events, wall_ms=(clock or SystemClock()).wall_ms())
     if not found:
         raise ConfigError(
             f"no rebalance of group {group} is recorded at name server {namesrv}; libra groups lists all"
@@ -171,7 +171,7 @@ class GroupWatch:
             self._events.setdefault(told.event.group, []).append(told)
         last = {}
         for group, held in self._events.items():
-            found = rebalances(held, now_ms=self._clock.wall_ms())
+            found = rebalances(held, wall_ms=self._clock.wall_ms())
             if found:
                 last[group] = found[-1]
                 self._events[group] = [told for told in held if told.event.at_ms >= found[-1].at_ms]

@@ -72,7 +72,7 @@ class ConsumerNetwork:
         self._results: deque[tuple[Delivery, Ending]] = deque()
         self._results_announced = False
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_due_ms = 0
+        self._timer_due_ms = MonotonicMs(0)
         self._tasks: set[asyncio.Task[None]] = set()
         self._running = False
         self._perform_one: dict[type[Any], Callable[[Any], None]] = {

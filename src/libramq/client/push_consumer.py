@@ -121,7 +121,7 @@ class PushConsumer:
             fx.Lost: on_lost,
         }
         if consume_timestamp_ms is None:
-            consume_timestamp_ms = self._clock.wall_ms() - CONSUME_TIMESTAMP_AGO_MS
+            consume_timestamp_ms = int(self._clock.wall_ms()) - CONSUME_TIMESTAMP_AGO_MS
         address = local_address(self._name_server_addresses[0])
         if broadcasting and instance_name is None:
             instance_name = BROADCASTING_INSTANCE

@@ -26,7 +26,7 @@ class CatchUp:
 
     def read(self, count: int, *, now_ms: MonotonicMs) -> None:
         """So many messages were given to an owner that had not caught up."""
-        window = now_ms // WINDOW_MS
+        window = int(now_ms) // WINDOW_MS
         if window != self._window:
             self._window, self._count = window, 0
         self._count += max(0, count)

@@ -44,7 +44,7 @@ class QueueLocks:
     def __init__(self, *, grace_ms: int = LOCK_GRACE_MS) -> None:
         self._grace_ms = grace_ms
         self._locks: dict[str, dict[MessageQueue, QueueLock]] = {}
-        self._vanished: dict[str, dict[str, int]] = {}
+        self._vanished: dict[str, dict[str, MonotonicMs]] = {}
         self._reserved: dict[str, dict[MessageQueue, Reservation]] = {}
 
     def reserve(self, group: str, readers: Mapping[MessageQueue, str], *, now_ms: MonotonicMs) -> None:

@@ -64,8 +64,8 @@ class Move:
             queue=queue.queue_id,
             from_=self.from_,
             to=self.to,
-            stopped_ms=now.wall_of(self.stopped_ms) if self.stopped_ms is not None else None,
-            resumed_ms=now.wall_of(self.resumed_ms),
+            stopped_ms=int(now.wall_of(self.stopped_ms)) if self.stopped_ms is not None else None,
+            resumed_ms=int(now.wall_of(self.resumed_ms)),
             redelivered=self.redelivered,
             double_owner_ms=max(0, returned_ms - self.resumed_ms) if returned_ms is not None else 0,
         )
@@ -291,7 +291,7 @@ class GroupRebalance:
             group=self._group,
             epoch=self._epoch,
             seq=self._sequence,
-            at_ms=now.wall_ms,
+            at_ms=int(now.wall_ms),
             kind=kind,
             **fields,  # type: ignore[arg-type]
         )

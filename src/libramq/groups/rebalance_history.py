@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from libramq.clock import WallMs
 from libramq.groups.rebalance import SETTLE_MS_MAX
 from libramq.groups.rebalance_event import QueueMove, RebalanceEvent
 
@@ -81,13 +82,13 @@ class _Part:
         return self.started[-1].at_ms + (0 if self.was_interrupted else SETTLE_MS_MAX)
 
 
-def rebalances(events: Iterable[BrokerEvent], *, now_ms: int) -> list[Rebalance]:
+def rebalances(events: Iterable[BrokerEvent], *, wall_ms: WallMs) -> list[Rebalance]:
     """The rebalances of all groups in the events, by time. Each broker's events come in its order."""
     by_group: dict[str, dict[str, list[RebalanceEvent]]] = {}
     for broker_name, event in events:
         by_group.setdefault(event.group, {}).setdefault(broker_name, []).append(event)
     found = [
-        _together(group, overlapping, now_ms)
+        _together(group, overlapping, wall_ms)
         for group, brokers in by_group.items()
         for overlapping in _overlapping(
             [part for name, told in brokers.items() for part in _parts(name, told)]
@@ -130,7 +131,7 @@ def _overlapping(parts: list[_Part]) -> list[list[_Part]]:
     return lots
 
 
-def _together(group: str, parts: Sequence[_Part], now_ms: int) -> Rebalance:
+def _together(group: str, parts: Sequence[_Part], wall_ms: WallMs) -> Rebalance:
     started = sorted((event for part in parts for event in part.started), key=lambda event: event.at_ms)
     settled = [part.settled for part in parts if part.settled is not None]
     at_ms = started[0].at_ms
@@ -140,7 +141,7 @@ def _together(group: str, parts: Sequence[_Part], now_ms: int) -> Rebalance:
     is_open = len(settled) < len(parts)
     if not is_open:
         state = State.SETTLED
-    elif any(not p.settled and not p.was_interrupted and now_ms <= p.end_ms for p in parts):
+    elif any(not p.settled and not p.was_interrupted and int(wall_ms) <= p.end_ms for p in parts):
         state = State.MOVING
     else:
         state = State.INTERRUPTED

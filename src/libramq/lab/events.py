@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from libramq.clock import WallMs
 from libramq.errors import ConfigError, RouteNotFound
 from libramq.groups.rebalance_event import decode_event
 from libramq.groups.rebalance_history import BrokerEvent, rebalances
@@ -94,12 +95,12 @@ def broker_events(told: Iterable[Sequence[Any]]) -> list[BrokerEvent]:
     return found
 
 
-def costs_of(spark: "SparkSession", by_group: "RDD[Any]", now_ms: int) -> Costs:
+def costs_of(spark: "SparkSession", by_group: "RDD[Any]", wall_ms: WallMs) -> Costs:
     """What moves cost by these events; where there are none of a kind, as by default."""
     from pyspark.sql import functions as f
 
     def moves(row: tuple[str, Sequence[Any]]) -> Iterator[RecordedMove]:
-        yield from recorded_moves(rebalances(broker_events(row[1]), now_ms=now_ms))
+        yield from recorded_moves(rebalances(broker_events(row[1]), wall_ms=wall_ms))
 
     frame = spark.createDataFrame(by_group.flatMap(moves), _MOVES, verifySchema=False)
     found: Mapping[str, Cost] = {

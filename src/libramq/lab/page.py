@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from libramq.clock import WallMs
 from libramq.lab.cost import HANDOVER, Costs
 from libramq.lab.entrant import Allocator
 from libramq.lab.history import Departure
@@ -20,13 +21,13 @@ MINIMUM: Final = "minimum"
 LINES_MAX: Final = svg.COLOURS
 
 
-def lab_page(tables: Mapping[str, Sequence[Row]], costs: Costs, now_ms: int) -> str:
+def lab_page(tables: Mapping[str, Sequence[Row]], costs: Costs, wall_ms: WallMs) -> str:
     """The page of these tables."""
     summary = tables["strategies"]
     overall = ranked(summary)
     names = [row["strategy"] for row in overall]
     kinds = sorted({row["kind"] for row in summary} - {ALL})
-    made = datetime.fromtimestamp(now_ms / 1000, UTC)
+    made = datetime.fromtimestamp(int(wall_ms) / 1000, UTC)
     return page(
         "Strategy laboratory",
         f"How allocation strategies fare when members come and go; made {made:%Y-%m-%d %H:%M} UTC.",

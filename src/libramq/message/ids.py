@@ -140,7 +140,7 @@ class UniqueIdGenerator:
 
     def __call__(self) -> str:
         """The next unique id."""
-        now_ms = self._wall_ms()
+        now_ms = int(self._wall_ms())  # Parts of a date are computed with it.
         if now_ms >= self._month_end_ms:
             self._month_start_ms, self._month_end_ms = _month_around(now_ms)
             self._time_ms = -1

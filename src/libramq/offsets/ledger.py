@@ -71,7 +71,7 @@ class OffsetLedger:
             return None
         self._has_changes = False
         counter = self._version["counter"] + 1
-        self._version = {**self._version, "counter": counter, "timestamp": wall_ms}
+        self._version = {**self._version, "counter": counter, "timestamp": int(wall_ms)}
         through = self._journal.begin_file()
         document = {"dataVersion": self._version, **self.offsets.tables()}
         text = fastjson.dumps(document, indent=True).decode()

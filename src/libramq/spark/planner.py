@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from libramq.client.queue_reader import MessagesLost
-from libramq.clock import SystemClock
+from libramq.clock import MonotonicMs, SystemClock
 from libramq.errors import ConfigError, LibraError, RemoteError
 from libramq.message.queue import MessageQueue
 from libramq.spark.positions import Bounds, Positions, Range, lags, next_end, ranges_between
@@ -45,7 +45,7 @@ class Planner:
     """One for each query, in one process."""
 
     def __init__(
-        self, options: SourceOptions, queues: Queues, monotonic_ms: Callable[[], int] | None = None
+        self, options: SourceOptions, queues: Queues, monotonic_ms: Callable[[], MonotonicMs] | None = None
     ) -> None:
         self._options = options
         self._source = queues
@@ -53,10 +53,10 @@ class Planner:
         self._initial: Positions | None = None
         self._target: Positions | None = None
         self._queues: list[MessageQueue] = []
-        self._queues_asked_ms: int | None = None
+        self._queues_asked_ms: MonotonicMs | None = None
         self._maximums: dict[MessageQueue, int] = {}
-        self._maximums_asked_ms: int | None = None
-        self._triggered_ms: int | None = None
+        self._maximums_asked_ms: MonotonicMs | None = None
+        self._triggered_ms: MonotonicMs | None = None
         self._silent = ""
         self._warned: set[MessageQueue] = set()
 

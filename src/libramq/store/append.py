@@ -6,6 +6,7 @@ Upstream: store/MessageExtBrokerInner.java, PutMessageResult.java, PutMessageSta
 from enum import Enum, auto
 from typing import Final
 
+from libramq.clock import WallMs
 from libramq.message.ids import encode_offset_id
 
 
@@ -74,7 +75,7 @@ class AppendResult:
         physical_offset: int = -1,
         size: int = 0,
         queue_offset: int = -1,
-        store_timestamp_ms: int = 0,
+        store_timestamp_ms: WallMs = WallMs(0),
         store_host: bytes = bytes(8),
     ) -> None:
         self.status = status

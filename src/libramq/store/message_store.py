@@ -66,7 +66,7 @@ class MessageStore:
         self._lock: int | None = None
         self._is_open = False
         self._flush_failed = False
-        self._refused_at_ms = 0
+        self._refused_at_ms = MonotonicMs(0)
         self._touched: dict[tuple[str, int], int] = {}
         self._unflushed: deque[tuple[int, list[tuple[ConsumeQueue, int]]]] = deque()
         self._last_store_timestamp_ms = WallMs(0)
@@ -286,7 +286,7 @@ class MessageStore:
         self._queues.delete_topic(topic)
         self._touched = {key: end for key, end in self._touched.items() if key[0] != topic}
 
-    def delete_files(self, *, older_than_ms: int, count_max: int = 10) -> int:
+    def delete_files(self, *, older_than_ms: WallMs, count_max: int = 10) -> int:
         """Remove commit log files last written before a (wall) time, oldest first, and what points there.
 
         count_max: CleanCommitLogService takes at most ten a round. Never removes the last one.

@@ -11,6 +11,7 @@ import struct
 import zlib
 from collections.abc import Sequence
 
+from libramq.clock import WallMs
 from libramq.errors import InvalidMessage, InvalidName
 from libramq.message.ids import HOST_V6_BYTES
 from libramq.message.properties import PROPERTIES_BYTES_MAX
@@ -57,7 +58,7 @@ def pack_batch(
     queues: ConsumeQueueTable,
     *,
     physical_offset: int,
-    store_timestamp_ms: int,
+    store_timestamp_ms: WallMs,
     store_host: bytes,
     body_bytes_max: int,
 ) -> PackedBatch:

@@ -84,7 +84,7 @@ class StoreReader:
         if self._filesystem.exists(self._root / "abort"):
             checkpoint = read_checkpoint(self._filesystem, self._root / "checkpoint")
             for key, queue in found.items():
-                queue.truncate(self._first_after(key, queue, checkpoint.safe_timestamp_ms + 1))
+                queue.truncate(self._first_after(key, queue, int(checkpoint.safe_timestamp_ms) + 1))
             if not self._filesystem.is_locked(self._root / "lock"):
                 self._scan(found)
         return {

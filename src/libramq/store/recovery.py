@@ -154,6 +154,6 @@ def _safe_start(log: CommitLog, checkpoint: Checkpoint) -> int:
     """The newest file whose first record is good and was stored before everything that may be lost."""
     for start in reversed(log.segments.starts):
         first = next(iter(LogScan(log.segments, start)), None)
-        if first is not None and 0 < first.store_timestamp_ms <= checkpoint.safe_timestamp_ms:
+        if first is not None and 0 < first.store_timestamp_ms <= int(checkpoint.safe_timestamp_ms):
             return start
     return log.segments.starts[0]

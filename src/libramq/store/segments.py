@@ -11,6 +11,7 @@ Upstream: store/MappedFileQueue.java. There is no mapping here: see ARCHITECTURE
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from libramq.clock import WallMs
 from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem, safe_child
 from libramq.store.open_files import OpenFiles
@@ -161,7 +162,7 @@ class Segments:
         self._paths.clear()
         self._filesystem.remove_tree(self.directory)
 
-    def modified_ms(self, start: int) -> int:
+    def modified_ms(self, start: int) -> WallMs:
         """When the file that begins at `start` was last written."""
         return self._filesystem.modified_ms(self.path(start))
 

@@ -160,7 +160,7 @@ class SimulatedBroker:
             world.time.at(world.time.now_ms + START_AGAIN_MS, self.start)
             return
         self._flush_is_wanted = self._flushes = self._flushes_queues = self._serves = False
-        self._alarm_ms: int | None = None
+        self._alarm_ms: MonotonicMs | None = None
         self._durability = Durability(broker.store, self.process.clock, self._flush_soon)
         self._remotes = SimulatedRemotes(world.network, self.process, lost=self._lost)
         self._registrations = {
@@ -341,7 +341,7 @@ class SimulatedBroker:
         self._world.time.at(self._world.time.now_ms + START_AGAIN_MS, self.start)
 
     def _deliver_due(self) -> None:
-        while delivered := self._running.schedule.deliver(self.process.clock.wall_ms()):
+        while delivered := self._running.schedule.deliver(self.process.now_ms):
             self._perform(self._running.wake())
             self._durability.appended()
             if delivered < DELIVERED_PER_ROUND_MAX:

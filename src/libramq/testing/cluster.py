@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from libramq.client.core.consumer_settings import SESSION_MS, ConsumeFrom, ConsumerSettings
-from libramq.clock import MonotonicMs
+from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import LibraError
 from libramq.filter.tag import parse_tag_filter
 from libramq.message.queue import MessageQueue
@@ -56,8 +56,8 @@ class Cluster(Watcher):
         self.world = world
         self.is_sync = is_sync
         #: When brokers' machines last lost power, by both clocks.
-        self.cuts_ms: dict[str, int] = {}
-        self.cuts_wall_ms: dict[str, int] = {}
+        self.cuts_ms: dict[str, MonotonicMs] = {}
+        self.cuts_wall_ms: dict[str, WallMs] = {}
         self.topics: dict[str, int] = {}
         self.members: list[SimulatedConsumer] = []
         self.producers: list[SimulatedProducer] = []
@@ -93,7 +93,7 @@ class Cluster(Watcher):
 
     def may_have_lost(self, broker: str, asked_ms: MonotonicMs) -> bool:
         """Whether what a broker was asked to store at a time may be gone, whatever it answered."""
-        return not self.is_sync and asked_ms <= self.cuts_ms.get(broker, -1)
+        return not self.is_sync and asked_ms <= self.cuts_ms.get(broker, MonotonicMs(-1))
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         if durable_to is not None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from libramq.clock import WallMs
 from libramq.filesystem import BACKUP_SUFFIX
 from libramq.testing.process import PowerCut
 from libramq.testing.virtual_time import VirtualTime
@@ -31,7 +32,7 @@ class _Inode:
     synced: bytearray = field(default_factory=bytearray)
     #: Since the last fsync: (offset, bytes) written, or (size, None) set.
     changes: list[tuple[int, bytes | None]] = field(default_factory=list)
-    modified_ms: int = 0
+    modified_ms: WallMs = WallMs(0)
 
     def write(self, offset: int, data: bytes) -> None:
         _write(self.cached, offset, data)
@@ -184,7 +185,7 @@ class MemoryDisk:
         """Bytes in a file."""
         return len(self._existing(path).cached)
 
-    def modified_ms(self, path: Path) -> int:
+    def modified_ms(self, path: Path) -> WallMs:
         """When the file was last written."""
         return self._existing(path).modified_ms
 

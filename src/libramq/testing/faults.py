@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
+from libramq.clock import MonotonicMs
 from libramq.testing.broker_node import SimulatedBroker
 from libramq.testing.cluster import Cluster, GroupPlan
 from libramq.testing.consumer_node import SimulatedConsumer
@@ -37,7 +38,7 @@ class Faults:
         self._groups = groups
         self._random: random.Random = world.stream("faults")
         self._ended = False
-        self._frozen_ms: dict[str, int] = {}
+        self._frozen_ms: dict[str, MonotonicMs] = {}
 
     def happen(self, name: str) -> None:
         """Do one thing."""

@@ -53,7 +53,7 @@ class Commit:
         self.asked_ms = asked_ms
         self.claim = claim
         #: When it was acknowledged; None: unknown whether it was taken, or will be.
-        self.answered_ms: int | None = None
+        self.answered_ms: MonotonicMs | None = None
 
 
 class Watcher:

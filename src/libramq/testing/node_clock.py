@@ -65,7 +65,7 @@ class NodeClock:
         """Not zero: a time of nought means "never" in places."""
         if self._random is None:
             return MONOTONIC_START_MS + self._time.elapsed_ms
-        return MonotonicMs(self._random.randint(MONOTONIC_START_MS, 1_000 * MONOTONIC_START_MS))
+        return MonotonicMs(self._random.randint(int(MONOTONIC_START_MS), 1_000 * int(MONOTONIC_START_MS)))
 
     def _ran_ms(self) -> int:
         """How far it has gone on since the machine started."""

@@ -87,7 +87,7 @@ def tables(spark: "SparkSession", told: list[tuple[str, RebalanceEvent]]) -> dic
         for offset, (broker, event) in enumerate(told)
     ]
     rows += [("G", "a", 0, len(rows), json.dumps({"v": 2, "what": "of a later version"}))]
-    found = rebalance_tables(spark.createDataFrame(rows, EVENTS), now_ms=TEN + 24 * HOUR_MS)
+    found = rebalance_tables(spark.createDataFrame(rows, EVENTS), wall_ms=TEN + 24 * HOUR_MS)
     for name, table in found.items():
         assert table.column_names == list(TABLES[name])
     return {name: table.to_pylist() for name, table in found.items()}

@@ -3,11 +3,9 @@
 Upstream: AbstractSendMessageProcessor.consumerSendMsgBack.
 """
 
-from collections.abc import Sequence
-
 from libramq.broker.message_log import MessageLog
 from libramq.broker.redelivery import Redelivery
-from libramq.broker.schedule import delayed
+from libramq.broker.schedule import DelaySchedule
 from libramq.catalog import GroupTable
 from libramq.codes import ResponseCode
 from libramq.message import properties as p
@@ -30,13 +28,13 @@ class SendBack:
         log: MessageLog,
         groups: GroupTable,
         redelivery: Redelivery,
-        delay_levels_ms: Sequence[int],
+        schedule: DelaySchedule,
     ) -> None:
         self._store = store
         self._log = log
         self._groups = groups
         self._redelivery = redelivery
-        self._delay_levels_ms = delay_levels_ms
+        self._schedule = schedule
 
     def handle(self, request: Request) -> Outcome:
         """Store a copy for another attempt, or among the dead letters."""
@@ -79,6 +77,6 @@ class SendBack:
             message.reconsume_times + 1,
         )
         if target.delay_level:
-            again = delayed(again, str(target.delay_level), self._delay_levels_ms, wall_ms=request.wall_ms)
+            self._schedule.delay(again, str(target.delay_level), now=request.now)
         result = self._log.append([again])[0]
         return self._log.answer(SUCCESS, result, waits=True) if result.is_ok else self._log.refusal(result)

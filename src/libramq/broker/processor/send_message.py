@@ -12,7 +12,7 @@ from typing import NamedTuple
 from libramq.broker import stored_properties as text_properties
 from libramq.broker.message_log import MessageLog
 from libramq.broker.redelivery import Redelivery
-from libramq.broker.schedule import delayed
+from libramq.broker.schedule import DelaySchedule
 from libramq.broker.stored_properties import BrokerProperties
 from libramq.catalog import GroupTable, TopicTable
 from libramq.clock import WallMs
@@ -62,7 +62,7 @@ class SendMessage:
         log: MessageLog,
         redelivery: Redelivery,
         properties: BrokerProperties,
-        delay_levels_ms: Sequence[int],
+        schedule: DelaySchedule,
         message_bytes_max: int,
         reject_transactions: bool,
         randomness: random.Random,
@@ -74,7 +74,7 @@ class SendMessage:
         self._log = log
         self._redelivery = redelivery
         self._properties = properties
-        self._delay_levels_ms = delay_levels_ms
+        self._schedule = schedule
         self._message_bytes_max = message_bytes_max
         self._reject_transactions = reject_transactions
         self._random = randomness
@@ -172,7 +172,7 @@ class SendMessage:
         )
         delay = text_properties.find(text, p.DELAY) if p.DELAY in text else None
         if delay is not None:
-            message = delayed(message, delay, self._delay_levels_ms, wall_ms=request.wall_ms)
+            self._schedule.delay(message, delay, now=request.now)
         return Prepared([message], queue_id, unique_key, text_properties.find(text, p.WAIT) != "false")
 
     def _prepare_batch(

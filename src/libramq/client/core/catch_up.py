@@ -17,7 +17,7 @@ class CatchUp:
 
     def __init__(self, rate: int, now_ms: MonotonicMs) -> None:
         self.rate = rate
-        self._due_ms: float = now_ms
+        self._due_us = int(now_ms) * 1000
 
     @property
     def portion(self) -> int:
@@ -26,5 +26,6 @@ class CatchUp:
 
     def brought(self, count: int, now_ms: MonotonicMs) -> int:
         """Messages came; how long to wait with the next pull."""
-        self._due_ms = max(self._due_ms, now_ms) + count * 1000 / self.rate
-        return max(0, int(self._due_ms - now_ms))
+        now_us = int(now_ms) * 1000
+        self._due_us = max(self._due_us, now_us) + count * 1_000_000 // self.rate
+        return max(0, (self._due_us - now_us) // 1000)

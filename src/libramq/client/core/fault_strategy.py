@@ -43,7 +43,7 @@ _INDEX_MASK: Final = 0x7FFF_FFFF
 class FaultItem:
     """What is remembered about a broker."""
 
-    available_from_ms: int
+    available_from_ms: MonotonicMs
     reachable: bool
 
 
@@ -83,7 +83,7 @@ class FaultStrategy:
         if not self._enabled:
             return
         pause_ms = self.pause_ms(ISOLATION_LATENCY_MS if isolated else latency_ms)
-        item = self._items.setdefault(broker_name, FaultItem(0, reachable))
+        item = self._items.setdefault(broker_name, FaultItem(MonotonicMs(0), reachable))
         item.reachable = reachable
         if pause_ms > 0:
             item.available_from_ms = max(item.available_from_ms, now_ms + pause_ms)

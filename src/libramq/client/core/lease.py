@@ -7,14 +7,13 @@ heard from the coordinator. Who is no member of a coordinated group has a lease 
 Ours.
 """
 
-import math
 from collections.abc import Callable
 from typing import Final
 
 from libramq.clock import MonotonicMs
 
 #: The end of a lease that does not end.
-FOREVER: Final = math.inf
+FOREVER: Final = MonotonicMs(2**63)
 
 
 class Lease:

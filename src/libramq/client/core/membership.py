@@ -99,7 +99,7 @@ class Membership:
         """Become a member, unless we are one."""
         if self._step is Step.OFF:
             self._step = Step.FIND
-            self._failures = self._due_ms = MonotonicMs(0)
+            self._failures, self._due_ms = 0, MonotonicMs(0)
 
     def end(self) -> tuple[str, str] | None:
         """Be no member any more; whom to tell, and as whom. None when nobody knows us."""

@@ -66,7 +66,7 @@ class OwnedQueues:
         self._pulling = pulling
         self._locking = locking
         self._commits = commits
-        self._refused_at: dict[MessageQueue, int] = {}
+        self._refused_at_ms: dict[MessageQueue, MonotonicMs] = {}
         self._retry_topic = retry_topic(settings.group)
         #: Set when we leave: nothing is taken any more.
         self.closing = False
@@ -300,8 +300,8 @@ class OwnedQueues:
         queue = owned.queue
         self._remove(owned)
         self._table.needs_rebalance = True
-        refused_ms = self._refused_at.get(queue)
-        self._refused_at[queue] = now_ms
+        refused_ms = self._refused_at_ms.get(queue)
+        self._refused_at_ms[queue] = now_ms
         again = refused_ms is not None and now_ms - refused_ms < 2 * ILLEGAL_OFFSET_PAUSE_MS
         delay_ms = ILLEGAL_OFFSET_PAUSE_MS if again else 0
         return self.take(queue, now_ms, delay_ms=delay_ms, is_announced=True, claim=owned.granted)

@@ -51,7 +51,7 @@ class Delivery:
         self.process_queue = process_queue
         self.messages = messages
         self.started = False
-        self.began_ms = 0
+        self.began_ms = MonotonicMs(0)
 
     def begin(self) -> bool:
         """Whether the handler may run; no longer when the queue was taken from us or is paused.
@@ -107,7 +107,7 @@ class ProcessQueue:
         self.is_in_doubt = False
         self.lock_asked_at = ""  # The address; no longer in the routes, perhaps, when it is given back.
         self.lock_tries = 0
-        self.locked_until_ms = 0
+        self.locked_until_ms = MonotonicMs(0)
         self._messages: dict[int, MessageExt] = {}
         self._bytes = 0
         self._highest = -1

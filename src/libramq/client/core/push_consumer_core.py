@@ -74,8 +74,8 @@ class PushConsumerCore:
         self._rebalancing = parts.rebalancing
         self._coordination = parts.coordination
         self._phase = Phase.NEW
-        self._persisted_ms = 0
-        self._persist_all_due_ms = 0
+        self._persisted_ms = MonotonicMs(0)
+        self._persist_all_due_ms = MonotonicMs(0)
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:

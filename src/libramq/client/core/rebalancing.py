@@ -54,7 +54,7 @@ class Rebalancing:
         self._lists_awaited: set[str] = set()
         self._again = False
         self._balanced = True
-        self._due_ms = 0
+        self._due_ms = MonotonicMs(0)
         #: Set when queues were taken or given up.
         self.changed = False
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from libramq.clock import WallMs
 from libramq.errors import InvalidMessage
 from libramq.message import properties as names
 from libramq.message.batch import BatchItem, encode_batch
@@ -116,7 +117,7 @@ def check_batch(messages: Sequence[Message]) -> None:
 
 
 def send_call(
-    prepared: Prepared, queue: MessageQueue, settings: SendSettings, *, born_ms: int, oneway: bool = False
+    prepared: Prepared, queue: MessageQueue, settings: SendSettings, *, born_ms: WallMs, oneway: bool = False
 ) -> Call[SendReply]:
     """The request that sends prepared messages to a queue."""
     header = SendMessageHeaderV2(
@@ -126,7 +127,7 @@ def send_call(
         default_topic_queue_nums=settings.default_topic_queue_nums,
         queue_id=queue.queue_id,
         sys_flag=prepared.sys_flag,
-        born_timestamp=born_ms,
+        born_timestamp=int(born_ms),
         flag=prepared.flag,
         properties=prepared.properties,
         reconsume_times=prepared.reconsume_times or 0,

@@ -74,7 +74,7 @@ class SqliteStore:
 
     def claim(self, keys: Sequence[str], owner: str) -> list[Claim]:
         """Claim keys for an owner."""
-        now_ms = self._clock.wall_ms()
+        now_ms = int(self._clock.wall_ms())
         with self._lock, self._transaction():
             self._claims += len(keys)
             if self._claims >= PRUNE_EVERY:
@@ -84,7 +84,7 @@ class SqliteStore:
 
     def done(self, keys: Sequence[str], owner: str) -> None:
         """The handler has succeeded."""
-        until_ms = self._clock.wall_ms() + self._keep_ms
+        until_ms = int(self._clock.wall_ms()) + self._keep_ms
         self._write(_DONE, ((key, until_ms) for key in keys))
 
     def release(self, keys: Sequence[str], owner: str) -> None:

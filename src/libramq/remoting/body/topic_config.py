@@ -22,7 +22,7 @@ class DataVersion(Body, frozen=True, kw_only=True):
 
     def next(self, wall_ms: WallMs) -> "DataVersion":
         """The version after a change at `wall_ms`."""
-        return DataVersion(state_version=self.state_version, timestamp=wall_ms, counter=self.counter + 1)
+        return DataVersion(state_version=self.state_version, timestamp=int(wall_ms), counter=self.counter + 1)
 
 
 class TopicConfig(Body, frozen=True, kw_only=True):

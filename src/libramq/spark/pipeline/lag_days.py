@@ -12,6 +12,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final
 
+from libramq.clock import WallMs
 from libramq.filesystem import LocalFileSystem
 
 DAY: Final = "day="
@@ -20,7 +21,7 @@ SUFFIX: Final = ".parquet"
 LOCK: Final = ".compaction"  # Spark passes over names with a dot in front.
 
 
-def compact_days(directory: Path, now_ms: int) -> list[Path]:
+def compact_days(directory: Path, wall_ms: WallMs) -> list[Path]:
     """Put the samples of each day before today (UTC) into its file; the files that were written.
 
     Does nothing while another process is at it.
@@ -32,7 +33,7 @@ def compact_days(directory: Path, now_ms: int) -> list[Path]:
     if lock is None:
         return []
     try:
-        today = _day(now_ms)
+        today = _day(int(wall_ms))
         days: dict[date, list[Path]] = {}
         for path in directory.glob(f"{SAMPLE}*{SUFFIX}"):
             day = _day(int(path.name.removeprefix(SAMPLE).removesuffix(SUFFIX)))

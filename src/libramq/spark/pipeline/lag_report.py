@@ -119,7 +119,7 @@ class LagReport:
             for number in range(1, count + 1):
                 self._wait(max(0, due_ms - self._clock.monotonic_ms()) / 1000)
                 due_ms += self._every_ms
-                at_ms = self._clock.wall_ms()
+                at_ms = int(self._clock.wall_ms())
                 try:
                     rows = sample(admin, groups, self._config.topics, at_ms)
                 except RemoteError as error:  # Brokers come back; a gap in the samples is told as it is.

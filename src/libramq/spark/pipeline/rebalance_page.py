@@ -7,6 +7,7 @@ from html import escape
 from math import sqrt
 from typing import Any, Final
 
+from libramq.clock import WallMs
 from libramq.spark.pipeline.hours import by_hour
 from libramq.spark.pipeline.trace_page import trace_sections
 from libramq.spark.report import svg
@@ -22,12 +23,12 @@ REASONS_MAX: Final = svg.COLOURS
 OTHER: Final = "other"
 
 
-def rebalance_page(tables: Mapping[str, Sequence[Row]], now_ms: int, remarks: Sequence[str] = ()) -> str:
+def rebalance_page(tables: Mapping[str, Sequence[Row]], wall_ms: WallMs, remarks: Sequence[str] = ()) -> str:
     """The page of these tables. remarks: what they do not tell."""
     rebalances, clients = tables.get("rebalances", ()), tables.get("clients", ())
     times = [row["at"] for row in rebalances]
     times += [row[name] for row in clients for name in ("first_at", "last_at")]
-    made = datetime.fromtimestamp(now_ms / 1000, UTC)
+    made = datetime.fromtimestamp(int(wall_ms) / 1000, UTC)
     if not times:
         return page("Rebalances", f"None up to {made:%Y-%m-%d %H:%M} UTC.", ())
     more = len({row["group"] for row in rebalances}) > GROUPS_MAX

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
-from libramq.clock import Clock, SystemClock
+from libramq.clock import Clock, SystemClock, WallMs
 from libramq.errors import ConfigError
 from libramq.message.names import REBALANCE_EVENTS_TOPIC, TRACE_TOPIC
 from libramq.spark.pipeline.config import duration_ms
@@ -119,14 +119,14 @@ class RebalanceReport:
                 f"{REBALANCE_EVENTS_TOPIC} holds no rebalance yet; one begins with a consumer; and no client "
                 f"has traced to {self._config.trace_topic}"
             )
-        now_ms = self._clock.wall_ms()
+        wall_ms = self._clock.wall_ms()
         remarks = self._missing(has_events=has_events, has_traces=has_traces)
         rows: dict[str, pa.Table] = {}
         with told_in_one_line(self.name):
             if has_events:
-                rows |= rebalance_tables(self._events.rows(spark, self._since(now_ms)), now_ms=now_ms)
+                rows |= rebalance_tables(self._events.rows(spark, self._since(wall_ms)), wall_ms=wall_ms)
             if has_traces:
-                found = self._trace_tables(spark, rows.get("rebalances"), self._since(now_ms))
+                found = self._trace_tables(spark, rows.get("rebalances"), self._since(wall_ms))
                 rows |= found.tables
                 remarks += found.remarks()
         for done, (name, table) in enumerate(rows.items(), 1):
@@ -134,7 +134,7 @@ class RebalanceReport:
             tell(Progress(done=done, total=len(rows), text=f"table {name}"))
         tables = {name: table.to_pylist() for name, table in rows.items()}
         page = self._directory / "report.html"
-        page.write_text(rebalance_page(tables, now_ms, remarks))
+        page.write_text(rebalance_page(tables, wall_ms, remarks))
         names = [*rows, *(["duplicates"] if has_traces else [])]
         return Outcome(
             sentence="; ".join([_sentence(tables), *remarks]),
@@ -181,8 +181,8 @@ class RebalanceReport:
             )
         )
 
-    def _since(self, now_ms: int) -> int | None:
-        return None if self._since_ms is None else now_ms - self._since_ms
+    def _since(self, wall_ms: WallMs) -> int | None:
+        return None if self._since_ms is None else int(wall_ms) - self._since_ms
 
     def _file(self, name: str) -> Path:
         return self._directory / (name if name == "duplicates" else f"{name}.parquet")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from pyspark.sql import functions as f
 
+from libramq.clock import WallMs
 from libramq.groups.rebalance_event import decode_event
 from libramq.groups.rebalance_history import BrokerEvent, Rebalance, rebalances
 from libramq.spark.pipeline.small_table import computed
@@ -102,13 +103,13 @@ _MOVE: Final = (
 )
 
 
-def rebalance_tables(events: "DataFrame", *, now_ms: int) -> "dict[str, pa.Table]":
+def rebalance_tables(events: "DataFrame", *, wall_ms: WallMs) -> "dict[str, pa.Table]":
     """All tables, computed, of the events: rows of ingest with body, broker, queueId and offset."""
     columns = {**REBALANCES, "at": "bigint", "moves": f"array<{_MOVE}>"}
     ddl = ", ".join(f"`{name}`:{kind}" for name, kind in columns.items())
     told = f.sort_array(f.collect_list(f.struct("broker", "offset", "body")))
     # A plain function, row by row: those on Arrow ask for pandas, which nothing else here needs.
-    history = f.udf(_history(now_ms), f"array<struct<{ddl}>>", useArrow=False)
+    history = f.udf(_history(wall_ms), f"array<struct<{ddl}>>", useArrow=False)
     by_group = events.groupBy("key").agg(told.alias("told")).select(f.explode(history("told")).alias("one"))
     whole = by_group.select("one.*").withColumn("at", f.timestamp_millis("at"))
     moved = whole.select("group", "at", f.explode("moves").alias("move"))
@@ -123,7 +124,7 @@ def rebalance_tables(events: "DataFrame", *, now_ms: int) -> "dict[str, pa.Table
     return computed(whole, tables)
 
 
-def _history(now_ms: int) -> Callable[[list[Any]], list[dict[str, Any]]]:
+def _history(wall_ms: WallMs) -> Callable[[list[Any]], list[dict[str, Any]]]:
     """The function that Spark runs for each group, over its events by broker and offset."""
 
     def history(events: list[Any]) -> list[dict[str, Any]]:
@@ -133,7 +134,7 @@ def _history(now_ms: int) -> Callable[[list[Any]], list[dict[str, Any]]]:
                 told.append(BrokerEvent(broker, decode_event(body)))
             except msgspec.DecodeError:
                 continue  # Of a later version.
-        return [_row(one) for one in rebalances(told, now_ms=now_ms)]
+        return [_row(one) for one in rebalances(told, wall_ms=wall_ms)]
 
     return history
 

@@ -21,7 +21,7 @@ class _Opening(NamedTuple):
     """A queue was opened, and its member knew at a time."""
 
     claim: Claim
-    known_ms: int
+    known_ms: MonotonicMs
 
 
 class OneReaderAQueue(Invariant):
@@ -37,7 +37,7 @@ class OneReaderAQueue(Invariant):
         self._openings: dict[_Key, list[_Opening]] = defaultdict(list)
 
     def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: MonotonicMs) -> None:
-        if asked_ms <= self.cluster.cuts_ms.get(queue.broker_name, -1):
+        if asked_ms <= self.cluster.cuts_ms.get(queue.broker_name, MonotonicMs(-1)):
             return  # It was told, and forgotten since.
         self._judge(group, queue, claim, asked_ms, "opened")
         self._openings[group, queue].append(_Opening(claim, self.cluster.now_ms))
@@ -78,7 +78,7 @@ class OwnersGoForward(Invariant):
 
     def commit_acknowledged(self, group: str, queue: MessageQueue, commit: Commit) -> None:
         last = self._last.get((group, queue))
-        if commit.asked_ms <= self.cluster.cuts_ms.get(queue.broker_name, -1):
+        if commit.asked_ms <= self.cluster.cuts_ms.get(queue.broker_name, MonotonicMs(-1)):
             return  # It was told, and forgotten since.
         if commit.claim is None:
             self._last.pop((group, queue), None)  # Members that allocate for themselves may go back.
@@ -107,7 +107,7 @@ class NoHandlerAfterTheSession(Invariant):
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
-        self._renewed_ms: dict[str, int] = {}
+        self._renewed_ms: dict[str, MonotonicMs] = {}
 
     def session_renewed(self, member: str, asked_ms: MonotonicMs) -> None:
         self._renewed_ms[member] = asked_ms

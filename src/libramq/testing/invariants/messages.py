@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from libramq.broker.broker import Broker
 from libramq.client.core.process_queue import Delivery
-from libramq.clock import MonotonicMs
+from libramq.clock import MonotonicMs, WallMs
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
 from libramq.store.read import ReadStatus
@@ -80,7 +80,9 @@ class OneMessageAnOffset(Invariant):
 
     def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
         seen = self._seen[delivery.process_queue.queue]
-        lost_until_ms = self.cluster.cuts_wall_ms.get(delivery.process_queue.queue.broker_name, 0)
+        lost_until_ms = int(
+            self.cluster.cuts_wall_ms.get(delivery.process_queue.queue.broker_name, WallMs(0))
+        )
         for message in delivery.messages:
             if message.store_timestamp_ms <= lost_until_ms and not self.cluster.is_sync:
                 continue

@@ -24,7 +24,7 @@ class HandoversAreShort(Invariant):
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
-        self._revoked_ms: dict[tuple[str, MessageQueue], int] = {}
+        self._revoked_ms: dict[tuple[str, MessageQueue], MonotonicMs] = {}
         self._is_disturbed = False
 
     def disturbed(self, what: str) -> None:

@@ -1,0 +1,72 @@
+"""The clocks: what the type checker refuses, and how a moment passes from one clock to the other."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from libramq.clock import Now
+
+PROLOGUE = """
+from libramq.clock import Clock, MonotonicMs, Now, WallMs
+from libramq.groups.session import Sessions
+
+def sentence(clock: Clock, sessions: Sessions[str]) -> None:
+    wall_ms, now_ms = clock.wall_ms(), clock.monotonic_ms()
+"""
+#: What is right, then what is wrong: one statement each, and the error of the line.
+RIGHT = (
+    "due_ms: MonotonicMs = now_ms + 500",
+    "waited_ms: int = now_ms - due_ms",
+    "is_due: bool = now_ms >= due_ms",
+    "expires_ms: WallMs = wall_ms + 500",
+    "sessions.look(now_ms=now_ms)",
+    "recorded: int = int(wall_ms)",
+    "shown_ms: WallMs = Now(wall_ms=wall_ms, monotonic_ms=now_ms).wall_of(due_ms)",
+)
+WRONG = {
+    "sessions.look(now_ms=wall_ms)": "arg-type",
+    "Now(wall_ms=now_ms, monotonic_ms=now_ms)": "arg-type",
+    "late_ms = wall_ms - now_ms": "operator",
+    "age_ms = now_ms - wall_ms": "operator",
+    "elapsed_ms = wall_ms - clock.wall_ms()": "operator",
+    "is_over = now_ms > wall_ms": "operator",
+    "is_now = now_ms == wall_ms": "comparison-overlap",
+    "until_ms: MonotonicMs = wall_ms + 1": "assignment",
+    "by_ms: MonotonicMs = 5_000": "assignment",
+    "at_ms: WallMs = 1_700_000_000_000": "assignment",
+}
+
+
+def errors_of(directory: Path, statements: tuple[str, ...]) -> dict[str, str]:
+    """Return the error of each statement that has one, as mypy finds it."""
+    program = directory / "program.py"
+    program.write_text(PROLOGUE + "".join(f"    {statement}\n" for statement in statements))
+    source = Path(__file__).parents[1] / "src"
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--hide-error-context", program],
+        cwd=directory,
+        env={"MYPYPATH": str(source), "PATH": "", "MYPY_CACHE_DIR": str(directory / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if ": error: " in line]
+    assert not done.stderr, done.stderr
+    assert all(line.startswith("program.py:") for line in lines), lines
+    first = PROLOGUE.count("\n") + 1
+    return {statements[int(line.split(":")[1]) - first]: line.rpartition("[")[2][:-1] for line in lines}
+
+
+def test_the_type_checker_refuses_one_clock_for_the_other(tmp_path):
+    """Programs that mix them, subtract two wall times, or make up a time, are not accepted; others are."""
+    assert errors_of(tmp_path, (*RIGHT, *WRONG)) == WRONG
+
+
+@pytest.mark.parametrize("set_by_ms", [-3_600_000, 0, 3_600_000])
+def test_moments_recorded_together_are_as_far_apart_as_they_were(set_by_ms):
+    now = Now(wall_ms=1_700_000_000_000 + set_by_ms, monotonic_ms=9_000)
+    assert now.wall_of(9_000) == now.wall_ms
+    assert now.wall_of(8_000) - now.wall_of(5_500) == 2_500
