@@ -44,9 +44,9 @@ class Ratio(NamedTuple):
         return (self.upper - self.lower) / 2
 
 
-def ratio(before: Sequence[float], after: Sequence[float]) -> Ratio:
-    """Return the geometric mean of the pairs' ratios: Student's t on their logarithms."""
-    logs = [math.log(new / old) for old, new in zip(before, after, strict=True)]
+def interval(ratios: Sequence[float]) -> Ratio:
+    """Return the geometric mean of ratios, with Student's t on their logarithms."""
+    logs = [math.log(each) for each in ratios]
     mean = statistics.fmean(logs)
     if len(logs) < 2:
         return Ratio(math.exp(mean), 0.0, math.inf)

@@ -1,0 +1,105 @@
+"""A cluster whose every process is of one version or the other: servers, members, a producer."""
+
+import json
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.compat.release import environment
+from tests.interop import wire
+from tests.interop.apache import wait_broker
+from tests.interop.ports import free_broker_port, free_port
+from tests.interop.process import Process, Program
+
+LIBRA = (sys.executable, "-m", "libramq.cli.main")
+CLUSTER = "DefaultCluster"
+UPDATE_CONSUMER_OFFSET = 15
+#: Deadlines, not latencies: everything here takes some seconds.
+PATIENCE_S = 60.0
+POLL_S = 0.02
+
+
+def wait_until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
+    """Return when a condition over the output of several processes holds."""
+    pause = threading.Event()
+    for _ in range(int(PATIENCE_S / POLL_S)):
+        if condition():
+            return
+        pause.wait(POLL_S)
+    raise AssertionError(f"{what()} within {PATIENCE_S} s")
+
+
+class Cluster:
+    """A name server and brokers, by their ports and directories; `site` says which version a process runs."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self.namesrv = f"127.0.0.1:{free_port()}"
+        self._name_server: Process | None = None
+        self._ports: dict[str, int] = {}
+        self._brokers: dict[str, Process] = {}
+        self._programs: list[Program] = []
+
+    def start_name_server(self, site: Path) -> None:
+        self._name_server = self._process(
+            "nameserver", site, "nameserver", "--port", self.namesrv.rpartition(":")[2]
+        )
+
+    def start_broker(self, name: str, site: Path) -> None:
+        home = self._home / name
+        home.mkdir(exist_ok=True)
+        port = self._ports.setdefault(name, free_broker_port())
+        configuration = home / "broker.conf"
+        configuration.write_text(
+            f"brokerName={name}\nlistenPort={port}\nstorePathRootDir={home / 'store'}\n"
+            "mappedFileSizeCommitLog=4194304\nmappedFileSizeConsumeQueue=200000\n"
+        )
+        broker = self._process(name, site, "broker", "-c", str(configuration), "-n", self.namesrv)
+        self._brokers[name] = broker
+        wait_broker(broker, self.namesrv, len(self._brokers))
+
+    def restart_name_server(self, site: Path) -> None:
+        assert self._name_server is not None
+        self._name_server.stop()
+        self.start_name_server(site)
+        wait_broker(next(iter(self._brokers.values())), self.namesrv, len(self._brokers))
+
+    def restart_broker(self, name: str, site: Path, *, kills: bool = False) -> None:
+        broker = self._brokers[name]
+        broker.kill() if kills else broker.stop()
+        self.start_broker(name, site)
+
+    def create_topic(self, topic: str, queues: int, site: Path) -> None:
+        program = self.start("create", site, topic=topic, queues=queues)
+        program.finish(within_s=PATIENCE_S)
+
+    def start(self, role: str, site: Path, **options: object) -> Program:
+        """Start a role of tests.compat.program."""
+        name = f"{role}-{len(self._programs)}"
+        command = [sys.executable, "-m", "tests.compat.program", role]
+        program = Program(
+            name,
+            [*command, json.dumps({"namesrv": self.namesrv, **options})],
+            directory=self._home / name,
+            env=environment(site),
+        )
+        self._programs.append(program)
+        program.wait_event("started", within_s=PATIENCE_S)
+        return program
+
+    def commit_without_claim(self, broker: str, group: str, topic: str) -> int:
+        """Commit as a stock client would; return the response code."""
+        fields = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": "0"}
+        answer = wire.ask(f"127.0.0.1:{self._ports[broker]}", UPDATE_CONSUMER_OFFSET, fields)
+        code: int = answer.header["code"]
+        return code
+
+    def stop(self) -> None:
+        servers = [*self._brokers.values(), *([self._name_server] if self._name_server else [])]
+        for process in (*self._programs, *servers):
+            process.stop()
+
+    def _process(self, name: str, site: Path, *arguments: str) -> Process:
+        directory = self._home / f"{name}-output"
+        return Process(name, [*LIBRA, *arguments], directory=directory, env=environment(site))

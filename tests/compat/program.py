@@ -1,0 +1,101 @@
+"""What either version of LibraMQ runs in a process of its own: a member, a producer. JSON lines until "stop".
+
+    python -m tests.compat.program member '{"namesrv": …, "group": …, "topic": …}'
+    python -m tests.compat.program producer '{"namesrv": …, "topic": …}'
+
+It names only what 0.1.0 has under the same name.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from typing import Any
+
+import libramq
+from libramq.client import Admin, ConsumeFrom, Producer, PushConsumer
+from libramq.errors import LibraError
+from libramq.message import Message, MessageExt, MessageQueue
+
+#: Between the messages of a producer.
+PAUSE_S = 0.005
+READY_S = 30.0
+
+
+def output(event: str, **fields: Any) -> None:
+    """Print a line."""
+    sys.stdout.write(json.dumps({"event": event, **fields}) + "\n")
+    sys.stdout.flush()
+
+
+def place(queue: MessageQueue | MessageExt) -> str:
+    """Return a queue's name in the output."""
+    return f"{queue.broker_name}/{queue.queue_id}"
+
+
+async def member(options: dict[str, Any], stopped: asyncio.Event) -> None:
+    """Consume, and tell what was handled and which queues changed hands."""
+    topic = options.pop("topic")
+
+    async def handle(messages: list[MessageExt]) -> None:
+        for message in messages:
+            output("message", queue=place(message), offset=message.queue_offset, number=int(message.body))
+
+    def tell(event: str) -> Any:
+        def hook(queues: tuple[MessageQueue, ...]) -> None:
+            output(event, queues=[place(queue) for queue in queues if queue.topic == topic])
+
+        return hook
+
+    consumer = PushConsumer(
+        consume_from=ConsumeFrom.FIRST_OFFSET,
+        on_assigned=tell("assigned"),
+        on_revoked=tell("revoked"),
+        on_lost=tell("lost"),
+        **options,
+    )
+    consumer.subscribe(topic, "*", handle)
+    async with consumer:
+        output("started", version=libramq.__version__, clientId=consumer.client_id)
+        await stopped.wait()
+
+
+async def producer(options: dict[str, Any], stopped: asyncio.Event) -> None:
+    """Send numbers to every queue in turn; tell which were acknowledged."""
+    topic, number = options["topic"], options.get("first", 0)
+    async with Producer(group="compat_producers", namesrv=options["namesrv"]) as sender:
+        queues = await sender.publish_queues(topic)
+        output("started", version=libramq.__version__)
+        while not stopped.is_set():
+            try:
+                result = await sender.send(Message(topic, b"%d" % number), queue=queues[number % len(queues)])
+                output("acknowledged", number=number, queue=place(result.queue))
+            except LibraError as error:  # Its broker restarts; it may have been stored all the same.
+                output("failed", number=number, reason=str(error))
+            number += 1
+            await asyncio.sleep(PAUSE_S)
+
+
+async def create(options: dict[str, Any], _: asyncio.Event) -> None:
+    """Create a topic at every broker of the cluster, and end."""
+    async with Admin(namesrv=options["namesrv"]) as admin:
+        output("started", version=libramq.__version__)
+        await admin.create_topic(options["topic"], queues=options["queues"])
+
+
+async def run(role: str, options: dict[str, Any]) -> None:
+    loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+
+    def heard() -> None:
+        data = os.read(sys.stdin.fileno(), 4096)
+        if not data or b"stop" in data:
+            loop.remove_reader(sys.stdin)
+            stopped.set()
+
+    loop.add_reader(sys.stdin, heard)
+    await {"member": member, "producer": producer, "create": create}[role](options, stopped)
+    output("stopped")
+
+
+if __name__ == "__main__":
+    asyncio.run(run(sys.argv[1], json.loads(sys.argv[2])))

@@ -1,0 +1,73 @@
+"""LibraMQ 0.1.0 as its users have it: a wheel of its commit, unpacked, for the import path of processes.
+
+Built once into .cache/releases, with what this checkout has: its history and pip.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import libramq
+
+ROOT = Path(__file__).parent.parent.parent
+CACHE = ROOT / ".cache" / "releases"
+OLD_VERSION = "0.1.0"
+#: As CHANGELOG.md names it.
+OLD_COMMIT = "13aeef2e928fcf92837fd410007e6c83c973a7d9"
+BUILD_TIMEOUT_S = 300
+PIP_WHEEL = (sys.executable, "-m", "pip", "wheel", "-q", "--disable-pip-version-check", "--no-deps")
+
+
+class ReleaseUnavailable(Exception):
+    """The old release cannot be built here; the text says what to do."""
+
+
+def old_release() -> Path:
+    """Return the directory to import libramq 0.1.0 from; raises ReleaseUnavailable."""
+    site = CACHE / f"{OLD_VERSION}-{OLD_COMMIT[:12]}"
+    if not (site / "libramq" / "__init__.py").is_file():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE, prefix="building-") as directory:
+            unpacked = Path(directory) / "site"
+            with zipfile.ZipFile(_build_wheel(Path(directory))) as wheel:
+                wheel.extractall(unpacked)
+            shutil.rmtree(site, ignore_errors=True)
+            # Renamed when it is whole: a run that was interrupted leaves nothing that looks built.
+            os.rename(unpacked, site)
+    return site
+
+
+def this_tree() -> Path:
+    """Return the directory to import the libramq under test from."""
+    return Path(libramq.__file__).parent.parent
+
+
+def environment(site: Path) -> dict[str, str]:
+    """Return the variables with which a child process imports libramq from a directory, and our programs."""
+    return {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
+
+
+def _build_wheel(directory: Path) -> Path:
+    archive, sources = directory / "sources.tar", directory / "sources"
+    _run(
+        ["git", "-C", str(ROOT), "archive", "--output", str(archive), OLD_COMMIT],
+        f"LibraMQ {OLD_VERSION} is commit {OLD_COMMIT}, which this clone lacks; fetch the whole history:"
+        " git fetch --unshallow, or git fetch origin main",
+    )
+    shutil.unpack_archive(archive, sources, filter="data")
+    _run(
+        [*PIP_WHEEL, "--wheel-dir", str(directory), str(sources)],
+        f"pip cannot build a wheel of LibraMQ {OLD_VERSION}; it needs hatchling from a package index",
+    )
+    (wheel,) = directory.glob(f"libramq-{OLD_VERSION}-*.whl")
+    return wheel
+
+
+def _run(command: list[str], failure: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False)
+    if done.returncode:
+        raise ReleaseUnavailable(f"{failure}\n{done.stderr.strip()}")

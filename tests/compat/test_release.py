@@ -1,0 +1,32 @@
+"""The release that is compared with: what CHANGELOG.md names, built from this repository's history."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.compat import release
+
+
+def test_it_is_the_commit_that_the_changelog_names():
+    changelog = (release.ROOT / "CHANGELOG.md").read_text()
+    _, _, since = changelog.partition(f"## {release.OLD_VERSION} ")
+    assert release.OLD_COMMIT in since.partition("\n## ")[0]
+
+
+def test_a_child_process_imports_it(old: Path):
+    program = "import libramq; print(libramq.__version__, libramq.__file__)"
+    environment = release.environment(old)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [release.OLD_VERSION, str(old / "libramq" / "__init__.py")]
+
+
+def test_a_history_without_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(release, "CACHE", tmp_path)
+    monkeypatch.setattr(release, "OLD_COMMIT", "0" * 40)
+    with pytest.raises(release.ReleaseUnavailable, match="git fetch --unshallow"):
+        release.old_release()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,165 @@
+"""Servers and members of 0.1.0 and of this tree in one cluster, replaced one by one while messages flow."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from libramq.codes import ResponseCode
+from tests.compat.cluster import PATIENCE_S, Cluster, wait_until
+from tests.interop.process import Program
+
+TOPIC, GROUP, QUEUES = "Upgraded", "upgraded", 4
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(tmp_path)
+    yield cluster
+    cluster.stop()
+
+
+class Group:
+    """The members of a group, and the numbers that producers had acknowledged."""
+
+    def __init__(self, cluster: Cluster, queues: int) -> None:
+        self._cluster = cluster
+        self._queues = queues
+        self.producers: list[Program] = []
+        self.members: list[Program] = []
+
+    def start_producer(self, site: Path) -> None:
+        first = max(self.acknowledged(), default=-1) + 100_000  # Numbers of which no other producer has any.
+        self.producers.append(self._cluster.start("producer", site, topic=TOPIC, first=first))
+
+    def start_member(self, site: Path) -> Program:
+        self.members.append(self._cluster.start("member", site, group=GROUP, topic=TOPIC))
+        return self.members[-1]
+
+    def acknowledged(self) -> dict[int, str]:
+        return {event["number"]: event["queue"] for one in self.producers for event in one.of("acknowledged")}
+
+    def handled(self) -> Counter[int]:
+        return Counter(event["number"] for one in self.members for event in one.of("message"))
+
+    def owned(self, member: Program) -> set[str]:
+        queues: set[str] = set()
+        for event in list(member.events):
+            if event["event"] == "assigned":
+                queues |= set(event["queues"])
+            elif event["event"] in {"revoked", "lost"}:
+                queues -= set(event["queues"])
+        return queues
+
+    def wait_flow(self) -> None:
+        """Until of every queue a message was handled that was sent after now."""
+        last = max(self.acknowledged(), default=-1)
+        missing: set[str] = set()
+
+        def flows() -> bool:
+            nonlocal missing
+            handled = self.handled()
+            sent = {queue: n for n, queue in sorted(self.acknowledged().items(), reverse=True) if n > last}
+            done = {queue for n, queue in self.acknowledged().items() if n > last and handled[n]}
+            missing = set(sent) - done
+            return len(sent) == self._queues and not missing
+
+        wait_until(flows, lambda: f"no new message of {missing or 'some queues'} was sent and handled")
+
+    def wait_settled(self) -> None:
+        """Until every queue has one owner among those that run, and they have as many each."""
+        running = [member for member in self.members if member.returncode is None]
+
+        def settled() -> bool:
+            owners = Counter(queue for member in running for queue in self.owned(member))
+            loads = [len(self.owned(member)) for member in running]
+            is_even = max(loads) - min(loads) <= 1
+            return is_even and len(owners) == self._queues and set(owners.values()) == {1}
+
+        wait_until(settled, lambda: f"owners: {[sorted(self.owned(member)) for member in running]}")
+
+    def finish(self) -> None:
+        """End the producers; until everything acknowledged was handled, then end the members."""
+        for producer in self.producers:
+            if producer.returncode is None:
+                producer.finish(within_s=PATIENCE_S)
+        acknowledged = set(self.acknowledged())
+        assert acknowledged
+        wait_until(
+            lambda: acknowledged <= self.handled().keys(),
+            lambda: f"not handled: {sorted(acknowledged - self.handled().keys())[:10]}",
+        )
+        for member in self.members:
+            if member.returncode is None:
+                member.finish(within_s=PATIENCE_S)
+
+
+@pytest.mark.parametrize("server", ["old", "new"])
+def test_members_of_both_versions_share_a_group(
+    cluster: Cluster, old: Path, new: Path, server: str, request: pytest.FixtureRequest
+):
+    """On a broker of either; the group is coordinated, and nothing comes twice: nobody failed."""
+    site: Path = request.getfixturevalue(server)
+    cluster.start_name_server(site)
+    cluster.start_broker("broker-a", site)
+    cluster.create_topic(TOPIC, QUEUES, new if site is old else old)
+    group = Group(cluster, QUEUES)
+    group.start_producer(old)
+    first = group.start_member(old)
+    group.wait_flow()
+    group.start_member(new)
+    group.wait_settled()
+    group.start_producer(new)
+    group.wait_flow()
+    assert cluster.commit_without_claim("broker-a", GROUP, TOPIC) == ResponseCode.FENCED
+    first.finish(within_s=PATIENCE_S)
+    group.wait_settled()
+    group.finish()
+    assert {event["version"] for one in group.members for event in one.of("started")} > {"0.1.0"}
+    assert max(group.handled().values()) == 1
+
+
+@pytest.mark.parametrize("order", [("broker-a", "broker-b"), ("broker-b", "broker-a")], ids=" then ".join)
+def test_a_cluster_is_upgraded_process_by_process(
+    cluster: Cluster, old: Path, new: Path, order: tuple[str, str]
+):
+    """Every process in turn, in both orders of the brokers: one is the group's coordinator, one is not."""
+    cluster.start_name_server(old)
+    for name in order:
+        cluster.start_broker(name, old)
+    cluster.create_topic(TOPIC, QUEUES // 2, old)
+    group = Group(cluster, QUEUES)
+    group.start_producer(old)
+    first = group.start_member(old)
+    group.start_member(new)
+    group.wait_settled()
+    for name in order:
+        cluster.restart_broker(name, new)
+        group.wait_flow()
+        assert cluster.commit_without_claim(name, GROUP, TOPIC) == ResponseCode.FENCED
+    cluster.restart_name_server(new)
+    group.wait_flow()
+    first.finish(within_s=PATIENCE_S)
+    group.start_member(new)
+    group.wait_settled()
+    group.wait_flow()
+    group.finish()
+
+
+def test_a_broker_of_010_that_was_killed_goes_on_as_this_version(cluster: Cluster, old: Path, new: Path):
+    """The members keep their queues: what its files say of them is enough."""
+    cluster.start_name_server(old)
+    cluster.start_broker("broker-a", old)
+    cluster.create_topic(TOPIC, QUEUES, old)
+    group = Group(cluster, QUEUES)
+    group.start_producer(old)
+    members = [group.start_member(old), group.start_member(new)]
+    group.wait_settled()
+    group.wait_flow()
+    before = [group.owned(member) for member in members]
+    cluster.restart_broker("broker-a", new, kills=True)
+    group.wait_flow()
+    assert [group.owned(member) for member in members] == before
+    assert not any(member.of("revoked") or member.of("lost") for member in members[1:])
+    group.finish()
