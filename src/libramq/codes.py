@@ -75,6 +75,7 @@ class RequestCode(IntEnum):
     PEER_STARTED = 31014
     PEER_ASSIGN = 31015
     PEER_GIVEN = 31016
+    PEER_REMOVED = 31017
 
 
 class ResponseCode(IntEnum):

@@ -19,6 +19,7 @@ from libramq.remoting.body.coordination import (
     GroupReleaseBody,
     QueueGrant,
 )
+from libramq.remoting.body.topic_config import SubscriptionGroupConfig
 from libramq.remoting.command import Command
 from tests.broker.brokers import Conversation, answer, find_answer, notifications
 from tests.fakes import FakePeer
@@ -631,10 +632,39 @@ def test_many_who_join_together_are_one_rebalance(talk):
     assert event.members == [client.name for client in clients]
 
 
-def test_a_group_that_is_deleted_is_nobodys(talk):
+def test_a_group_that_is_deleted_while_members_live_goes_on(talk):
+    """They use it, and so make it again: what they hold stays, its queues are opened again."""
+    alice = alone(talk)
+    assert alice.commit(0, 2) == C.SUCCESS
+    held = alice.pull_command(0, 3, hold_ms=10_000)
+    talk.give(alice.peer, held)
+    talk.ask(FakePeer(), R.DELETE_SUBSCRIPTIONGROUP, h.DeleteGroupHeader(group_name="G"))
+    assert answer(alice.peer, held).code == C.NOT_YET_GRANTED
+    assert alice.news() is None
+    assert alice.open_all() == [0, 1, 2, 3]
+    assert alice.pull(0) == C.SUCCESS
+    assert alice.commit(0, 3) == C.SUCCESS
+    assert (committed(talk, 0), reasons(talk)[1:]) == (3, [("broker_changed", "G")])
+    assert [event for event in events(talk)[2:] if event.kind == "moved"] == []
+
+
+def test_a_group_that_is_deleted_is_nobodys_where_nobody_may_make_it_again(tmp_path):
+    talk = Conversation(tmp_path / "closed", auto_create_subscription_group=False)
+    talk.create_topic("T", 4)
+    talk.ask(FakePeer(), R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, SubscriptionGroupConfig(group_name="G"))
     alice = alone(talk)
     talk.ask(FakePeer(), R.DELETE_SUBSCRIPTIONGROUP, h.DeleteGroupHeader(group_name="G"))
     assert alice.news() == C.NOT_COORDINATOR
+    assert talk.broker.tables.group_states == {}
+    assert "G" not in talk.broker.fences
+    assert alice.poll().news() == C.UNKNOWN_MEMBER
+    talk.close()
+
+
+def test_a_group_that_is_deleted_without_members_is_nobodys(talk):
+    alice = alone(talk)
+    alice.leave()
+    talk.ask(FakePeer(), R.DELETE_SUBSCRIPTIONGROUP, h.DeleteGroupHeader(group_name="G"))
     assert talk.broker.tables.group_states == {}
     assert "G" not in talk.broker.fences
     assert alice.poll().news() == C.UNKNOWN_MEMBER

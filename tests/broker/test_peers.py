@@ -226,7 +226,10 @@ def test_a_topic_is_asked_for_when_somebody_cares(node):
 # Who is believed
 
 
-@pytest.mark.parametrize("code", [R.PEER_GRANT, R.PEER_GATHER, R.PEER_MEMBERS, R.PEER_LIST, R.PEER_STARTED])
+@pytest.mark.parametrize(
+    "code",
+    [R.PEER_GRANT, R.PEER_GATHER, R.PEER_MEMBERS, R.PEER_LIST, R.PEER_STARTED, R.PEER_REMOVED],
+)
 def test_strangers_are_refused(node, code):
     body = {
         R.PEER_GRANT: bodies.PeerGrantBody(group=HERE, epoch=9),
@@ -234,12 +237,14 @@ def test_strangers_are_refused(node, code):
         R.PEER_MEMBERS: bodies.PeerMembersBody(broker_name=B, masters=[A, B]),
         R.PEER_STARTED: bodies.PeerStartedBody(group=HERE, epoch=1, reason="member_joined"),
         R.PEER_LIST: bodies.PeerListBody(broker_name=B, group=HERE, version=1, client_ids=["x"]),
+        R.PEER_REMOVED: bodies.PeerRemovedBody(broker_name=B, topic="T"),
     }[code]
     node.meet(B)
     stranger = FakePeer("10.9.9.9:50000")
     reply = node.ask(stranger, code, None, body)
     assert reply.code == C.NO_PERMISSION
-    assert "10.9.9.9 is no broker of this cluster" in reply.remark
+    assert "10.9.9.9" in reply.remark
+    assert "is no broker of this cluster" in reply.remark
     assert node.broker.fences.epoch(HERE) == 0
     assert node.ask(peer(B), code, None, body).code == C.SUCCESS
 
@@ -302,6 +307,47 @@ def test_a_fence_that_knows_better_has_the_group_gathered_again(node):
     node.pass_by(30)
     group = node.broker.coordination.group(HERE)
     assert group.epoch > 70
+
+
+# Removals
+
+
+def test_all_others_hear_at_once_of_what_is_deleted(node):
+    node.create_topic("T", 1)
+    node.meet(B, C_)
+    node.ask(FakePeer(), R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
+    node.ask(FakePeer(), R.DELETE_SUBSCRIPTIONGROUP, h.DeleteGroupHeader(group_name="G"))
+    told = [(q.address, body_of(q, bodies.PeerRemovedBody)) for q in node.take(R.PEER_REMOVED)]
+    assert told == [
+        (ADDRESSES[name], bodies.PeerRemovedBody(broker_name=A, **what))
+        for what in ({"topic": "T"}, {"group": "G"})
+        for name in (B, C_)
+    ]
+
+
+def test_a_topic_that_another_broker_deleted_is_granted_anew_when_it_is_there_again(node):
+    """The name server is asked at once; before it answers, the queue is nobody's."""
+    grant = settled_group(node)
+    node.answer(node.granted, 1)
+    body = bodies.PeerRemovedBody(broker_name=B, topic="T")
+    assert node.ask(peer(B), R.PEER_REMOVED, None, body).code == C.SUCCESS
+    node.pass_by(30)
+    assert node.take(R.PEER_GRANT, ADDRESSES[B]) == []
+    assert grant.queue not in node.broker.coordination.group(HERE).owners
+    node.routes("T", queues(a=1, b=1))
+    node.pass_by(30)
+    (question,) = node.take(R.PEER_GRANT, ADDRESSES[B])
+    (anew,) = body_of(question, bodies.PeerGrantBody).grants
+    assert (anew.queue, anew.member) == (grant.queue, grant.member)
+    assert anew.epoch > grant.epoch
+
+
+def test_a_group_that_another_broker_deleted_is_gathered_and_granted_again(node):
+    settled_group(node)
+    node.answer(node.granted, 1)
+    body = bodies.PeerRemovedBody(broker_name=B, group=HERE)
+    assert node.ask(peer(B), R.PEER_REMOVED, None, body).code == C.SUCCESS
+    assert [question.address for question in node.take(R.PEER_GATHER)] == [ADDRESSES[B], ADDRESSES[C_]]
 
 
 # Take-over

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from libramq.errors import BrokerError, Fenced, NotYetGranted
-from libramq.offsets.fence import NOBODY, Claim, Fences, FencesFile
+from libramq.offsets import fence
+from libramq.offsets.fence import NOBODY, Claim, Fences, FencesFile, Opening
 from libramq.remoting.body.coordination import MODE_CLIENT, PeerGathered, PeerGrantBody, QueueGrant
 
 
@@ -163,10 +164,50 @@ def test_topics_and_groups_that_go_are_forgotten_on_the_disk_too():
     fences.open("G", "U", 0, Claim("alice", 1))
     fences.remove_topic("T")
     assert outcome(fences.check, "G", "T", 0, "alice", 1) is NotYetGranted
-    assert list(book.fences().file().openings) == ["U@G@0"] == list(fences.file().openings)
+    assert list(book.fences().file().openings) == ["U@G@0", "@G@-1"] == list(fences.file().openings)
     fences.remove_group("G")
     assert "G" not in fences
-    assert book.fences().file() == FencesFile()
+    assert book.fences().file() == FencesFile(openings={"@G@-1": Opening(member="", epoch=1)})
+
+
+@pytest.mark.parametrize("removal", ["topic", "group"])
+def test_what_goes_leaves_its_epoch_behind(removal: str):
+    """Also over a restart; whoever takes the group up is told, as members know grants up to that epoch."""
+    book = Book()
+    fences = book.fences()
+    fences.grant(word(7, queue(0, "alice", 5), complete=True))
+    fences.open("G", "T", 0, Claim("alice", 5))
+    if removal == "topic":
+        fences.remove_topic("T")
+    else:
+        fences.remove_group("G")
+    for one in (fences, book.fences()):
+        assert one.epoch("G") == 7
+        assert one.gathered("G") == PeerGathered(epoch=7)
+        assert one.grant(word(6, queue(0, "bob", 6))) == 7
+        one.grant(word(8, queue(0, "bob", 8), complete=True))
+        assert one.open("G", "T", 0, Claim("bob", 8)) == NOBODY
+
+
+def test_a_group_that_is_gone_has_no_fence_that_stands_in_anybodys_way():
+    """Members that allocate for themselves commit as if it had never been coordinated."""
+    fences = Fences("b")
+    fences.grant(word(7, queue(0, "alice", 7)))
+    fences.open("G", "T", 0, Claim("alice", 7))
+    fences.remove_group("G")
+    assert fences.mode("G") is None
+    fences.check("G", "T", 0, None, None)
+
+
+def test_epochs_left_behind_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fence, "LEFT_BEHIND_MAX", 2)
+    book = Book()
+    fences = book.fences()
+    for number in range(4):
+        fences.grant(PeerGrantBody(group=f"G{number}", epoch=1, grants=[queue(0, "alice", 1)]))
+        fences.open(f"G{number}", "T", 0, Claim("alice", 1))
+        fences.remove_group(f"G{number}")
+    assert list(fences.file().openings) == ["@G2@-1", "@G3@-1"] == list(book.fences().file().openings)
 
 
 MEMBERS = ("alice", "bob")

@@ -38,7 +38,7 @@ ANSWER_MS_MAX: Final = 1_000
 
 
 class Cluster:
-    """The other brokers; a `coordination.Peers`, and an `assigner.Peers`.
+    """The other brokers; a `group_peers.GroupPeers`, and an `assigner.Peers`.
 
     topics: those whose queues at other brokers matter. ask: makes a question.
     """
@@ -62,6 +62,7 @@ class Cluster:
         self._assigner = assigner
         self._clock = clock
         self._ask = ask
+        self._watched = topics
         self._links: dict[str, PeerLink] = {}
         self._gatherings: dict[str, Gathering] = {}
         self._was_known = False
@@ -132,6 +133,12 @@ class Cluster:
         """Tell all others that a rebalance of a group has begun."""
         for name in self._links:
             self._say(name, peer_calls.tell_started(body), lambda _: None)
+
+    def removed(self, *, topic: str = "", group: str = "") -> None:
+        """Tell all others that a topic or a group was deleted here."""
+        body = bodies.PeerRemovedBody(broker_name=self._name, topic=topic, group=group)
+        for name in self._links:
+            self._say(name, peer_calls.tell_removed(body), lambda _: None)
 
     def stock_changed(self, group: str, client_ids: Sequence[str]) -> None:
         """Other clients here allocate for themselves; `members_changed` tells other brokers."""
@@ -231,6 +238,17 @@ class Cluster:
     def took_list(self, body: bodies.PeerListBody) -> None:
         """A coordinator tells who is in a group."""
         self._relay.listed(body)
+
+    def took_removal(self, body: bodies.PeerRemovedBody) -> None:
+        """Another broker has deleted a topic or a group; name servers are asked what there is now."""
+        if body.topic:
+            self._coordination.queues_removed(body.topic, body.broker_name)
+            if self.view.topic_removed(body.topic, body.broker_name):
+                self._topic_changed(body.topic)
+            if body.topic in self._watched():
+                self._watch.look_at(body.topic)
+        if body.group:
+            self._coordination.fence_removed(body.group)
 
     # Time.
 

@@ -9,11 +9,12 @@ requests that were held are handed to `answer`.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from libramq.broker.consumer_clients import ConsumerClients
+from libramq.broker.group_peers import GroupPeers
 from libramq.broker.tables import Tables
 from libramq.clock import Clock, MonotonicMs, read_clock
 from libramq.codes import ResponseCode
@@ -41,38 +42,6 @@ NAMED_MAX: Final = 5
 Effect = fx.Effect[Request]
 
 
-class Peers(Protocol):
-    """The other brokers of the cluster. What they have to say comes back by Coordination's methods."""
-
-    def coordinator_of(self, group: str) -> str | None:
-        """The address of the broker where a group lives; None while nobody knows."""
-        ...
-
-    def queues(self, topic: str) -> Sequence[MessageQueue] | None:
-        """The queues of a topic at other brokers; None: not known yet, `topic_changed` will say."""
-        ...
-
-    def grant(self, broker_name: str, body: bodies.PeerGrantBody) -> None:
-        """Tell another broker's fence whose its queues are; `refused` where it has seen a higher epoch."""
-        ...
-
-    def change_mode(self, body: bodies.PeerGrantBody) -> None:
-        """Tell all other fences that a group shares its queues in another way."""
-        ...
-
-    def gather(self, group: str, own: bodies.PeerGathered) -> None:
-        """Ask all other fences; `gathered` with what they know, and what ours does."""
-        ...
-
-    def started(self, body: bodies.PeerStartedBody) -> None:
-        """Tell all others that a rebalance of a group has begun."""
-        ...
-
-    def stock_changed(self, group: str, client_ids: Sequence[str]) -> None:
-        """Clients of our own connections allocate for themselves; `stock_members` with those of all edges."""
-        ...
-
-
 class Coordination:
     """The coordinator of the groups that live here, and all that it needs of its broker."""
 
@@ -88,7 +57,7 @@ class Coordination:
         secret_bits: SecretBits,
         answer: Callable[[Woken], None],
     ) -> None:
-        self.peers: Peers | None = None
+        self.peers: GroupPeers | None = None
         self._broker_name = broker_name
         self._address = address
         self._topics = tables.topics
@@ -113,7 +82,7 @@ class Coordination:
         )
         self._unheard_until_ms = clock.monotonic_ms() + SILENCE_MS_MAX
 
-    def begin(self, peers: Peers | None = None) -> None:
+    def begin(self, peers: GroupPeers | None = None) -> None:
         """Go on with what was left; before anything else is asked."""
         self.peers = peers
         self._perform(self._coordinator.grants_for(self._broker_name))
@@ -191,11 +160,20 @@ class Coordination:
         else:
             self.stock_members(group, client_ids)
 
-    def drop(self, group: str) -> None:
-        """A group was deleted."""
-        self._perform(self._coordinator.drop(group, now_ms=self._now_ms()))
+    def topic_removed(self, topic: str) -> None:
+        """A topic was deleted here; it may be made again at once."""
+        self._fences.remove_topic(topic)
+        self.queues_removed(topic, self._broker_name)
+        if self.peers is not None:
+            self.peers.removed(topic=topic)
+
+    def group_removed(self, group: str, *, may_return: bool) -> None:
+        """A group was deleted here. may_return: members that live make it again by using it."""
         self._former.pop(group, None)
         self._fences.remove_group(group)
+        self._perform(self._coordinator.removed(group, may_return=may_return, now_ms=self._now_ms()))
+        if self.peers is not None:
+            self.peers.removed(group=group)
 
     def relocate(self, *, keeps_own: bool, has_new: bool) -> None:
         """There are other brokers than before: groups that live elsewhere now are left to them.
@@ -225,6 +203,14 @@ class Coordination:
         if client_ids and group not in self._coordinator and group in self._fences:
             # A fence is left from a life of the group that nobody else remembers.
             self._change_mode(fx.ModeChanged(group, bodies.MODE_CLIENT, self._fences.epoch(group)))
+
+    def queues_removed(self, topic: str, broker_name: str) -> None:
+        """A topic was deleted at a broker, and with it what its fence knew."""
+        self._perform(self._coordinator.queues_removed(topic, broker_name, now_ms=self._now_ms()))
+
+    def fence_removed(self, group: str) -> None:
+        """A group was deleted at another broker, and with it what its fence knew."""
+        self._perform(self._coordinator.gather_again(group, now_ms=self._now_ms()))
 
     def gathered(self, group: str, answers: Sequence[bodies.PeerGathered]) -> None:
         """What all fences know of a group, ours among them."""

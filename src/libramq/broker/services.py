@@ -83,11 +83,17 @@ class Services:
             store=broker.store,
             offsets=broker.offsets,
             clients=broker.consumers,
-            fences=broker.fences,
+            coordination=broker.coordination,
+            held=broker.held,
             address=broker.config.address,
+            answer=self._answer,
         )
         groups = GroupAdministration(
-            groups=broker.groups, offsets=broker.offsets, coordination=broker.coordination
+            groups=broker.groups,
+            offsets=broker.offsets,
+            coordination=broker.coordination,
+            held=broker.held,
+            answer=self._answer,
         )
         assignments = QueryAssignment(
             clients=broker.consumers,
@@ -175,6 +181,7 @@ class Services:
             R.PEER_STARTED: peers.started,
             R.PEER_ASSIGN: peers.assign,
             R.PEER_GIVEN: peers.given,
+            R.PEER_REMOVED: peers.removed,
         }
 
     def batch_processors(self) -> Mapping[int, BatchProcessor]:

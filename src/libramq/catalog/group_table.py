@@ -53,6 +53,11 @@ class GroupTable:
     def __len__(self) -> int:
         return len(self._groups)
 
+    @property
+    def creates_on_use(self) -> bool:
+        """Whether a group that does not exist is created when somebody uses it."""
+        return self._auto_create
+
     def get(self, group: str) -> SubscriptionGroupConfig | None:
         """The group's configuration; None when there is no such group."""
         return self._groups.get(group)

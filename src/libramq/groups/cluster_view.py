@@ -108,6 +108,15 @@ class ClusterView:
         self._doubted.discard(topic)
         return was_doubted or known != self._queues[topic]
 
+    def topic_removed(self, topic: str, broker_name: str) -> bool:
+        """A broker has deleted a topic; whether it had queues of it, as far as was known."""
+        known = self._queues.get(topic, ())
+        left = tuple(queue for queue in known if queue.broker_name != broker_name)
+        if len(left) == len(known):
+            return False
+        self._queues[topic] = left
+        return True
+
     # Queues of other brokers.
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...] | None:

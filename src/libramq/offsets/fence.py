@@ -6,6 +6,9 @@
 An opening gives way to one under a higher epoch and to nothing else. So a queue has one reader at any moment,
 whatever coordinators say: they may be wrong, or two of them.
 
+What is removed, a topic or the group itself, leaves the group's epoch behind: whoever coordinates it next
+goes on above that one, or members would take its grants for old ones.
+
 `record` is called with every change of an opening before it takes effect (None: it is forgotten); what it
 raises keeps things as they are. Nothing else here writes.
 Ours; the contract is in ARCHITECTURE.md, "What a fence checks".
@@ -37,6 +40,10 @@ class Claim(NamedTuple):
 
 #: The opening of a queue that nobody has opened: every epoch is above it.
 NOBODY: Final = Claim("", 0)
+#: Where the files have the epoch that a group's removed queues left behind: no topic is called so.
+LEFT_BEHIND: Final = ("", -1)
+#: Ours: as many as the group table takes (catalog.group_table.GROUPS_MAX); the one left first is forgotten.
+LEFT_BEHIND_MAX: Final = 25_000
 
 
 class Opening(Body, frozen=True, kw_only=True):
@@ -73,6 +80,7 @@ class Fences:
         self._broker_name = broker_name
         self._record = record
         self._groups: dict[str, GroupFence] = {}
+        self._left_behind: dict[str, int] = {}
 
     def __contains__(self, group: str) -> bool:
         return group in self._groups
@@ -85,7 +93,7 @@ class Fences:
     def epoch(self, group: str) -> int:
         """The highest epoch of the group that was seen here; 0 for none."""
         fence = self._groups.get(group)
-        return fence.epoch if fence is not None else 0
+        return fence.epoch if fence is not None else self._left_behind.get(group, 0)
 
     def readers(self, group: str) -> dict[MessageQueue, str]:
         """The members that queues are open to."""
@@ -104,7 +112,7 @@ class Fences:
         Returns the highest epoch seen: if it is above the body's, nothing was taken. So it is where a queue
         was opened since it was granted: the coordinator does not know, and is to find out.
         """
-        fence = self._groups.setdefault(body.group, GroupFence())
+        fence = self._fence(body.group)
         if body.epoch < fence.epoch:
             return fence.epoch
         grants = {
@@ -131,7 +139,7 @@ class Fences:
         """
         fence = self._groups.get(group)
         if fence is None:
-            return PeerGathered()
+            return PeerGathered(epoch=self.epoch(group))
         fence.grants = {key: claim for key, claim in fence.grants.items() if fence.openings.get(key) == claim}
         fence.is_told = False
         return PeerGathered(
@@ -192,21 +200,42 @@ class Fences:
     # What ends.
 
     def remove_group(self, group: str) -> None:
-        """Forget a group."""
+        """Forget a group, but for its epoch."""
         fence = self._groups.get(group)
         if fence is not None:
+            self._leave_behind(group, fence.epoch)
             for key in fence.openings:
                 self._record(_name(group, key), None)
             del self._groups[group]
 
     def remove_topic(self, topic: str) -> None:
-        """Forget a topic's queues."""
+        """Forget a topic's queues, but for the epochs of their groups."""
         for group, fence in self._groups.items():
-            for key in [key for key in fence.openings if key[0] == topic]:
+            opened = [key for key in fence.openings if key[0] == topic]
+            if opened:
+                self._leave_behind(group, fence.epoch)
+            for key in opened:
                 self._record(_name(group, key), None)
                 del fence.openings[key]
             for key in [key for key in fence.grants if key[0] == topic]:
                 del fence.grants[key]
+
+    def _leave_behind(self, group: str, epoch: int) -> None:
+        if epoch <= self._left_behind.get(group, 0):
+            return
+        self._record(_name(group, LEFT_BEHIND), Opening(member="", epoch=epoch))
+        self._left_behind[group] = epoch
+        if len(self._left_behind) > LEFT_BEHIND_MAX:
+            oldest = next(iter(self._left_behind))
+            self._record(_name(oldest, LEFT_BEHIND), None)
+            del self._left_behind[oldest]
+
+    def _fence(self, group: str) -> GroupFence:
+        """Return the group's fence, a new one that knows the epoch left behind if there is none."""
+        fence = self._groups.get(group)
+        if fence is None:
+            fence = self._groups[group] = GroupFence(epoch=self._left_behind.get(group, 0))
+        return fence
 
     # What the files say.
 
@@ -214,14 +243,26 @@ class Fences:
         """Make a change that was recorded."""
         topic, group, queue_id = name.split(SEPARATOR)
         key = (topic, int(queue_id))
+        if key == LEFT_BEHIND:
+            self._apply_left_behind(group, opening)
+            return
         if opening is None:
             fence = self._groups.get(group)
             if fence is not None:
                 fence.openings.pop(key, None)
             return
-        fence = self._groups.setdefault(group, GroupFence())
+        fence = self._fence(group)
         fence.openings[key] = Claim(opening.member, opening.epoch)
         fence.epoch = max(fence.epoch, opening.epoch)
+
+    def _apply_left_behind(self, group: str, opening: Opening | None) -> None:
+        if opening is None:
+            self._left_behind.pop(group, None)
+            return
+        self._left_behind[group] = opening.epoch
+        fence = self._groups.get(group)
+        if fence is not None:
+            fence.epoch = max(fence.epoch, opening.epoch)
 
     def file(self) -> FencesFile:
         """What to write to config/groupFences.json."""
@@ -230,6 +271,10 @@ class Fences:
                 _name(group, key): Opening(member=claim.member, epoch=claim.epoch)
                 for group, fence in self._groups.items()
                 for key, claim in fence.openings.items()
+            }
+            | {
+                _name(group, LEFT_BEHIND): Opening(member="", epoch=epoch)
+                for group, epoch in self._left_behind.items()
             }
         )
 

@@ -121,6 +121,7 @@ _SPECS: Final = (
     RequestSpec(R.PEER_STARTED, h.NoHeader, _C, None, Action.UPDATE, _TABLE, has_version=True),
     RequestSpec(R.PEER_ASSIGN, h.NoHeader, _C, None, Action.GET, _TABLE, has_version=True),
     RequestSpec(R.PEER_GIVEN, h.NoHeader, _C, None, Action.UPDATE, _TABLE, has_version=True),
+    RequestSpec(R.PEER_REMOVED, h.NoHeader, _C, None, Action.UPDATE, _CONTROL, has_version=True),
     # Name server
     RequestSpec(R.REGISTER_BROKER, h.RegisterBrokerHeader, _C, None, Action.UPDATE, _TABLE),
     RequestSpec(R.UNREGISTER_BROKER, h.UnregisterBrokerHeader, _C, None, Action.UPDATE),

@@ -33,6 +33,12 @@ def delete_topic(topic: str) -> Call[None]:
     return header_call(RequestCode.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic=topic), nothing)
 
 
+def delete_group(group: str, *, clean_offset: bool = False) -> Call[None]:
+    """Delete a group's configuration at a broker; clean_offset: and its offsets."""
+    header = h.DeleteGroupHeader(group_name=group, clean_offset=clean_offset)
+    return header_call(RequestCode.DELETE_SUBSCRIPTIONGROUP, header, nothing)
+
+
 def topic_stats(topic: str) -> Call[TopicStatsTable]:
     """The ends of a topic's queues at a broker."""
     return header_call(

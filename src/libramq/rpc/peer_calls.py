@@ -51,6 +51,11 @@ def tell_given(body: bodies.PeerGivenBody) -> Call[None]:
     return group_call(RequestCode.PEER_GIVEN, None, nothing, body=encode_body(body))
 
 
+def tell_removed(body: bodies.PeerRemovedBody) -> Call[None]:
+    """Tell a broker that a topic or a group was deleted here."""
+    return group_call(RequestCode.PEER_REMOVED, None, nothing, body=encode_body(body))
+
+
 def tell_started(body: bodies.PeerStartedBody) -> Call[None]:
     """Tell a broker that a rebalance of a group has begun."""
     return group_call(RequestCode.PEER_STARTED, None, nothing, body=encode_body(body))

@@ -77,6 +77,14 @@ class HeldPulls(Generic[T]):
         self._tidy()
         return taken
 
+    def take_where(self, is_wanted: Callable[[HeldPull[T]], bool]) -> list[HeldPull[T]]:
+        """Take out pulls of whatever queues; looks at every one, for what happens seldom."""
+        taken = [pull for pulls in self._by_queue.values() for pull in pulls if is_wanted(pull)]
+        for pull in taken:
+            self._remove(pull)
+        self._tidy()
+        return taken
+
     def expire(self, now_ms: MonotonicMs) -> list[HeldPull[T]]:
         """Take out the pulls whose time is up."""
         expired: list[HeldPull[T]] = []

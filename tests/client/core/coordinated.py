@@ -8,6 +8,7 @@ from libramq.rpc.group_calls import Joined
 from tests.client.core.conversation import Conversation, found
 from tests.client.core.examples import route
 
+TOPIC_NOT_EXIST = 17
 FENCED, UNKNOWN_MEMBER, NOT_COORDINATOR, NOT_YET_GRANTED = 3100, 3101, 3102, 3103
 
 

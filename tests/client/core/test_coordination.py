@@ -11,6 +11,7 @@ from tests.client.core.conversation import found, nothing, q
 from tests.client.core.coordinated import (
     FENCED,
     NOT_YET_GRANTED,
+    TOPIC_NOT_EXIST,
     UNKNOWN_MEMBER,
     Member,
     assigned,
@@ -79,6 +80,68 @@ def test_a_claim_that_a_fence_has_refused_is_not_tried_again():
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
     talk.polled(assigned(q(0), epoch=2, revoke=[q(3)]))
     assert [each.claim.epoch for each in talk.of(fx.OpenQueue)] == [2]
+
+
+def stays_refused(talk, code):
+    """Grant and refusal are repeated, until the member releases the queue, or for 3 s."""
+    for _ in range(30):
+        talk.polled(assigned(q(0)))
+        for request in talk.of(fx.OpenQueue):
+            talk.opened(request, refusal(code))
+        released = talk.of(fx.ReleaseQueues)
+        until_ms = talk.now_ms + 100
+        while not released and (talk.core.next_due_ms or until_ms) <= until_ms:
+            talk.at(talk.core.next_due_ms)
+            for request in talk.of(fx.OpenQueue):
+                talk.opened(request, refusal(code))
+            released = talk.of(fx.ReleaseQueues)
+        if released:
+            return released
+        talk.at(until_ms)
+    return []
+
+
+@pytest.mark.parametrize("code", [NOT_YET_GRANTED, FENCED, TOPIC_NOT_EXIST])
+def test_a_claim_that_is_refused_for_two_seconds_is_given_back(code):
+    """Whatever the cause: the queue is not ours, the coordinator hears so, and grants it anew."""
+    talk = Member().member()
+    assert stays_refused(talk, code) == [fx.ReleaseQueues("a:1", "m1", grants(q(0)))]
+    assert 2_000 <= talk.now_ms <= 2_300
+    assert talk.core.owned() == []
+    talk.polled(assigned(q(0), epoch=2))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, 5)
+    assert [pull.offset for pull in talk.of(fx.Pull)] == [5]
+    assert talk.core.owned() == [q(0)]
+
+
+def test_a_queue_that_is_read_under_its_last_claim_is_not_lost_over_the_next_one():
+    """The coordinator hears that the new claim is refused; meanwhile the queue goes on."""
+    talk = Member().holding(q(0))
+    talk.polled(assigned(q(0), epoch=2))
+    while not (released := talk.of(fx.ReleaseQueues)):
+        for request in talk.of(fx.OpenQueue):
+            talk.opened(request, refusal(NOT_YET_GRANTED))
+        released = talk.of(fx.ReleaseQueues)
+        if released:
+            break
+        talk.at(talk.core.next_due_ms)
+    assert released == [fx.ReleaseQueues("a:1", "m1", grants(q(0), epoch=2))]
+    assert talk.now_ms <= 2_300
+    assert talk.of(fx.Lost) == []
+    assert talk.core.owned() == [q(0)]
+
+
+def test_a_queue_whose_broker_is_away_is_not_refused():
+    """Nobody else could have it, and nothing is gained by another claim."""
+    talk = Member().member()
+    talk.polled(assigned(q(0)))
+    while talk.now_ms < 3_000:
+        for request in talk.of(fx.OpenQueue):
+            talk.opened(request, ConnectFailed("away"))
+        assert talk.of(fx.ReleaseQueues) == []
+        talk.at(talk.core.next_due_ms)
+    assert talk.core.owned() == [q(0)]
 
 
 # Giving up

@@ -569,6 +569,52 @@ def test_queues_that_vanish_need_not_be_given_up():
     assert len(alice.revoked) == 2, "it is told all the same"
 
 
+def test_queues_of_a_topic_that_was_made_again_are_granted_anew():
+    """Nobody has seen that they were gone. Those of other brokers stay, their epochs included."""
+    group = Surroundings([*queues_of("T", 4), *queues_of("T", 4, "c")])
+    for name in ("alice", "bob"):
+        group.add(name)
+        group.run(100)
+    before, epoch = dict(group.view.owners), group.view.epoch
+    group.take(Grant)
+    group.do(group.coordinator.queues_removed("T", "c", now_ms=group.now_ms))
+    assert {queue.broker_name for queue in group.view.owners} == {"b"}
+    group.run(100)
+    for queue, holding in group.view.owners.items():
+        assert holding == before[queue] if queue.broker_name == "b" else holding.epoch > before[queue].epoch
+    assert group.loads() == {"alice": 4, "bob": 4}
+    assert {name: len(each.held) for name, each in group.consumers.items()} == group.loads()
+    assert {grant.broker_name for grant in group.take(Grant)} == {"c"}
+    assert group.view.epoch >= epoch
+    assert group.view.is_settled
+
+
+def test_a_topic_that_was_deleted_at_its_only_broker_and_made_again_at_once():
+    """The group hears all three, one after the other, before it looks."""
+    group = group_of("alice", "bob")
+    before = dict(group.view.owners)
+    group.do(group.coordinator.queues_changed("T", [], now_ms=group.now_ms))
+    group.do(group.coordinator.queues_removed("T", "b", now_ms=group.now_ms))
+    group.do(group.coordinator.queues_changed("T", queues_of("T", 8), now_ms=group.now_ms))
+    group.run(100)
+    assert group.loads() == {"alice": 4, "bob": 4}
+    assert all(holding.epoch > before[queue].epoch for queue, holding in group.view.owners.items())
+
+
+def test_a_group_that_was_deleted_at_another_broker_is_gathered_and_granted_again():
+    """Its fence there knows nobody any more; nothing moves."""
+    group = group_of("alice", "bob")
+    group.run(1_000)
+    before = {queue: holding.member for queue, holding in group.view.owners.items()}
+    group.take(Grant)
+    group.fences = {"b": PeerGathered(epoch=group.view.epoch)}
+    group.do(group.coordinator.gather_again(GROUP, now_ms=group.now_ms))
+    group.run(100)
+    assert {queue: holding.member for queue, holding in group.view.owners.items()} == before
+    (grant,) = group.take(Grant)
+    assert (grant.body.complete, len(grant.body.grants)) == (True, 8)
+
+
 def test_a_broker_that_comes_is_another_reason():
     group = group_of("alice", "bob")
     group.tell("T", [*queues_of("T", 8), *queues_of("T", 8, "c")])

@@ -3,24 +3,41 @@
 Upstream: AdminBrokerProcessor.java.
 """
 
+from collections.abc import Callable
+
 from libramq.broker.coordination import Coordination
 from libramq.broker.offset_commits import OffsetCommits
+from libramq.broker.processor.pull_message import Pull
 from libramq.catalog import GroupTable
 from libramq.codes import ResponseCode
 from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.remoting.body.topic_config import SubscriptionGroupConfig
 from libramq.remoting.headers import DeleteGroupHeader, GroupByNameHeader, decode_header
-from libramq.rpc.endpoint import Request
+from libramq.rpc.endpoint import Request, Woken
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.waits import HeldPulls
 
 
 class GroupAdministration:
-    """The processor of questions about groups, and of changes to them."""
+    """The processor of questions about groups, and of changes to them.
 
-    def __init__(self, *, groups: GroupTable, offsets: OffsetCommits, coordination: Coordination) -> None:
+    answer: takes the answers to pulls of a group that is deleted.
+    """
+
+    def __init__(
+        self,
+        *,
+        groups: GroupTable,
+        offsets: OffsetCommits,
+        coordination: Coordination,
+        held: HeldPulls[Pull],
+        answer: Callable[[Woken], None],
+    ) -> None:
         self._groups = groups
         self._offsets = offsets
         self._coordination = coordination
+        self._held = held
+        self._answer = answer
 
     def create(self, request: Request) -> Outcome:
         """Create a group or change it."""
@@ -32,10 +49,19 @@ class GroupAdministration:
         """Delete a group's configuration, and its offsets if asked to."""
         header = decode_header(request.command, DeleteGroupHeader)
         self._groups.delete(header.group_name, request.wall_ms)
-        self._coordination.drop(header.group_name)
         if header.clean_offset:
             self._offsets.remove_group(header.group_name)
+        self._coordination.group_removed(header.group_name, may_return=self._groups.creates_on_use)
+        self._end_pulls(header.group_name)
         return SUCCESS
+
+    def _end_pulls(self, group: str) -> None:
+        """Members of a coordinated group that live have to open their queues again, and learn it so."""
+        gone = Reply(ResponseCode.NOT_YET_GRANTED, f"group {group} was deleted")
+        for held in self._held.take_where(
+            lambda held: held.request.group == group and held.request.member is not None
+        ):
+            self._answer(Woken(held.request.request, gone))
 
     def list_all(self, request: Request) -> Outcome:
         """All groups with their configuration."""

@@ -1,4 +1,4 @@
-"""PEER_GRANT, PEER_MEMBERS, PEER_LIST, PEER_GATHER, PEER_STARTED, PEER_ASSIGN, PEER_GIVEN: among brokers.
+"""PEER_GRANT, PEER_MEMBERS, PEER_LIST, PEER_GATHER and their kin: what brokers ask each other.
 
 Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 """
@@ -35,6 +35,13 @@ class PeerRequests:
         self._cluster.require_peer(request.peer.address)
         body = decode_body(request.command.body, bodies.PeerStartedBody)
         self._consumers.started_elsewhere(body, now=request.now)
+        return SUCCESS
+
+    def removed(self, request: Request) -> Outcome:
+        """Another broker has deleted a topic or a group."""
+        body = decode_body(request.command.body, bodies.PeerRemovedBody)
+        self._cluster.require_peer(request.peer.address, body.broker_name)
+        self._cluster.took_removal(body)
         return SUCCESS
 
     def gather(self, request: Request) -> Outcome:

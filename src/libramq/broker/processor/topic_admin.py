@@ -3,26 +3,33 @@
 Upstream: AdminBrokerProcessor.java.
 """
 
+from collections.abc import Callable
+
 from libramq.broker.consumer_clients import ConsumerClients
+from libramq.broker.coordination import Coordination
 from libramq.broker.offset_commits import OffsetCommits
+from libramq.broker.processor.pull_message import Pull
 from libramq.catalog import TopicTable
 from libramq.codes import ResponseCode
 from libramq.message import names
-from libramq.offsets import Fences
 from libramq.remoting import fastjson
 from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.route import TopicList
 from libramq.remoting.body.topic_config import TopicConfig, TopicConfigSerializeWrapper
 from libramq.remoting.headers import CreateTopicHeader, TopicHeader, decode_header
-from libramq.rpc.endpoint import Request
+from libramq.rpc.endpoint import Request, Woken
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenAnnounced
 from libramq.store.message_store import MessageStore
+from libramq.waits import HeldPulls
 
 _PERM_MAX = 7
 
 
 class TopicAdministration:
-    """The processor of questions about topics, and of changes to them."""
+    """The processor of questions about topics, and of changes to them.
+
+    answer: takes the answers to pulls that wait for a topic that is deleted.
+    """
 
     def __init__(
         self,
@@ -31,15 +38,19 @@ class TopicAdministration:
         store: MessageStore,
         offsets: OffsetCommits,
         clients: ConsumerClients,
-        fences: Fences,
+        coordination: Coordination,
+        held: HeldPulls[Pull],
         address: str,
+        answer: Callable[[Woken], None],
     ) -> None:
         self._topics = topics
         self._store = store
         self._offsets = offsets
         self._clients = clients
-        self._fences = fences
+        self._coordination = coordination
+        self._held = held
         self._address = address
+        self._answer = answer
 
     def create(self, request: Request) -> Outcome:
         """Create a topic or change it; it is on disk and at the name servers before the answer."""
@@ -76,8 +87,15 @@ class TopicAdministration:
         self._topics.delete(header.topic, request.wall_ms)
         self._store.delete_topic(header.topic)
         self._offsets.remove_topic(header.topic)
-        self._fences.remove_topic(header.topic)
+        self._end_pulls(header.topic)
+        self._coordination.topic_removed(header.topic)
         return SUCCESS
+
+    def _end_pulls(self, topic: str) -> None:
+        """They wait for offsets that the topic, if it is made again, has only after as many messages."""
+        gone = Reply(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] was deleted")
+        for held in self._held.take_where(lambda held: held.topic == topic):
+            self._answer(Woken(held.request.request, gone))
 
     def list_all(self, request: Request) -> Outcome:
         """All topics with their configuration."""

@@ -3,11 +3,17 @@
     granted ─► opened ─► PULLING ─► granted under a later epoch: opened again while it goes on
        ▲          ├► not granted yet: again in a moment
        └──────────┴► fenced: lost
+                  └► refused for 2 s: released, and granted anew
 
 Pulls and commits go under the claim that was opened last. One that is fenced under an older claim than the
 one we have now says nothing: our own opening overtook it.
+
+A claim that stays refused would leave its queue to nobody: the coordinator takes it for ours, its broker does
+not. Whatever the cause, we say that we do not hold it, and get another claim.
 Ours.
 """
+
+from typing import Final
 
 from libramq.client.core import effects as fx
 from libramq.client.core.offset_store import OffsetStore
@@ -16,11 +22,15 @@ from libramq.client.core.process_queue import Claim, ProcessQueue, QueueState
 from libramq.client.core.pulling import Pulling
 from libramq.client.core.queue_table import QueueTable
 from libramq.clock import MonotonicMs
-from libramq.errors import Fenced, LibraError, NotYetGranted
+from libramq.errors import BrokerError, Fenced, LibraError, NotYetGranted
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
+from libramq.remoting.body.coordination import QueueGrant
 
 log = get_logger(__name__)
+
+#: Ours: a grant reaches the queue's broker within milliseconds, within a second if their link was lost.
+REFUSED_MS_MAX: Final = 2_000
 
 
 class Opening:
@@ -34,11 +44,16 @@ class Opening:
         self._pulling = pulling
         self._owned_queues = owned_queues
         self._fenced: dict[MessageQueue, Claim] = {}
+        #: Claims that were refused, and since when, until one of the queue is taken.
+        self._refused: dict[MessageQueue, tuple[Claim, MonotonicMs]] = {}
 
     def grant(self, queue: MessageQueue, claim: Claim, now_ms: MonotonicMs) -> list[fx.Effect]:
         """The coordinator says that a queue is ours."""
-        if self._fenced.get(queue) == claim or self._owned_queues.closing:
-            return []  # A fence has the last word: no use in asking again.
+        if self._owned_queues.closing:
+            return []
+        if self._fenced.get(queue) == claim:  # A fence has the last word: no use in asking again.
+            self._release_refused(queue, claim, now_ms)
+            return []
         owned = self._table.get(queue)
         if owned is None:
             return self._owned_queues.take(queue, now_ms, delay_ms=0, claim=claim)
@@ -60,13 +75,12 @@ class Opening:
             return []
         if isinstance(outcome, Fenced):
             self._fenced[request.queue] = request.claim
+            self._release_refused(request.queue, request.claim, now_ms)
             return self._owned_queues.lose(owned, now_ms)
         if isinstance(outcome, LibraError):
-            if not isinstance(outcome, NotYetGranted):
-                log.warning("queue not opened yet", queue=str(request.queue), reason=str(outcome))
-            self._owned_queues.load_later(owned, now_ms)
-            return []
+            return self._not_opened(owned, request.claim, outcome, now_ms)
         self._fenced.pop(request.queue, None)
+        self._refused.pop(request.queue, None)
         owned.opened, owned.open_tries = request.claim, 0
         if owned.state is not QueueState.PULLING:
             return self._owned_queues.committed_offset_answered(
@@ -78,6 +92,29 @@ class Opening:
             *self._owned_queues.lose(owned, now_ms),
             *self._owned_queues.take(request.queue, now_ms, delay_ms=0, claim=request.claim),
         ]
+
+    def _not_opened(
+        self, owned: ProcessQueue, claim: Claim, error: LibraError, now_ms: MonotonicMs
+    ) -> list[fx.Effect]:
+        if not isinstance(error, NotYetGranted):
+            log.warning("queue not opened yet", queue=str(owned.queue), reason=str(error))
+        if not isinstance(error, BrokerError):
+            self._refused.pop(owned.queue, None)  # Nobody has refused it: nobody was there.
+        elif self._release_refused(owned.queue, claim, now_ms) and owned.opened is None:
+            return self._owned_queues.lose(owned, now_ms)
+        self._owned_queues.load_later(owned, now_ms)
+        return []
+
+    def _release_refused(self, queue: MessageQueue, claim: Claim, now_ms: MonotonicMs) -> bool:
+        """Release a queue whose claim has been refused for too long; say whether it was."""
+        known, since_ms = self._refused.get(queue, (None, now_ms))
+        is_overdue = known == claim and now_ms - since_ms >= REFUSED_MS_MAX
+        if known != claim or is_overdue:
+            self._refused[queue] = (claim, now_ms)
+        if is_overdue:
+            log.warning("claim refused for too long, queue released", queue=str(queue), epoch=claim.epoch)
+            self._owned_queues.released.append(QueueGrant.of(queue, claim.epoch))
+        return is_overdue
 
     def pull_refused(
         self,

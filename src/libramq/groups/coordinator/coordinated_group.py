@@ -199,6 +199,12 @@ class CoordinatedGroup(Generic[P, T]):
         self.members.closed(member, now_ms=now_ms)
         self.queues.stirred[member.id] = None
 
+    def queues_removed(self, topic: str, broker_name: str, *, now_ms: MonotonicMs) -> None:
+        """The queues of a topic at a broker are none any more, or others under the same names."""
+        self.balance.told(Reason.QUEUE_COUNT_CHANGED, topic, now_ms=now_ms)
+        self.queues.vanish_at(topic, broker_name)
+        self._publication.is_changed = True
+
     def stock_members(self, client_ids: Sequence[str], *, now_ms: MonotonicMs) -> None:
         """These members allocate for themselves; none: the coordinator may assign."""
         if client_ids and self.mode == MODE_EPOCHS:
@@ -357,12 +363,7 @@ class CoordinatedGroup(Generic[P, T]):
             self._inquiry.awaited.pop(member.id, None)
             self._conclude(now_ms)
             return
-        gone = {
-            queue: holding.epoch
-            for queue, holding in self.queues.of(member.id).items()
-            if queue in self.queues.revoked and queue not in held
-        }
-        self.queues.release(member.id, gone, now_ms=now_ms)
+        self.queues.release_unlisted(member.id, held, now_ms=now_ms)
         self.balance.hand_over(now_ms=now_ms)
 
     def _conclude(self, now_ms: MonotonicMs) -> None:

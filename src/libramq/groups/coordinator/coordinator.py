@@ -13,10 +13,10 @@ from libramq.errors import BrokerError, InvalidName, broker_error
 from libramq.groups.coordinator.coordinated_group import CoordinatedGroup
 from libramq.groups.coordinator.effect import Answer, Effect, Grant
 from libramq.groups.coordinator.group_member import GroupMember, held_of
-from libramq.groups.coordinator.group_membership import NAMED_MAX
 from libramq.groups.coordinator.group_request import SessionLimits, check_listed, member_profile, operator_of
 from libramq.groups.coordinator.group_state import GroupState, Record
 from libramq.groups.coordinator.group_view import GroupView, view_of
+from libramq.groups.coordinator.refusals import allocates_itself, busy, no_members, refusal
 from libramq.groups.coordinator.shared_tables import SharedTables
 from libramq.groups.rebalance_event import Reason
 from libramq.logs import get_logger
@@ -95,13 +95,13 @@ class Coordinator(Generic[P, T]):
             profile = member_profile(header, body, fresh, self._sessions)
             group = self._group_to_join(header.consumer_group, now_ms)
             if group.is_mute:
-                raise _busy(group.name)
+                raise busy(group.name)
             member = group.join(profile, header.lb_member, held_of(body.held), peer, now_ms=now_ms)
         except (BrokerError, InvalidName) as error:
-            return [_refusal(ticket, error)]
+            return [refusal(ticket, error)]
         effects = group.publish(now_ms=now_ms)
         if group.is_mute:
-            return [*effects, _refusal(ticket, _busy(group.name))]
+            return [*effects, refusal(ticket, busy(group.name))]
         return [*effects, group.welcome(ticket, member, now_ms=now_ms)]
 
     def poll(
@@ -113,7 +113,7 @@ class Coordinator(Generic[P, T]):
             check_listed(body.held)
             group, member = self._require(header.consumer_group, header.lb_member)
         except BrokerError as error:
-            return [_refusal(ticket, error)]
+            return [refusal(ticket, error)]
         held = held_of(body.held)
         group.balance.add_duplicates(body.duplicates)
         if body.leaving:
@@ -130,7 +130,7 @@ class Coordinator(Generic[P, T]):
             check_listed(body.queues)
             group, member = self._require(header.consumer_group, header.lb_member)
         except BrokerError as error:
-            return [_refusal(ticket, error)]
+            return [refusal(ticket, error)]
         if body.leaving:
             group.balance.depart(member.profile, now_ms=now_ms)
         group.release(member, held_of(body.queues), peer, now_ms=now_ms)
@@ -144,7 +144,7 @@ class Coordinator(Generic[P, T]):
         try:
             group, member = self._require(header.consumer_group, header.lb_member)
         except BrokerError as error:
-            return [_refusal(ticket, error)]
+            return [refusal(ticket, error)]
         is_timeout = body.reason == Reason.PROCESSING_TIMEOUT
         reason = Reason.PROCESSING_TIMEOUT if is_timeout else Reason.MEMBER_LEFT
         group.expel(member, reason, now_ms=now_ms)
@@ -160,16 +160,16 @@ class Coordinator(Generic[P, T]):
             operator = operator_of(header, host)
             group, stock = self._groups.get(name), self._stock.get(name)
             if stock or (group is not None and group.mode == MODE_CLIENT):
-                raise _allocates_itself(name, stock or ())
+                raise allocates_itself(name, stock or ())
             if group is None:
-                raise _no_members(name)
+                raise no_members(name)
             if group.is_mute:
-                raise _busy(name)
+                raise busy(name)
             group.remove(header.lb_name, operator, now_ms=now_ms)
         except BrokerError as error:
-            return [_refusal(ticket, error)]
+            return [refusal(ticket, error)]
         effects = group.publish(now_ms=now_ms)
-        return [*effects, _refusal(ticket, _busy(name)) if group.is_mute else Answer(ticket)]
+        return [*effects, refusal(ticket, busy(name)) if group.is_mute else Answer(ticket)]
 
     # Events.
 
@@ -207,6 +207,19 @@ class Coordinator(Generic[P, T]):
         for name in topics.groups(topic):
             group = self._groups[name]
             group.balance.told(reason, topic, now_ms=now_ms)
+            effects += group.publish(now_ms=now_ms)
+        return effects
+
+    def queues_removed(self, topic: str, broker_name: str, *, now_ms: MonotonicMs) -> list[Effect[T]]:
+        """A topic was deleted at a broker, whose fence has forgotten who had its queues open.
+
+        They are granted anew if they are there again: it may have been made again before anybody looked.
+        """
+        self._begin(now_ms)
+        effects: list[Effect[T]] = []
+        for name in self._shared.topics.groups(topic):
+            group = self._groups[name]
+            group.queues_removed(topic, broker_name, now_ms=now_ms)
             effects += group.publish(now_ms=now_ms)
         return effects
 
@@ -248,7 +261,7 @@ class Coordinator(Generic[P, T]):
         return known.publish(now_ms=now_ms)
 
     def gather_again(self, group: str, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Another broker has come that may have had the group, too: both started, or were cut off, alone."""
+        """Fences may know other things than we do: a broker has come, or has deleted the group."""
         self._begin(now_ms)
         known = self._groups.get(group)
         if known is None:
@@ -257,9 +270,24 @@ class Coordinator(Generic[P, T]):
         return known.publish(now_ms=now_ms)
 
     def drop(self, group: str, address: str = "", *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """The group lives elsewhere now, at that address (empty: not known), or was deleted."""
+        """The group lives elsewhere now, at that address (empty: not known)."""
         self._begin(now_ms)
         self._stock.pop(group, None)
+        return self._dissolve(group, address)
+
+    def removed(self, group: str, *, may_return: bool, now_ms: MonotonicMs) -> list[Effect[T]]:
+        """The group was deleted at this broker, whose fence has forgotten it; members may live.
+
+        may_return: who uses it makes it again. Members then keep what they hold and open it again; else they
+        are turned away.
+        """
+        self._begin(now_ms)
+        known = self._groups.get(group)
+        if known is None or not may_return or not len(known.members):
+            return self._dissolve(group, "")
+        return self.gather_again(group, now_ms=now_ms)
+
+    def _dissolve(self, group: str, address: str) -> list[Effect[T]]:
         known = self._groups.pop(group, None)
         if known is None:
             return []
@@ -350,29 +378,5 @@ class Coordinator(Generic[P, T]):
     def _require(self, group: str, member: str) -> tuple[CoordinatedGroup[P, T], GroupMember[P, T]]:
         known = self._groups.get(group)
         if known is None:
-            raise _no_members(group)
+            raise no_members(group)
         return known, known.members.require(member)
-
-
-def _busy(group: str) -> BrokerError:
-    remark = f"the state of group {group} cannot be written; look at the broker's disk"
-    return broker_error(ResponseCode.SYSTEM_BUSY, remark)
-
-
-def _refusal(ticket: T, error: BrokerError | InvalidName) -> Answer[T]:
-    if isinstance(error, BrokerError):
-        return Answer(ticket, ResponseCode(error.response_code), error.remark)
-    return Answer(ticket, ResponseCode.INVALID_PARAMETER, str(error))
-
-
-def _no_members(group: str) -> BrokerError:
-    return broker_error(ResponseCode.UNKNOWN_MEMBER, f"group {group} has no members here")
-
-
-def _allocates_itself(group: str, stock: Sequence[str]) -> BrokerError:
-    named = f": {', '.join(stock[:NAMED_MAX])}" if stock else ""
-    remark = (
-        f"group {group} has stock members{named}; while it has, its members allocate queues for themselves"
-        " and nobody can be removed: stop the client instead"
-    )
-    return broker_error(ResponseCode.INVALID_PARAMETER, remark)

@@ -124,6 +124,17 @@ class QueueHandover:
                 freed.append(queue)
         return freed
 
+    def release_unlisted(
+        self, member: str, held: Container[MessageQueue], *, now_ms: MonotonicMs
+    ) -> list[MessageQueue]:
+        """Release the revoked queues that a member does not list as held."""
+        unlisted = {
+            queue: holding.epoch
+            for queue, holding in self.of(member).items()
+            if queue in self.revoked and queue not in held
+        }
+        return self.release(member, unlisted, now_ms=now_ms)
+
     def take_overdue(
         self, spared: Container[str] = (), *, now_ms: MonotonicMs
     ) -> list[tuple[MessageQueue, Holding]]:
@@ -188,6 +199,10 @@ class QueueHandover:
                 self._drop(queue)
             self._floor = max(self._floor, self._last.pop(queue, 0))
             self.freed.pop(queue, None)
+
+    def vanish_at(self, topic: str, broker_name: str) -> None:
+        """The queues of a topic at one broker do not exist any more."""
+        self.vanish([q for q in self.holdings if (q.topic, q.broker_name) == (topic, broker_name)])
 
     def _hold(self, queue: MessageQueue, holding: Holding) -> None:
         assert queue not in self.holdings, "a queue has one holder"

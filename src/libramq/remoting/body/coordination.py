@@ -216,6 +216,17 @@ class PeerGathered(Body, frozen=True, kw_only=True):
     members_epoch: int = 0
 
 
+class PeerRemovedBody(Body, frozen=True, kw_only=True):
+    """PEER_REMOVED: a broker has deleted a topic, or a group; its fence has forgotten who had what open.
+
+    One of the two is named; it may be there again by now.
+    """
+
+    broker_name: str
+    topic: str = ""
+    group: str = ""
+
+
 class PeerStartedBody(Body, frozen=True, kw_only=True):
     """PEER_STARTED: a coordinator tells the brokers of a group's queues that a rebalance has begun.
 

@@ -1,0 +1,46 @@
+"""The other brokers of the cluster, as coordinated groups need them: what a coordinator has them do.
+
+`Cluster` is the one there is; a broker that is alone has none.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body import coordination as bodies
+
+
+class GroupPeers(Protocol):
+    """The other brokers of the cluster. What they have to say comes back by Coordination's methods."""
+
+    def coordinator_of(self, group: str) -> str | None:
+        """The address of the broker where a group lives; None while nobody knows."""
+        ...
+
+    def queues(self, topic: str) -> Sequence[MessageQueue] | None:
+        """The queues of a topic at other brokers; None: not known yet, `topic_changed` will say."""
+        ...
+
+    def grant(self, broker_name: str, body: bodies.PeerGrantBody) -> None:
+        """Tell another broker's fence whose its queues are; `refused` where it has seen a higher epoch."""
+        ...
+
+    def change_mode(self, body: bodies.PeerGrantBody) -> None:
+        """Tell all other fences that a group shares its queues in another way."""
+        ...
+
+    def gather(self, group: str, own: bodies.PeerGathered) -> None:
+        """Ask all other fences; `gathered` with what they know, and what ours does."""
+        ...
+
+    def started(self, body: bodies.PeerStartedBody) -> None:
+        """Tell all others that a rebalance of a group has begun."""
+        ...
+
+    def removed(self, *, topic: str = "", group: str = "") -> None:
+        """Tell all others that a topic or a group was deleted here."""
+        ...
+
+    def stock_changed(self, group: str, client_ids: Sequence[str]) -> None:
+        """Clients of our own connections allocate for themselves; `stock_members` with those of all edges."""
+        ...

@@ -1,0 +1,39 @@
+"""What a coordinator answers to requests that it cannot serve, each with its remedy."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, InvalidName, broker_error
+from libramq.groups.coordinator.effect import Answer
+from libramq.groups.coordinator.group_membership import NAMED_MAX
+
+T = TypeVar("T")
+
+
+def refusal(ticket: T, error: BrokerError | InvalidName) -> Answer[T]:
+    """Return the answer that an error makes."""
+    if isinstance(error, BrokerError):
+        return Answer(ticket, ResponseCode(error.response_code), error.remark)
+    return Answer(ticket, ResponseCode.INVALID_PARAMETER, str(error))
+
+
+def busy(group: str) -> BrokerError:
+    """Return the error of a group whose state the disk refuses."""
+    remark = f"the state of group {group} cannot be written; look at the broker's disk"
+    return broker_error(ResponseCode.SYSTEM_BUSY, remark)
+
+
+def no_members(group: str) -> BrokerError:
+    """Return the error of a group that is not known here."""
+    return broker_error(ResponseCode.UNKNOWN_MEMBER, f"group {group} has no members here")
+
+
+def allocates_itself(group: str, stock: Sequence[str]) -> BrokerError:
+    """Return the error of a group that stock members have allocate for itself."""
+    named = f": {', '.join(stock[:NAMED_MAX])}" if stock else ""
+    remark = (
+        f"group {group} has stock members{named}; while it has, its members allocate queues for themselves"
+        " and nobody can be removed: stop the client instead"
+    )
+    return broker_error(ResponseCode.INVALID_PARAMETER, remark)

@@ -1,0 +1,128 @@
+"""What is deleted while members of a coordinated group live: topics, made again, and the group itself.
+
+Real brokers, a name server and real consumers in one loop. Afterwards every queue is read by somebody.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from libramq.clock import SystemClock
+from libramq.remoting.body.topic_config import TopicConfig
+from libramq.rpc import admin_calls
+from libramq.transport.remote import Remotes
+from tests.broker.clusters import TOPIC, Cluster, Member, group_at
+from tests.transport.loops import until, until_asked
+
+A, B = "broker-a", "broker-b"
+
+
+async def ask(cluster: Cluster, names: Iterable[str], call) -> None:
+    """Ask brokers one after the other."""
+    remotes = Remotes(SystemClock().monotonic_ms)
+    try:
+        for name in names:
+            address = cluster.servers[name].address
+            reply = await remotes.call(address, call.command(), timeout_ms=3_000)
+            call.result(reply, where=address)
+    finally:
+        await remotes.close()
+
+
+async def make_again(cluster: Cluster, *names: str, after_ms: int = 0) -> None:
+    """Delete the topic at these brokers, and make it again after so long."""
+    await ask(cluster, names, admin_calls.delete_topic(TOPIC))
+    await asyncio.sleep(
+        after_ms / 1000
+    )  # What the test is about: the name servers' news take up to a second.
+    for name in names:
+        count = cluster._queues[name]
+        config = TopicConfig(topic_name=TOPIC, read_queue_nums=count, write_queue_nums=count)
+        await ask(cluster, [name], admin_calls.create_topic(config))
+
+
+def readers(cluster: Cluster, group: str) -> dict:
+    """The members that fences let read, by queue."""
+    return {
+        queue: member
+        for server in cluster.servers.values()
+        for queue, member in server.broker.fences.readers(group).items()
+        if queue.topic == TOPIC
+    }
+
+
+async def all_is_read(cluster: Cluster, group: str, *members: Member) -> None:
+    """Every queue is open to a member that says so, and what is sent to it is handled and committed."""
+    await cluster.even(*members)
+    await cluster.send(2)
+    await cluster.all_handled()
+    await until(lambda: set(readers(cluster, group)) == set(cluster.queues()))
+    await until_asked(lambda: all_is_claimed(cluster, *members))
+
+
+async def all_is_claimed(cluster: Cluster, *members: Member) -> bool:
+    claimed = [queue for member in members for queue in await member.consumer.assignment()]
+    return sorted(queue for queue in claimed if queue.topic == TOPIC) == cluster.queues()
+
+
+@pytest.mark.parametrize("after_ms", [0, 300])
+@pytest.mark.parametrize("names", [[A], [A, B]], ids=["one broker", "two brokers"])
+async def test_a_topic_that_is_deleted_and_made_again(tmp_path: Path, names: list[str], after_ms: int):
+    """While two members read it: at every broker of the cluster."""
+    async with asyncio.timeout(12), Cluster(tmp_path, dict.fromkeys(names, 4)) as cluster:
+        group = group_at(names[-1], names)
+        one, two = await cluster.join(group, "one"), await cluster.join(group, "two")
+        await all_is_read(cluster, group, one, two)
+        await make_again(cluster, *names, after_ms=after_ms)
+        await all_is_read(cluster, group, one, two)
+
+
+@pytest.mark.parametrize("deleted_at", [A, B], ids=["where the group lives", "elsewhere"])
+async def test_a_topic_that_is_deleted_and_made_again_at_one_of_two_brokers(tmp_path: Path, deleted_at: str):
+    async with asyncio.timeout(12), Cluster(tmp_path, {A: 4, B: 4}) as cluster:
+        group = group_at(A, [A, B])
+        one, two = await cluster.join(group, "one"), await cluster.join(group, "two")
+        await all_is_read(cluster, group, one, two)
+        kept = [queue for queue in one.gained if queue.broker_name != deleted_at]
+        await make_again(cluster, deleted_at)
+        await all_is_read(cluster, group, one, two)
+        assert [queue for queue in one.gained if queue.broker_name != deleted_at] == kept
+
+
+@pytest.mark.parametrize("deleted_at", [[A], [B], [A, B], [B, A]], ids="-".join)
+@pytest.mark.parametrize("clean_offset", [False, True], ids=["keeps offsets", "without offsets"])
+async def test_a_group_that_is_deleted_while_members_live(
+    tmp_path: Path, deleted_at: list[str], clean_offset: bool
+):
+    """At the broker where it lives (a), at the other one, at both: its members go on reading every queue."""
+    async with asyncio.timeout(12), Cluster(tmp_path, {A: 4, B: 4}) as cluster:
+        group = group_at(A, [A, B])
+        one, two = await cluster.join(group, "one"), await cluster.join(group, "two")
+        await all_is_read(cluster, group, one, two)
+        gained = len(one.gained) + len(two.gained)
+        await ask(cluster, deleted_at, admin_calls.delete_group(group, clean_offset=clean_offset))
+        await all_is_read(cluster, group, one, two)
+        if not clean_offset:
+            assert len(one.gained) + len(two.gained) == gained
+            assert cluster.repeated == {}
+
+
+async def test_a_fence_that_has_forgotten_and_said_nothing(tmp_path: Path):
+    """Whatever the cause: members whose claims are refused say so after 2 s, and get others."""
+    async with asyncio.timeout(12), Cluster(tmp_path, {A: 4, B: 4}) as cluster:
+        group = group_at(A, [A, B])
+        one, two = await cluster.join(group, "one"), await cluster.join(group, "two")
+        await all_is_read(cluster, group, one, two)
+        cluster.servers[B].broker.fences.remove_topic(TOPIC)
+        await cluster.send(1)
+        await all_is_read(cluster, group, one, two)
+
+
+async def test_the_group_of_a_broker_without_others_is_deleted(tmp_path: Path):
+    async with asyncio.timeout(12), Cluster(tmp_path, {A: 4}) as cluster:
+        one, two = await cluster.join("g", "one"), await cluster.join("g", "two")
+        await all_is_read(cluster, "g", one, two)
+        await ask(cluster, [A], admin_calls.delete_group("g"))
+        await all_is_read(cluster, "g", one, two)
