@@ -6,6 +6,7 @@
     ├── InvalidMessage              a message that no broker would take (empty, too large, reserved property)
     ├── InvalidResult               a handler returned what says nothing about its messages
     ├── BufferFull                  as many messages wait to be sent as may wait
+    ├── LoopClosed                  the event loop was closed before its consumer was stopped
     ├── StoreError                  the store directory cannot be used as it is
     │   ├── StoreLocked             another process has it open
     │   ├── StoreCorrupt            bytes in it are not what the format allows
@@ -53,6 +54,10 @@ class InvalidResult(LibraError, TypeError):
 
 class BufferFull(LibraError):
     """As many messages wait to be sent as may wait; go on when some have left."""
+
+
+class LoopClosed(LibraError):
+    """The event loop that a consumer was started on was closed without `stop`; the consumer has ended."""
 
 
 class StoreError(LibraError):

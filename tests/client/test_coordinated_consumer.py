@@ -262,7 +262,7 @@ async def test_who_wakes_up_after_its_session_begins_nothing_and_commits_nothing
     await home.send(3)
     await watch.until(lambda: two.waiting and len(one.bodies) == 3 * QUEUES // 2)
     asleep = threading.Event()
-    two.consumer._thread.loop.call_soon_threadsafe(asleep.wait)
+    two.consumer._run._thread.loop.call_soon_threadsafe(asleep.wait)
     await group.handled()
     two.block.set()
     await watch.until(lambda: two.bodies)

@@ -11,7 +11,7 @@ import contextlib
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from libramq.client.consumer_requests import ConsumerRequests
 from libramq.client.core import effects as fx
@@ -42,7 +42,18 @@ T = TypeVar("T")
 #: brokers'), and one to spare.
 STOP_ROUNDS: Final = 5
 
-Listener = Callable[[fx.Assigned | fx.Revoked | fx.Lost], None]
+
+class Run(Protocol):
+    """What the network hands its deliveries and changes to."""
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Have handlers run."""
+
+    def give_up(self, deliveries: Sequence[Delivery]) -> None:
+        """Let others run in the place of handlers that do not end."""
+
+    def tell(self, change: fx.Assigned | fx.Revoked | fx.Lost) -> None:
+        """Have the hooks called."""
 
 
 class ConsumerNetwork:
@@ -56,8 +67,7 @@ class ConsumerNetwork:
         name_server_addresses: Sequence[str],
         clock: Clock,
         randomness: random.Random,
-        deliver: Callable[[Sequence[Delivery]], None],
-        listener: Listener,
+        run: Run,
         stored_offsets: LocalOffsetStore | None = None,
         access: Access = OPEN,
     ) -> None:
@@ -66,7 +76,6 @@ class ConsumerNetwork:
         self._name_server_addresses = name_server_addresses
         self._clock = clock
         self._random = randomness
-        self._deliver = deliver
         self._local_offsets = stored_offsets
         self._access = access
         self._results: deque[tuple[Delivery, Ending]] = deque()
@@ -77,12 +86,13 @@ class ConsumerNetwork:
         self._running = False
         self._perform_one: dict[type[Any], Callable[[Any], None]] = {
             fx.FetchRoutes: self._fetch_routes,
-            fx.Deliver: lambda effect: self._deliver(effect.deliveries),
+            fx.Deliver: lambda effect: run.deliver(effect.deliveries),
+            fx.GiveUp: lambda effect: run.give_up(effect.deliveries),
             fx.ReadOffset: self._read_offset,
             fx.StoreOffsets: lambda effect: self._stored_offsets().write(effect.offsets),
-            fx.Assigned: listener,
-            fx.Revoked: listener,
-            fx.Lost: listener,
+            fx.Assigned: run.tell,
+            fx.Revoked: run.tell,
+            fx.Lost: run.tell,
             fx.Unregister: self._unregister,
             fx.Stopped: lambda _: self._stopped.set(),
         }

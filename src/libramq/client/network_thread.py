@@ -35,6 +35,10 @@ class NetworkThread:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
 
+    def end(self) -> None:
+        """End the thread after what runs now; called on it."""
+        self.loop.call_soon(self.loop.stop)
+
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:

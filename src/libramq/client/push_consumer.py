@@ -9,7 +9,6 @@ Its network side runs on a thread of its own, so that a handler that blocks cann
 Upstream: client/consumer/DefaultMQPushConsumer.java.
 """
 
-import asyncio
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,10 +16,10 @@ from typing import Any, Final, Self
 
 from libramq.balance import TopicRule, averagely, strategy_named
 from libramq.client.consumer_network import ConsumerNetwork
+from libramq.client.consumer_run import ConsumerRun, Stage
 from libramq.client.core import effects as fx
-from libramq.client.core.consumer_settings import GROUP_STRATEGY, ConsumeFrom, ConsumerSettings
-from libramq.client.core.process_queue import Delivery
-from libramq.client.handlers import Handler, Handlers, check_handler
+from libramq.client.core.consumer_settings import GROUP_STRATEGY, THREADS, ConsumeFrom, ConsumerSettings
+from libramq.client.handlers import Handler, check_handler
 from libramq.client.identity import (
     local_address,
     name_server_addresses,
@@ -28,8 +27,7 @@ from libramq.client.identity import (
     new_client_id,
 )
 from libramq.client.local_offset_store import DIRECTORY, LocalOffsetStore
-from libramq.client.network_thread import NetworkThread
-from libramq.client.queue_listener import Change, QueueHook, QueueListener
+from libramq.client.queue_listener import Change, QueueHook
 from libramq.clock import Clock, SystemClock
 from libramq.errors import ConfigError, LocalProtocolError
 from libramq.filesystem import FileSystem, LocalFileSystem
@@ -43,9 +41,6 @@ from libramq.transport.tls import Tls
 
 log = get_logger(__name__)
 
-#: DefaultMQPushConsumer.consumeThreadMin and its bounds.
-THREADS: Final = 20
-THREADS_MAX: Final = 1000
 #: DefaultMQPushConsumer.consumeTimestamp: half an hour ago.
 CONSUME_TIMESTAMP_AGO_MS: Final = 30 * 60 * 1000
 #: Ours: how long running handlers may take when the consumer stops.
@@ -70,6 +65,9 @@ class PushConsumer:
     max_processing_ms: a handler that runs longer (5 min) makes the member leave the group until it is done.
     instance_id: makes the member a static one: stopped and started again within its session under the same
     name it keeps its queues, and nothing moves. No two members may have the same.
+    consume_timeout_ms: messages whose handler has run for longer (15 min) are delivered again without it, as
+    if it had failed. Other handlers run in its place; a coroutine is cancelled, a plain function cannot be.
+    In order its messages are handled again while it may still run.
     threads: how many handlers run at once. batch_size: how many messages one call of a handler gets.
     orderly: each queue is locked for one member, and its messages are handled one batch after the other; a
     batch whose handler fails is handled again after suspend_ms, and the queue waits for it.
@@ -107,13 +105,10 @@ class PushConsumer:
         filesystem: FileSystem | None = None,
         **options: Any,
     ) -> None:
-        if not 1 <= threads <= THREADS_MAX:
-            raise ConfigError(f"threads is between 1 and {THREADS_MAX}, not {threads}")
         self.group = validate_group(group)
         self._name_server_addresses = name_server_addresses(namesrv)
         self._clock = clock or SystemClock()
         self._random = randomness or random.Random()
-        self._threads = threads
         self._access = Access(credentials, tls)
         self._hooks: dict[type[Change], QueueHook | None] = {
             fx.Assigned: on_assigned,
@@ -145,6 +140,7 @@ class PushConsumer:
                 strategy=_rule(strategy),
                 group_strategy=strategy if isinstance(strategy, str) else GROUP_STRATEGY,
                 instance_id=instance_id,
+                threads=threads,
                 batch_size=batch_size,
                 orderly=orderly,
                 broadcasting=broadcasting,
@@ -155,7 +151,7 @@ class PushConsumer:
             raise ConfigError(f"PushConsumer has no such option: {error}") from None
         self._filters: dict[str, TagFilter] = {}
         self._handlers: dict[str, Handler] = {}
-        self._network: ConsumerNetwork | None = None
+        self._run: ConsumerRun | None = None
 
     def subscribe(self, topic: str, expression: str, handler: Handler) -> None:
         """Have a handler called with a topic's messages: "*" for all, or "tagA || tagB".
@@ -166,7 +162,7 @@ class PushConsumer:
         the group; Retry and Reject, or a list of them, name those that are not done, with a delay or for the
         dead letters. Any other value is logged as a mistake, and all messages are delivered again.
         """
-        if self._network is not None:
+        if self._run is not None and self._run.stage is not Stage.ENDED:
             raise LocalProtocolError("subscribe before the consumer is started")
         validate_topic(topic)
         check_handler(handler, topic)
@@ -174,50 +170,42 @@ class PushConsumer:
         self._handlers[topic] = handler
 
     async def start(self) -> None:
-        """Join the group; raises NameServerUnavailable."""
-        if self._network is not None:
-            raise LocalProtocolError("this consumer runs already")
+        """Join the group; raises NameServerUnavailable, after which it may be started again."""
+        if self._run is not None and self._run.stage is not Stage.ENDED:
+            raise LocalProtocolError(f"this consumer {self._run.stage.value}")
         if not self._handlers:
             raise ConfigError("subscribe to a topic before starting the consumer")
-        self._loop = asyncio.get_running_loop()
-        network = ConsumerNetwork(
+        self._run = ConsumerRun(
+            self.group,
+            self._handlers,
+            self._hooks,
+            concurrency=self._settings.threads,
+            network=self._network_of,
+        )
+        await self._run.start()
+
+    def _network_of(self, run: ConsumerRun) -> ConsumerNetwork:
+        return ConsumerNetwork(
             self._settings,
             self._filters,
             name_server_addresses=self._name_server_addresses,
             clock=self._clock,
             randomness=self._random,
-            deliver=self._deliver,
-            listener=self._tell,
+            run=run,
             stored_offsets=self._local_offsets,
             access=self._access,
         )
-        self._listener = QueueListener(self._hooks, loop=self._loop, heard=network.revoke_heard)
-        self._running_handlers = Handlers(
-            self._handlers, concurrency=self._threads, loop=self._loop, report=network.report
-        )
-        self._thread = NetworkThread(f"libramq-{self.group}")
-        try:
-            await asyncio.wrap_future(self._thread.run(network.start()))
-        except BaseException:
-            await asyncio.to_thread(self._thread.stop)
-            raise
-        self._network = network
 
     async def stop(self, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:
         """Leave the group: running handlers end, what is done is committed, brokers are told.
 
         Handlers that run longer than the timeout are not waited for; their messages come again elsewhere.
         A static member (instance_id) does not leave: its queues wait for it until its session is over.
+        A second call waits for the first. A handler cannot call it (LocalProtocolError): it would wait for
+        itself.
         """
-        network, self._network = self._network, None
-        if network is None:
-            return
-        try:
-            await asyncio.wrap_future(self._thread.run(network.stop(timeout_ms)))
-        finally:
-            await asyncio.to_thread(self._running_handlers.close)
-            await asyncio.to_thread(self._thread.stop)
-            await self._listener.close()
+        if self._run is not None:
+            await self._run.stop(timeout_ms)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -227,47 +215,28 @@ class PushConsumer:
         await self.stop()
 
     async def assignment(self) -> list[MessageQueue]:
-        """The queues that are ours now."""
-        network = self._network
-        if network is None:
+        """Return the queues that are ours now; none while the consumer does not run."""
+        if self._run is None or self._run.stage is not Stage.RUNNING:
             return []
-
-        async def owned() -> list[MessageQueue]:
-            return network.core.owned()
-
-        return await asyncio.wrap_future(self._thread.run(owned()))
+        return await self._run.call(lambda network: network.core.owned())
 
     async def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Begin no more handlers, of given queues or of any; they stay ours, and brokers hear from us.
 
         It holds until `resume`, also for queues that become ours later.
         """
-        network, queues = self._running(), _listed(queues)
-
-        async def pause() -> None:
-            network.pause(queues)
-
-        await asyncio.wrap_future(self._thread.run(pause()))
+        listed = _listed(queues)
+        await self._running().call(lambda network: network.pause(listed))
 
     async def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Go on with given queues, or with all of them."""
-        network, queues = self._running(), _listed(queues)
+        listed = _listed(queues)
+        await self._running().call(lambda network: network.resume(listed))
 
-        async def resume() -> None:
-            network.resume(queues)
-
-        await asyncio.wrap_future(self._thread.run(resume()))
-
-    def _running(self) -> ConsumerNetwork:
-        if self._network is None:
+    def _running(self) -> ConsumerRun:
+        if self._run is None or self._run.stage in (Stage.STARTING, Stage.ENDED):
             raise LocalProtocolError("this consumer does not run; use `async with` or await start()")
-        return self._network
-
-    def _tell(self, change: Change) -> None:
-        self._listener.tell(change)
-
-    def _deliver(self, deliveries: Sequence[Delivery]) -> None:
-        self._running_handlers.deliver(deliveries)
+        return self._run
 
 
 def _rule(strategy: str | TopicRule | None) -> TopicRule:

@@ -104,6 +104,7 @@ class SimulatedConsumer:
         self._perform_one: dict[type[Any], Callable[[Any], None]] = {
             fx.FetchRoutes: self._fetch_routes,
             fx.Deliver: self._deliver,
+            fx.GiveUp: lambda effect: self._handlers.give_up(effect.deliveries),
             fx.ReadOffset: self._read_offset,
             fx.StoreOffsets: lambda effect: self._local_offsets.write(effect.offsets),
             fx.Assigned: lambda effect: self._tell("assigned", effect.queues),

@@ -39,10 +39,17 @@ class SimulatedHandlers:
         self._ended = ended
         self._waiting: deque[Delivery] = deque()
         self._running = 0
+        self._given_up: set[Delivery] = set()
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Take deliveries."""
         self._waiting.extend(deliveries)
+        self._process.after(0, self._start)
+
+    def give_up(self, deliveries: Sequence[Delivery]) -> None:
+        """Run others in the place of handlers that do not end."""
+        self._given_up.update(deliveries)
+        self._running -= len(deliveries)
         self._process.after(0, self._start)
 
     def _start(self) -> None:
@@ -57,7 +64,10 @@ class SimulatedHandlers:
             self._process.after(duration_ms, partial(self._end, delivery))
 
     def _end(self, delivery: Delivery) -> None:
-        self._running -= 1
+        if delivery in self._given_up:
+            self._given_up.discard(delivery)
+        else:
+            self._running -= 1
         failed = self._random.random() < self._handling.failure_chance
         self._ended(delivery, Outcome.LATER if failed else Outcome.SUCCESS)
         self._start()

@@ -479,6 +479,21 @@ def test_a_handler_that_runs_too_long_costs_the_membership_until_it_is_done():
     assert len(talk.of(fx.FindGroup)) == 1
 
 
+def test_a_handler_that_never_ends_does_not_keep_its_member_out_for_good():
+    """At its deadline it is given up on, and the member comes back; its late end counts for nothing."""
+    talk = Member(max_processing_ms=1_000, consume_timeout_ms=2_000, session_ms=600_000).holding(q(0), q(1))
+    (running,) = talk.busy(q(0), 0, started=1)
+    talk.at(1_100)
+    assert talk.of(fx.LeaveGroup) == [fx.LeaveGroup("a:1", "m1", "processing_timeout")]
+    assert [each for each in talk.at(2_000) if isinstance(each, fx.FindGroup)] == []
+    talk.at(2_200)
+    assert talk.of(fx.GiveUp) == [fx.GiveUp((running,))]
+    assert len(talk.of(fx.FindGroup)) == 1
+    assert talk.of(fx.SendBack) == []  # Its queue's next owner delivers it.
+    assert talk.handled((running, Outcome.SUCCESS)) == []
+    assert talk.at(6_000) == []
+
+
 # Modes
 
 

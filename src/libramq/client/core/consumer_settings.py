@@ -33,6 +33,10 @@ REVOKE_TIMEOUT_MS: Final = 10_000
 #: handler may run (Kafka: max.poll.interval.ms).
 SESSION_MS: Final = 10_000
 MAX_PROCESSING_MS: Final = 300_000
+#: DefaultMQPushConsumer.consumeThreadMin, and its bound; consumeTimeout: 15 minutes.
+THREADS: Final = 20
+THREADS_MAX: Final = 1000
+CONSUME_TIMEOUT_MS: Final = 15 * 60 * 1000
 #: What the coordinator shares queues by unless a strategy is chosen by name.
 GROUP_STRATEGY: Final = "balanced_sticky"
 
@@ -49,6 +53,7 @@ class ConsumeFrom(Enum):
 class ConsumerSettings:
     """Names follow DefaultMQPushConsumer; -1 means no limit for the two thresholds of a topic.
 
+    consume_timeout_ms: how long a handler may run before its messages are delivered again without it.
     persist_ms: how often offsets that moved are committed (upstream: 5 s); what a member that is killed had
     done since comes again.
     catch_up_rate: messages a second of each queue that was taken over, until it is read to its end; 0: any.
@@ -65,6 +70,8 @@ class ConsumerSettings:
     consume_from: ConsumeFrom = ConsumeFrom.LAST_OFFSET
     consume_timestamp_ms: int = 0
     strategy: TopicRule = averagely
+    threads: int = THREADS
+    consume_timeout_ms: int = CONSUME_TIMEOUT_MS
     batch_size: int = 1
     pull_batch_size: int = PULL_BATCH_SIZE
     pull_batch_bytes: int = 256 * 1024
@@ -120,6 +127,8 @@ _INSTANCE_ID: Final = re.compile(r"[A-Za-z0-9_.#-]{1,64}")
 #: DefaultMQPushConsumerImpl.checkConfig, ConsumeMessageOrderlyService.submitConsumeRequestLater; the periods
 #: are ours.
 _RANGES: Final = (
+    ("threads", 1, THREADS_MAX),
+    ("consume_timeout_ms", 100, 86_400_000),
     ("batch_size", 1, 1024),
     ("pull_batch_size", 1, 1024),
     ("pull_batch_bytes", 1, 4 * 1024 * 1024),

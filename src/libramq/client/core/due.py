@@ -29,6 +29,11 @@ class PersistDue:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadlineDue:
+    """Look for handlers that do not end."""
+
+
+@dataclass(frozen=True, slots=True)
 class RebalanceDue:
     """Look at the members again."""
 
@@ -118,6 +123,7 @@ Due = (
     | HeartbeatDue
     | ReconnectDue
     | PersistDue
+    | DeadlineDue
     | RebalanceDue
     | LoadDue
     | PullDue

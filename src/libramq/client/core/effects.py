@@ -102,6 +102,13 @@ class Deliver:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Let other handlers run in the place of those that do not end."""
+
+    deliveries: tuple[Delivery, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SendBack:
     """Have a message delivered again later → `sent_back`. delay_level: see core/send_back.py."""
 
@@ -264,6 +271,7 @@ Effect = (
     | SearchOffset
     | Pull
     | Deliver
+    | GiveUp
     | SendBack
     | SendCopy
     | CommitOffset

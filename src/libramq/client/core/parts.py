@@ -13,6 +13,7 @@ from libramq.client.core.delivering import Delivering
 from libramq.client.core.due import Due
 from libramq.client.core.duplicates import Duplicates
 from libramq.client.core.giving_up import GivingUp
+from libramq.client.core.handler_deadlines import HandlerDeadlines
 from libramq.client.core.lease import Lease
 from libramq.client.core.membership import Membership
 from libramq.client.core.offset_store import OffsetStore
@@ -48,6 +49,7 @@ class Parts:
     opening: Opening
     giving_up: GivingUp
     consumption: Consumption
+    deadlines: HandlerDeadlines
     rebalancing: Rebalancing
     coordination: Coordination
 
@@ -74,6 +76,12 @@ class Parts:
         giving_up = GivingUp(settings, routes, offsets, timers, table, commits, owned, opening)
         kind = OrderlyConsumption if settings.orderly else Consumption
         membership = Membership(settings, subscriptions, timers, contacts.whom_to_ask)
+        consumption = kind(
+            settings, routes, offsets, timers, table, delivering, duplicates, giving_up, pulling
+        )
+        coordination = Coordination(
+            settings, membership, contacts, timers, table, lease, duplicates, owned, opening, giving_up
+        )
         return cls(
             timers=timers,
             offsets=offsets,
@@ -87,22 +95,10 @@ class Parts:
             owned=owned,
             opening=opening,
             giving_up=giving_up,
-            consumption=kind(
-                settings, routes, offsets, timers, table, delivering, duplicates, giving_up, pulling
-            ),
+            consumption=consumption,
+            deadlines=HandlerDeadlines(settings, timers, table, consumption, coordination),
             rebalancing=Rebalancing(
                 settings, subscriptions, routes, contacts, timers, table, owned, giving_up
             ),
-            coordination=Coordination(
-                settings,
-                membership,
-                contacts,
-                timers,
-                table,
-                lease,
-                duplicates,
-                owned,
-                opening,
-                giving_up,
-            ),
+            coordination=coordination,
         )

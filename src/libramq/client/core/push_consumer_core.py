@@ -71,6 +71,7 @@ class PushConsumerCore:
         self._opening = parts.opening
         self._giving_up = parts.giving_up
         self._consumption = parts.consumption
+        self._deadlines = parts.deadlines
         self._rebalancing = parts.rebalancing
         self._coordination = parts.coordination
         self._phase = Phase.NEW
@@ -103,6 +104,7 @@ class PushConsumerCore:
         self._persist_later(now.monotonic_ms)
         self._persist_all_due_ms = now.monotonic_ms + PERSIST_ALL_MS
         self._locking.renew(now.monotonic_ms)
+        self._deadlines.watch(now.monotonic_ms)
         return self._presence.start(now)
 
     def tick(self, now_ms: MonotonicMs) -> Effects:
@@ -143,6 +145,8 @@ class PushConsumerCore:
                 return self._presence.regular(now_ms)
             case due.ReconnectDue(address):
                 return self._presence.heartbeats([address]) if self._contacts.reconnect(address) else []
+            case due.DeadlineDue():
+                return self._deadlines.due(now_ms)
             case due.ProcessingDue():
                 return self._coordination.check_handlers(now_ms)
             case due.MembershipDue() | due.ReleaseDue():
@@ -288,10 +292,7 @@ class PushConsumerCore:
 
     def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
         """Handlers have returned."""
-        results = list(results)
-        effects = self._consumption.handled(results, now_ms)
-        effects += self._coordination.ended((delivery for delivery, _ in results), now_ms)
-        return self._settled(effects, now_ms)
+        return self._settled(self._deadlines.handled(results, now_ms), now_ms)
 
     def revoke_heard(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> Effects:
         """The listener has had its say about revoked queues."""

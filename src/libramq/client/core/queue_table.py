@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from libramq.client.core.lease import Lease
-from libramq.client.core.process_queue import ProcessQueue, QueueState
+from libramq.client.core.process_queue import Delivery, ProcessQueue, QueueState
 from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
 
@@ -21,6 +21,7 @@ class QueueTable:
         self._generation = 0
         self._all_paused = False
         self._paused: set[MessageQueue] = set()
+        self._left_behind: set[Delivery] = set()  # Their queues are gone, their handlers run.
         #: Set when a queue could not be taken, or one we gave up could be taken again.
         self.needs_rebalance = False
 
@@ -78,6 +79,16 @@ class QueueTable:
         owned.dropped = True
         owned.state = QueueState.GONE
         del self._queues[owned.queue]
+        self._left_behind.update(delivery for delivery in owned.deliveries if delivery.started)
+
+    def running(self) -> list[Delivery]:
+        """Return the deliveries whose handlers run, also of queues that are gone."""
+        found = [each for owned in self._queues.values() for each in owned.deliveries if each.started]
+        return found + list(self._left_behind)
+
+    def returned(self, delivery: Delivery) -> None:
+        """A handler has returned."""
+        self._left_behind.discard(delivery)
 
     def pause(self, queues: Iterable[MessageQueue] | None) -> None:
         """Mark queues as paused, whether they are ours already or come later; None for every queue."""

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal
 
 from libramq.client.core.handler_result import Ending, HandlerResult, NotDone, Outcome, Retry, ending_of
-from libramq.client.handlers import Handler, awaited, is_async
+from libramq.client.handler_call import awaited
+from libramq.client.handlers import Handler, is_async
 from libramq.client.idempotence.store import Claim, Store
 from libramq.errors import ConfigError
 from libramq.message import properties as names

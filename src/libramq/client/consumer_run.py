@@ -1,0 +1,173 @@
+"""The run of a push consumer, from its start to its end: its network thread, handlers and hooks.
+
+    STARTING ─► RUNNING ─► STOPPING ─► ENDED
+                   └──► ENDED: the loop that it was started on is closed
+
+Two loops are at work: the user's, which handlers and hooks run on, and the network's own. `ended` is resolved
+when nothing of it is left, with the reason when that was not `stop`.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from enum import Enum
+from typing import Final, TypeVar
+
+from libramq.client.consumer_network import ConsumerNetwork
+from libramq.client.core.process_queue import Delivery
+from libramq.client.handlers import Handler, Handlers
+from libramq.client.network_thread import NetworkThread
+from libramq.client.queue_listener import Change, QueueHook, QueueListener
+from libramq.errors import LibraError, LocalProtocolError, LoopClosed
+from libramq.logs import get_logger
+
+log = get_logger(__name__)
+T = TypeVar("T")
+
+#: Ours: how long the handlers on threads may take when the loop has been closed under them.
+LOOP_CLOSED_DRAIN_MS: Final = 1_000
+#: Ours: how often to look whether it was: nothing else says so where all handlers are plain functions.
+LOOP_CHECK_SECONDS: Final = 1.0
+
+
+class Stage(Enum):
+    """How far a run is."""
+
+    STARTING = "is being started"
+    RUNNING = "runs already"
+    STOPPING = "is being stopped"
+    ENDED = "has ended"
+
+
+class ConsumerRun:
+    """Made on the user's loop, which it keeps to."""
+
+    def __init__(
+        self,
+        group: str,
+        handlers: Mapping[str, Handler],
+        hooks: Mapping[type[Change], QueueHook | None],
+        *,
+        concurrency: int,
+        network: Callable[["ConsumerRun"], ConsumerNetwork],
+    ) -> None:
+        self._group = group
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._stage = Stage.STARTING
+        self._started: Future[None] = Future()
+        #: Resolved when nothing is left of it; with an exception when it has ended by itself.
+        self.ended: Future[None] = Future()
+        self._network = network(self)
+        self._listener = QueueListener(hooks, loop=self._loop, heard=self._network.revoke_heard)
+        self._handlers = Handlers(
+            handlers,
+            concurrency=concurrency,
+            loop=self._loop,
+            report=self._network.report,
+            loop_closed=self.loop_closed,
+        )
+
+    @property
+    def stage(self) -> Stage:
+        """How far it is."""
+        return self._stage
+
+    async def start(self) -> None:
+        """Join the group; raises NameServerUnavailable, after which nothing is left of it."""
+        self._thread = NetworkThread(f"libramq-{self._group}")
+        try:
+            await asyncio.wrap_future(self._thread.run(self._network.start()))
+        except BaseException:
+            try:  # Cancelled just when it had joined: it says goodbye.
+                await asyncio.wrap_future(self._thread.run(self._network.stop(0)))
+            finally:
+                await asyncio.to_thread(self._thread.stop)
+                self._stage = Stage.ENDED
+                self._started.set_result(None)
+                self.ended.set_result(None)
+            raise
+        self._stage = Stage.RUNNING
+        self._started.set_result(None)
+        self._thread.run(self._watch_loop())
+
+    async def stop(self, timeout_ms: int) -> None:
+        """Leave the group. A second call waits for the first, and one during the start for its end."""
+        if self._handlers.is_current():
+            raise LocalProtocolError(
+                "stop() in a handler would wait for the handler itself; have another task (or thread) stop "
+                "the consumer, such as the main one, which the handler tells"
+            )
+        if self._stage is Stage.STARTING:
+            await _outcome(self._started)
+        if not self._enter(Stage.STOPPING):
+            await _outcome(self.ended)
+            return
+        try:
+            await asyncio.wrap_future(self._thread.run(self._network.stop(timeout_ms)))
+        finally:
+            await asyncio.to_thread(self._handlers.close)
+            await asyncio.to_thread(self._thread.stop)
+            await self._listener.close()
+            self._stage = Stage.ENDED
+            self.ended.set_result(None)
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        """Have handlers run; called on the network thread, like the next two."""
+        self._handlers.deliver(deliveries)
+
+    def give_up(self, deliveries: Sequence[Delivery]) -> None:
+        """Let others run in the place of handlers that do not end."""
+        self._handlers.give_up(deliveries)
+
+    def tell(self, change: Change) -> None:
+        """Have the hooks called."""
+        self._listener.tell(change)
+
+    async def call(self, function: Callable[[ConsumerNetwork], T]) -> T:
+        """Call a function with the network, on its thread."""
+
+        async def call() -> T:
+            return function(self._network)
+
+        return await asyncio.wrap_future(self._thread.run(call()))
+
+    def loop_closed(self) -> None:
+        """The user's loop was closed without `stop`: end the run. Called from any thread."""
+        if self._enter(Stage.STOPPING):
+            error = LoopClosed(
+                f"the event loop that the consumer of group {self._group} was started on was closed while it "
+                "ran; it has left its group (await stop(), or use `async with`, before the loop ends)"
+            )
+            log.error(str(error))
+            self._thread.run(self._end(error))
+
+    async def _watch_loop(self) -> None:
+        while not self._loop.is_closed():  # noqa: ASYNC110 # Nothing tells when that happens.
+            await asyncio.sleep(LOOP_CHECK_SECONDS)
+        self.loop_closed()
+
+    async def _end(self, error: LibraError) -> None:
+        try:
+            await self._network.stop(LOOP_CLOSED_DRAIN_MS)
+        finally:
+            self._handlers.close()
+            self._stage = Stage.ENDED
+            self.ended.set_exception(error)
+            self._thread.end()
+
+    def _enter(self, stage: Stage) -> bool:
+        """Go from RUNNING to another stage; False when somebody else did."""
+        with self._lock:
+            if self._stage is not Stage.RUNNING:
+                return False
+            self._stage = stage
+            return True
+
+
+async def _outcome(future: Future[None]) -> None:
+    """Wait until a future is done, whichever way; it stays as it is when the waiting is cancelled."""
+    waiting = asyncio.wrap_future(future)
+    await asyncio.wait([waiting])
+    waiting.exception()

@@ -1,0 +1,97 @@
+"""The handler tasks: run coroutine functions on the loop that the consumer was started on."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from libramq.client.core.handler_result import Ending, Outcome, ending_of
+from libramq.client.core.process_queue import Delivery
+from libramq.client.handler_call import awaited, current_task, is_from_outside, log_failure
+from libramq.message.message import MessageExt
+
+
+class HandlerTasks:
+    """At most `count` tasks; deliveries beyond wait. Other threads call only `put` and `give_up`."""
+
+    def __init__(
+        self,
+        handlers: Mapping[str, Callable[[list[MessageExt]], Any]],
+        *,
+        count: int,
+        loop: asyncio.AbstractEventLoop,
+        report: Callable[[Delivery, Ending], None],
+        loop_closed: Callable[[], None],
+    ) -> None:
+        self._handlers = dict(handlers)
+        self._count = count
+        self._loop = loop
+        self._report = report
+        self._loop_closed = loop_closed
+        self._waiting: deque[Delivery] = deque()
+        self._running: dict[Delivery, asyncio.Task[None]] = {}
+        self._given_up: set[asyncio.Task[None]] = set()  # Cancelled, but not ended: kept from the collector.
+
+    def put(self, deliveries: Sequence[Delivery]) -> None:
+        """Take deliveries."""
+        self._call(self._accept, deliveries)
+
+    def give_up(self, deliveries: Sequence[Delivery]) -> None:
+        """Cancel handlers, and let others run in their place at once."""
+        self._call(self._cancel, deliveries)
+
+    def is_current(self) -> bool:
+        """Return whether the caller is one of the tasks."""
+        task = current_task()
+        return task is not None and (task in self._running.values() or task in self._given_up)
+
+    def _call(self, function: Callable[[Sequence[Delivery]], None], deliveries: Sequence[Delivery]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, deliveries)
+        except RuntimeError:  # It is closed. Nobody waits for a report: this ends the consumer.
+            self._loop_closed()
+
+    def _accept(self, deliveries: Sequence[Delivery]) -> None:
+        self._waiting.extend(deliveries)
+        self._start()
+
+    def _cancel(self, deliveries: Sequence[Delivery]) -> None:
+        for delivery in deliveries:
+            task = self._running.pop(delivery, None)
+            if task is not None:
+                self._given_up.add(task)
+                task.cancel()
+        self._start()
+
+    def _start(self) -> None:
+        while self._waiting and len(self._running) < self._count:
+            delivery = self._waiting.popleft()
+            task = self._loop.create_task(self._run(delivery))
+            self._running[delivery] = task
+            task.add_done_callback(partial(self._ended, delivery))
+
+    def _ended(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
+        if task in self._given_up:
+            self._given_up.discard(task)
+        else:
+            del self._running[delivery]
+        if not task.cancelled():
+            task.exception()  # Only Ctrl-C, which the loop has raised already.
+        self._start()
+
+    async def _run(self, delivery: Delivery) -> None:
+        if not delivery.begin():
+            self._report(delivery, Outcome.SKIPPED)
+            return
+        messages = delivery.messages
+        topic = messages[0].topic
+        ending: Ending = Outcome.LATER
+        try:
+            ending = ending_of(await awaited(self._handlers[topic](list(messages))), messages)
+        except BaseException as error:
+            log_failure(messages, topic)
+            if is_from_outside(error):
+                raise
+        finally:
+            self._report(delivery, ending)

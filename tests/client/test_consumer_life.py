@@ -1,0 +1,210 @@
+"""The life of a push consumer: starts and stops that overlap, and loops that end under it."""
+
+import asyncio
+import threading
+
+import pytest
+
+from libramq.client import ConsumeFrom, PushConsumer
+from libramq.codes import RequestCode
+from libramq.errors import LocalProtocolError
+from tests.client.fake_cluster import FakeBroker, FakeNameServer
+
+
+def consumer(namesrv, **options):
+    options = {"consume_from": ConsumeFrom.FIRST_OFFSET, "persist_ms": 20} | options
+    return PushConsumer(group="g", namesrv=namesrv.address, **options)
+
+
+def network_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "libramq-g"]
+
+
+async def test_of_two_starts_at_once_one_is_refused(namesrv, broker, watch):
+    """No member is left that nobody can stop."""
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", print)
+    outcomes = await asyncio.gather(reader.start(), reader.start(), return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [type(None), LocalProtocolError]
+    assert "is being started" in str(outcomes[1])
+    with pytest.raises(LocalProtocolError, match="runs already"):
+        await reader.start()
+    await reader.stop()
+    await watch.until(lambda: not broker.members["g"])
+    assert network_threads() == []
+
+
+async def test_a_stop_during_the_start_waits_for_it(namesrv, broker, watch):
+    """And leaves nothing behind."""
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", print)
+    starting = asyncio.create_task(reader.start())
+    await asyncio.sleep(0)
+    await reader.stop()
+    await starting
+    assert broker.count(RequestCode.UNREGISTER_CLIENT) == 1
+    assert network_threads() == []
+
+
+async def test_a_start_during_the_stop_is_refused(namesrv, watch):
+    """It says so; afterwards the consumer can be started again."""
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", print)
+    await reader.start()
+    stopping = asyncio.create_task(reader.stop())
+    await asyncio.sleep(0)
+    with pytest.raises(LocalProtocolError, match="is being stopped"):
+        await reader.start()
+    await asyncio.gather(stopping, reader.stop())
+    await reader.start()
+    await reader.stop()
+    await reader.stop()
+    assert network_threads() == []
+
+
+async def test_a_cancelled_start_leaves_no_member(namesrv, broker, watch):
+    """However far it was."""
+    for turns in range(0, 60, 3):
+        reader = consumer(namesrv)
+        reader.subscribe("T", "*", print)
+        starting = asyncio.create_task(reader.start())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        starting.cancel()
+        await asyncio.wait([starting])
+        await reader.stop()
+        assert network_threads() == []
+    await watch.until(lambda: not broker.members["g"])
+
+
+@pytest.mark.parametrize("kind", ["plain", "coroutine", "awaitable"])
+async def test_stop_in_a_handler_is_refused(namesrv, broker, watch, kind):
+    """It would wait for itself; another task may stop the consumer meanwhile."""
+    errors = []
+
+    async def handle(messages):
+        with pytest.raises(LocalProtocolError) as caught:
+            await reader.stop()
+        errors.append(str(caught.value))
+        watch.touch()
+
+    def handle_plain(messages):
+        asyncio.run(handle(messages))
+
+    broker.put("T", 0, b"x")
+    reader = consumer(namesrv)
+    handlers = {
+        "plain": handle_plain,
+        "coroutine": handle,
+        "awaitable": lambda messages: handle(messages),  # noqa: PLW0108
+    }
+    reader.subscribe("T", "*", handlers[kind])
+    async with reader:
+        await watch.until(lambda: errors)
+        await watch.until(lambda: broker.offsets.get(("g", "T", 0)) == 1)
+    assert "would wait for the handler itself" in errors[0]
+
+
+async def test_a_handler_can_have_the_consumer_stopped(namesrv, broker, watch):
+    """By a task of its own, which waits for the handler."""
+    stopping = []
+
+    async def handle(messages):
+        stopping.append(asyncio.create_task(reader.stop()))
+        watch.touch()
+
+    broker.put("T", 0, b"x")
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", handle)
+    await reader.start()
+    await watch.until(lambda: stopping)
+    await stopping[0]
+    assert broker.offsets["g", "T", 0] == 1
+
+
+@pytest.fixture
+def cluster():
+    """A broker and a name server on a thread of their own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+
+    def run(work):
+        return asyncio.run_coroutine_threadsafe(work, loop).result(10)
+
+    broker = FakeBroker("a", T=4)
+    namesrv = FakeNameServer(broker)
+    run(broker.start())
+    run(namesrv.start())
+    yield namesrv, broker
+    run(broker.close())
+    run(namesrv.close())
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
+
+
+class Handled:
+    """A handler that counts messages, for whoever waits for so many on any thread."""
+
+    def __init__(self):
+        self.count = 0
+        self._more = threading.Condition()
+
+    def __call__(self, messages):
+        with self._more:
+            self.count += len(messages)
+            self._more.notify_all()
+
+    async def as_coroutine(self, messages):
+        self(messages)
+
+    async def reach(self, count):
+        def wait():
+            with self._more:
+                assert self._more.wait_for(lambda: self.count >= count, 10)
+
+        await asyncio.to_thread(wait)
+
+
+@pytest.mark.parametrize("kind", ["plain", "coroutine", "awaitable"])
+def test_a_loop_that_ends_without_stop_ends_the_consumer(cluster, caplog, kind):
+    """It says so, leaves its group, and uses no processor; what was not handled is not committed."""
+    namesrv, broker = cluster
+    handled = Handled()
+    handlers = {
+        "plain": handled,
+        "coroutine": handled.as_coroutine,
+        "awaitable": lambda messages: handled.as_coroutine(messages),  # noqa: PLW0108
+    }
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", handlers[kind])
+
+    async def program():
+        broker.put("T", 0, b"1")
+        await reader.start()
+        await handled.reach(1)
+
+    asyncio.run(program())
+    broker.put("T", 0, b"2")
+    broker.put("T", 0, b"3")
+    for thread in network_threads():
+        thread.join(10)
+    assert network_threads() == []
+    assert broker.count(RequestCode.UNREGISTER_CLIENT) == 1
+    assert "was closed while it ran" in caplog.text
+    if kind != "plain":
+        assert handled.count == 1
+        assert broker.offsets["g", "T", 0] == 1
+    assert broker.sent_back == []
+
+    async def again():
+        await reader.stop()
+        assert await reader.assignment() == []
+        with pytest.raises(LocalProtocolError, match="does not run"):
+            await reader.pause()
+        await reader.start()
+        await handled.reach(3)
+        await reader.stop()
+
+    asyncio.run(again())

@@ -1,0 +1,223 @@
+"""Handlers that hang, exit, are cancelled or fill up the pool: their member goes on."""
+
+import asyncio
+import sys
+import threading
+
+import pytest
+
+from libramq.client import ConsumeFrom, PushConsumer
+from libramq.codes import RequestCode
+
+HOUR_MS = 3_600_000
+
+
+def consumer(namesrv, **options):
+    options = {"consume_from": ConsumeFrom.FIRST_OFFSET, "persist_ms": 20, "suspend_ms": 10} | options
+    return PushConsumer(group="g", namesrv=namesrv.address, **options)
+
+
+async def test_a_message_does_not_wait_behind_a_busy_handler(namesrv, broker, watch):
+    """There are threads for it; it came when the first had been taken up long ago."""
+    release = threading.Event()
+    begun, done = [], []
+
+    def handle(messages):
+        begun.append(messages[0].body)
+        watch.touch()
+        if messages[0].body == b"slow":
+            assert release.wait(10)
+        done.append(messages[0].body)
+        watch.touch()
+
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", handle)
+    try:
+        async with reader:
+            broker.put("T", 0, b"slow")
+            await watch.until(lambda: begun)
+            for number in range(3):
+                broker.put("T", 1, b"%d" % number)
+                await watch.until(lambda number=number: len(done) == number + 1)
+            release.set()
+    finally:
+        release.set()
+
+
+def plain_function(coroutine_function):
+    """As `lambda messages: handle(messages)` makes one."""
+    return lambda messages: coroutine_function(messages)  # noqa: PLW0108
+
+
+class Custom(BaseException):
+    """What no `except Exception` sees."""
+
+
+FATAL = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, Custom]
+
+
+@pytest.mark.parametrize("error", FATAL)
+async def test_whatever_a_handler_raises_its_thread_goes_on(namesrv, broker, watch, error):
+    """All of the only thread's messages come again, and the next ones are handled."""
+    handled = []
+
+    def handle(messages):
+        if messages[0].body == b"bad":
+            raise error
+        handled.append(messages[0].body)
+        watch.touch()
+
+    for body in (b"bad", b"bad", b"good"):
+        broker.put("T", 0, body)
+    reader = consumer(namesrv, threads=1)
+    reader.subscribe("T", "*", handle)
+    async with reader:
+        await watch.until(lambda: handled == [b"good"] and len(broker.sent_back) == 2)
+        await watch.until(lambda: broker.offsets.get(("g", "T", 0)) == 3)
+
+
+@pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError, Custom])
+@pytest.mark.parametrize("plain", [False, True])
+async def test_whatever_a_coroutine_raises_the_loop_goes_on(namesrv, broker, watch, error, plain):
+    """It is the user's loop, and other tasks run there."""
+    handled = []
+
+    async def handle(messages):
+        await asyncio.sleep(0)
+        if messages[0].body == b"bad":
+            raise error
+        handled.append(messages[0].body)
+        watch.touch()
+
+    for body in (b"bad", b"bad", b"good"):
+        broker.put("T", 0, body)
+    reader = consumer(namesrv, threads=1)
+    reader.subscribe("T", "*", plain_function(handle) if plain else handle)
+    async with reader:
+        await watch.until(lambda: handled == [b"good"] and len(broker.sent_back) == 2)
+
+
+async def test_an_exception_that_cannot_be_shown_is_a_failure_like_any(namesrv, broker, watch, caplog):
+    """Its text raises, too."""
+
+    class Mute(Exception):
+        def __str__(self):
+            raise ZeroDivisionError
+
+        __repr__ = __str__
+
+    def handle(messages):
+        raise Mute
+
+    broker.put("T", 0, b"x")
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", handle)
+    async with reader:
+        await watch.until(lambda: broker.sent_back)
+    assert "a handler failed" in caplog.text
+
+
+async def test_exit_in_a_handler_says_what_it_does_not_do(namesrv, broker, watch, caplog):
+    """The program goes on, and the log says how to end it."""
+    broker.put("T", 0, b"x")
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", lambda messages: sys.exit(3))
+    async with reader:
+        await watch.until(lambda: broker.sent_back)
+    assert "to end the program" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["plain", "coroutine", "awaitable"])
+async def test_a_message_whose_handler_hangs_is_delivered_again_alone(namesrv, broker, watch, kind):
+    """After consume_timeout_ms; those behind it are handled in its place, though there is one place only."""
+    release, done = threading.Event(), []
+    cancelled = []
+
+    def hang(messages):
+        if messages[0].body == b"stuck":
+            release.wait(20)
+        done.append(messages[0].body)
+        watch.touch()
+
+    async def hang_async(messages):
+        if messages[0].body == b"stuck":
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.append(messages[0].body)
+                watch.touch()
+                raise
+        done.append(messages[0].body)
+        watch.touch()
+
+    handler = {"plain": hang, "coroutine": hang_async, "awaitable": plain_function(hang_async)}
+    reader = consumer(namesrv, threads=1, consume_timeout_ms=100)
+    reader.subscribe("T", "*", handler[kind])
+    try:
+        async with reader:
+            broker.put("T", 0, b"stuck")
+            for number in range(3):
+                broker.put("T", 0, b"%d" % number)
+            await watch.until(lambda: len(done) == 3)
+            await watch.until(lambda: broker.offsets.get(("g", "T", 0)) == 4)
+            assert [each["offset"] for each in broker.sent_back] == ["0"]
+            if kind == "plain":
+                release.set()
+                await watch.until(lambda: len(done) == 4)
+            else:
+                await watch.until(lambda: cancelled)
+            broker.put("T", 0, b"after")
+            await watch.until(lambda: done[-1] == b"after")
+            await watch.until(lambda: broker.offsets.get(("g", "T", 0)) == 5)
+            assert len(broker.sent_back) == 1  # Its late end counts for nothing.
+    finally:
+        release.set()
+
+
+async def test_in_order_a_hanging_message_is_handled_again_before_those_behind(namesrv, broker, watch):
+    """Its queue does not wait for ever."""
+    release, begun = threading.Event(), []
+
+    def handle(messages):
+        begun.append(messages[0].body)
+        watch.touch()
+        if begun.count(b"stuck") == 1 and messages[0].body == b"stuck":
+            release.wait(20)
+
+    broker.put("T", 0, b"stuck")
+    broker.put("T", 0, b"next")
+    reader = consumer(namesrv, orderly=True, consume_timeout_ms=100)
+    reader.subscribe("T", "*", handle)
+    try:
+        async with reader:
+            await watch.until(lambda: broker.offsets.get(("g", "T", 0)) == 2)
+    finally:
+        release.set()
+    assert begun == [b"stuck", b"stuck", b"next"]
+    assert broker.sent_back == []
+
+
+async def test_as_many_handlers_are_given_up_on_as_may_run(namesrv, broker, watch, caplog):
+    """Threads cannot be ended: there are at most twice as many as were asked for."""
+    release, begun = threading.Event(), []
+
+    def handle(messages):
+        begun.append(threading.current_thread())
+        watch.touch()
+        release.wait(20)
+
+    for _ in range(10):
+        broker.put("T", 0, b"x")
+    reader = consumer(namesrv, threads=2, consume_timeout_ms=100)
+    reader.subscribe("T", "*", handle)
+    try:
+        async with reader:
+            await watch.until(lambda: "as many as may run" in caplog.text)
+            assert len(begun) == 4
+            assert len(broker.sent_back) == 2
+            heartbeats = broker.count(RequestCode.HEART_BEAT)
+            assert heartbeats
+            release.set()
+            await watch.until(lambda: len(begun) == 10)
+    finally:
+        release.set()
