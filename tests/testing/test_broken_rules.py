@@ -3,6 +3,7 @@
 The scenarios are narrow, so that few seeds are enough; `pytest -s` prints which it took.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,6 +13,8 @@ from libramq.broker.broker import Broker
 from libramq.broker.durability import Durability
 from libramq.broker.processor.pull_message import PullMessage
 from libramq.broker.redelivery import Redelivery
+from libramq.broker.schedule import DelaySchedule
+from libramq.broker.stored_moments import StoredMoments
 from libramq.client.core.commits import Commits
 from libramq.client.core.delivering import Delivering
 from libramq.client.core.lease import Lease
@@ -29,6 +32,7 @@ from libramq.store.message_store import MessageStore
 from libramq.testing.cluster import GroupPlan
 from libramq.testing.handlers import Handling
 from libramq.testing.invariants import INVARIANTS, Invariant
+from libramq.testing.invariants.clocks import ClocksChangeNothing
 from libramq.testing.invariants.consumption import (
     BroadcastReachesEverybody,
     ConsumedAtLeastOnce,
@@ -41,6 +45,7 @@ from libramq.testing.invariants.messages import AcknowledgedMessageSurvives, One
 from libramq.testing.invariants.offsets import CommitIsKept, CommitWithinDurable
 from libramq.testing.invariants.ownership import EveryQueueOwned, HandoversAreShort
 from libramq.testing.invariants.retries import RetriesAreExact
+from libramq.testing.node_clock import NodeClock
 from libramq.testing.scenario import Scenario
 from libramq.testing.simulation import RAISED, Simulation
 
@@ -227,6 +232,43 @@ def test_a_broker_that_never_gives_a_message_up(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Redelivery, "target", again)
     group = replace(OURS, handling=Handling(failure_chance=0.3), max_reconsume_times=1)
     caught(RetriesAreExact, scenario("join", "join", "join", group=group))
+
+
+def test_a_delay_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch):
+    """As it was stored, and as it is now."""
+    monkeypatch.setattr(StoredMoments, "moment_of", lambda self, _, store_timestamp_ms: store_timestamp_ms)
+    deliver = DelaySchedule.deliver
+    monkeypatch.setattr(DelaySchedule, "deliver", lambda self, _: deliver(self, self._store._clock.wall_ms()))
+    group = replace(OURS, handling=Handling(failure_chance=0.3))
+    caught(ClocksChangeNothing, scenario("set_clock", "set_clock", group=group))
+
+
+def test_sessions_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch):
+    coordinate = Broker.coordinate
+    set_by_ms: Counter[int] = Counter()
+    set_wall = NodeClock.set_wall
+
+    def counted(self: NodeClock, by_ms: int) -> None:
+        set_by_ms[id(self)] += by_ms
+        set_wall(self, by_ms)
+
+    monkeypatch.setattr(NodeClock, "set_wall", counted)
+    monkeypatch.setattr(
+        Broker,
+        "coordinate",
+        lambda self, now_ms: coordinate(self, now_ms + set_by_ms[id(self._clock)]),
+    )
+    caught(ClocksChangeNothing, scenario("set_clock", "set_clock", group=OURS))
+
+
+def test_holds_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch):
+    handle = PullMessage.handle
+    monkeypatch.setattr(
+        PullMessage,
+        "handle",
+        lambda self, request: handle(self, request._replace(monotonic_ms=request.wall_ms)),
+    )
+    caught(ClocksChangeNothing, scenario("set_clock", group=OURS))
 
 
 def test_a_processor_that_raises(monkeypatch: pytest.MonkeyPatch):

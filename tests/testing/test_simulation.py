@@ -10,6 +10,7 @@ import pytest
 from libramq.testing.cluster import GroupPlan
 from libramq.testing.handlers import Handling
 from libramq.testing.happening import Happening
+from libramq.testing.node_clock import NodeClock
 from libramq.testing.scenario import Scenario
 from libramq.testing.simulation import Report, Simulation
 
@@ -80,6 +81,46 @@ def test_one_seed_is_one_history_in_any_process():
     ]
     assert outputs[0] == outputs[1]
     assert outputs[0].split() == [run(seed).checksum for seed in range(6)]
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+@pytest.mark.parametrize("stock_chance", [0.0, 0.5, 1.0])
+def test_setting_wall_clocks_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, stock_chance: float, orderly: bool
+):
+    """To the millisecond: members come and go, and messages are tried again, as if nobody had set them."""
+    actions = ("join", "set_clock", "stop", "set_clock", "join", "set_clock", "set_clock", "deafen", "stop")
+    scenario = Scenario(
+        broker_count=2,
+        is_sync=True,
+        topics={"T": 4},
+        groups=(
+            GroupPlan(
+                name="G",
+                topics=(("T",),),
+                stock_chance=stock_chance,
+                orderly=orderly,
+                handling=Handling(duration_ms_max=20, failure_chance=0.1),
+            ),
+        ),
+        members=(2,),
+        producer_interval_ms=100,
+        body_bytes=30,
+        duration_ms=12_000,
+        actions=tuple((1_500 + 1_100 * number, name) for number, name in enumerate(actions)),
+    )
+    for seed in range(4):
+        histories = []
+        for set_wall in (NodeClock.set_wall, lambda self, by_ms: None):
+            monkeypatch.setattr(NodeClock, "set_wall", set_wall)
+            report = Simulation(seed, scenario=scenario, lines_kept=None).run()
+            assert report.is_ok, report.violation
+            histories.append(report.lines)
+            monkeypatch.undo()
+        assert report.happenings[Happening.CLOCK_SET] == 4
+        first = next((pair for pair in zip(*histories, strict=False) if pair[0] != pair[1]), None)
+        assert first is None, f"seed {seed}: set, {first[0]!r}; left alone, {first[1]!r}"
+        assert len(histories[0]) == len(histories[1])
 
 
 @pytest.mark.parametrize("stock_chance", [0.0, 1.0])

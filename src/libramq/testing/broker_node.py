@@ -150,6 +150,7 @@ class SimulatedBroker:
                 filesystem=self.disk,
                 randomness=random.Random(self._random.random()),
                 process_id=1,
+                recorded=lambda event: world.history.rebalance_recorded(self.name, event),
                 secret_bits=SeededSecretBits(random.Random(self._random.random())),
             )
         except (OSError, LibraError) as error:

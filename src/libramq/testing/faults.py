@@ -1,7 +1,7 @@
 """The faults: members that come and go, and everything that fails. Each ends by itself, or with `end`."""
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -27,6 +27,9 @@ MEMBERS_MAX: Final = 30
 AGAIN_MS: Final = 100
 #: How far somebody sets a clock: to what it ought to be, and to what it ought not to be.
 SET_MS_MAX: Final = 3_600_000
+#: How often all clocks are set at once, forward and back, or back and forward, and how soon after each other.
+SWING_CHANCE: Final = 0.5
+SWING_MS_MAX: Final = 1_500
 
 
 class Faults:
@@ -37,6 +40,7 @@ class Faults:
         self._cluster = cluster
         self._groups = groups
         self._random: random.Random = world.stream("faults")
+        self._clocks: random.Random = world.stream("clocks")  # Of its own: seeds keep their histories.
         self._ended = False
         self._frozen_ms: dict[str, MonotonicMs] = {}
 
@@ -253,7 +257,7 @@ class Faults:
             self._cluster.set_queues(topic, count)
 
     def set_clock(self) -> None:
-        """Somebody sets the wall clock of a broker's or a member's machine."""
+        """Somebody sets the wall clock of one machine, and perhaps those of all by an hour, and back."""
         nodes: list[SimulatedBroker | SimulatedConsumer] = [
             *self._cluster.brokers.values(),
             *self._cluster.alive(),
@@ -261,6 +265,17 @@ class Faults:
         node, by_ms = self._random.choice(nodes), self._random.randint(-SET_MS_MAX, SET_MS_MAX)
         self._happened(Happening.CLOCK_SET, f"{node.name} by {by_ms} ms")
         node.process.clock.set_wall(by_ms)
+        if self._clocks.random() < SWING_CHANCE:
+            self._swing_clocks(nodes)
+
+    def _swing_clocks(self, nodes: Sequence[SimulatedBroker | SimulatedConsumer]) -> None:
+        by_ms = self._clocks.choice((-SET_MS_MAX, SET_MS_MAX))
+        self._happened(Happening.CLOCKS_SWUNG, f"by {by_ms} ms")
+        at_ms = 0
+        for swing_ms in (by_ms, -2 * by_ms, by_ms):
+            for node in nodes:
+                self._later(at_ms, partial(node.process.clock.set_wall, swing_ms))
+            at_ms += self._clocks.randint(1, SWING_MS_MAX)
 
     # Network and disks.
 

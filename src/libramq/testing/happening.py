@@ -35,6 +35,7 @@ class Happening(StrEnum):
     DISK_BROKEN = "a disk does not sync"
     DISK_COLD = "a disk has nothing in memory"
     CLOCK_SET = "a wall clock is set"
+    CLOCKS_SWUNG = "all wall clocks are set by an hour, and back"
     # Name servers.
     NAME_SERVER_KILLED = "a name server is killed"
     ROUTES_DIFFER = "name servers do not agree on a topic"

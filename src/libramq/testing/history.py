@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from libramq.client.core.handler_result import Outcome
 from libramq.client.core.process_queue import Delivery
 from libramq.clock import MonotonicMs
+from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.message.queue import MessageQueue
 from libramq.testing.happening import Happening
 from libramq.testing.virtual_time import VirtualTime
@@ -99,6 +100,9 @@ class Watcher:
 
     def owners_changed(self, member: str, what: str, queues: Sequence[MessageQueue]) -> None:
         """A member's listener was told: queues were assigned, revoked, or lost."""
+
+    def rebalance_recorded(self, broker: str, event: RebalanceEvent) -> None:
+        """A broker has recorded what it sees of a rebalance."""
 
     def disturbed(self, what: str) -> None:
         """A fault happened, or something else after which messages may come again."""
@@ -189,6 +193,10 @@ class History(Watcher):
         self.note(member.name, f"{outcome.value} {_named(delivery.process_queue.queue)}:{offsets}")
         for watcher in self.watchers:
             watcher.handled(member, delivery, outcome)
+
+    def rebalance_recorded(self, broker: str, event: RebalanceEvent) -> None:
+        for watcher in self.watchers:
+            watcher.rebalance_recorded(broker, event)
 
     def disturbed(self, what: str) -> None:
         self.note("fault", what)

@@ -94,6 +94,11 @@ class HeldPulls(Generic[T]):
                 expired.append(pull)
         return expired
 
+    @property
+    def next_due_ms(self) -> MonotonicMs | None:
+        """When `expire` has something to do next, at the earliest; None: nothing waits."""
+        return self._deadlines[0][0] if self._deadlines else None
+
     def remove_owner(self, owner: Hashable) -> None:
         """Forget the pulls of a connection that ended."""
         for pull in list(self._by_owner.get(owner, ())):

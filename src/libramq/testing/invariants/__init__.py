@@ -1,5 +1,6 @@
 """The invariants: what must hold in every simulation, whatever happens. One module a subject."""
 
+from libramq.testing.invariants.clocks import ClocksChangeNothing
 from libramq.testing.invariants.consumption import (
     BroadcastReachesEverybody,
     ConsumedAtLeastOnce,
@@ -31,6 +32,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     RetriesAreExact,
     ConsumedAtLeastOnce,
     BroadcastReachesEverybody,
+    ClocksChangeNothing,
 )
 
 __all__ = ["INVARIANTS", "Invariant"]
