@@ -23,7 +23,9 @@ class Answer(NamedTuple):
     reply_frame: bytes
 
 
-def encode_request(code: int, ext: dict[str, str], *, opaque: int = 1, version: int = VERSION_NOW) -> bytes:
+def encode_request(
+    code: int, ext: dict[str, str], body: bytes = b"", *, opaque: int = 1, version: int = VERSION_NOW
+) -> bytes:
     header = json.dumps(
         {
             "code": code,
@@ -35,7 +37,7 @@ def encode_request(code: int, ext: dict[str, str], *, opaque: int = 1, version: 
             "serializeTypeCurrentRPC": "JSON",
         }
     ).encode()
-    return (4 + len(header)).to_bytes(4) + len(header).to_bytes(4) + header
+    return (4 + len(header) + len(body)).to_bytes(4) + len(header).to_bytes(4) + header + body
 
 
 def decode_header(frame: bytes) -> tuple[dict[str, Any], int]:
@@ -72,11 +74,12 @@ def ask(
     code: int,
     ext: dict[str, str] | None = None,
     *,
+    body: bytes = b"",
     version: int = VERSION_NOW,
     timeout_s: float = 5,
 ) -> Answer:
     host, port = address.rsplit(":", 1)
-    request = encode_request(code, ext or {}, version=version)
+    request = encode_request(code, ext or {}, body, version=version)
     with socket.create_connection((host, int(port)), timeout=timeout_s) as connection:
         connection.sendall(request)
         with connection.makefile("rb") as stream:

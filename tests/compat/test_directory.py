@@ -1,0 +1,142 @@
+"""Directories that 0.1.0 wrote, opened by this tree: a recorded one, of a broker killed, of one stopped."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from libramq.client import ConsumeFrom, Producer, PushConsumer
+from libramq.codes import ResponseCode as C
+from libramq.message import Message, MessageExt
+from libramq.testing import Broker
+from tests.compat import record
+from tests.compat.scenes import BROKERS, COORDINATED, FAILING, SMALL_FILES, TOPIC
+from tests.interop import wire
+
+QUERY_OFFSET, COMMIT, GROUPS = 14, 15, 201
+QUEUE_COUNT = 4
+WAIT_S = 60
+
+
+@pytest.fixture(params=["recorded", "killed", "stopped"])
+def directory(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[str, Any]]:
+    """A directory, and what is in it."""
+    data = tmp_path / "data"
+    if request.param == "recorded":
+        record.unpack(data)
+        return data, json.loads(record.CONTENT.read_text())
+    old = request.getfixturevalue("old")
+    return data, record.play("directory", old, data, kills=request.param == "killed")
+
+
+@pytest.fixture
+async def broker(directory: tuple[Path, dict[str, Any]]) -> AsyncIterator[Broker]:
+    async with Broker(directory[0], broker_name=BROKERS[0], **SMALL_FILES) as broker:
+        yield broker
+
+
+async def ask(broker: Broker, code: int, **ext: object) -> wire.Answer:
+    brokers = await asyncio.to_thread(wire.brokers_of, broker.namesrv)
+    address = brokers[BROKERS[0]]["brokerAddrs"]["0"]
+    return await asyncio.to_thread(wire.ask, address, code, {name: str(value) for name, value in ext.items()})
+
+
+async def commit(broker: Broker, queue: str, **claim: object) -> int:
+    """Commit for the coordinated group, where it is already; return the response code."""
+    fields = {"consumerGroup": COORDINATED, "topic": TOPIC, "queueId": queue}
+    offset = (await ask(broker, QUERY_OFFSET, **fields)).header["extFields"]["offset"]
+    code: int = (await ask(broker, COMMIT, **fields, commitOffset=offset, **claim)).header["code"]
+    return code
+
+
+class Reader:
+    """A consumer of a group, and what it was given."""
+
+    def __init__(self, broker: Broker, group: str) -> None:
+        self.messages: list[MessageExt] = []
+        self.queues: set[int] = set()
+        self._changed = asyncio.Condition()
+        self.consumer = PushConsumer(
+            group=group,
+            namesrv=broker.namesrv,
+            consume_from=ConsumeFrom.FIRST_OFFSET,
+            on_assigned=self._assigned,
+        )
+        self.consumer.subscribe(TOPIC, "*", self._handle)
+
+    async def wait_messages(self, count: int) -> list[MessageExt]:
+        async with asyncio.timeout(WAIT_S), self._changed:
+            await self._changed.wait_for(lambda: len(self.messages) >= count)
+        return self.messages
+
+    async def wait_all_queues(self) -> None:
+        async with asyncio.timeout(WAIT_S), self._changed:
+            await self._changed.wait_for(lambda: self.queues == set(range(QUEUE_COUNT)))
+
+    async def _handle(self, messages: list[MessageExt]) -> None:
+        async with self._changed:
+            self.messages += messages
+            self._changed.notify_all()
+
+    async def _assigned(self, queues: tuple[Any, ...]) -> None:
+        async with self._changed:
+            self.queues |= {queue.queue_id for queue in queues if queue.topic == TOPIC}
+            self._changed.notify_all()
+
+
+async def test_every_message_is_there(directory: tuple[Path, dict[str, Any]], broker: Broker):
+    expected = {(one["queue"], one["offset"]): one for one in directory[1]["messages"]}
+    reader = Reader(broker, "reader")
+    async with reader.consumer:
+        messages = await reader.wait_messages(len(expected))
+    assert len(messages) == len(expected)
+    for message in messages:
+        one = expected[message.queue_id, message.queue_offset]
+        assert message.message_id == one["id"]
+        assert hashlib.sha256(message.body).hexdigest() == one["body"]
+        assert message.properties.items() >= one["properties"].items()
+
+
+async def test_offsets_and_groups_are_there(directory: tuple[Path, dict[str, Any]], broker: Broker):
+    for group, offsets in directory[1]["offsets"].items():
+        for queue, offset in offsets.items():
+            answer = await ask(broker, QUERY_OFFSET, consumerGroup=group, topic=TOPIC, queueId=queue)
+            assert (group, queue, answer.header["extFields"]["offset"]) == (group, queue, str(offset))
+    groups = json.loads((await ask(broker, GROUPS)).body)["subscriptionGroupTable"]
+    assert set(groups) >= {*directory[1]["offsets"], FAILING}
+
+
+async def test_fences_take_the_claims_they_had_until_a_higher_epoch(
+    directory: tuple[Path, dict[str, Any]], broker: Broker
+):
+    """The members are gone: after their session a newcomer has their queues, from where they had come to."""
+    claims: dict[str, tuple[str, int]] = directory[1]["claims"]
+    assert len(claims) == QUEUE_COUNT
+    for queue, (member, epoch) in claims.items():
+        assert await commit(broker, queue, lbMember=member, lbQueueEpoch=epoch) == C.SUCCESS
+        assert await commit(broker, queue, lbMember=member, lbQueueEpoch=epoch - 1) == C.FENCED
+        assert await commit(broker, queue, lbMember="0" * 32, lbQueueEpoch=epoch) == C.FENCED
+        assert await commit(broker, queue) == C.FENCED
+    newcomer = Reader(broker, COORDINATED)
+    async with newcomer.consumer, Producer(group="producers", namesrv=broker.namesrv) as producer:
+        await newcomer.wait_all_queues()
+        sent = await producer.send(Message(TOPIC, b"since"))
+        (message,) = await newcomer.wait_messages(1)
+        assert (message.message_id, message.body) == (sent.message_id, b"since")
+        for queue, (member, epoch) in claims.items():
+            assert await commit(broker, queue, lbMember=member, lbQueueEpoch=epoch) == C.FENCED
+
+
+@pytest.mark.parametrize(
+    "directory", ["recorded"], indirect=True
+)  # Long ago, so that nothing has to be waited for.
+async def test_what_was_to_come_again_comes_again(broker: Broker):
+    reader = Reader(broker, FAILING)
+    async with reader.consumer:
+        (message,) = await reader.wait_messages(1)
+    assert message.body.startswith(b"message ")
+    assert message.reconsume_times == 1
