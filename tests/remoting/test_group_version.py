@@ -29,6 +29,7 @@ CALLS: tuple[Call[object], ...] = (
     peer_calls.gather_group("g"),
     peer_calls.assign_queues(bodies.PeerAssignBody(broker_name="b", group="g", client_id="c", topic="T")),
     peer_calls.tell_given(bodies.PeerGivenBody(broker_name="b", group="g")),
+    peer_calls.tell_removed(bodies.PeerRemovedBody(broker_name="b", topic="T")),
     peer_calls.tell_started(bodies.PeerStartedBody(group="g", epoch=1, reason="member_joined")),
 )
 
