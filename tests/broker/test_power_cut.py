@@ -1,19 +1,98 @@
 """A broker whose machine loses power: offsets do not lead what is left."""
 
 import random
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from libramq.broker.broker import Broker
 from libramq.broker.config import BrokerConfig
+from libramq.clock import Now
 from libramq.store.append import StoreMessage
+from libramq.store.flush import run_flush
 from libramq.testing.disk import MemoryDisk
 from libramq.testing.virtual_time import VirtualTime
+from tests.fakes import ManualClock
 
 
-def open_on(disk: MemoryDisk) -> Broker:
-    config = BrokerConfig(store_path="/broker", commit_log_file_bytes=1 << 16, consume_queue_file_bytes=2_000)
-    return Broker(config, clock=VirtualTime(), filesystem=disk, randomness=random.Random(1))
+def open_on(disk: MemoryDisk, clock: VirtualTime | ManualClock | None = None, **options: Any) -> Broker:
+    config = BrokerConfig(
+        store_path="/broker", commit_log_file_bytes=1 << 16, consume_queue_file_bytes=2_000, **options
+    )
+    return Broker(config, clock=clock or VirtualTime(), filesystem=disk, randomness=random.Random(1))
+
+
+def write_progress(broker: Broker, clock: ManualClock) -> list[str]:
+    """As the shell does it, when time has passed; the files that were written."""
+    clock.advance(60_000)
+    due = [file for file in broker.progress if file.is_due(clock.monotonic_ms())]
+    for file in due:
+        file.write()
+        file.done()
+    return [file.name for file in due]
+
+
+def flush_log(broker: Broker, disk: MemoryDisk, clock: ManualClock) -> None:
+    plan = broker.store.plan_log_flush(clock.monotonic_ms())
+    assert plan is not None
+    run_flush(disk, plan)
+    broker.store.complete_flush(plan)
+
+
+@pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_delayed_message_that_was_due_is_not_lost_with_its_copy(seed: int, mode: str):
+    """What says that it was delivered must not outlive what was delivered."""
+    disk, clock = MemoryDisk(VirtualTime(), random.Random(seed)), ManualClock()
+    broker = open_on(disk, clock, flush_disk_type=mode)
+    waiting = StoreMessage("T", 0, b"due")
+    broker.schedule.delay(waiting, "1", now=Now(wall_ms=clock.wall_ms(), monotonic_ms=clock.monotonic_ms()))
+    assert broker.store.append_batch([waiting])[0].is_ok
+    broker.store.flush()
+    clock.advance(2_000)
+    assert broker.schedule.deliver(clock.monotonic_ms()) == 1
+    assert write_progress(broker, clock) == []
+    disk.power_cut()
+    broker = open_on(disk, clock, flush_disk_type=mode)
+    broker.schedule.deliver(clock.monotonic_ms())
+    broker.store.flush()
+    assert broker.store.max_offset("T", 0) >= 1
+
+
+def test_progress_is_written_as_soon_as_the_log_is_flushed():
+    disk, clock = MemoryDisk(VirtualTime(), random.Random(1)), ManualClock()
+    broker = open_on(disk, clock)
+    assert broker.store.append_batch([StoreMessage("T", 0, b"one")])[0].is_ok
+    broker.offsets.commit("G", "T", 0, 1)
+    broker.offsets.write()
+    assert write_progress(broker, clock) == []
+    flush_log(broker, disk, clock)  # Asked for, although it is less than four pages.
+    broker.store.append_batch([StoreMessage("T", 0, b"later")])
+    assert write_progress(broker, clock) == ["consumerOffset.json"]
+    assert b'"T@G"' in (disk.on_platter(Path("/broker/config/consumerOffset.json")) or b"")
+    assert write_progress(broker, clock) == []
+
+
+def test_an_offset_that_came_back_stays_back_after_a_second_power_cut():
+    """Later messages got the lost ones' numbers; the group must not skip them."""
+    disk, clock = MemoryDisk(VirtualTime(), random.Random(3)), ManualClock()
+    broker = open_on(disk, clock)
+    for _ in range(3):
+        broker.store.append_batch([StoreMessage("T", 0, b"lost")])
+    broker.offsets.commit("G", "T", 0, 3)
+    broker.offsets.write()
+    broker.ledger.persist(clock.wall_ms())  # Too early: as the kernel may write the journal.
+    disk.power_cut()
+    broker = open_on(disk, clock)
+    assert broker.offsets.query("G", "T", 0) == 0
+    for _ in range(3):
+        broker.store.append_batch([StoreMessage("T", 0, b"later")])
+    broker.store.want_flush(broker.store.end)
+    flush_log(broker, disk, clock)
+    disk.power_cut()
+    broker = open_on(disk, clock)
+    assert (broker.offsets.query("G", "T", 0), broker.store.max_offset("T", 0)) == (0, 3)
 
 
 @pytest.mark.parametrize("power", ["fails", "stays"])

@@ -12,6 +12,7 @@ import pytest
 from libramq.broker.broker import Broker
 from libramq.broker.durability import Durability
 from libramq.broker.processor.pull_message import PullMessage
+from libramq.broker.progress import ProgressFile
 from libramq.broker.redelivery import Redelivery
 from libramq.broker.schedule import DelaySchedule
 from libramq.broker.stored_moments import StoredMoments
@@ -44,6 +45,7 @@ from libramq.testing.invariants.fences import NoHandlerAfterTheSession, OneReade
 from libramq.testing.invariants.messages import AcknowledgedMessageSurvives, OneMessageAnOffset
 from libramq.testing.invariants.offsets import CommitIsKept, CommitWithinDurable
 from libramq.testing.invariants.ownership import EveryQueueOwned, HandoversAreShort
+from libramq.testing.invariants.progress import DoneWhenDurable
 from libramq.testing.invariants.retries import RetriesAreExact
 from libramq.testing.node_clock import NodeClock
 from libramq.testing.scenario import Scenario
@@ -128,9 +130,21 @@ def test_a_broker_that_takes_any_offset(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_offsets_that_stay_ahead_of_a_queue_that_lost_its_end(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Broker, "_clamp_offsets", lambda self: None)
+    monkeypatch.setattr(Broker, "_durable_end", lambda *_: None)
     monkeypatch.setattr(ConsumedAtLeastOnce, "_missing", lambda self: iter(()))
     caught(CommitWithinDurable, scenario("cut_power", "cut_power", is_sync=False))
+
+
+def test_files_that_say_done_before_the_log_is_flushed(monkeypatch: pytest.MonkeyPatch):
+    begin = ProgressFile._begin
+
+    def anyhow(self: ProgressFile) -> None:
+        begin(self)
+        self._log_end = 0
+
+    monkeypatch.setattr(ProgressFile, "_begin", anyhow)
+    monkeypatch.setattr(MessageStore, "want_flush", lambda *_: None)
+    caught(DoneWhenDurable, scenario("join", "join", "join", "join", is_sync=False, producer_interval_ms=100))
 
 
 def test_a_fence_that_lets_everything_pass(monkeypatch: pytest.MonkeyPatch):

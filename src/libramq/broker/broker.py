@@ -5,7 +5,9 @@ A shell feeds it reads and ticks; the simulator is such a shell too.
 
 import random
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Final
 
 from libramq import __version__
 from libramq.broker.assigner import Assigner
@@ -17,6 +19,7 @@ from libramq.broker.event_log import EventLog
 from libramq.broker.group_health import GroupHealth
 from libramq.broker.offset_commits import OffsetCommits
 from libramq.broker.processor.pull_message import Pull
+from libramq.broker.progress import Progress, ProgressFile
 from libramq.broker.question import Question
 from libramq.broker.runtime_info import RuntimeInfo
 from libramq.broker.schedule import DelaySchedule
@@ -25,11 +28,14 @@ from libramq.broker.services import Services
 from libramq.broker.tables import Tables
 from libramq.catalog.config_file import ConfigFile
 from libramq.clock import Clock, MonotonicMs, Now, read_clock
+from libramq.errors import StoreError
 from libramq.filesystem import FileSystem
 from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance_event import RebalanceEvent
+from libramq.logs import get_logger
 from libramq.offsets import OffsetLedger
+from libramq.offsets.ledger import run_persist
 from libramq.remoting.command import Command
 from libramq.rpc.endpoint import BatchProcessor, Processor, Woken, failure
 from libramq.rpc.outcome import Outcome, Reply
@@ -39,6 +45,11 @@ from libramq.store.message_store import MessageStore
 from libramq.transport.address import split_name_servers
 from libramq.transport.server import Peer
 from libramq.waits import HeldPull, HeldPulls
+
+log = get_logger(__name__)
+
+#: ScheduleMessageService, MessageStoreConfig.flushDelayOffsetInterval.
+SCHEDULE_SAVE_MS: Final = 10_000
 
 
 def store_config(config: BrokerConfig) -> StoreConfig:
@@ -87,11 +98,11 @@ class Broker:
         self, filesystem: FileSystem, randomness: random.Random, process_id: int, secret_bits: SecretBits
     ) -> None:
         config, clock = self.config, self._clock
+        self._filesystem = filesystem
         config_directory = Path(config.store_path) / "config"
         self._schedule_file = ConfigFile(filesystem, config_directory / "delayOffset.json")
         self.ledger = OffsetLedger(filesystem, config_directory)
-        self.ledger.open(clock.wall_ms())
-        self._clamp_offsets()
+        self.ledger.open(clock.wall_ms(), self._durable_end)
         self.tables = Tables(config, filesystem)
         self.topics = self.tables.topics
         self.groups = self.tables.groups
@@ -148,6 +159,7 @@ class Broker:
         )
         self.runtime = RuntimeInfo(self.store, version=f"LibraMQ {__version__}", started_ms=clock.wall_ms())
         self._schedule_saved: dict[int, int] = dict(self.schedule.offsets)
+        self.progress = self._progress_files()
         self._services = Services(
             self, clock=clock, randomness=randomness, process_id=process_id, answer=self._answers.append
         )
@@ -244,21 +256,23 @@ class Broker:
         self.runtime.sample(now.monotonic_ms)
         return Reply(notify=notify)
 
-    def save_schedule(self) -> None:
-        """Write how far each delay level has been delivered, if that changed."""
-        if self.schedule.offsets != self._schedule_saved:
-            self._schedule_saved = dict(self.schedule.offsets)
-            self._schedule_file.save(ScheduleFile(offset_table=self._schedule_saved))
-
     def close(self) -> None:
-        """Leave everything on disk as after a clean stop."""
-        try:
+        """Leave everything on disk as after a clean stop; what fails keeps none of the rest."""
+        with ExitStack() as stack:
+            stack.callback(self.store.close)
+            stack.callback(self.ledger.abandon)
+            stack.callback(self._finish_progress)
+            stack.callback(self.tables.close)
             self.offsets.write()
-            self.tables.close()
-            self.save_schedule()
-            self.ledger.close(self._clock.wall_ms())
-        finally:
-            self.store.close()
+
+    def _finish_progress(self) -> None:
+        try:
+            self.store.flush()  # Before what says that its messages are done with.
+        except StoreError as error:
+            log.error("how far things are done is not written; the journals stay", reason=str(error))
+            return
+        for file in self.progress:
+            file.finish()
 
     # How it is put together.
 
@@ -283,15 +297,46 @@ class Broker:
             ask=self._questions.append,
         )
 
-    def _clamp_offsets(self) -> None:
-        """Offsets beyond what survived a crash come back to what there is.
+    def _durable_end(self, topic: str, queue_id: int) -> int | None:
+        """Where a queue ends after recovery; None where nobody knows.
 
         After a clean stop a queue that is not there is another matter: somebody took its files away.
         """
         assert self.store.recovery is not None
         unknown_end = None if self.store.recovery.clean else 0
-        changes = self.ledger.offsets.clamp(
-            lambda topic, queue_id: self.store.max_offset(topic, queue_id) or unknown_end
+        return self.store.max_offset(topic, queue_id) or unknown_end
+
+    def _progress_files(self) -> list[ProgressFile]:
+        return [
+            ProgressFile("delayOffset.json", SCHEDULE_SAVE_MS, self._schedule_progress, self.store),
+            ProgressFile(
+                "consumerOffset.json",
+                self.config.flush_consumer_offset_interval_ms,
+                self._offset_progress,
+                self.store,
+            ),
+        ]
+
+    def _schedule_progress(self) -> Progress | None:
+        if self.schedule.offsets == self._schedule_saved:
+            return None
+        offsets = dict(self.schedule.offsets)
+
+        def written() -> None:
+            self._schedule_saved = offsets
+
+        return Progress(
+            write=lambda: self._schedule_file.save(ScheduleFile(offset_table=offsets)),
+            written=written,
+            failed=lambda: None,
         )
-        if changes:
-            self.ledger.append(changes)
+
+    def _offset_progress(self) -> Progress | None:
+        plan = self.ledger.plan_persist(self._clock.wall_ms())
+        if plan is None:
+            return None
+        return Progress(
+            write=lambda: run_persist(self._filesystem, plan),
+            written=lambda: self.ledger.complete_persist(plan),
+            failed=self.ledger.fail_persist,
+        )

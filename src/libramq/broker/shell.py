@@ -25,7 +25,6 @@ from libramq.clock import Clock
 from libramq.errors import ConfigError, RemoteError
 from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
-from libramq.offsets.ledger import run_persist
 from libramq.remoting.command import Command
 from libramq.rpc.endpoint import Endpoint, Woken
 from libramq.rpc.outcome import Reply
@@ -49,7 +48,8 @@ SCHEDULE_MS: Final = 100
 TICK_MS: Final = 1_000
 #: Ours: how exactly a repeated notification keeps its second.
 HERD_MS: Final = 50
-SCHEDULE_SAVE_MS: Final = 10_000
+#: Ours: how often it is looked whether a file that says how far something is done may be written.
+PROGRESS_MS: Final = 100
 #: Ours: how long a start waits to see the other brokers.
 LOOK_AROUND_MS_MAX: Final = 1_000
 #: Ours: how soon topics.json has a new topic; the journal has it at once.
@@ -141,9 +141,8 @@ class BrokerServer:
         self._run(self._every(SCHEDULE_MS, self._deliver_due))
         self._run(self._every(TICK_MS, self._tick))
         self._run(self._every(HERD_MS, self._herd))
-        self._run(self._every(SCHEDULE_SAVE_MS, broker.save_schedule))
         self._run(self._every(FOLD_MS, self._fold_tables))
-        self._run(self._every(self._config.flush_consumer_offset_interval_ms, self._persist_offsets))
+        self._run(self._every(PROGRESS_MS, self._write_progress))
         registration = Registration(self._config, broker.topics, self._remotes, name_servers)
         self._registration = registration
         broker.topics.observe(lambda _: registration.announce())
@@ -261,18 +260,15 @@ class BrokerServer:
             self.broker.cluster.lost(address)
             self._perform(self.broker.wake())
 
-    async def _persist_offsets(self) -> None:
-        ledger = self.broker.ledger
-        plan = ledger.plan_persist(self._clock.wall_ms())
-        if plan is None:
-            return
-        try:
-            await on_thread(run_persist, self._filesystem, plan)
-        except OSError as error:
-            log.error("committed offsets not written; the journal stays", reason=str(error))
-            ledger.fail_persist()
-        else:
-            ledger.complete_persist(plan)
+    async def _write_progress(self) -> None:
+        for file in self.broker.progress:
+            if file.is_due(self._clock.monotonic_ms()):
+                error: OSError | None = None
+                try:
+                    await on_thread(file.write)
+                except OSError as failed:
+                    error = failed
+                file.done(error)
 
     async def _fold_tables(self) -> None:
         for fold in self.broker.tables.plan_folds():

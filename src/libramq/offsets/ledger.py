@@ -9,7 +9,7 @@ a crash, the file and the journals that are there give the same table again.
 Upstream: broker/offset/ConsumerOffsetManager.java, common/ConfigManager.java.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -49,14 +49,23 @@ class OffsetLedger:
         self._version: dict[str, int] = {"counter": 0, "stateVersion": 0, "timestamp": 0}
         self._has_changes = False
 
-    def open(self, wall_ms: WallMs) -> None:
-        """Read the table and what happened after it; fold both. StoreCorrupt where the file is no table."""
+    def open(
+        self, wall_ms: WallMs, durable_end: Callable[[str, int], int | None] = lambda topic, queue_id: None
+    ) -> None:
+        """Read the table and what happened after it; fold both. StoreCorrupt where the file is no table.
+
+        durable_end: where queues end, None for one that nobody knows. No offset lies beyond it afterwards,
+        and that is durable before anything is appended: else later messages would make a lost one's number
+        good.
+        """
         found = self._read()
         if found is not None:
             offsets, resets, self._version = found
             self.offsets.load(offsets, resets)
         for record in self._journal.replay():
             self.offsets.apply(record)
+            self._has_changes = True
+        if self.offsets.clamp(durable_end):
             self._has_changes = True
         self.persist(wall_ms)
 
@@ -69,10 +78,10 @@ class OffsetLedger:
         """The fold that is due, if anything changed; `run_persist` it, then `complete_persist`."""
         if not self._has_changes:
             return None
-        self._has_changes = False
         counter = self._version["counter"] + 1
         self._version = {**self._version, "counter": counter, "timestamp": int(wall_ms)}
         through = self._journal.begin_file()
+        self._has_changes = False
         document = {"dataVersion": self._version, **self.offsets.tables()}
         text = fastjson.dumps(document, indent=True).decode()
         return PersistPlan(path=self._path, text=text, journals_through=through)
@@ -102,6 +111,10 @@ class OffsetLedger:
             self.persist(wall_ms)
         finally:
             self._journal.close()
+
+    def abandon(self) -> None:
+        """Close without a fold: the journals stay."""
+        self._journal.close()
 
     def data_version(self) -> dict[str, int]:
         """The version of the table, for GET_ALL_CONSUMER_OFFSET and slaves."""

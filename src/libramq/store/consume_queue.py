@@ -169,11 +169,11 @@ class ConsumeQueue:
     def truncate_physical(self, physical_end: int) -> None:
         """Keep the units of records before a physical offset."""
         if self.last_physical_end > physical_end:
-            self.truncate(self._first_at_or_after(physical_end))
+            self.truncate(self.first_at_or_after(physical_end))
 
     def correct_min_offset(self, physical_min: int) -> None:
         """Find the first message that is still in the commit log."""
-        self.min_offset = self._first_at_or_after(max(physical_min, 0), blank_is_older=True)
+        self.min_offset = self.first_at_or_after(max(physical_min, 0), blank_is_older=True)
 
     def remove_files_before(self, physical_min: int) -> None:
         """Remove the files whose messages are all gone; the last file stays."""
@@ -228,7 +228,7 @@ class ConsumeQueue:
         last = self.unit(self.max_offset - 1)
         self.last_physical_end = last[0] + last[1] if last and last[1] != BLANK_SIZE else 0
 
-    def _first_at_or_after(self, physical_offset: int, *, blank_is_older: bool = False) -> int:
+    def first_at_or_after(self, physical_offset: int, *, blank_is_older: bool = False) -> int:
         """The first number whose record lies at or after an offset."""
         low, high = self.first_offset, self.max_offset
         while low < high:

@@ -86,6 +86,7 @@ class Flusher:
     ) -> None:
         self.checkpoint = Checkpoint()
         self.write_failure: OSError | None = None
+        self.wanted_end = 0  # Up to there the log is flushed by the next plan.
         self._config = config
         self._filesystem = filesystem
         self._path = config.root / "checkpoint"
@@ -195,7 +196,7 @@ class Flusher:
         if log.end == log.flushed:
             self._log_thorough_ms = now_ms
             return False
-        if self._is_sync:
+        if self._is_sync or log.flushed < self.wanted_end:
             return True
         if now_ms - self._log_thorough_ms >= config.flush_commit_log_thorough_interval_ms:
             self._log_thorough_ms = now_ms

@@ -15,14 +15,13 @@ Upstream: store/DefaultMessageStore.java.
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
 
 from libramq.clock import Clock, MonotonicMs, WallMs
-from libramq.errors import StoreCorrupt, StoreError, StoreLocked, SyncFailed
+from libramq.errors import StoreError, StoreLocked, SyncFailed
 from libramq.filesystem import FileSystem
 from libramq.message.ids import encode_host
 from libramq.message.message import MessageExt
-from libramq.message.record import decode_record, has_good_crc, peek_record
+from libramq.message.record import decode_record
 from libramq.store.append import (
     MESSAGE_ILLEGAL,
     SERVICE_NOT_AVAILABLE,
@@ -36,12 +35,11 @@ from libramq.store.consume_queue_table import ConsumeQueueTable
 from libramq.store.flush import Flusher, FlushPlan, run_flush
 from libramq.store.open_files import OpenFiles
 from libramq.store.packing import PackedBatch, pack_batch
-from libramq.store.read import NO_QUEUE, ReadResult, read_queue
+from libramq.store.read import NO_QUEUE, ReadResult, find_record, read_queue
 from libramq.store.recovery import RecoveryReport, recover
+from libramq.store.refusal import Refusal
 from libramq.store.statistics import StoreStatistics
 from libramq.store.timestamp_search import Boundary, search_timestamp
-
-REFUSAL_MS: Final = 1_000  # Ours: how long appends are refused after the disk took no more.
 
 
 class MessageStore:
@@ -53,7 +51,7 @@ class MessageStore:
         self.config = config
         self.visible_offset = 0
         self.recovery: RecoveryReport | None = None
-        self.failure: str | None = None  # Why appends are refused.
+        self._refusal = Refusal(clock)
         self._filesystem = filesystem
         self._clock = clock
         self._process_id = process_id
@@ -65,8 +63,6 @@ class MessageStore:
         self._flusher = Flusher(config, filesystem, self._log, self._queues)
         self._lock: int | None = None
         self._is_open = False
-        self._flush_failed = False
-        self._refused_at_ms = MonotonicMs(0)
         self._touched: dict[tuple[str, int], int] = {}
         self._unflushed: deque[tuple[int, list[tuple[ConsumeQueue, int]]]] = deque()
         self._last_store_timestamp_ms = WallMs(0)
@@ -108,7 +104,7 @@ class MessageStore:
             return
         self._is_open = False
         try:
-            if not self._flush_failed:
+            if not self._refusal.is_final:
                 self._flush_everything()
                 self._flusher.save_checkpoint()
                 self._filesystem.unlink(self.config.root / "abort")
@@ -117,9 +113,14 @@ class MessageStore:
 
     # Appending.
 
+    @property
+    def failure(self) -> str | None:
+        """Why appends are refused; None while they are taken."""
+        return self._refusal.reason
+
     def append_batch(self, messages: Sequence[StoreMessage]) -> list[AppendResult]:
         """Store messages, all in one file and by one write; one result for each."""
-        if not self._is_open or (self.failure is not None and not self._may_try_again()):
+        if not self._is_open or not self._refusal.is_over():
             return [SERVICE_NOT_AVAILABLE] * len(messages)
         wall_ms = self._clock.wall_ms()
         log = self._log
@@ -135,7 +136,7 @@ class MessageStore:
                 batch = self._pack(messages, wall_ms)
             log.write(batch.data)
         except OSError as failed:
-            self._refuse(f"the commit log cannot be written: {failed}")
+            self._refusal.begin(f"the commit log cannot be written: {failed}")
             return [SERVICE_NOT_AVAILABLE] * len(messages)
         self._last_store_timestamp_ms = wall_ms
         self._put_count += len(batch.results)
@@ -156,9 +157,26 @@ class MessageStore:
         """Everything before it is on the disk; a result is durable when its `end` is not beyond."""
         return self._log.flushed
 
+    @property
+    def end(self) -> int:
+        """Where the next record goes: what was appended up to now lies before."""
+        return self._log.end
+
+    def want_flush(self, physical_offset: int) -> None:
+        """Have the log flushed up to an offset by the next plan, however little of it is dirty."""
+        self._flusher.wanted_end = max(self._flusher.wanted_end, physical_offset)
+
+    def flush(self) -> None:
+        """Flush everything now, waiting for the disk; raises StoreError."""
+        if self._refusal.is_final:
+            raise StoreError(f"{self.config.root} cannot be flushed: {self.failure}")
+        self._flush_everything()
+        if self._is_sync:
+            self._show(self._log.flushed)
+
     def plan_flush(self, now_ms: MonotonicMs, *, thorough: bool = False) -> FlushPlan | None:
         """What should be flushed at this (monotonic) time, or nothing; also writes out pending units."""
-        if not self._is_open or self._flush_failed:
+        if not self._is_open or self._refusal.is_final:
             return None
         plan = self._flusher.plan(now_ms, self._last_store_timestamp_ms, thorough=thorough)
         self._note_write_failure()
@@ -166,11 +184,11 @@ class MessageStore:
 
     def plan_log_flush(self, now_ms: MonotonicMs) -> FlushPlan | None:
         """Return what of the log alone should be flushed; raises OSError where its files cannot be opened."""
-        return self._flusher.plan_log(now_ms) if self._is_open and not self._flush_failed else None
+        return self._flusher.plan_log(now_ms) if self._is_open and not self._refusal.is_final else None
 
     def plan_queue_flush(self, now_ms: MonotonicMs) -> FlushPlan | None:
         """Return what of the queues alone should be flushed; also writes out pending units."""
-        if not self._is_open or self._flush_failed:
+        if not self._is_open or self._refusal.is_final:
             return None
         plan = self._flusher.plan_queues(now_ms, self._last_store_timestamp_ms)
         self._note_write_failure()
@@ -184,8 +202,7 @@ class MessageStore:
 
     def fail_flush(self, error: SyncFailed) -> None:
         """A plan failed. The kernel may have dropped the pages, so nothing is taken for durable again."""
-        self._flush_failed = True
-        self.failure = f"{error}; restart the broker"
+        self._refusal.fail(error)
 
     # Reading.
 
@@ -215,6 +232,11 @@ class MessageStore:
         """The end of what readers of a queue may see; 0 where there is no such queue."""
         queue = self._queues.get(topic, queue_id)
         return queue.visible_max if queue else 0
+
+    def durable_max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the end of what of a queue is on the disk; under SYNC_FLUSH that is what readers see."""
+        queue = self._queues.get(topic, queue_id)
+        return queue.first_at_or_after(self._log.flushed) if queue else 0
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first message of a queue; 0 where there is no such queue."""
@@ -250,20 +272,7 @@ class MessageStore:
 
     def record_at(self, physical_offset: int) -> bytes | None:
         """The record at an offset that a client named: only if its queue says that it is there."""
-        data = self._log.record(physical_offset)
-        if data is None or physical_offset + len(data) > self.visible_offset:
-            return None
-        try:
-            head = peek_record(data)
-        except StoreCorrupt:
-            return None
-        if head is None or head.physical_offset != physical_offset or not has_good_crc(data, head):
-            return None
-        queue = self._queues.get(head.topic, head.queue_id)
-        unit = queue.unit(head.queue_offset) if queue else None
-        if unit is None or unit[:2] != (physical_offset, head.size):
-            return None
-        return data
+        return find_record(self._log, self._queues, physical_offset, self.visible_offset)
 
     def message_at(self, physical_offset: int) -> MessageExt | None:
         """The same as a message; its body is as stored, so still compressed where the system flag says so."""
@@ -319,20 +328,9 @@ class MessageStore:
             failure=self.failure,
         )
 
-    def _refuse(self, reason: str) -> None:
-        self.failure = reason
-        self._refused_at_ms = self._clock.monotonic_ms()
-
     def _note_write_failure(self) -> None:
         if self._flusher.write_failure is not None:
-            self._refuse(f"a consume queue cannot be written: {self._flusher.write_failure}")
-
-    def _may_try_again(self) -> bool:
-        """A full disk may have room again after a while; a failed flush is never mended."""
-        if self._flush_failed or self._clock.monotonic_ms() - self._refused_at_ms < REFUSAL_MS:
-            return False
-        self.failure = None
-        return True
+            self._refusal.begin(f"a consume queue cannot be written: {self._flusher.write_failure}")
 
     def _pack(self, messages: Sequence[StoreMessage], wall_ms: WallMs) -> PackedBatch:
         return pack_batch(
@@ -381,7 +379,7 @@ class MessageStore:
         try:
             self._queues.write_out_queue(queue)
         except OSError as failed:
-            self._refuse(f"a consume queue cannot be written: {failed}")
+            self._refusal.begin(f"a consume queue cannot be written: {failed}")
 
     def _flush_everything(self) -> None:
         try:

@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
+from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
+from libramq.message.record import has_good_crc, peek_record
 from libramq.store.commit_log import CommitLog
 from libramq.store.config import UNIT_BYTES, StoreConfig
 from libramq.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
+from libramq.store.consume_queue_table import ConsumeQueueTable
 from libramq.store.segments import FileRange
 
 #: Ours: so far apart two reads cost (3 µs each) what copying the bytes between them does.
@@ -55,6 +58,24 @@ class ReadResult:
 
 
 NO_QUEUE = ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+
+
+def find_record(
+    log: CommitLog, queues: ConsumeQueueTable, physical_offset: int, visible_offset: int
+) -> bytes | None:
+    """Return the record at an offset that a client named: only if its queue says that it is there."""
+    data = log.record(physical_offset)
+    if data is None or physical_offset + len(data) > visible_offset:
+        return None
+    try:
+        head = peek_record(data)
+    except StoreCorrupt:
+        return None
+    if head is None or head.physical_offset != physical_offset or not has_good_crc(data, head):
+        return None
+    queue = queues.get(head.topic, head.queue_id)
+    unit = queue.unit(head.queue_offset) if queue else None
+    return data if unit is not None and unit[:2] == (physical_offset, head.size) else None
 
 
 def read_queue(

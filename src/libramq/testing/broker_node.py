@@ -17,13 +17,13 @@ from libramq.broker.alarm import DELAY_MS_MIN
 from libramq.broker.broker import Broker
 from libramq.broker.config import BrokerConfig
 from libramq.broker.durability import POLL_MS, Durability
+from libramq.broker.progress import ProgressFile
 from libramq.broker.question import Question
 from libramq.broker.schedule import DELIVERED_PER_ROUND_MAX
 from libramq.broker.tables import Fold
 from libramq.catalog.config_ledger import run_fold
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError, RemoteError, SyncFailed
-from libramq.offsets.ledger import run_persist
 from libramq.remoting.command import Command
 from libramq.rpc.endpoint import Endpoint, Woken
 from libramq.rpc.outcome import Reply
@@ -226,9 +226,8 @@ class SimulatedBroker:
         every(shell.SCHEDULE_MS, self._deliver_due)
         every(shell.TICK_MS, self._tick)
         every(shell.HERD_MS, self._herd)
-        every(shell.SCHEDULE_SAVE_MS, self._save_schedule)
         every(shell.FOLD_MS, self._fold_tables)
-        every(self.config.flush_consumer_offset_interval_ms, self._persist_offsets)
+        every(shell.PROGRESS_MS, self._write_progress)
         every(IDLE_MS_MAX // 4, self._close_idle)
 
     def _after_read(self) -> None:
@@ -359,28 +358,18 @@ class SimulatedBroker:
         if notify:
             self._endpoint.notify(Reply(notify=notify))
 
-    def _save_schedule(self) -> None:
-        with contextlib.suppress(OSError):
-            self._running.save_schedule()
+    def _write_progress(self) -> None:
+        for file in self._running.progress:
+            if file.is_due(self.process.now_ms):
+                self.process.after(self._disk_work_ms(), partial(self._write, file))
 
-    def _persist_offsets(self) -> None:
-        ledger = self._running.ledger
+    def _write(self, file: ProgressFile) -> None:
         try:
-            plan = ledger.plan_persist(self.process.clock.wall_ms())
-        except OSError:
-            return
-        if plan is None:
-            return
-
-        def persist() -> None:
-            try:
-                run_persist(self.disk, plan)
-            except OSError:
-                ledger.fail_persist()
-            else:
-                ledger.complete_persist(plan)
-
-        self.process.after(self._disk_work_ms(), persist)
+            file.write()
+        except OSError as error:
+            file.done(error)
+        else:
+            file.done()
 
     def _fold_tables(self) -> None:
         for fold in self._running.tables.plan_folds():

@@ -93,6 +93,11 @@ class MemoryDisk:
         #: The chance that a file's bytes are not in the page cache.
         self.cold_chance = 0.0
 
+    def on_platter(self, path: Path) -> bytes | None:
+        """Return what a power cut leaves of a file for sure; None where its name is not there yet."""
+        inode = self._platter.get(str(path))
+        return bytes(inode.synced) if inode is not None else None
+
     # What happens to it.
 
     def cut_power_after(self, calls: int) -> None:

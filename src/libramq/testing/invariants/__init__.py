@@ -13,6 +13,7 @@ from libramq.testing.invariants.invariant import Invariant
 from libramq.testing.invariants.messages import AcknowledgedMessageSurvives, OneMessageAnOffset
 from libramq.testing.invariants.offsets import CommitIsKept, CommitWithinDurable
 from libramq.testing.invariants.ownership import EveryQueueOwned, HandoversAreShort
+from libramq.testing.invariants.progress import DoneWhenDurable
 from libramq.testing.invariants.retries import RetriesAreExact
 
 #: Every one, in the order in which they are checked.
@@ -21,6 +22,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     OneMessageAnOffset,
     CommitIsKept,
     CommitWithinDurable,
+    DoneWhenDurable,
     OneReaderAQueue,
     OwnersGoForward,
     NoHandlerAfterTheSession,

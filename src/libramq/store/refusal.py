@@ -1,0 +1,40 @@
+"""The refusal: why the store takes no messages, and for how long.
+
+A disk that took no more is tried again after a while; a failed fsync is final.
+"""
+
+from typing import Final
+
+from libramq.clock import Clock, MonotonicMs
+from libramq.errors import SyncFailed
+
+REFUSAL_MS: Final = 1_000  # Ours: how long appends are refused after the disk took no more.
+
+
+class Refusal:
+    """reason: None while messages are taken."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.reason: str | None = None
+        self.is_final = False
+        self._clock = clock
+        self._since_ms = MonotonicMs(0)
+
+    def begin(self, reason: str) -> None:
+        """Refuse for a while."""
+        self.reason = reason
+        self._since_ms = self._clock.monotonic_ms()
+
+    def fail(self, error: SyncFailed) -> None:
+        """Refuse for good: the kernel may have dropped the pages, so nothing is taken for durable again."""
+        self.is_final = True
+        self.reason = f"{error}; restart the broker"
+
+    def is_over(self) -> bool:
+        """Return whether appends may be tried (again)."""
+        if self.reason is None:
+            return True
+        if self.is_final or self._clock.monotonic_ms() - self._since_ms < REFUSAL_MS:
+            return False
+        self.reason = None
+        return True

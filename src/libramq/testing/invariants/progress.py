@@ -1,0 +1,122 @@
+"""The invariant of progress: nothing that says "done" is durable before what it speaks of."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from libramq.broker.broker import Broker
+from libramq.message import names
+from libramq.message import properties as p
+from libramq.message.message import MessageExt
+from libramq.message.record import decode_records
+from libramq.offsets.consumer_offset import SEPARATOR
+from libramq.remoting import fastjson
+from libramq.store.read import ReadStatus
+from libramq.testing.invariants.invariant import Invariant
+
+if TYPE_CHECKING:
+    from libramq.testing.cluster import Cluster
+
+_Queue = tuple[str, int]
+#: A message and the attempt it is: each of its retries is delivered by itself.
+_Copy = tuple[str, int]
+
+
+class DoneWhenDurable(Invariant):
+    """A file that says how far something is done never reaches the platter before what was done.
+
+    Read from the platter after every step: a power cut at that moment would leave that, and of the log what
+    was flushed. A delay level speaks of the copies it delivered, a committed offset of the messages before
+    it.
+    """
+
+    name = "nothing that says done is durable before what it speaks of"
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        self._judged: dict[Path, bytes] = {}
+        self._delivered: dict[str, dict[int, int]] = defaultdict(dict)
+        self._copies: dict[str, _Copies] = {}
+
+    def step(self) -> None:
+        for name, node in self.cluster.brokers.items():
+            if node.broker is not None:
+                self._judge(name, node.broker)
+
+    def broker_died(self, name: str, durable_to: int | None) -> None:
+        self._copies.pop(name, None)
+        if durable_to is not None:  # Numbers may mean other messages from now on.
+            self._delivered.pop(name, None)
+            self._judged.clear()
+
+    def broker_recovered(self, name: str, broker: Broker) -> None:
+        self._judge(name, broker)
+
+    def _judge(self, name: str, broker: Broker) -> None:
+        directory = Path(broker.config.store_path) / "config"
+        committed = self._table(name, directory / "consumerOffset.json")
+        for key, offsets in committed.items():
+            topic, _, group = key.partition(SEPARATOR)
+            for queue_id, offset in offsets.items():
+                end = broker.store.durable_max_offset(topic, queue_id)
+                if offset > end:
+                    self.broken(
+                        f"consumerOffset.json of {name} says {offset} for {group} in {topic}/{queue_id}, of"
+                        f" which {end} messages are durable"
+                    )
+        for level, offset in self._table(name, directory / "delayOffset.json").items():
+            self._judge_level(name, broker, level, offset)
+
+    def _judge_level(self, name: str, broker: Broker, level: int, offset: int) -> None:
+        delivered = self._delivered[name]
+        copies = self._copies.setdefault(name, _Copies())
+        for message in _messages(broker, (names.SCHEDULE_TOPIC, level - 1), delivered.get(level, 0), offset):
+            queue = (message.properties[p.REAL_TOPIC], int(message.properties[p.REAL_QUEUE_ID]))
+            if _copy(message) not in copies.durable_in(broker, queue):
+                self.broken(
+                    f"delayOffset.json of {name} says {offset} for level {level}; what was delivered of"
+                    f" {message.queue_offset} to {queue[0]}/{queue[1]} is not durable"
+                )
+        delivered[level] = max(offset, delivered.get(level, 0))
+
+    def _table(self, name: str, path: Path) -> Mapping[Any, Any]:
+        """The offsets that a file has on the platter, unless it was judged as it is."""
+        data = self.cluster.brokers[name].disk.on_platter(path)
+        if not data or self._judged.get(path) == data:
+            return {}
+        self._judged[path] = data
+        table: Mapping[Any, Any] = fastjson.loads(data.decode())["offsetTable"]
+        return table
+
+
+class _Copies:
+    """The durable messages of the queues that were looked at; each message is read once."""
+
+    def __init__(self) -> None:
+        self._found: dict[_Queue, set[_Copy]] = defaultdict(set)
+        self._read_to: dict[_Queue, int] = {}
+
+    def durable_in(self, broker: Broker, queue: _Queue) -> set[_Copy]:
+        end = broker.store.durable_max_offset(*queue)
+        self._found[queue].update(map(_copy, _messages(broker, queue, self._read_to.get(queue, 0), end)))
+        self._read_to[queue] = end
+        return self._found[queue]
+
+
+def _copy(message: MessageExt) -> _Copy:
+    return message.message_id, message.reconsume_times
+
+
+def _messages(broker: Broker, queue: _Queue, start: int, end: int) -> list[MessageExt]:
+    """The messages of a queue between two offsets."""
+    found: list[MessageExt] = []
+    offset = max(start, broker.store.min_offset(*queue))
+    while offset < end:
+        result = broker.store.read(*queue, offset, 256)
+        if result.status is ReadStatus.FOUND:
+            found += decode_records(b"".join(result.data))
+        if result.next_offset <= offset:
+            break
+        offset = result.next_offset
+    return [message for message in found if message.queue_offset < end]
