@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from libramq.broker.peer_link import RETRY_MS
 from libramq.broker.question import Question
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
@@ -323,6 +324,19 @@ def test_all_others_hear_at_once_of_what_is_deleted(node):
         for what in ({"topic": "T"}, {"group": "G"})
         for name in (B, C_)
     ]
+
+
+def test_a_broker_too_old_to_know_of_removals_is_no_lost_one(node):
+    """0.1.0 does not know the request; it is owed nothing more than before."""
+    node.create_topic("T", 1)
+    node.meet(B, C_)
+    node.ask(FakePeer(), R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
+    (question,) = node.take(R.PEER_REMOVED, ADDRESSES[B])
+    node.take(R.PEER_MEMBERS)
+    node.answer(question, broker_error(C.REQUEST_CODE_NOT_SUPPORTED, None))
+    node.pass_by(RETRY_MS + 1)
+    beats = [body_of(beat, bodies.PeerMembersBody) for beat in node.take(R.PEER_MEMBERS, ADDRESSES[B])]
+    assert not any(beat.complete for beat in beats)
 
 
 def test_a_topic_that_another_broker_deleted_is_granted_anew_when_it_is_there_again(node):

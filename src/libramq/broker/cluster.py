@@ -22,7 +22,7 @@ from libramq.broker.peer_link import PeerLink
 from libramq.broker.question import Ask, Question
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
-from libramq.errors import ConnectFailed, LibraError, broker_error
+from libramq.errors import ConnectFailed, LibraError, RequestCodeNotSupported, broker_error
 from libramq.groups.asked_members import AskedMembers
 from libramq.groups.cluster_view import ClusterView
 from libramq.logs import get_logger
@@ -307,6 +307,8 @@ class Cluster:
             return
 
         def answered(outcome: int | LibraError) -> None:
+            if isinstance(outcome, RequestCodeNotSupported):
+                return  # An older release, in a cluster that is being upgraded: it is there all the same.
             if isinstance(outcome, LibraError):
                 link.failed(outcome, now_ms=self._now_ms())
             else:
