@@ -140,11 +140,11 @@ class UniqueIdGenerator:
 
     def __call__(self) -> str:
         """The next unique id."""
-        now_ms = int(self._wall_ms())  # Parts of a date are computed with it.
-        if now_ms >= self._month_end_ms:
-            self._month_start_ms, self._month_end_ms = _month_around(now_ms)
+        wall_ms = int(self._wall_ms())  # An id has a part of a date in it.
+        if wall_ms >= self._month_end_ms:
+            self._month_start_ms, self._month_end_ms = _month_around(wall_ms)
             self._time_ms = -1
-        since_ms = now_ms - self._month_start_ms
+        since_ms = wall_ms - self._month_start_ms
         if since_ms > self._time_ms:
             self._time_ms = since_ms
             self._left = _COUNTS_PER_MS
@@ -156,9 +156,9 @@ class UniqueIdGenerator:
         return f"{self._prefix}{self._time_ms:08X}{counter:04X}"
 
 
-def _month_around(now_ms: int) -> tuple[int, int]:
+def _month_around(wall_ms: int) -> tuple[int, int]:
     """When the month of a time began and ends, in local time; tools that read ids back do the same."""
-    today = time.localtime(now_ms // 1000)
+    today = time.localtime(wall_ms // 1000)
     start = time.mktime((today.tm_year, today.tm_mon, 1, 0, 0, 0, 0, 0, -1))
     end = time.mktime((today.tm_year, today.tm_mon + 1, 1, 0, 0, 0, 0, 0, -1))
     return int(start) * 1000, int(end) * 1000

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from libramq.client.idempotence.store import KEEP_MS, LEASE_MS, Claim
-from libramq.clock import Clock, SystemClock
+from libramq.clock import Clock, SystemClock, WallMs
 from libramq.errors import ConfigError
 
 #: Ours: how long to wait for another process that writes.
@@ -36,6 +36,10 @@ _PRUNE: Final = """
 
 class SqliteStore:
     """Keys in a file, which processes share. Close it when its consumers have stopped.
+
+    Leases end by the wall clock: processes share them, and they outlive all of them. Set back by an hour, it
+    holds up what a dead process had claimed for an hour more; set forward, what is being handled may be
+    handled twice.
 
     lease_ms: how long a claim holds up others when its process has died; longer than a handler takes.
     keep_ms: how long what was handled is remembered; as long as the brokers keep messages.
@@ -74,13 +78,13 @@ class SqliteStore:
 
     def claim(self, keys: Sequence[str], owner: str) -> list[Claim]:
         """Claim keys for an owner."""
-        now_ms = int(self._clock.wall_ms())
+        wall_ms = self._clock.wall_ms()
         with self._lock, self._transaction():
             self._claims += len(keys)
             if self._claims >= PRUNE_EVERY:
                 self._claims = 0
-                self._database.execute(_PRUNE, (now_ms, PRUNE_KEYS))
-            return [self._claim(key, owner, now_ms) for key in keys]
+                self._database.execute(_PRUNE, (int(wall_ms), PRUNE_KEYS))
+            return [self._claim(key, owner, wall_ms) for key in keys]
 
     def done(self, keys: Sequence[str], owner: str) -> None:
         """The handler has succeeded."""
@@ -91,8 +95,8 @@ class SqliteStore:
         """The handler has failed."""
         self._write("DELETE FROM handled WHERE key = ? AND owner = ?", ((key, owner) for key in keys))
 
-    def _claim(self, key: str, owner: str, now_ms: int) -> Claim:
-        row = (key, owner, now_ms + self._lease_ms, now_ms)
+    def _claim(self, key: str, owner: str, wall_ms: WallMs) -> Claim:
+        row = (key, owner, int(wall_ms) + self._lease_ms, int(wall_ms))
         if self._database.execute(_CLAIM, row).rowcount == 1:
             return Claim.NEW
         with closing(self._database.execute("SELECT owner FROM handled WHERE key = ?", (key,))) as cursor:
