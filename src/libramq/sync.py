@@ -10,20 +10,26 @@ are the same. They may be called from any thread.
 """
 
 import asyncio
+import contextlib
+import inspect
 import threading
 from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, Final, Self, TypeVar
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from concurrent.futures import CancelledError
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from libramq.client import admin as asynchronous_admin
 from libramq.client import producer as asynchronous_producer
 from libramq.client import push_consumer as asynchronous_push_consumer
 from libramq.client.core.queue_selector import QueueSelector
+from libramq.client.handler_call import awaited
 from libramq.client.handlers import Handler
-from libramq.client.network_thread import NetworkThread
+from libramq.client.network_thread import FORKED, NetworkThread, run_on_thread
+from libramq.client.producer import hand_over, report_failure
 from libramq.client.send_pipeline import Callback
 from libramq.client.send_result import SendResult
-from libramq.errors import LocalProtocolError
+from libramq.errors import BufferFull, LocalProtocolError
+from libramq.logs import get_logger
 from libramq.message.message import Message
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import ConsumerConnection, OffsetWrapper, TopicOffset
@@ -31,8 +37,13 @@ from libramq.remoting.body.route import ClusterInfo, TopicRouteData
 
 __all__ = ["Admin", "Producer", "PushConsumer"]
 
+log = get_logger(__name__)
+
 #: Ours: some milliseconds of work, between which answers are heard.
 TAKEN_IN_MAX: Final = 1_000
+
+#: The options that are called with queues; plain functions among them run where they may wait.
+HOOKS: Final = ("on_assigned", "on_revoked", "on_lost")
 
 T = TypeVar("T")
 
@@ -43,17 +54,21 @@ class _Blocking:
     def __init__(self, name: str) -> None:
         self._name = name
         self._thread: NetworkThread | None = None
+        self._change = threading.Lock()  # Held while it starts or stops.
 
     def start(self) -> None:
         """Begin."""
-        if self._thread is not None:
-            raise LocalProtocolError(f"this {self._name} runs already")
-        self._thread = NetworkThread(f"libramq-sync-{self._name}")
-        try:
-            self._wait(self._start())
-        except BaseException:
-            self._end_thread()
-            raise
+        self._refuse("start", self._thread)
+        with self._change:
+            if self._thread is not None:
+                raise LocalProtocolError(f"this {self._name} runs already")
+            thread = self._thread = NetworkThread(f"libramq-sync-{self._name}")
+            try:
+                thread.run(self._start()).result()
+            except BaseException:
+                thread.stop()
+                self._thread = None
+                raise
 
     def __enter__(self) -> Self:
         self.start()
@@ -63,12 +78,20 @@ class _Blocking:
         self.stop()
 
     def stop(self) -> None:
-        """End."""
-        if self._thread is not None:
+        """End. In the child of a fork it does nothing: the client is the parent's."""
+        thread = self._thread
+        if thread is None or thread.is_parents:
+            return
+        self._refuse("stop", thread)
+        with self._change:
+            thread = self._thread
+            if thread is None:
+                return
             try:
-                self._wait(self._stop())
+                thread.run(self._stop()).result()
             finally:
-                self._end_thread()
+                thread.stop()
+                self._thread = None
 
     async def _start(self) -> None:
         raise NotImplementedError
@@ -76,20 +99,46 @@ class _Blocking:
     async def _stop(self) -> None:
         raise NotImplementedError
 
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._thread is None:
+    def _wait(self, what: str, work: Coroutine[Any, Any, T]) -> T:
+        """Run a method on the thread and wait for its result. what: its name."""
+        try:
+            thread = self._running(what)
+        except LocalProtocolError:
             work.close()
-            raise LocalProtocolError(f"this {self._name} does not run; use `with` or start()")
-        return self._thread.run(work).result()
+            raise
+        try:
+            return thread.run(work).result()
+        except (CancelledError, asyncio.CancelledError):
+            raise LocalProtocolError(
+                f"this {self._name} was stopped before {what}() ended; whether it took effect is not known"
+            ) from None
 
-    def _end_thread(self) -> None:
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.stop()
+    def _running(self, what: str) -> NetworkThread:
+        thread = self._thread
+        if thread is None:
+            raise LocalProtocolError(f"this {self._name} does not run; use `with` or start()")
+        self._refuse(what, thread)
+        return thread
+
+    def _refuse(self, what: str, thread: NetworkThread | None) -> None:
+        """Raise LocalProtocolError where a call could only wait for ever."""
+        if thread is not None and thread.is_current:
+            raise LocalProtocolError(
+                f"{what}() on the {self._name}'s own thread would wait for itself for ever; {self._advice}"
+            )
+        if thread is not None and thread.is_parents:
+            raise LocalProtocolError(FORKED)
+
+    _advice: ClassVar[str] = "call it on another thread"
 
 
 class Producer(_Blocking):
-    """Sends messages; see libramq.client.Producer for the options."""
+    """Sends messages; see libramq.client.Producer for the options.
+
+    Callbacks and selectors run on the producer's thread: of its methods they may call `send_nowait` only.
+    """
+
+    _advice = "in a callback or selector, use send_nowait() instead"
 
     def __init__(self, **options: Any) -> None:
         super().__init__("producer")
@@ -107,6 +156,24 @@ class Producer(_Blocking):
         self._take(len(self._handed_over))
         await self._producer.stop()
 
+    def stop(self) -> None:
+        """Send what waits, say goodbye to the brokers, and end."""
+        super().stop()
+        if self._thread is None:
+            self._announced = False
+            self._room.set()
+            self._fail_late_ones()
+
+    def _fail_late_ones(self) -> None:
+        """Report messages that other threads handed over while it stopped."""
+        error = LocalProtocolError("this producer was stopped before the message was sent")
+        while self._handed_over:
+            _, callback, _, _ = self._handed_over.popleft()
+            if callback is None:
+                log.error(str(error))
+            else:
+                callback(error)
+
     def send(
         self,
         message: Message,
@@ -116,7 +183,9 @@ class Producer(_Blocking):
         timeout_ms: int | None = None,
     ) -> SendResult:
         """Send a message and wait until the broker has stored it."""
-        return self._wait(self._producer.send(message, queue=queue, selector=selector, timeout_ms=timeout_ms))
+        return self._wait(
+            "send", self._producer.send(message, queue=queue, selector=selector, timeout_ms=timeout_ms)
+        )
 
     def send_batch(
         self,
@@ -126,13 +195,15 @@ class Producer(_Blocking):
         timeout_ms: int | None = None,
     ) -> list[SendResult]:
         """Send messages of one topic together."""
-        return self._wait(self._producer.send_batch(messages, queue=queue, timeout_ms=timeout_ms))
+        return self._wait(
+            "send_batch", self._producer.send_batch(messages, queue=queue, timeout_ms=timeout_ms)
+        )
 
     def send_oneway(
         self, message: Message, *, queue: MessageQueue | None = None, selector: QueueSelector | None = None
     ) -> None:
         """Send a message and ask for no answer: it may be lost."""
-        self._wait(self._producer.send_oneway(message, queue=queue, selector=selector))
+        self._wait("send_oneway", self._producer.send_oneway(message, queue=queue, selector=selector))
 
     def send_nowait(
         self,
@@ -147,14 +218,27 @@ class Producer(_Blocking):
         callback: called on the producer's thread, which it must not block.
         """
         thread = self._thread
-        if thread is None:
-            raise LocalProtocolError("this producer does not run; use `with` or start()")
+        if thread is None or thread.is_parents:
+            thread = self._running("send_nowait")
         self._producer.check(message)
-        self._room.wait()
-        self._handed_over.append((message, callback, queue, selector))
+        if thread.is_current:
+            if len(self._handed_over) >= TAKEN_IN_MAX or not self._producer.has_room:
+                raise BufferFull(
+                    "as much waits to be sent as may wait, and a callback or selector, which runs on the "
+                    "producer's own thread, cannot wait for room"
+                )
+        else:
+            self._room.wait()
+        handed_over = (message, callback, queue, selector)
+        self._handed_over.append(handed_over)
         if not self._announced:
             self._announced = True
-            thread.loop.call_soon_threadsafe(self._take_in)
+            try:
+                thread.call_soon(self._take_in)
+            except LocalProtocolError:
+                with contextlib.suppress(ValueError):  # Reported already, as one that came too late.
+                    self._handed_over.remove(handed_over)
+                    raise
 
     def flush(self) -> None:
         """Wait until everything given to `send_nowait` has been answered."""
@@ -163,11 +247,11 @@ class Producer(_Blocking):
             self._take(len(self._handed_over))
             await self._producer.flush()
 
-        self._wait(flush())
+        self._wait("flush", flush())
 
     def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues a topic can be sent to, in route order."""
-        return self._wait(self._producer.publish_queues(topic))
+        return self._wait("publish_queues", self._producer.publish_queues(topic))
 
     def _take_in(self) -> None:
         """Take some of what other threads handed over, then let others run; on the producer's thread."""
@@ -183,9 +267,9 @@ class Producer(_Blocking):
         for _ in range(count):
             handed_over = self._handed_over.popleft()
             try:
-                self._producer.send_nowait_unbounded(*handed_over)
+                hand_over(self._producer, *handed_over)
             except Exception as error:  # A selector of the user's may raise anything.
-                self._producer.fail(handed_over[1], error)
+                report_failure(self._producer, handed_over[1], error)
         if not self._producer.has_room and self._room.is_set() and self._thread is not None:
             self._room.clear()
             self._thread.run(self._reopen())
@@ -200,12 +284,18 @@ class Producer(_Blocking):
 class PushConsumer(_Blocking):
     """Has handlers called with messages; see libramq.client.PushConsumer for the options.
 
-    session_ms, max_processing_ms, instance_id and all others mean the same here.
-    Coroutine functions run on the consumer's thread, and so do the listeners.
+    session_ms, max_processing_ms, instance_id and all others mean the same here. Plain functions, handlers
+    and hooks, run on threads and may call its methods (a handler not `stop`). Coroutine functions run on the
+    consumer's own thread, where its methods are refused: they would wait for themselves.
     """
+
+    _advice = "make the handler or hook a plain function: it runs on a thread that may wait"
 
     def __init__(self, **options: Any) -> None:
         super().__init__("consumer")
+        for name in HOOKS:
+            if options.get(name) is not None:
+                options[name] = on_thread(options[name])
         self._consumer = asynchronous_push_consumer.PushConsumer(**options)
         self._stop_timeout_ms = asynchronous_push_consumer.STOP_TIMEOUT_MS
 
@@ -220,23 +310,25 @@ class PushConsumer(_Blocking):
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Begin no more handlers, of given queues or of any; they stay ours."""
-        self._wait(self._consumer.pause(queues))
+        self._wait("pause", self._consumer.pause(queues))
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """Go on with given queues, or with all of them."""
-        self._wait(self._consumer.resume(queues))
+        self._wait("resume", self._consumer.resume(queues))
 
     def stop(self, *, timeout_ms: int = asynchronous_push_consumer.STOP_TIMEOUT_MS) -> None:
         """Leave the group: running handlers end, what is done is committed, brokers are told.
 
         A static member (instance_id) does not leave: its queues wait for it until its session is over.
+        A handler cannot call it (LocalProtocolError): it would wait for itself.
         """
+        self._consumer.refuse_stop_in_handler()
         self._stop_timeout_ms = timeout_ms
         super().stop()
 
     def assignment(self) -> list[MessageQueue]:
         """The queues that are ours now; none while the consumer does not run."""
-        return [] if self._thread is None else self._wait(self._consumer.assignment())
+        return [] if self._thread is None else self._wait("assignment", self._consumer.assignment())
 
     async def _start(self) -> None:
         await self._consumer.start()
@@ -260,36 +352,47 @@ class Admin(_Blocking):
 
     def topics(self) -> list[str]:
         """All topics, sorted."""
-        return self._wait(self._admin.topics())
+        return self._wait("topics", self._admin.topics())
 
     def cluster_info(self) -> ClusterInfo:
         """All clusters and their brokers."""
-        return self._wait(self._admin.cluster_info())
+        return self._wait("cluster_info", self._admin.cluster_info())
 
     def topic_route(self, topic: str) -> TopicRouteData:
         """Where a topic is."""
-        return self._wait(self._admin.topic_route(topic))
+        return self._wait("topic_route", self._admin.topic_route(topic))
 
     def create_topic(self, topic: str, **options: Any) -> list[str]:
         """Create a topic at every master of a cluster, or change it."""
-        return self._wait(self._admin.create_topic(topic, **options))
+        return self._wait("create_topic", self._admin.create_topic(topic, **options))
 
     def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic at every master of a cluster, and its route."""
-        self._wait(self._admin.delete_topic(topic, cluster=cluster))
+        self._wait("delete_topic", self._admin.delete_topic(topic, cluster=cluster))
 
     def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """The ends of a topic's queues."""
-        return self._wait(self._admin.topic_stats(topic))
+        return self._wait("topic_stats", self._admin.topic_stats(topic))
 
     def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, OffsetWrapper]:
         """How far a group is, queue by queue."""
-        return self._wait(self._admin.consume_stats(group, topic))
+        return self._wait("consume_stats", self._admin.consume_stats(group, topic))
 
     def consumer_connection(self, group: str) -> ConsumerConnection:
         """Who of a group is connected."""
-        return self._wait(self._admin.consumer_connection(group))
+        return self._wait("consumer_connection", self._admin.consumer_connection(group))
 
     def remove_member(self, group: str, name: str, *, operator: str | None = None) -> None:
         """Take a member out of a coordinated group: a static one by its name, or by client id."""
-        self._wait(self._admin.remove_member(group, name, operator=operator))
+        self._wait("remove_member", self._admin.remove_member(group, name, operator=operator))
+
+
+def on_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a hook whose plain function runs on a thread; a coroutine function is returned as it is."""
+    if not callable(hook) or inspect.iscoroutinefunction(hook):
+        return hook
+
+    async def call(*arguments: Any) -> Any:
+        return await awaited(await run_on_thread(hook, *arguments))
+
+    return call

@@ -385,3 +385,31 @@ def test_options_are_checked(monkeypatch):
         Producer()
     monkeypatch.setenv("NAMESRV_ADDR", "127.0.0.1:1")
     assert Producer().client_id.startswith("127.0.0.1@")
+
+
+async def test_a_start_during_the_stop_is_refused(namesrv):
+    """What it made would be closed by the stop, or by nobody."""
+    producer = Producer(namesrv=namesrv.address)
+    await producer.start()
+    await producer.send(Message("T", b"x"))
+    stopping = asyncio.create_task(producer.stop())
+    await asyncio.sleep(0)
+    with pytest.raises(LocalProtocolError, match="is being stopped"):
+        await producer.start()
+    await stopping
+    async with producer:
+        await producer.send(Message("T", b"x"))
+
+
+async def test_a_producer_of_another_loop_is_refused(namesrv):
+    """By one clear line; its connections belong to the loop it was started on."""
+    async with Producer(namesrv=namesrv.address) as producer:
+        await producer.send(Message("T", b"x"))
+
+        def elsewhere():
+            for call in (lambda: producer.send(Message("T", b"x")), producer.flush, producer.stop):
+                with pytest.raises(LocalProtocolError, match="another event loop"):
+                    asyncio.run(call())
+
+        await asyncio.to_thread(elsewhere)
+        await producer.send(Message("T", b"x"))

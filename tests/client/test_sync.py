@@ -1,12 +1,18 @@
 """The client for blocking code: no event loop in sight."""
 
 import asyncio
+import os
+import select
+import signal
+import sys
 import threading
+import warnings
 
 import pytest
 
 from libramq.client import ConsumeFrom, by_hash
-from libramq.errors import InvalidMessage, LocalProtocolError, NameServerUnavailable
+from libramq.codes import RequestCode
+from libramq.errors import BufferFull, InvalidMessage, LibraError, LocalProtocolError, NameServerUnavailable
 from libramq.message import Message
 from libramq.sync import Admin, Producer, PushConsumer
 from tests.client.fake_cluster import SENDS, FakeBroker, FakeNameServer
@@ -133,3 +139,249 @@ def test_a_client_that_cannot_start_leaves_no_thread():
         with pytest.raises(NameServerUnavailable):
             consumer.start()
     assert threading.active_count() <= before + 1  # The executor of asyncio.to_thread may be there.
+
+
+def start_in_child(function):
+    """Run a function in a forked child and return the text it returns."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # That threads run is what this is about.
+        child = os.fork()
+    if not child:
+        try:
+            os.write(writing, function().encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    ready, _, _ = select.select([reading], [], [], 10)
+    if not ready:
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with os.fdopen(reading) as answers:
+        return answers.read()
+
+
+def refusal(function):
+    """The text of the LocalProtocolError that a call raises."""
+    with pytest.raises(LocalProtocolError) as caught:
+        function()
+    return str(caught.value)
+
+
+def test_in_the_child_of_a_fork_every_call_is_refused(cluster):
+    """The threads are not there: each would wait for ever. The parent's clients go on."""
+    namesrv, _ = cluster
+    consumer = PushConsumer(group="g", namesrv=namesrv.address)
+    consumer.subscribe("T", "*", print)
+    with Producer(namesrv=namesrv.address) as producer, consumer, Admin(namesrv=namesrv.address) as admin:
+        calls = [
+            lambda: producer.send(Message("T", b"x")),
+            lambda: producer.send_nowait(Message("T", b"x")),
+            producer.flush,
+            producer.start,
+            consumer.pause,
+            consumer.assignment,
+            admin.topics,
+        ]
+
+        def in_child():
+            texts = {refusal(call) for call in calls}
+            for client in (producer, consumer, admin):
+                client.stop()  # What `with` does on the way out of the child: nothing.
+            return "\n".join(texts)
+
+        text = start_in_child(in_child)
+        assert "before the process forked" in text
+        assert "\n" not in text
+        assert producer.send(Message("T", b"parent")).queue.topic == "T"
+        assert len(consumer.assignment()) > 0
+
+
+def test_a_new_client_in_the_child_of_a_fork_works(cluster):
+    """On threads and connections of its own."""
+    namesrv, _ = cluster
+    with Producer(namesrv=namesrv.address) as producer:
+        producer.send(Message("T", b"parent"))
+
+        def in_child():
+            with Producer(namesrv=namesrv.address) as own:
+                return own.send(Message("T", b"child")).queue.topic
+
+        assert start_in_child(in_child) == "T"
+        producer.send(Message("T", b"parent"))
+
+
+@pytest.mark.parametrize("hook", ["on_assigned", "on_revoked"])
+def test_a_hook_may_call_the_consumer(cluster, hook):
+    """It runs on a thread that may wait."""
+    namesrv, _ = cluster
+    seen, assigned, done = [], threading.Event(), threading.Event()
+
+    def call(queues):
+        consumer.pause(queues)
+        seen.append((consumer.assignment(), threading.current_thread().name))
+        consumer.resume(queues)
+        assigned.set()
+        done.set()
+
+    hooks = {"on_assigned": lambda queues: assigned.set()} | {hook: call}
+    consumer = PushConsumer(group="g", namesrv=namesrv.address, **hooks)
+    consumer.subscribe("T", "*", print)
+    with consumer:
+        assert assigned.wait(10)
+    assert done.is_set()
+    assert {name for _, name in seen} == {"libramq-hook"}
+
+
+def test_a_hook_that_exits_or_stops_the_consumer_hangs_nobody(cluster):
+    """Its failure is logged; a stop ends the consumer."""
+    namesrv, _ = cluster
+    stopped = threading.Event()
+
+    def exit_and_stop(queues):
+        consumer.stop(timeout_ms=500)
+        stopped.set()
+        sys.exit(1)
+
+    consumer = PushConsumer(group="g", namesrv=namesrv.address, on_assigned=exit_and_stop)
+    consumer.subscribe("T", "*", print)
+    consumer.start()
+    assert stopped.wait(10)
+    assert "does not run" in refusal(consumer.pause)
+
+
+@pytest.mark.parametrize("kind", ["handler", "hook"])
+def test_a_coroutine_on_the_consumers_own_thread_is_refused(cluster, kind):
+    """It would wait for itself; the error says where to go."""
+    namesrv, _ = cluster
+    texts, done = [], threading.Event()
+
+    async def call(_):
+        texts.extend(refusal(each) for each in (consumer.pause, consumer.assignment, consumer.stop))
+        done.set()
+
+    options = {"on_assigned": call} if kind == "hook" else {}
+    consumer = PushConsumer(
+        group="g", namesrv=namesrv.address, consume_from=ConsumeFrom.FIRST_OFFSET, **options
+    )
+    consumer.subscribe("T", "*", call if kind == "handler" else print)
+    with Producer(namesrv=namesrv.address) as producer:
+        producer.send(Message("T", b"x"))
+    with consumer:
+        assert done.wait(10)
+    assert "plain function" in texts[0]
+    assert "stop()" in texts[2]
+
+
+def test_stop_in_a_handler_is_refused(cluster):
+    """At once, not after the time that stopping may take."""
+    namesrv, _ = cluster
+    texts, done = [], threading.Event()
+
+    def handle(messages):
+        texts.append(refusal(consumer.stop))
+        done.set()
+
+    consumer = PushConsumer(group="g", namesrv=namesrv.address, consume_from=ConsumeFrom.FIRST_OFFSET)
+    consumer.subscribe("T", "*", handle)
+    with Producer(namesrv=namesrv.address) as producer:
+        producer.send(Message("T", b"x"))
+    with consumer:
+        assert done.wait(10)
+    assert "would wait for the handler itself" in texts[0]
+
+
+def test_a_callback_or_selector_that_would_wait_for_itself_is_refused(cluster):
+    """It may go on with send_nowait, which raises BufferFull instead of waiting."""
+    namesrv, _ = cluster
+    texts, results, done = [], [], threading.Event()
+
+    def again(result):
+        results.append(result)
+        done.set()
+
+    def call(_):
+        texts.extend(
+            refusal(each)
+            for each in (lambda: producer.send(Message("T", b"x")), producer.flush, producer.stop)
+        )
+        producer.send_nowait(Message("T", b"2"), again)
+
+    with Producer(namesrv=namesrv.address) as producer:
+        producer.send_nowait(Message("T", b"1"), call)
+        assert done.wait(10)
+        producer.send_nowait(
+            Message("T", b"3"), selector=lambda queues, _: [refusal(producer.flush), queues[0]][1]
+        )
+        producer.flush()
+    assert all("use send_nowait()" in text for text in texts)
+    assert len(texts) == 3
+
+
+def test_in_a_callback_a_full_buffer_is_an_error(cluster):
+    """Waiting there would keep it full for ever."""
+    namesrv, _ = cluster
+    heard, done = [], threading.Event()
+
+    def call(_):
+        try:
+            for _ in range(10_000):
+                producer.send_nowait(Message("T", bytes(1000)))
+        except BufferFull as error:
+            heard.append(str(error))
+        done.set()
+
+    with Producer(namesrv=namesrv.address, buffer_bytes_max=5_000) as producer:
+        producer.send_nowait(Message("T", b"1"), call)
+        assert done.wait(10)
+        producer.flush()
+    assert "cannot wait for room" in heard[0]
+
+
+def test_a_call_that_waits_when_the_client_is_stopped_ends_with_an_error_of_ours(cluster):
+    """Not with a CancelledError of the loop's."""
+    namesrv, broker = cluster
+    broker.silence(RequestCode.SEND_MESSAGE_V2, 10)
+    errors, waiting = [], threading.Event()
+    producer = Producer(namesrv=namesrv.address, send_timeout_ms=20_000)
+    producer.start()
+    producer.publish_queues("T")
+
+    def send():
+        waiting.set()
+        try:
+            producer.send(Message("T", b"x"))
+        except LibraError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    assert waiting.wait(10)
+    producer.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert errors
+
+
+def test_two_starts_at_once_make_one_client(cluster):
+    """The other is refused."""
+    namesrv, _ = cluster
+    consumer = PushConsumer(group="g", namesrv=namesrv.address)
+    consumer.subscribe("T", "*", print)
+    barrier, refused = threading.Barrier(4, timeout=10), []
+
+    def start():
+        barrier.wait()
+        try:
+            consumer.start()
+        except LocalProtocolError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert refused == ["this consumer runs already"] * 3
+    consumer.stop()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("libramq-sync-consumer")]

@@ -94,11 +94,7 @@ class ConsumerRun:
 
     async def stop(self, timeout_ms: int) -> None:
         """Leave the group. A second call waits for the first, and one during the start for its end."""
-        if self._handlers.is_current():
-            raise LocalProtocolError(
-                "stop() in a handler would wait for the handler itself; have another task (or thread) stop "
-                "the consumer, such as the main one, which the handler tells"
-            )
+        self.refuse_in_handler()
         if self._stage is Stage.STARTING:
             await _outcome(self._started)
         if not self._enter(Stage.STOPPING):
@@ -124,6 +120,14 @@ class ConsumerRun:
     def tell(self, change: Change) -> None:
         """Have the hooks called."""
         self._listener.tell(change)
+
+    def refuse_in_handler(self) -> None:
+        """Raise LocalProtocolError when the caller is a handler, which `stop` waits for."""
+        if self._handlers.is_current():
+            raise LocalProtocolError(
+                "stop() in a handler would wait for the handler itself; have another task (or thread) stop "
+                "the consumer, such as the main one, which the handler tells"
+            )
 
     async def call(self, function: Callable[[ConsumerNetwork], T]) -> T:
         """Call a function with the network, on its thread."""

@@ -1,12 +1,26 @@
-"""A thread with an event loop of its own, for what must go on while the user's code blocks."""
+"""A thread with an event loop of its own, for what must go on while the user's code blocks.
+
+A call never waits for itself, nor for a thread that is not there: what could only deadlock is refused.
+"""
 
 import asyncio
+import contextlib
+import os
 import threading
-from collections.abc import Coroutine
+import weakref
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar, cast
+
+from libramq.errors import LocalProtocolError
 
 T = TypeVar("T")
+
+#: What is wrong with a client in the child of a fork.
+FORKED: Final = (
+    "this client was started before the process forked: its threads and connections are the parent's; make a "
+    "new one in the child"
+)
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -23,16 +37,47 @@ class NetworkThread:
 
     def __init__(self, name: str) -> None:
         self.loop: asyncio.AbstractEventLoop = new_event_loop()
+        #: Whether it was started before a fork, in the parent process.
+        self.is_parents = False
+        self._lock = threading.Lock()
+        self._is_open = True
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        _threads.add(self)
         self._thread.start()
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs on it, so that it must not wait for it."""
+        return threading.get_ident() == self._thread.ident
+
     def run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine on the thread; the future says how it ended."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+        """Run a coroutine on the thread; the future says how it ended. Raises LocalProtocolError."""
+        if self.is_parents:
+            work.close()
+            raise LocalProtocolError(FORKED)
+        with self._lock:
+            if self._is_open:
+                return asyncio.run_coroutine_threadsafe(work, self.loop)
+        work.close()
+        raise LocalProtocolError("this client has been stopped")
+
+    def call_soon(self, function: Callable[[], object]) -> None:
+        """Call a function on the thread. Raises LocalProtocolError."""
+        if self.is_parents:
+            raise LocalProtocolError(FORKED)
+        with self._lock:
+            if self._is_open:
+                self.loop.call_soon_threadsafe(function)
+                return
+        raise LocalProtocolError("this client has been stopped")
 
     def stop(self) -> None:
-        """End the thread; called from any other one."""
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        """End the thread; called from any other one. Nothing to do in the child of a fork."""
+        if self.is_parents:
+            return
+        with self._lock:
+            if self._is_open:
+                self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
 
     def end(self) -> None:
@@ -43,11 +88,56 @@ class NetworkThread:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
-            tasks = asyncio.all_tasks(self.loop)
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            with self._lock:  # Whoever comes later is refused; whoever came before is heard of below.
+                self._is_open = False
+            self.loop.run_until_complete(_cancel_all())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         finally:
+            self._is_open = False
             self.loop.close()
+
+
+async def _cancel_all() -> None:
+    await asyncio.sleep(0)  # So that what was handed over becomes tasks.
+    while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def run_on_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function that may block, on a thread of its own that keeps no program from ending."""
+    loop = asyncio.get_running_loop()
+    outcome: asyncio.Future[T] = loop.create_future()
+
+    def finish(result: T | None, error: BaseException | None) -> None:
+        if outcome.done():  # Nobody waits any more.
+            return
+        if error is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(cast(T, result))
+
+    def call() -> None:
+        result, error = None, None
+        try:
+            result = function(*arguments)
+        except BaseException as raised:
+            error = raised
+        with contextlib.suppress(RuntimeError):  # The loop is closed.
+            loop.call_soon_threadsafe(finish, result, error)
+
+    threading.Thread(target=call, name="libramq-hook", daemon=True).start()
+    return await outcome
+
+
+_threads: weakref.WeakSet[NetworkThread] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for thread in _threads:
+        thread.is_parents = True
+
+
+if hasattr(os, "register_at_fork"):  # Where there is no fork, nothing can be forked.
+    os.register_at_fork(after_in_child=_forked)

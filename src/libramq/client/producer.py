@@ -115,14 +115,16 @@ class Producer:
         ip = local_address(self._name_server_addresses[0])
         self.client_id = new_client_id(ip, self._clock)
         self._next_id = UniqueIdGenerator(ip, os.getpid(), self._clock, self._random)
-        self._running = False
+        self._running = self._stopping = False
         self._greeted: set[str] = set()
         self._background: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Begin; brokers are contacted when there is something to send."""
-        if self._running:
-            raise LocalProtocolError("this producer runs already")
+        if self._running or self._stopping:
+            state = "is being stopped" if self._stopping else "runs already"
+            raise LocalProtocolError(f"this producer {state}")
+        self._loop = asyncio.get_running_loop()
         self._remotes = Remotes(self._clock.monotonic_ms, lost=self._greeted.discard, access=self._access)
         name_servers = NameServers(self._remotes, self._name_server_addresses, self._random)
         self._routes = Routes(name_servers, default_queue_count=self._settings.default_topic_queue_nums)
@@ -152,7 +154,8 @@ class Producer:
         """Send what waits, say goodbye to the brokers, and end."""
         if not self._running:
             return
-        self._running = False
+        self._check_loop()
+        self._running, self._stopping = False, True
         try:
             await self._pipeline.flush()
         finally:
@@ -163,6 +166,7 @@ class Producer:
             await self._routes.close()
             await self._say_goodbye()
             await self._remotes.close()
+            self._stopping = False
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -237,24 +241,10 @@ class Producer:
             )
         self._pipeline.send(message, callback, queue, selector)
 
-    def send_nowait_unbounded(
-        self,
-        message: Message,
-        callback: Callback | None = None,
-        queue: MessageQueue | None = None,
-        selector: QueueSelector | None = None,
-    ) -> None:
-        """The same for a caller who has looked at `check` and `has_room` already."""
-        self._pipeline.send(message, callback, queue, selector)
-
     def check(self, message: Message) -> None:
         """Raise InvalidMessage for what no broker would take."""
         self._check_running()
         validate(message, self._settings.body_bytes_max)
-
-    def fail(self, callback: Callback | None, error: Exception) -> None:
-        """Say that a message could not be handed over."""
-        self._pipeline.fail(callback, error)
 
     @property
     def has_room(self) -> bool:
@@ -264,6 +254,7 @@ class Producer:
     async def flush(self) -> None:
         """Wait until everything given to `send_nowait` has been answered."""
         self._check_running()
+        self._check_loop()
         await self._pipeline.flush()
 
     async def wait_for_room(self) -> None:
@@ -277,6 +268,7 @@ class Producer:
 
     async def _info(self, topic: str) -> TopicPublishInfo:
         self._check_running()
+        self._check_loop()
         info = self._routes.table.publish_info(topic)
         return info if info is not None and info.queues else await self._routes.publish_info(topic)
 
@@ -307,6 +299,12 @@ class Producer:
         if not self._running:
             raise LocalProtocolError("this producer does not run; use `async with` or await start()")
 
+    def _check_loop(self) -> None:
+        if asyncio.get_running_loop() is not self._loop:
+            raise LocalProtocolError(
+                "this producer was started on another event loop; make one for each loop, or use libramq.sync"
+            )
+
     def _spawn_every(self, period_ms: int, work: Work) -> None:
         task = asyncio.get_running_loop().create_task(_every(period_ms, work))
         self._background.add(task)
@@ -334,6 +332,22 @@ class Producer:
             ),
             return_exceptions=True,
         )
+
+
+def hand_over(
+    producer: Producer,
+    message: Message,
+    callback: Callback | None,
+    queue: MessageQueue | None,
+    selector: QueueSelector | None,
+) -> None:
+    """Do what `send_nowait` does, for shells of ours that have looked at `check` and `has_room` already."""
+    producer._pipeline.send(message, callback, queue, selector)
+
+
+def report_failure(producer: Producer, callback: Callback | None, error: Exception) -> None:
+    """Report a message that could not be handed over as `send_nowait` reports one that was not sent."""
+    producer._pipeline.fail(callback, error)
 
 
 def _given(

@@ -207,6 +207,11 @@ class PushConsumer:
         if self._run is not None:
             await self._run.stop(timeout_ms)
 
+    def refuse_stop_in_handler(self) -> None:
+        """Raise LocalProtocolError when a handler of this consumer is the caller."""
+        if self._run is not None:
+            self._run.refuse_in_handler()
+
     async def __aenter__(self) -> Self:
         await self.start()
         return self
@@ -234,7 +239,7 @@ class PushConsumer:
         await self._running().call(lambda network: network.resume(listed))
 
     def _running(self) -> ConsumerRun:
-        if self._run is None or self._run.stage in (Stage.STARTING, Stage.ENDED):
+        if self._run is None or self._run.stage is Stage.ENDED:
             raise LocalProtocolError("this consumer does not run; use `async with` or await start()")
         return self._run
 

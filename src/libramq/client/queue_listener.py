@@ -6,12 +6,12 @@ Upstream: consumer/MessageQueueListener.java; the three hooks are those of Kafka
 """
 
 import asyncio
-import inspect
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from libramq.client.core import effects as fx
+from libramq.client.handler_call import awaited, is_from_outside
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 
@@ -68,11 +68,11 @@ class QueueListener:
 
     async def _call(self, change: Change) -> None:
         try:
-            returned = self._hooks[type(change)](change.queues)
-            if inspect.isawaitable(returned):
-                await returned
-        except Exception:
-            log.exception("a listener failed")
+            await awaited(self._hooks[type(change)](change.queues))
+        except BaseException as error:  # SystemExit would end the user's loop.
+            if is_from_outside(error):
+                raise
+            log.exception("a listener failed", kind=type(change).__name__)
         finally:
             self._finished(change)
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from libramq.client.core.queue_selector import QueueSelector, by_hash
 from libramq.client.network_thread import NetworkThread
-from libramq.client.producer import Producer
+from libramq.client.producer import Producer, hand_over
 from libramq.errors import InvalidMessage, LibraError
 from libramq.message.message import Message
 from libramq.message.properties import UNIQ_KEY
@@ -66,7 +66,7 @@ class Sender:
         for message, unique_id, selector in messages:
             producer.check(message)
             message.properties[UNIQ_KEY] = unique_id  # Reserved for those who know what they do.
-            producer.send_nowait_unbounded(message, None, None, selector)
+            hand_over(producer, message, None, None, selector)
             count += 1
             if not count % TURN:
                 await producer.wait_for_room()
