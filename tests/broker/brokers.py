@@ -66,13 +66,21 @@ class Conversation:
 
     def advance(self, milliseconds: int) -> None:
         """Time passes: held pulls expire, due messages are delivered, silent members leave."""
+        end_ms = self.clock.monotonic_ms() + milliseconds
+        while (due_ms := self.broker.next_due_ms) is not None and due_ms <= end_ms:
+            self.clock.advance(max(0, due_ms - self.clock.monotonic_ms()))
+            self.perform(self.broker.coordinate(self.clock.monotonic_ms()))
+        self.stand_still(end_ms - self.clock.monotonic_ms())
+
+    def stand_still(self, milliseconds: int) -> None:
+        """Time passes in which this process does nothing; then it goes on, timers first."""
         self.clock.advance(milliseconds)
+        self.coordinate()
         self.perform(self.broker.expire_pulls(self.clock.monotonic_ms()))
         if self.broker.schedule.deliver(self.clock.monotonic_ms()):
             self.perform(self.broker.wake())
         self.endpoint.notify(self.broker.tick())
         self.perform(self.broker.wake())
-        self.coordinate()
 
     def coordinate(self) -> None:
         """What is due in coordinated groups is done; timers ring until nothing is."""

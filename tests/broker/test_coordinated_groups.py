@@ -194,6 +194,22 @@ def committed(talk: Conversation, queue_id: int) -> int | None:
     return talk.broker.offsets.query("G", "T", queue_id)
 
 
+# Standing still.
+
+
+def test_a_broker_that_stood_still_keeps_its_members(talk):
+    """For longer than their sessions: timers ring before what they sent is read."""
+    alice, bob = both(talk)
+    talk.stand_still(SESSION_MS + 5_000)
+    assert (alice.news(), bob.news()) == (C.SUCCESS, C.SUCCESS), "it is time for that"
+    assert (alice.poll().news(), bob.poll().news()) == (None, None)
+    assert reasons(talk) == [("member_joined", "alice"), ("member_joined", "bob")]
+    talk.advance(SESSION_MS // 2)
+    assert alice.poll().news() is None
+    talk.advance(SESSION_MS // 2 + COLLECT_MS)
+    assert reasons(talk)[2:] == [("session_expired", "bob")]
+
+
 # The life of a member.
 
 

@@ -40,6 +40,7 @@ from libramq.remoting.command import Command
 from libramq.rpc.endpoint import BatchProcessor, Processor, Woken, failure
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.secret_bits import SYSTEM_SECRETS, SecretBits
+from libramq.standstill import Standstill
 from libramq.store.config import FlushDiskType, StoreConfig
 from libramq.store.message_store import MessageStore
 from libramq.transport.address import split_name_servers
@@ -50,6 +51,8 @@ log = get_logger(__name__)
 
 #: ScheduleMessageService, MessageStoreConfig.flushDelayOffsetInterval.
 SCHEDULE_SAVE_MS: Final = 10_000
+#: Ours: how often a broker that has members looks at the clock at least, to notice that it stood still.
+PULSE_MS: Final = 250
 
 
 def store_config(config: BrokerConfig) -> StoreConfig:
@@ -143,6 +146,7 @@ class Broker:
             answer=self._answers.append,
         )
         self._questions: list[Question] = []
+        self._standstill = Standstill(PULSE_MS)
         self.cluster = self._open_cluster()
         self.coordination.begin(self.cluster)
         self.assigner.peers = self.cluster
@@ -214,8 +218,15 @@ class Broker:
 
     def coordinate(self, now_ms: MonotonicMs) -> list[Woken]:
         """Coordinated groups as time passes, at `next_due_ms` and later; the answers to held requests."""
+        judges = self.cluster is not None or self.coordination.has_members
+        stood_ms = self._standstill.look(now_ms, goes_on=judges)
+        if stood_ms:
+            log.warning("the broker stood still; members and brokers have that time again", ms=stood_ms)
+            self.coordination.stood_still(stood_ms, now_ms)
         self.coordination.tick(now_ms)
         if self.cluster is not None:
+            if stood_ms:
+                self.cluster.stood_still(stood_ms, now_ms)
             self.cluster.tick(now_ms)
         return self.wake()
 
@@ -228,11 +239,9 @@ class Broker:
     @property
     def next_due_ms(self) -> MonotonicMs | None:
         """When `coordinate` has something to do next, at the earliest (monotonic); None: nothing."""
-        due_ms = self.coordination.next_due_ms
-        if self.cluster is None:
-            return due_ms
-        cluster_due_ms = self.cluster.next_due_ms
-        return cluster_due_ms if due_ms is None else min(due_ms, cluster_due_ms)
+        cluster_due_ms = self.cluster.next_due_ms if self.cluster is not None else None
+        times = (self.coordination.next_due_ms, cluster_due_ms, self._standstill.due_ms)
+        return min((time for time in times if time is not None), default=None)
 
     def expire_pulls(self, now_ms: MonotonicMs) -> list[Woken]:
         """Answer the held pulls whose time is up."""

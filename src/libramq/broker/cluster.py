@@ -264,6 +264,12 @@ class Cluster:
         for gathering in list(self._gatherings.values()):
             self._conclude(gathering)
 
+    def stood_still(self, stood_ms: int, now_ms: MonotonicMs) -> None:
+        """This process did nothing for so long: what brokers sent meanwhile has not been read yet."""
+        self._relay.stood_still(stood_ms, now_ms)
+        for gathering in self._gatherings.values():
+            gathering.until_ms = gathering.until_ms + stood_ms
+
     @property
     def next_due_ms(self) -> MonotonicMs:
         """When `tick` has something to do next."""

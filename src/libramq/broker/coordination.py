@@ -246,6 +246,16 @@ class Coordination:
                 self.stock_changed(group, ())
         self._perform(self._coordinator.tick(now_ms))
 
+    def stood_still(self, stood_ms: int, now_ms: MonotonicMs) -> None:
+        """This process did nothing for so long: what members sent meanwhile has not been read yet."""
+        self._unheard_until_ms = self._unheard_until_ms + stood_ms
+        self._perform(self._coordinator.stood_still(stood_ms, now_ms=now_ms))
+
+    @property
+    def has_members(self) -> bool:
+        """Whether a coordinated group that lives here has a member."""
+        return self._coordinator.has_members
+
     @property
     def next_due_ms(self) -> MonotonicMs | None:
         """When `tick` has something to do next, at the earliest (monotonic)."""

@@ -189,6 +189,11 @@ class MemberRelay:
             self._publish_list(group)
             self._tell_changed(group)
 
+    def stood_still(self, stood_ms: int, now_ms: MonotonicMs) -> None:
+        """Nobody listened to other brokers for so long."""
+        self._edges.stood_still(stood_ms, now_ms)
+        self._agree_by_ms = self._agree_by_ms + stood_ms
+
     def forget_silent(self, now_ms: MonotonicMs) -> None:
         """Brokers that do not speak any more have no members."""
         for edge in self._edges.silent(since_ms=now_ms - EDGE_SILENCE_MS_MAX):

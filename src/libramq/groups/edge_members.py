@@ -68,6 +68,11 @@ class EdgeMembers:
         """All groups that have members, as they were told."""
         return list(dict.fromkeys(group for edge in self._edges.values() for group in edge.groups))
 
+    def stood_still(self, stood_ms: int, now_ms: MonotonicMs) -> None:
+        """Nobody listened to the edges for so long, until now."""
+        for edge in self._edges.values():
+            edge.heard_at_ms = min(now_ms, edge.heard_at_ms + stood_ms)
+
     def silent(self, *, since_ms: MonotonicMs) -> list[str]:
         """The edges that have not spoken since then."""
         return [name for name, edge in self._edges.items() if edge.heard_at_ms < since_ms]

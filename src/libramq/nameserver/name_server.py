@@ -13,6 +13,7 @@ from libramq.nameserver.processor import NameServerProcessor
 from libramq.nameserver.route_info import RouteInfo
 from libramq.rpc.endpoint import Endpoint
 from libramq.rpc.outcome import SUCCESS, Reply
+from libramq.standstill import Standstill
 from libramq.transport.bind import check_bind_address
 from libramq.transport.server import Peer, Server, ServerConnection
 
@@ -42,6 +43,7 @@ class NameServer:
         self.host = host
         self.port = port
         self.route_info = RouteInfo()
+        self._standstill = Standstill(SCAN_INTERVAL_MS)
         self._allow_public = allow_public
         self._clock = clock or SystemClock()
         endpoint = Endpoint(
@@ -62,6 +64,7 @@ class NameServer:
         """Listen; ConfigError when the port is taken or the address is public without leave."""
         check_bind_address(self.host, allow_public=self._allow_public, remedy="say --allow-public")
         self.port = await self._server.listen(self.host, self.port)
+        self._standstill.look(self._clock.monotonic_ms())
         self._scan = asyncio.get_running_loop().call_later(SCAN_INTERVAL_MS / 1000, self._scan_brokers)
         log.info("name server started", address=self.address)
 
@@ -82,7 +85,12 @@ class NameServer:
 
     def expire_brokers(self) -> None:
         """Forget the brokers that were silent too long."""
-        forgotten, connections = self.route_info.expire(self._clock.monotonic_ms())
+        now_ms = self._clock.monotonic_ms()
+        stood_ms = self._standstill.look(now_ms)
+        if stood_ms:  # What brokers sent meanwhile lies in sockets.
+            log.warning("the name server stood still; brokers have that time again", ms=stood_ms)
+            self.route_info.stood_still(stood_ms, now_ms)
+        forgotten, connections = self.route_info.expire(now_ms)
         for key in forgotten:
             log.warning("broker expired", cluster=key.cluster, address=key.address)
         for connection in connections:

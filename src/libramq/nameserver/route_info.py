@@ -164,6 +164,11 @@ class RouteInfo:
         still_used = {id(liveness.owner) for liveness in self._live.values()}
         return forgotten, [owner for owner in owners if id(owner) not in still_used]
 
+    def stood_still(self, stood_ms: int, now_ms: MonotonicMs) -> None:
+        """Nobody listened to brokers for so long, until now."""
+        for liveness in self._live.values():
+            liveness.heard_ms = min(now_ms, liveness.heard_ms + stood_ms)
+
     def heard(self, key: BrokerAddress, now_ms: MonotonicMs) -> None:
         """A broker gave a sign of life."""
         liveness = self._find(key)

@@ -268,11 +268,15 @@ class ClusterHeader(Header):
 
 
 class GroupJoinHeader(Header):
-    """GROUP_JOIN. lb_member: who we were, when we come back to a coordinator that may have forgotten us."""
+    """GROUP_JOIN. lb_member: who we were, when we come back to a coordinator that may have forgotten us.
+
+    lb_revoke_timeout_ms: how long we may take to give up a queue.
+    """
 
     consumer_group: str
     client_id: str = msgspec.field(name="clientID")
     lb_session_ms: Int
+    lb_revoke_timeout_ms: Int | None = None
     lb_instance: str | None = None
     lb_member: str | None = None
 

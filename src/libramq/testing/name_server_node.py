@@ -7,6 +7,7 @@ from libramq.nameserver.processor import NameServerProcessor
 from libramq.nameserver.route_info import RouteInfo
 from libramq.rpc.endpoint import Endpoint
 from libramq.rpc.outcome import SUCCESS, Reply
+from libramq.standstill import Standstill
 from libramq.testing.network import ServerEnd
 from libramq.testing.process import Process
 from libramq.testing.world import World
@@ -30,6 +31,8 @@ class SimulatedNameServer:
         world = self._world
         self.process.start()
         self._route_info = RouteInfo()
+        self._standstill = Standstill(SCAN_INTERVAL_MS)
+        self._standstill.look(self.process.now_ms)
         endpoint = Endpoint(
             clock=self.process.clock,
             authorizer=AllowAll(),
@@ -49,7 +52,11 @@ class SimulatedNameServer:
         self._world.network.died(self.process)
 
     def _scan(self) -> None:
-        for connection in self._route_info.expire(self.process.now_ms)[1]:
+        now_ms = self.process.now_ms
+        stood_ms = self._standstill.look(now_ms)
+        if stood_ms:
+            self._route_info.stood_still(stood_ms, now_ms)
+        for connection in self._route_info.expire(now_ms)[1]:
             assert isinstance(connection, ServerEnd)
             connection.close("its broker was silent too long")
 

@@ -208,6 +208,28 @@ def test_the_listener_has_its_say_before_a_queue_is_released():
     assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", grants(q(0)))]
 
 
+def test_handlers_and_listener_share_the_time_to_give_a_queue_up():
+    """The coordinator does not wait for longer than the member said."""
+    talk = Member(revoke_is_heard=True, revoke_timeout_ms=12_000, session_ms=60_000)
+    talk.looking()
+    talk.found_group()
+    assert talk.question.header.lb_revoke_timeout_ms == 12_000
+    talk.group_joined()
+    talk.polled(assigned(q(0)))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, 0)
+    (delivery,) = talk.busy(q(0), 0)
+    talk.polled(assigned(epoch=2, revoke=[q(0)]))
+    talk.at(9_000)
+    talk.handled((delivery, Outcome.SUCCESS))
+    assert talk.of(fx.Revoked) == [fx.Revoked((q(0),))]
+    (commit,) = talk.of(fx.CommitOffset)
+    talk.commit_answered(commit)
+    talk.at(11_999)
+    assert talk.of(fx.ReleaseQueues) == []
+    assert fx.ReleaseQueues("a:1", "m1", grants(q(0))) in talk.at(12_000)
+
+
 def test_a_queue_that_is_ours_again_before_it_was_released_is_opened_again():
     """Another member came and went; it is not released at all."""
     talk = Member().holding(q(0))

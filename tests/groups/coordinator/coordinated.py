@@ -51,6 +51,7 @@ class Consumer:
     topics: tuple[str, ...] = ("T",)
     instance: str | None = None
     session_ms: int = SESSION_MS
+    revoke_timeout_ms: int | None = None
     strategy: str = "balanced_sticky"
     capacity: int = 1
     drains: bool = True
@@ -130,6 +131,7 @@ class Surroundings:
             consumer_group=GROUP,
             client_id=consumer.client_id,
             lb_session_ms=consumer.session_ms,
+            lb_revoke_timeout_ms=consumer.revoke_timeout_ms,
             lb_instance=consumer.instance,
             lb_member=consumer.member,
         )

@@ -4,7 +4,7 @@ import pytest
 
 from libramq.balance import TopicStrategy, register_strategy
 from libramq.codes import ResponseCode
-from libramq.groups.coordinator import group_membership, queue_handover
+from libramq.groups.coordinator import group_membership, group_state
 from libramq.groups.coordinator.group_balance import COLLECT_MS
 from libramq.groups.coordinator.group_member import REPEAT_MS
 from libramq.groups.rebalance_event import Reason
@@ -74,7 +74,7 @@ def test_what_one_that_leaves_has_drained_goes_to_others_before_it_is_gone():
     group.run(100)
     assert group.loads() == {"alice": 1, "bob": 4, "carol": 4}
     assert not group.view.is_settled
-    group.run(queue_handover.REVOKE_TIMEOUT_MS * 2)
+    group.run(group_state.REVOKE_TIMEOUT_MS * 2)
     assert group.loads()["alice"] == 1, "it has a deadline of its own"
     group.leave(alice)
     group.run(100)
@@ -164,10 +164,102 @@ def test_who_does_not_give_a_queue_up_loses_it():
     group = group_of("alice")
     group.consumers["alice"].drains = False
     bob = group.add("bob")
-    group.run(COLLECT_MS + queue_handover.REVOKE_TIMEOUT_MS - 1)
+    group.run(COLLECT_MS + group_state.REVOKE_TIMEOUT_MS - 1)
     assert bob.held == {}
     group.run(1)
     assert len(bob.held) == 4
+
+
+@pytest.mark.parametrize(("asked_ms", "waits_ms"), [(30_000, 30_000), (2_000, 2_000), (0, 1_000)])
+def test_a_member_has_as_long_to_give_a_queue_up_as_it_asked_for(asked_ms, waits_ms):
+    """Each its own time; those that asked for none have 10 s."""
+    group = Surroundings()
+    group.add("alice", revoke_timeout_ms=asked_ms, session_ms=60_000)
+    group.run(100)
+    group.consumers["alice"].drains = False
+    bob = group.add("bob", session_ms=60_000)
+    group.run(COLLECT_MS + waits_ms - 1)
+    assert bob.held == {}
+    group.run(1)
+    assert len(bob.held) == 4
+    bob.drains = False
+    carol = group.add("carol", session_ms=60_000)
+    group.run(COLLECT_MS + group_state.REVOKE_TIMEOUT_MS - 1)
+    asked_back = set(bob.revoked)
+    assert asked_back
+    assert not asked_back & set(carol.held)
+    group.run(1)
+    assert asked_back <= set(carol.held)
+
+
+def test_one_that_stays_after_all_has_its_time_from_when_it_was_asked():
+    group = group_of("alice")
+    alice = group.consumers["alice"]
+    alice.drains = False
+    bob = group.add("bob")
+    group.run(100)
+    group.depart(alice)
+    group.run(group_state.REVOKE_TIMEOUT_MS * 2)
+    assert bob.held == {}
+    alice.is_leaving = False
+    group.join(alice, claims=True)
+    group.run(100)
+    assert len(bob.held) == 4
+
+
+# Standing still.
+
+
+@pytest.mark.parametrize("session_ms", [1_000, 3_000])
+def test_a_coordinator_that_stood_still_expels_nobody_who_spoke_meanwhile(session_ms):
+    """5 s: what members sent lies in sockets, and timers are due before these are read."""
+    group = Surroundings()
+    for name in ("alice", "bob"):
+        group.add(name, session_ms=session_ms)
+        group.run(100)
+    owners = group.owners()
+    for consumer in group.consumers.values():
+        consumer.is_silent = True
+    group.run(session_ms // 3)
+    group.now_ms += 5_000
+    group.do(group.coordinator.stood_still(5_000, now_ms=group.now_ms))
+    group.do(group.coordinator.tick(group.now_ms))
+    for consumer in group.consumers.values():
+        consumer.is_silent = False
+    group.run(100)
+    assert group.owners() == owners
+    assert reasons(group)[2:] == []
+
+
+def test_who_is_silent_besides_is_expelled_all_the_same():
+    """It has what was left of its session, and no other standstill gives it more."""
+    group = group_of("alice", "bob")
+    group.consumers["bob"].is_silent = True
+    for _ in range(9):
+        group.run(SESSION_MS // 10)
+        group.now_ms += 600
+        group.do(group.coordinator.stood_still(600, now_ms=group.now_ms))
+    assert set(group.owners().values()) == {"alice", "bob"}
+    group.run(SESSION_MS // 2)
+    assert set(group.owners().values()) == {"alice"}
+
+
+def test_a_grace_and_a_revocation_do_not_end_while_nobody_listens():
+    group = group_of("alice", "bob")
+    alice, bob = group.consumers["alice"], group.consumers["bob"]
+    alice.drains = False
+    carol = group.add("carol")
+    group.run(100)
+    held = set(alice.held)
+    group.do(group.coordinator.closed(bob.peer, now_ms=group.now_ms))
+    group.now_ms += 20_000
+    group.do(group.coordinator.stood_still(20_000, now_ms=group.now_ms))
+    group.do(group.coordinator.tick(group.now_ms))
+    assert "bob" in group.loads()
+    assert not held & set(carol.held)
+    alice.drains = True
+    group.run(50)
+    assert held & set(carol.held), "released, not taken"
 
 
 def test_leaving_frees_at_once_and_says_why():
@@ -1019,6 +1111,8 @@ TOO_MUCH = {
     "no proper topic": {"topics": ("../T",)},
     "capacity": {"capacity": 0},
     "strategy": {"strategy": "s" * 256},
+    "revoke timeout": {"revoke_timeout_ms": 600_001},
+    "no revoke timeout": {"revoke_timeout_ms": -1},
 }
 
 

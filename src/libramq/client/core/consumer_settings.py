@@ -27,7 +27,8 @@ ORDERLY_DRAIN_MS: Final = 20_000
 ORDERLY_TAKEOVER_MS: Final = 50
 #: ConsumeOrderlyContext.suspendCurrentQueueTimeMillis: DefaultMQPushConsumer's default.
 SUSPEND_MS: Final = 1_000
-#: Ours: how long a listener may take over queues that are revoked.
+#: Ours: how long a listener may take over queues that are revoked; in coordinated groups handlers and
+#: listener together.
 REVOKE_TIMEOUT_MS: Final = 10_000
 #: Ours, as the bounds: how long a member of a coordinated group may be silent (Kafka: 45 s), and how long one
 #: handler may run (Kafka: max.poll.interval.ms).
@@ -60,6 +61,8 @@ class ConsumerSettings:
     In coordinated groups only:
     session_ms: after so long without a word from us the coordinator gives our queues to others, and after so
     long without a word from it we begin no handler; it hears from us every third.
+    revoke_timeout_ms: how long handlers that run and the listener may take, together, when a queue is asked
+    back; then the coordinator gives it to others. 1 s is the least that it waits.
     max_processing_ms: a handler that runs longer makes the member leave its group until it is done.
     instance_id: the name of a static member, which keeps its queues over a restart within its session.
     group_strategy: the name of what the coordinator shares queues by.

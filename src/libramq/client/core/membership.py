@@ -137,6 +137,7 @@ class Membership:
                 consumer_group=self._settings.group,
                 client_id=self._settings.client_id,
                 lb_session_ms=session_ms,
+                lb_revoke_timeout_ms=self._settings.revoke_timeout_ms,
                 lb_instance=self._settings.instance_id,
                 lb_member=self.member or None,
             )

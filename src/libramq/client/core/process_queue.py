@@ -100,6 +100,7 @@ class ProcessQueue:
         self.opened: Claim | None = None
         self.open_tries = 0
         self.is_asked_back = False
+        self.asked_back_at_ms = now_ms
         # In order only: what handlers have not seen yet, whether they wait after a failure, and the lock.
         self.waiting: deque[MessageExt] = deque()
         self.suspended = False

@@ -253,6 +253,14 @@ class CoordinatedGroup(Generic[P, T]):
             self._inquiry.gathered(answers, sessions, unheard, now_ms=now_ms)
             self._conclude(now_ms)
 
+    def stood_still(self, stood_ms: int, *, now_ms: MonotonicMs) -> None:
+        """Nobody listened to the members for so long."""
+        for member in self.members:
+            member.stood_still(stood_ms, now_ms=now_ms)
+        self.queues.postpone(stood_ms)
+        if self._inquiry is not None:
+            self._inquiry.until_ms = self._inquiry.until_ms + stood_ms
+
     def due(self, *, now_ms: MonotonicMs) -> None:
         """Time has passed."""
         if self._inquiry is not None and now_ms >= self._inquiry.until_ms:

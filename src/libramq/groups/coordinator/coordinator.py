@@ -319,6 +319,20 @@ class Coordinator(Generic[P, T]):
             effects += self._groups[name].publish(now_ms=now_ms)
         return effects
 
+    def stood_still(self, stood_ms: int, *, now_ms: MonotonicMs) -> list[Effect[T]]:
+        """Nobody listened for so long, until now: all that members have time for lasts as much longer."""
+        self._begin(now_ms)
+        effects: list[Effect[T]] = []
+        for group in self._groups.values():
+            group.stood_still(stood_ms, now_ms=now_ms)
+            effects += group.publish(now_ms=now_ms)
+        return effects
+
+    @property
+    def has_members(self) -> bool:
+        """Whether anybody is a member of anything."""
+        return self._shared.connections.member_count > 0
+
     @property
     def next_due_ms(self) -> MonotonicMs | None:
         """When `tick` has something to do next; at the earliest."""

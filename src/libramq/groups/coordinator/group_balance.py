@@ -52,7 +52,7 @@ class GroupBalance:
     @property
     def due_ms(self) -> MonotonicMs | None:
         """When something is to be done next."""
-        times = (self._flush_at_ms, self._grant_at_ms, self.queues.overdue_at_ms(self._members.leaving))
+        times = (self._flush_at_ms, self._grant_at_ms, self.queues.overdue_at_ms)
         return min((time for time in times if time is not None), default=None)
 
     def existing_queues(self) -> list[MessageQueue]:
@@ -128,7 +128,10 @@ class GroupBalance:
         queues = self.existing_queues()
         self.queues.vanish(self.queues.holdings.keys() - set(queues))
         target = target_assignment(self._group, strategy, profiles, queues, self.queues.owned)
-        if self.queues.retarget(target, now_ms=now_ms) and not self._rebalance.causes:
+        if (
+            self.queues.retarget(target, self._members.revoke_timeout_ms, now_ms=now_ms)
+            and not self._rebalance.causes
+        ):
             self._rebalance.add(Reason.QUEUE_COUNT_CHANGED, self._group)
         started = self._rebalance.take_started(self._group, self.queues.epoch, self._members.client_ids)
         if not self._rebalance.is_started:

@@ -86,6 +86,12 @@ class GroupMember(Generic[P, T]):
         self.heard_at_ms = now_ms
         self.closed_at_ms = None
 
+    def stood_still(self, stood_ms: int, *, now_ms: MonotonicMs) -> None:
+        """Its coordinator did not listen for so long: its session and its grace last as much longer."""
+        self.heard_at_ms = min(now_ms, self.heard_at_ms + stood_ms)
+        if self.closed_at_ms is not None:
+            self.closed_at_ms = min(now_ms, self.closed_at_ms + stood_ms)
+
     def closed(self, *, now_ms: MonotonicMs) -> None:
         """Its connection ended."""
         self.peer = self.poll = None

@@ -190,6 +190,10 @@ class GroupMembership(Generic[P, T]):
         """The client ids of those, sorted, each once."""
         return sorted({profile.client_id for profile in self.staying})
 
+    def revoke_timeout_ms(self, member: str) -> int:
+        """How long a member may take to give up a queue."""
+        return self._members[member].profile.revoke_timeout_ms
+
     def _twin(self, profile: MemberProfile, peer: P) -> str | None:
         """The member that this client on this connection is already."""
         for key in self._connections.members(peer):

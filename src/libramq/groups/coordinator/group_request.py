@@ -7,7 +7,7 @@ from libramq.balance.group import CAPACITY_MAX
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.groups.consumer_group import SUBSCRIPTIONS_MAX
-from libramq.groups.coordinator.group_state import MemberProfile
+from libramq.groups.coordinator.group_state import REVOKE_TIMEOUT_MS, MemberProfile
 from libramq.message import names
 from libramq.remoting.body.coordination import GroupJoinBody, QueueGrant
 from libramq.remoting.headers import GroupJoinHeader, GroupRemoveHeader
@@ -16,6 +16,10 @@ from libramq.remoting.headers import GroupJoinHeader, GroupRemoveHeader
 SESSION_MS_MIN: Final = 1_000
 #: Ours; Kafka's group.max.session.timeout.ms is half of it.
 SESSION_MS_MAX: Final = 3_600_000
+#: Ours: a member hears of a revocation by the answer to its poll, and its release travels back.
+REVOKE_TIMEOUT_MS_MIN: Final = 1_000
+#: Ours: for so long others may wait for a queue that nobody gives up.
+REVOKE_TIMEOUT_MS_MAX: Final = 600_000
 #: Ours: upstream's client ids are address@instance@unit and bounded nowhere.
 CLIENT_ID_LENGTH_MAX: Final = 255
 #: Ours: a strategy's name, with the inner one's.
@@ -44,6 +48,11 @@ def member_profile(
         raise _invalid(
             f"lbSessionMs is between {sessions.ms_min} and {sessions.ms_max}, not {header.lb_session_ms}"
         )
+    revoke_ms = header.lb_revoke_timeout_ms
+    if revoke_ms is None:
+        revoke_ms = REVOKE_TIMEOUT_MS
+    if not 0 <= revoke_ms <= REVOKE_TIMEOUT_MS_MAX:
+        raise _invalid(f"lbRevokeTimeoutMs is between 0 and {REVOKE_TIMEOUT_MS_MAX}, not {revoke_ms}")
     _check_text("clientID", header.client_id, CLIENT_ID_LENGTH_MAX)
     if header.lb_instance is not None:
         _check_text("lbInstance", header.lb_instance, CLIENT_ID_LENGTH_MAX)
@@ -66,6 +75,7 @@ def member_profile(
         subscriptions=body.subscriptions,
         strategy=body.strategy,
         capacity=body.capacity,
+        revoke_timeout_ms=max(revoke_ms, REVOKE_TIMEOUT_MS_MIN),
     )
 
 

@@ -4,13 +4,20 @@ Ours; what is in it is written before anybody hears of it.
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from libramq.remoting.body.codec import Body
 from libramq.remoting.body.coordination import MODE_EPOCHS, QueueGrant
 
+#: The design's: how long a member that says nothing else may take to give up a queue.
+REVOKE_TIMEOUT_MS: Final = 10_000
+
 
 class MemberProfile(Body, frozen=True, kw_only=True):
-    """A member as it described itself. instance: its name, if it is a static member."""
+    """A member as it described itself.
+
+    instance: its name, if it is a static member. revoke_timeout_ms: how long it may take to give up a queue.
+    """
 
     member: str
     client_id: str
@@ -19,6 +26,7 @@ class MemberProfile(Body, frozen=True, kw_only=True):
     subscriptions: dict[str, str] = {}
     strategy: str = "balanced_sticky"
     capacity: int = 1
+    revoke_timeout_ms: int = REVOKE_TIMEOUT_MS
 
 
 class GroupState(Body, frozen=True, kw_only=True):

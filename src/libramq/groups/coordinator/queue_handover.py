@@ -1,22 +1,19 @@
 """The handover: whose a group's queues are, whose they are meant to be, and under which epochs.
 
     held by its target      nothing happens to it, its epoch included
-    held by another         revoked: the holder is asked to give it up, and loses it after REVOKE_TIMEOUT_MS
+    held by another         revoked: the holder is asked to give it up, and loses it after its revoke timeout
     held by nobody          granted to its target, under an epoch above all its earlier ones
 
 So no queue is ever held by two. What has to be said to fences and members is collected in `granted` and
 `stirred` until somebody takes it from there.
 """
 
-from collections.abc import Collection, Container, Iterable, Mapping
-from typing import Final, NamedTuple, Self
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from typing import NamedTuple, Self
 
 from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import QueueGrant
-
-#: The design's revoke_timeout: how long a member may take to give up a queue.
-REVOKE_TIMEOUT_MS: Final = 10_000
 
 
 class Holding(NamedTuple):
@@ -30,8 +27,8 @@ class Holding(NamedTuple):
 class QueueHandover:
     """The queues of one group. epoch: the group's, first_epoch at the beginning; it rises with the target.
 
-    revoked: queues whose holder is to give them up, and since when, the longest first. freed: when a queue
-    was last given up. granted, stirred: queues with a new holder, members whose queues changed.
+    revoked: queues whose holder is to give them up, and until when. freed: when a queue was last given up.
+     granted, stirred: queues with a new holder, members whose queues changed.
     """
 
     def __init__(self, epoch: int = 0, holdings: Iterable[QueueGrant] = ()) -> None:
@@ -42,6 +39,7 @@ class QueueHandover:
         self.freed: dict[MessageQueue, MonotonicMs] = {}
         self.granted: dict[MessageQueue, None] = {}
         self.stirred: dict[str, None] = {}
+        self._overdue_at_ms: MonotonicMs | None = None
         self._of_member: dict[str, dict[MessageQueue, Holding]] = {}
         self._free: dict[MessageQueue, None] = {}
         self._gone: set[str] = set()
@@ -82,8 +80,17 @@ class QueueHandover:
         held = self.of(member)
         return sorted(held, key=lambda queue: (held[queue].epoch, queue))
 
-    def retarget(self, target: Mapping[MessageQueue, str], *, now_ms: MonotonicMs) -> bool:
-        """The queues are meant for these members from now on; whether that is new."""
+    def retarget(
+        self,
+        target: Mapping[MessageQueue, str],
+        revoke_timeout_ms: Callable[[str], int],
+        *,
+        now_ms: MonotonicMs,
+    ) -> bool:
+        """The queues are meant for these members from now on; whether that is new.
+
+        revoke_timeout_ms: how long each member may take to give up a queue.
+        """
         is_new = target != self.target
         if is_new:
             self.epoch += 1
@@ -94,9 +101,10 @@ class QueueHandover:
             if is_revoked != (queue in self.revoked):
                 self.stirred[holding.member] = None
                 if is_revoked:
-                    self.revoked[queue] = now_ms
+                    self.revoked[queue] = now_ms + revoke_timeout_ms(holding.member)
                 else:
                     del self.revoked[queue]
+        self._overdue_at_ms = min(self.revoked.values(), default=None)
         self._free = dict.fromkeys(queue for queue in self.target if queue not in self.holdings)
         self.grant_free(now_ms=now_ms)
         return is_new
@@ -142,26 +150,31 @@ class QueueHandover:
 
         spared: members that stop, with a deadline of their own.
         """
-        due_ms = self.overdue_at_ms(spared)
+        due_ms = self.overdue_at_ms
         if due_ms is None or now_ms < due_ms:
             return []
         overdue = [
             queue
-            for queue, since in self.revoked.items()
-            if now_ms - since >= REVOKE_TIMEOUT_MS and self.holdings[queue].member not in spared
+            for queue, until_ms in self.revoked.items()
+            if now_ms >= until_ms and self.holdings[queue].member not in spared
         ]
+        # Who is spared now and stays after all has the group look again, and `retarget` this time.
+        self._overdue_at_ms = min((at_ms for at_ms in self.revoked.values() if at_ms > now_ms), default=None)
         taken = [(queue, self.holdings[queue]) for queue in overdue]
         for queue, holding in taken:
             self.stirred[holding.member] = None
             self._free_queue(queue, now_ms)
         return taken
 
-    def overdue_at_ms(self, spared: Container[str] = ()) -> MonotonicMs | None:
-        """When the next queue is taken from a holder that has not given it up."""
-        for queue, since in self.revoked.items():
-            if self.holdings[queue].member not in spared:
-                return since + REVOKE_TIMEOUT_MS
-        return None
+    def postpone(self, by_ms: int) -> None:
+        """Members that are to give up queues have so much more time."""
+        for queue, until_ms in self.revoked.items():
+            self.revoked[queue] = until_ms + by_ms
+
+    @property
+    def overdue_at_ms(self) -> MonotonicMs | None:
+        """When the next queue is to be taken from a holder that has not given it up; at the earliest."""
+        return self._overdue_at_ms if self.revoked else None
 
     def depart(self, member: str) -> None:
         """A member is about to go: what it gives up is not granted to it again."""
