@@ -182,35 +182,36 @@ def wait_broker(process: Process, namesrv: str, count: int = 1) -> None:
 
 
 class MqAdmin:
-    """Apache's mqadmin, one process a command."""
+    """Apache's mqadmin: all commands in one process, which the first one starts."""
 
     def __init__(self, home: Path, namesrv: str, *, properties: Mapping[str, object] | None = None) -> None:
         self.home = home
         self.properties = properties
         self.namesrv = namesrv
+        self._program: Program | None = None
 
     def __call__(self, subcommand: str, *options: str) -> str:
         """Run a subcommand against the name server; what it printed."""
-        self.home.mkdir(parents=True, exist_ok=True)
-        done = subprocess.run(
-            java(
-                "org.apache.rocketmq.tools.command.MQAdminStartup",
-                subcommand,
-                "-n",
-                self.namesrv,
-                *options,
-                home=self.home,
-                properties=self.properties,
-            ),
-            capture_output=True,
-            text=True,
-            timeout=ADMIN_TIMEOUT_S,
-            check=False,
-        )
-        # Its exit code is 0 whatever happened; a stack trace is how it says that a command failed.
-        if done.returncode or "Exception" in done.stdout + done.stderr:
-            raise AssertionError(f"mqadmin {subcommand} {' '.join(options)}\n{done.stdout}\n{done.stderr}")
-        return done.stdout
+        program = self._running()
+        arguments = [subcommand, "-n", self.namesrv, *options]
+        ran = program.ask("ran", {"arguments": arguments}, within_s=ADMIN_TIMEOUT_S)
+        # A stack trace is how it says that a command failed.
+        if "Exception" in ran["out"] + ran["err"]:
+            raise AssertionError(f"mqadmin {' '.join(arguments)}\n{ran['out']}\n{ran['err']}")
+        printed: str = ran["out"]
+        return printed
+
+    def stop(self) -> None:
+        if self._program is not None:
+            self._program.stop()
+            self._program = None
+
+    def _running(self) -> Program:
+        if self._program is None or self._program.returncode is not None:
+            self.stop()
+            self._program = start_program("Admin", self.properties or {}, home=self.home)
+            self._program.wait_event("started")
+        return self._program
 
 
 def start_program(

@@ -255,17 +255,23 @@ def capture(home: Path, properties: dict[str, str]) -> Recording:
         to_broker = Proxy(recording, client="client", server="broker", target=("127.0.0.1", broker.port))
         stack.enter_context(proxies_running([(to_broker, CLIENT_HOST, broker.port)]))
         namesrv = f"{CLIENT_HOST}:{nameserver.port}"
-        play(recording, home, namesrv, broker, properties)
+        admin = MqAdmin(home / "admin", namesrv, properties=properties)
+        stack.callback(admin.stop)
+        play(recording, home, namesrv, broker, admin, properties)
         recording.during = "stop of the broker"
         broker.stop()
     return recording
 
 
 def play(
-    recording: Recording, home: Path, namesrv: str, broker: ApacheBroker, properties: dict[str, str]
+    recording: Recording,
+    home: Path,
+    namesrv: str,
+    broker: ApacheBroker,
+    admin: MqAdmin,
+    properties: dict[str, str],
 ) -> None:
     settings: dict[str, object] = {**properties, "namesrv": namesrv}
-    admin = MqAdmin(home / "admin", namesrv, properties=properties)
 
     recording.during = "mqadmin updateTopic"
     admin("updateTopic", "-c", broker.cluster, "-t", TOPIC, "-r", "2", "-w", "2")

@@ -120,3 +120,4 @@ class Cluster:
         self._started = kept
         if not keep_producers:
             self._producers = {}
+            self.admin.stop()
