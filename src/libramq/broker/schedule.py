@@ -5,7 +5,8 @@ it belongs. Upstream: ScheduleMessageService.java, HookUtils.transformDelayLevel
 
 A delay is a duration: while this process runs it is measured by the monotonic clock, and setting the wall
 clock changes nothing of it (upstream delivers at once when it is set back, and early when it is set forward).
-What an earlier process stored is due by the wall clock, as nothing else went on meanwhile.
+A machine that slept goes on with its delays when it wakes. What an earlier process stored is due by the wall
+clock, as nothing else went on meanwhile.
 """
 
 from collections.abc import Sequence

@@ -1,0 +1,40 @@
+"""When records were stored by the monotonic clock, whatever was done to the wall clock."""
+
+from libramq.broker.stored_moments import SETTINGS_MAX, UNNOTICED_MS, StoredMoments
+from libramq.clock import Now
+
+HOUR_MS = 3_600_000
+WALL_MS = 1_700_000_000_000
+
+
+def now(monotonic_ms: int, *, set_by_ms: int = 0) -> Now:
+    """The wall clock began at WALL_MS when the monotonic one was at nought, and was set since."""
+    return Now(wall_ms=WALL_MS + monotonic_ms + set_by_ms, monotonic_ms=monotonic_ms)
+
+
+def test_each_record_by_the_clock_it_was_stored_by():
+    moments = StoredMoments(now(1_000))
+    moments.note(500, now(4_000, set_by_ms=HOUR_MS))
+    moments.note(900, now(5_000, set_by_ms=-HOUR_MS))
+    assert moments.moment_of(0, WALL_MS + 1_200) == 1_200
+    assert moments.moment_of(499, WALL_MS + 3_999) == 3_999
+    assert moments.moment_of(500, WALL_MS + HOUR_MS + 4_000) == 4_000
+    assert moments.moment_of(900, WALL_MS - HOUR_MS + 5_100) == 5_100
+
+
+def test_small_corrections_go_unnoticed_until_they_add_up():
+    moments = StoredMoments(now(0))
+    assert not moments.is_set(now(10_000))
+    assert not moments.is_set(now(10_000, set_by_ms=UNNOTICED_MS))
+    assert not moments.is_set(now(20_000, set_by_ms=-UNNOTICED_MS))
+    assert moments.is_set(now(30_000, set_by_ms=UNNOTICED_MS + 1))
+
+
+def test_a_clock_that_is_set_all_the_time_fills_no_memory():
+    moments = StoredMoments(now(0))
+    last = 3 * SETTINGS_MAX
+    for number in range(1, last + 1):
+        moments.note(100 * number, now(number, set_by_ms=1_000 * number))
+    assert len(moments._starts) == SETTINGS_MAX
+    assert moments.moment_of(100 * last, WALL_MS + last + 1_000 * last) == last
+    assert moments.moment_of(50, WALL_MS + 7) == 7, "of an earlier process"
