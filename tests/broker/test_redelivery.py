@@ -278,3 +278,9 @@ def test_a_compressed_body_is_sent_back_as_it_is(talk, peer):
     talk.advance(1_000)
     result = talk.broker.store.read("%RETRY%G", 0, 0, 1)
     assert b"not really compressed" in b"".join(result.data)
+
+
+@pytest.mark.parametrize("name", ["id\0", "id\x02TAGS\x01other", "i\x01d"])
+def test_the_origin_that_a_send_back_names_becomes_no_other_property(failed, peer, name):
+    assert send_back(failed, peer, 0, origin_msg_id=name) == C.MESSAGE_ILLEGAL
+    assert failed.broker.store.max_offset(SCHEDULE, 2) == 0

@@ -351,3 +351,18 @@ def test_a_record_names_the_brokers_address(talk, peer):
 def test_a_flag_of_oneway_and_response_is_no_request(talk, peer):
     talk.give(peer, Command(code=R.SEND_MESSAGE_V2, flag=FLAG_ONEWAY | 1, ext={}, opaque=1))
     assert peer.replies == []
+
+
+@pytest.mark.parametrize("text", ["k\x01\0\x02", "k\0\x01v\x02", "k\x01" + "\0" * 512 + "\x02", "TAGS\x01a\0"])
+def test_a_property_with_a_nul_is_refused_however_it_is_sent(talk, peer, text):
+    """No checksum covers properties, and NULs are what a sector leaves that never reached the disk."""
+    one = talk.ask(peer, R.SEND_MESSAGE_V2, send_header(properties=text), b"x")
+    batch = send_header(batch=True)
+    several = talk.ask(
+        peer, R.SEND_MESSAGE_V2, batch,
+        encode_batch([BatchItem(0, b"good", b"k\x01v\x02"), BatchItem(0, b"bad", text.encode())]),
+    )  # fmt: skip
+    for reply in (one, several):
+        assert reply.code == C.MESSAGE_ILLEGAL
+        assert "NUL" in reply.remark
+    assert talk.messages("T", 0) == []

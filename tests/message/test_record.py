@@ -34,7 +34,7 @@ ITEM = bytes.fromhex("0000001f00000000000000000000000000000002686900075441475301
 
 names = st.text(string.ascii_letters + string.digits + "%|_-", min_size=1, max_size=200)
 texts = st.text(
-    st.characters(exclude_categories=["Cs"], exclude_characters="\x01\x02"), min_size=1, max_size=20
+    st.characters(exclude_categories=["Cs"], exclude_characters="\x00\x01\x02"), min_size=1, max_size=20
 )
 i32 = st.integers(-(1 << 31), (1 << 31) - 1)
 i64 = st.integers(-(1 << 63), (1 << 63) - 1)

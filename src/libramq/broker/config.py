@@ -98,6 +98,8 @@ class BrokerConfig:
             ipaddress.ip_address(self.broker_ip)
         except ValueError:
             raise ConfigError(f"brokerIP1 {self.broker_ip!r} is not an IP address; records hold it") from None
+        if any(ord(character) <= ord(" ") for character in self.region_id):
+            raise ConfigError(f"regionId {self.region_id!r} has blanks or control characters; records hold it")
         if not self.delay_levels_ms:
             raise ConfigError(f"messageDelayLevel is empty; write for example {DELAY_LEVELS!r}")
 

@@ -7,6 +7,8 @@ import re
 from functools import cache
 from typing import Final
 
+from libramq.codes import ResponseCode
+from libramq.errors import broker_error
 from libramq.message import properties as p
 
 _END: Final = p.PROPERTY_SEPARATOR
@@ -33,6 +35,18 @@ def find(text: str, name: str) -> str | None:
             return None
         after = text[len(key) :]
     return after.partition(_END)[0] or None
+
+
+def require_storable(text: str) -> None:
+    """Refuse properties with a NUL: no checksum covers them, and NULs are what a lost sector leaves.
+
+    Apache's gRPC proxy refuses every control character; its remoting client only values of nothing but
+    blanks and control characters (Message.putUserProperty).
+    """
+    if p.NUL in text:
+        raise broker_error(
+            ResponseCode.MESSAGE_ILLEGAL, "a property has a NUL character in its name or value; leave it out"
+        )
 
 
 def with_property(text: str, name: str, value: str) -> str:

@@ -72,6 +72,8 @@ def validate(message: Message, body_bytes_max: int = BODY_BYTES_MAX) -> None:
             raise InvalidMessage(f"{what} is empty")
         if "\x01" in text or "\x02" in text:
             raise InvalidMessage(f"{what} has the character 1 or 2 in it, which separate properties")
+        if names.NUL in text:
+            raise InvalidMessage(f"{what} has a NUL character in it; brokers do not store those")
         try:
             size += len(text.encode()) + 1
         except UnicodeEncodeError:

@@ -15,6 +15,8 @@ from typing import Final
 NAME_VALUE_SEPARATOR: Final = "\x01"
 PROPERTY_SEPARATOR: Final = "\x02"
 KEY_SEPARATOR: Final = " "
+#: No property has one: in the log, NULs are how a stretch looks that never reached the disk.
+NUL: Final = "\0"
 PROPERTIES_BYTES_MAX: Final = 32767  # An i16 says how long they are.
 
 KEYS: Final = "KEYS"
@@ -111,8 +113,11 @@ def properties_from_text(text: str) -> dict[str, str]:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The properties as they are stored."""
-    return properties_to_text(properties).encode("utf-8", "replace")
+    """Return the properties as they are stored: what cannot be encoded, and a NUL, becomes a question mark.
+
+    No send brings a NUL in; only copies of messages that Apache's broker or an older store took can have one.
+    """
+    return properties_to_text(properties).replace(NUL, "?").encode("utf-8", "replace")
 
 
 def decode_properties(data: bytes) -> dict[str, str]:

@@ -79,6 +79,9 @@ def pack_batch(
         if len(properties) > PROPERTIES_BYTES_MAX:
             results.append(PROPERTIES_SIZE_EXCEEDED)
             continue
+        if b"\0" in properties:  # Recovery could not tell it from a sector that never reached the disk.
+            results.append(MESSAGE_ILLEGAL)
+            continue
         topic = message.topic
         key = (topic, message.queue_id)
         sys_flag = message.sys_flag & ~HOST_BITS | store_bit

@@ -3,11 +3,14 @@
 Upstream: AbstractSendMessageProcessor.consumerSendMsgBack.
 """
 
+from typing import Final
+
 from libramq.broker.message_log import MessageLog
 from libramq.broker.redelivery import Redelivery
 from libramq.broker.schedule import DelaySchedule
 from libramq.catalog import GroupTable
 from libramq.codes import ResponseCode
+from libramq.errors import broker_error
 from libramq.message import properties as p
 from libramq.message.ids import encode_host
 from libramq.message.tags import tag_code
@@ -16,6 +19,9 @@ from libramq.rpc.endpoint import Request
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.store.append import StoreMessage
 from libramq.store.message_store import MessageStore
+
+
+_UNSTORABLE: Final = (p.NUL, p.NAME_VALUE_SEPARATOR, p.PROPERTY_SEPARATOR)
 
 
 class SendBack:
@@ -39,6 +45,11 @@ class SendBack:
     def handle(self, request: Request) -> Outcome:
         """Store a copy for another attempt, or among the dead letters."""
         header = decode_header(request.command, SendBackHeader)
+        if any(mark in (header.origin_msg_id or "") for mark in _UNSTORABLE):
+            raise broker_error(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the originMsgId has a NUL or a separator of properties in it; it is stored as a property",
+            )
         group = self._groups.require(header.group, request.wall_ms)
         if group.retry_queue_nums <= 0:
             return SUCCESS

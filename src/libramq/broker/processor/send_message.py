@@ -148,6 +148,7 @@ class SendMessage:
         self, request: Request, header: SendMessageHeader, topic: TopicConfig, queue_id: int
     ) -> Prepared:
         text = header.properties or ""
+        text_properties.require_storable(text)
         name = topic.topic_name
         self._refuse_unbuilt(text, header.reconsume_times or 0)
         if name.startswith(names.RETRY_PREFIX):
@@ -188,6 +189,7 @@ class SendMessage:
         messages = []
         for item in decode_batch(request.command.body):
             text = item.properties.decode("utf-8", "replace")
+            text_properties.require_storable(text)
             self._refuse_unbuilt(text, 0)
             if text_properties.find(text, p.UNIQ_KEY) is None:
                 text = text_properties.with_property(text, p.UNIQ_KEY, self._unique_id())
