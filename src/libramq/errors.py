@@ -10,7 +10,8 @@
     ├── StoreError                  the store directory cannot be used as it is
     │   ├── StoreLocked             another process has it open
     │   ├── StoreCorrupt            bytes in it are not what the format allows
-    │   └── SyncFailed              the disk did not take what was to be flushed: nothing after it is safe
+    │   ├── SyncFailed              the disk did not take what was to be flushed: nothing after it is safe
+    │   └── StoreDamaged            what was on the disk cannot be read any more; an operator must decide
     ├── ProtocolError
     │   ├── LocalProtocolError      our side broke the protocol: a bug of ours
     │   └── RemoteProtocolError     the other side did
@@ -74,6 +75,10 @@ class StoreCorrupt(StoreError):
 
 class SyncFailed(StoreError):
     """An fsync failed. The kernel may have dropped the pages, so a later one that succeeds proves nothing."""
+
+
+class StoreDamaged(StoreError):
+    """What was on the disk cannot be read any more; losing more than one record is for an operator."""
 
 
 class ProtocolError(LibraError):

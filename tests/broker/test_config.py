@@ -92,3 +92,11 @@ def test_properties_are_read_as_java_reads_them():
 def test_a_line_of_properties_ends_where_java_ends_it():
     text = "brokerName=a\r\nregionId=b\u2028c\rclusterName=d\x85e\n"
     assert parse_properties(text) == {"brokerName": "a", "regionId": "b\u2028c", "clusterName": "d\x85e"}
+
+
+def test_what_becomes_of_damage_is_said_for_one_start_and_in_no_file():
+    assert broker_config({}, damaged="cut")[0].damaged == "cut"
+    config, unknown = broker_config({"damaged": "cut"})
+    assert (config.damaged, unknown) == (None, ["damaged"])
+    with pytest.raises(ConfigError, match="skip or cut"):
+        broker_config({}, damaged="maybe")

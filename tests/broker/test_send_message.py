@@ -353,7 +353,9 @@ def test_a_flag_of_oneway_and_response_is_no_request(talk, peer):
     assert peer.replies == []
 
 
-@pytest.mark.parametrize("text", ["k\x01\0\x02", "k\0\x01v\x02", "k\x01" + "\0" * 512 + "\x02", "TAGS\x01a\0"])
+@pytest.mark.parametrize(
+    "text", ["k\x01\0\x02", "k\0\x01v\x02", "k\x01" + "\0" * 512 + "\x02", "TAGS\x01a\0"]
+)
 def test_a_property_with_a_nul_is_refused_however_it_is_sent(talk, peer, text):
     """No checksum covers properties, and NULs are what a sector leaves that never reached the disk."""
     one = talk.ask(peer, R.SEND_MESSAGE_V2, send_header(properties=text), b"x")

@@ -1,5 +1,6 @@
 """`libra up`, `nameserver` and `broker` as processes."""
 
+import shutil
 import signal
 import socket
 
@@ -116,3 +117,40 @@ def test_a_broker_reads_apaches_file(up, tmp_path):
         end(process)
     # It has unregistered itself.
     assert "SecondCluster" not in libra("admin", "clusterList", "-n", up.namesrv).out
+
+
+@pytest.mark.parametrize("brokers", [1, 2])
+def test_a_broker_without_its_log_starts_when_it_is_told_what_to_do(tmp_path, brokers):
+    """Each broker of `libra up` is told: the further ones are processes of their own."""
+    port, broker_port = free_port(), free_broker_port()
+    servers = [
+        "up",
+        "--nameserver-port",
+        str(port),
+        "--broker-port",
+        str(broker_port),
+        "--data",
+        str(tmp_path),
+    ]
+    servers += ["--brokers", str(brokers)]
+    process = start(servers)
+    try:
+        assert process.stdout is not None
+        assert "is up" in process.stdout.readline()
+        for _ in range(8):
+            assert libra("send", "-n", f"{HOST}:{port}", "-t", "T", "one").code == 0
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    finally:
+        end(process)
+    for log in tmp_path.rglob("commitlog"):
+        shutil.rmtree(log)
+    refused = one_line(libra(*servers))
+    assert "--damaged=skip" in refused
+    assert "messages of the queues are gone" in refused
+    process = start([*servers, "--damaged=skip"])
+    try:
+        assert process.stdout is not None
+        assert "is up" in process.stdout.readline()
+    finally:
+        end(process)

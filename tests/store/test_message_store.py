@@ -381,7 +381,7 @@ def test_a_clean_stop_leaves_nothing_to_read_again(tmp_path: Path):
     again = make_store(tmp_path)
     report = again.open()
     assert (report.clean, report.record_count) == (True, 0)
-    assert (tmp_path / "abort").read_text() == "1"
+    assert (tmp_path / "abort").read_text().splitlines()[0] == "1"
     assert len(bodies(again, queue_id=0)) == 14
     assert again.append_batch([message("next")])[0].queue_offset == 14
     again.close()

@@ -41,7 +41,7 @@ from libramq.rpc.endpoint import BatchProcessor, Processor, Woken, failure
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.secret_bits import SYSTEM_SECRETS, SecretBits
 from libramq.standstill import Standstill
-from libramq.store.config import FlushDiskType, StoreConfig
+from libramq.store.config import Damaged, FlushDiskType, StoreConfig
 from libramq.store.message_store import MessageStore
 from libramq.transport.address import split_name_servers
 from libramq.transport.server import Peer
@@ -65,6 +65,7 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         flush_disk_type=FlushDiskType(config.flush_disk_type),
         flush_interval_commit_log_ms=config.flush_interval_ms,
         max_message_size=config.max_message_size,
+        damaged=Damaged(config.damaged) if config.damaged else None,
     )
 
 
@@ -306,14 +307,13 @@ class Broker:
             ask=self._questions.append,
         )
 
-    def _durable_end(self, topic: str, queue_id: int) -> int | None:
-        """Where a queue ends after recovery; None where nobody knows.
+    def _durable_end(self, topic: str, queue_id: int) -> int:
+        """Where a queue ends after recovery.
 
-        After a clean stop a queue that is not there is another matter: somebody took its files away.
+        A queue that is not there ends at 0: what the log has of it would have been found, even where its own
+        files were lost. Offsets beyond would have a group skip the messages that get those numbers next.
         """
-        assert self.store.recovery is not None
-        unknown_end = None if self.store.recovery.clean else 0
-        return self.store.max_offset(topic, queue_id) or unknown_end
+        return self.store.max_offset(topic, queue_id)
 
     def _progress_files(self) -> list[ProgressFile]:
         return [

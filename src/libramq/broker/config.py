@@ -76,6 +76,8 @@ class BrokerConfig:
     metrics_host: str = _option("127.0.0.1", "metricsPromExporterHost")  # Ours: Apache's is brokerIP1.
     region_id: str = _option("DefaultRegion", "regionId")
     trace_on: bool = _option(True, "traceOn")
+    #: What an operator decided about a damaged store, for one start: in no file, where it would stay.
+    damaged: str | None = None
 
     def __post_init__(self) -> None:
         validate_topic(self.broker_name)
@@ -84,6 +86,8 @@ class BrokerConfig:
             raise ConfigError(f"brokerId {self.broker_id}: only masters (0) exist yet; slaves come later")
         if self.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
             raise ConfigError(f"flushDiskType {self.flush_disk_type!r}; ASYNC_FLUSH or SYNC_FLUSH is allowed")
+        if self.damaged not in (None, "skip", "cut"):
+            raise ConfigError(f"damaged {self.damaged!r}; skip or cut is allowed")
         if self.metrics_exporter_type not in (*METRICS_OFF, *METRICS_SERVED):
             raise ConfigError(
                 f"metricsExporterType {self.metrics_exporter_type!r}; DISABLE or PROM is allowed"
@@ -99,7 +103,9 @@ class BrokerConfig:
         except ValueError:
             raise ConfigError(f"brokerIP1 {self.broker_ip!r} is not an IP address; records hold it") from None
         if any(ord(character) <= ord(" ") for character in self.region_id):
-            raise ConfigError(f"regionId {self.region_id!r} has blanks or control characters; records hold it")
+            raise ConfigError(
+                f"regionId {self.region_id!r} has blanks or control characters; records hold it"
+            )
         if not self.delay_levels_ms:
             raise ConfigError(f"messageDelayLevel is empty; write for example {DELAY_LEVELS!r}")
 
@@ -143,7 +149,7 @@ def broker_config(properties: Mapping[str, str], **overrides: Any) -> tuple[Brok
 
     Raises ConfigError for a value that cannot be.
     """
-    by_name = {option.metadata["name"]: option for option in fields(BrokerConfig)}
+    by_name = {option.metadata["name"]: option for option in fields(BrokerConfig) if option.metadata}
     values: dict[str, Any] = {}
     unknown = []
     for name, text in properties.items():

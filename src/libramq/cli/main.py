@@ -59,6 +59,7 @@ def up(
         ),
     ] = None,
     allow_public: options.AllowPublic = False,
+    damaged: options.WhatOfDamage = None,
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
     """Start a name server and a broker in one process. More brokers are processes of their own."""
@@ -74,6 +75,7 @@ def up(
             host=host,
             data=data,
             allow_public=allow_public,
+            damaged=damaged,
             log_level=log_level,
         )
     )
@@ -101,13 +103,16 @@ def broker(
     ] = None,
     namesrv: options.Namesrv = None,
     allow_public: options.AllowPublic = False,
+    damaged: options.WhatOfDamage = None,
     log_level: options.Log = options.LogLevel.INFO,
 ) -> None:
     """Start a broker."""
     from libramq.cli import logs, running, servers
 
     logs.set_up(log_level)
-    running.run(servers.broker(config_file=config, namesrv=namesrv, allow_public=allow_public))
+    running.run(
+        servers.broker(config_file=config, namesrv=namesrv, allow_public=allow_public, damaged=damaged)
+    )
 
 
 @app.command()

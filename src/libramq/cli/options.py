@@ -20,6 +20,23 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+class Damaged(StrEnum):
+    """What to do with a damaged store: `libramq.store.config.Damaged`, which a help text need not load."""
+
+    SKIP = "skip"
+    CUT = "cut"
+
+
+WhatOfDamage = Annotated[
+    Damaged | None,
+    typer.Option(
+        "--damaged",
+        help="For this start, where the commit log cannot be read although it was on the disk: skip what "
+        "cannot be read, or cut the log there and keep the rest aside. Without it the broker does not start "
+        "then, and says what each would lose.",
+        show_default=False,
+    ),
+]
 Namesrv = Annotated[
     str | None,
     typer.Option(

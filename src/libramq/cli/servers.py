@@ -15,7 +15,7 @@ from libramq.broker.config import BrokerConfig, broker_config, load_broker_confi
 from libramq.broker.shell import BrokerServer
 from libramq.cli.broker_children import BrokerChildren
 from libramq.cli.layout import directories
-from libramq.cli.options import LogLevel, name_servers
+from libramq.cli.options import Damaged, LogLevel, name_servers
 from libramq.cli.ports import NAME_SERVER_PORT, choose_ports, further_broker_ports
 from libramq.cli.running import Service, StopSignal
 from libramq.clock import SystemClock
@@ -43,6 +43,7 @@ async def up(
     host: str,
     data: Path,
     allow_public: bool,
+    damaged: Damaged | None,
     log_level: LogLevel,
 ) -> None:
     """Name server and the first broker in this process, further brokers in their own, until a signal."""
@@ -62,6 +63,7 @@ async def up(
             namesrv_addr=namesrv,
             store_path=str(store),
             allow_public=allow_public,
+            damaged=damaged,
             **_metrics(metrics_port, index),
         )
         for index, ((name, store), port) in enumerate(
@@ -97,14 +99,15 @@ async def nameserver(*, host: str, port: int, allow_public: bool) -> None:
     await _serve([server], [f"The name server listens on {host}:{port}. Ctrl-C stops it."])
 
 
-async def broker(*, config_file: Path | None, namesrv: str | None, allow_public: bool) -> None:
+async def broker(
+    *, config_file: Path | None, namesrv: str | None, allow_public: bool, damaged: Damaged | None
+) -> None:
     """A broker as its file says, until a signal."""
+    overrides = {"namesrv_addr": namesrv, "allow_public": allow_public or None, "damaged": damaged}
     if config_file is None:
-        config, unknown = broker_config({}, namesrv_addr=namesrv, allow_public=allow_public or None)
+        config, unknown = broker_config({}, **overrides)
     else:
-        config, unknown = load_broker_config(
-            config_file, namesrv_addr=namesrv, allow_public=allow_public or None
-        )
+        config, unknown = load_broker_config(config_file, **overrides)
     if config.namesrv_addr is None:
         config = replace(config, namesrv_addr=name_servers(None))
     for name in unknown:

@@ -17,11 +17,16 @@ from typing import Any, Final
 from libramq.clock import WallMs
 from libramq.errors import RemoteProtocolError, StoreCorrupt
 from libramq.filesystem import BACKUP_SUFFIX, FileSystem
+from libramq.logs import get_logger
 from libramq.offsets.consumer_offset import ConsumerOffset
 from libramq.offsets.journal import OffsetJournal, OffsetRecord
 from libramq.remoting import fastjson
 
+log = get_logger(__name__)
+
 FILE_NAME: Final = "consumerOffset.json"
+#: Ours: of how many groups and topics it is reported that offsets came back.
+REPORTED_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +70,12 @@ class OffsetLedger:
         for record in self._journal.replay():
             self.offsets.apply(record)
             self._has_changes = True
-        if self.offsets.clamp(durable_end):
+        changes = self.offsets.clamp(durable_end)
+        if changes:
             self._has_changes = True
+            for key in list(dict.fromkeys(change.key for change in changes))[:REPORTED_MAX]:
+                queues = {change.queue_id: change.offset for change in changes if change.key == key}
+                log.warning("committed offsets were beyond the ends of their queues", of=key, now=queues)
         self.persist(wall_ms)
 
     def append(self, records: Iterable[OffsetRecord]) -> None:

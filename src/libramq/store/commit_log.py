@@ -16,6 +16,7 @@ from libramq.store.config import StoreConfig
 from libramq.store.open_files import OpenFiles
 from libramq.store.segments import FileRange, Segments
 from libramq.store.tail import Tail
+from libramq.store.unreadable import UnreadableRecords
 
 _SYS_FLAG_AT = 36
 _STORE_TIMESTAMP_AT = 56  # With an IPv4 born host; twelve later with IPv6.
@@ -32,6 +33,7 @@ class CommitLog:
         self.tail = Tail(config.tail_bytes)
         self.end = 0
         self.flushed = 0
+        self.unreadable = UnreadableRecords()
 
     @property
     def min_offset(self) -> int:
@@ -123,6 +125,10 @@ class CommitLog:
             return 0
         at = _STORE_TIMESTAMP_AT + (12 if head[_SYS_FLAG_AT + 3] & flags.BORN_HOST_V6 else 0)
         return int.from_bytes(head[at : at + 8], signed=True)
+
+    def may_hold(self, offset: int, size: int) -> bool:
+        """Return whether a record of this size can be here; a damaged unit may say anything."""
+        return RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX and self._holds(offset, size)
 
     def _holds(self, offset: int, size: int) -> bool:
         segments = self.segments

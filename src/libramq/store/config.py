@@ -22,6 +22,13 @@ class FlushDiskType(StrEnum):
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
+class Damaged(StrEnum):
+    """What becomes of damage that a broker does not pass over by itself; see store.damage."""
+
+    SKIP = "skip"
+    CUT = "cut"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
     """How a store is laid out, flushed and read."""
@@ -48,6 +55,7 @@ class StoreConfig:
     max_filter_message_size: int = 16_000
     in_memory_bytes: int = 2 << 30  # Upstream: accessMessageInMemoryMaxRatio, 40 % of the machine's memory.
     tail_bytes: int = 16 << 20  # Ours: how much of the newest is kept in memory for reading.
+    damaged: Damaged | None = None  # Ours: what becomes of damage below what was flushed; None: refuse.
     open_files_max: int = 256  # Ours: a quarter of the usual limit of 1024 descriptors a process.
 
     def __post_init__(self) -> None:

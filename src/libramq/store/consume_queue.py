@@ -76,7 +76,8 @@ class ConsumeQueue:
     def rebuild(self, queue_offset: int, unit: bytes, physical_offset: int, physical_end: int) -> bool:
         """Put the unit of a record that recovery found; a gap before it is filled with blanks.
 
-        Returns False for a number that cannot be: no checksum covers it. Then nothing is changed.
+        Returns False for a number that cannot be: no checksum covers it. Then nothing is changed. Blanks
+        within a queue hold the place before them, so that places rise along the queue and can be searched.
         """
         missing_max = (physical_offset - self.last_physical_end) // RECORD_BYTES_MIN
         if not 0 <= queue_offset <= self.max_offset + missing_max:
@@ -92,7 +93,8 @@ class ConsumeQueue:
             self._written = self.synced = self.max_offset = position // UNIT_BYTES
         while self.max_offset < queue_offset:
             count = min(queue_offset - self.max_offset, PENDING_BYTES_MAX // UNIT_BYTES)
-            self.append(BLANK_UNIT * count, self.max_offset + count, self.last_physical_end)
+            blank = UNIT.pack(self.last_physical_end, BLANK_SIZE, 0)
+            self.append(blank * count, self.max_offset + count, self.last_physical_end)
             self.write_out()
         self.append(unit, queue_offset + 1, physical_end)
         if len(self._pending) >= PENDING_BYTES_MAX:
@@ -226,7 +228,7 @@ class ConsumeQueue:
 
     def _read_last(self) -> None:
         last = self.unit(self.max_offset - 1)
-        self.last_physical_end = last[0] + last[1] if last and last[1] != BLANK_SIZE else 0
+        self.last_physical_end = 0 if last is None else last[0] + (0 if last[1] == BLANK_SIZE else last[1])
 
     def first_at_or_after(self, physical_offset: int, *, blank_is_older: bool = False) -> int:
         """The first number whose record lies at or after an offset."""
@@ -235,7 +237,8 @@ class ConsumeQueue:
             middle = (low + high) // 2
             found = self.unit(middle)
             assert found is not None
-            if found[0] >= physical_offset and not (blank_is_older and found[1] == BLANK_SIZE):
+            is_before_all = blank_is_older and found[1] == BLANK_SIZE and not found[0]
+            if found[0] >= physical_offset and not is_before_all:
                 high = middle
             else:
                 low = middle + 1

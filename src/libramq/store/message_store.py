@@ -28,15 +28,18 @@ from libramq.store.append import (
     AppendResult,
     StoreMessage,
 )
+from libramq.store.cleaning import delete_old_files
 from libramq.store.commit_log import CommitLog
 from libramq.store.config import FlushDiskType, StoreConfig
-from libramq.store.consume_queue import PENDING_BYTES_MAX, ConsumeQueue
+from libramq.store.consume_queue import BLANK_SIZE, PENDING_BYTES_MAX, ConsumeQueue
 from libramq.store.consume_queue_table import ConsumeQueueTable
 from libramq.store.flush import Flusher, FlushPlan, run_flush
 from libramq.store.open_files import OpenFiles
+from libramq.store.opening import ABORT, Opening
 from libramq.store.packing import PackedBatch, pack_batch
 from libramq.store.read import NO_QUEUE, ReadResult, find_record, read_queue
-from libramq.store.recovery import RecoveryReport, recover
+from libramq.store.recovery import RecoveryReport
+from libramq.store.recovery_point_writer import RecoveryPointWriter
 from libramq.store.refusal import Refusal
 from libramq.store.statistics import StoreStatistics
 from libramq.store.timestamp_search import Boundary, search_timestamp
@@ -61,6 +64,7 @@ class MessageStore:
         self._log = CommitLog(filesystem, self._files, config)
         self._queues = ConsumeQueueTable(filesystem, self._files, config)
         self._flusher = Flusher(config, filesystem, self._log, self._queues)
+        self._points = RecoveryPointWriter(filesystem, config.root, self._queues)
         self._lock: int | None = None
         self._is_open = False
         self._touched: dict[tuple[str, int], int] = {}
@@ -78,17 +82,15 @@ class MessageStore:
         if self._lock is None:
             raise StoreLocked(f"{config.root} is in use by another process; stop it or use another directory")
         try:
-            abort = config.root / "abort"
-            clean = not filesystem.exists(abort)
-            filesystem.replace_text(abort, str(self._process_id), backup=False)
             checkpoint = self._flusher.load_checkpoint()
-            self._log.segments.load(clean=clean)
-            self._queues.load(clean=clean)
-            self.recovery = recover(self._log, self._queues, checkpoint, clean=clean)
+            self.recovery = Opening(
+                config, filesystem, self._clock, self._log, self._queues, self._points, self._process_id
+            ).run()  # fmt: skip
             self._last_store_timestamp_ms = self.recovery.last_store_timestamp_ms
             if not self._last_store_timestamp_ms:
                 self._last_store_timestamp_ms = checkpoint.commit_log_timestamp_ms
             # What survived a kill is in the page cache perhaps, and not yet on the disk.
+            clean = self.recovery.clean
             self._log.flushed = self._log.end if clean else max(self.recovery.start, self._log.min_offset)
             self._flush_everything()
         except BaseException:
@@ -106,8 +108,9 @@ class MessageStore:
         try:
             if not self._refusal.is_final:
                 self._flush_everything()
+                self._sync_resized()
                 self._flusher.save_checkpoint()
-                self._filesystem.unlink(self.config.root / "abort")
+                self._filesystem.unlink(self.config.root / ABORT)
         finally:
             self._release()
 
@@ -179,8 +182,7 @@ class MessageStore:
         if not self._is_open or self._refusal.is_final:
             return None
         plan = self._flusher.plan(now_ms, self._last_store_timestamp_ms, thorough=thorough)
-        self._note_write_failure()
-        return plan
+        return self._planned(plan)
 
     def plan_log_flush(self, now_ms: MonotonicMs) -> FlushPlan | None:
         """Return what of the log alone should be flushed; raises OSError where its files cannot be opened."""
@@ -190,13 +192,12 @@ class MessageStore:
         """Return what of the queues alone should be flushed; also writes out pending units."""
         if not self._is_open or self._refusal.is_final:
             return None
-        plan = self._flusher.plan_queues(now_ms, self._last_store_timestamp_ms)
-        self._note_write_failure()
-        return plan
+        return self._planned(self._flusher.plan_queues(now_ms, self._last_store_timestamp_ms))
 
     def complete_flush(self, plan: FlushPlan) -> None:
         """A plan was carried out: what it named is durable, and readable under SYNC_FLUSH."""
         self._flusher.complete(plan)
+        self._points.flushed(plan, self._log.flushed)
         if self._is_sync:
             self._show(self._log.flushed)
 
@@ -256,7 +257,7 @@ class MessageStore:
         if queue is None or not queue.min_offset <= offset < queue.visible_max:
             return -1
         unit = queue.unit(offset)
-        return self._log.store_timestamp_ms(unit[0]) if unit else -1
+        return self._log.store_timestamp_ms(unit[0]) if unit and unit[1] != BLANK_SIZE else -1
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
         """When the first message of a queue was stored; -1 where there is none."""
@@ -293,6 +294,7 @@ class MessageStore:
     def delete_topic(self, topic: str) -> None:
         """Forget the queues of a topic; its records go when their file goes."""
         self._queues.delete_topic(topic)
+        self._points.queues_deleted()
         self._touched = {key: end for key, end in self._touched.items() if key[0] != topic}
 
     def delete_files(self, *, older_than_ms: WallMs, count_max: int = 10) -> int:
@@ -300,17 +302,7 @@ class MessageStore:
 
         count_max: CleanCommitLogService takes at most ten a round. Never removes the last one.
         """
-        segments = self._log.segments
-        keep = segments.min_offset
-        for start in segments.starts[:-1][:count_max]:
-            if start + segments.file_size > self._log.flushed or segments.modified_ms(start) >= older_than_ms:
-                break
-            keep = start + segments.file_size
-        removed = segments.remove_before(keep)
-        if removed:
-            for queue in self._queues:
-                queue.remove_files_before(segments.min_offset)
-        return removed
+        return delete_old_files(self._log, self._queues, older_than_ms, count_max)
 
     def statistics(self) -> StoreStatistics:
         """A snapshot of what the store holds and did."""
@@ -325,12 +317,14 @@ class MessageStore:
             put_bytes=self._put_bytes,
             get_message_count=self._get_count,
             get_bytes=self._get_bytes,
+            unreadable_count=len(self._log.unreadable),
             failure=self.failure,
         )
 
-    def _note_write_failure(self) -> None:
+    def _planned(self, plan: FlushPlan | None) -> FlushPlan | None:
         if self._flusher.write_failure is not None:
             self._refusal.begin(f"a consume queue cannot be written: {self._flusher.write_failure}")
+        return self._points.planned(plan) if plan is not None else None
 
     def _pack(self, messages: Sequence[StoreMessage], wall_ms: WallMs) -> PackedBatch:
         return pack_batch(
@@ -389,11 +383,17 @@ class MessageStore:
             if plan is not None:
                 run_flush(self._filesystem, plan)
                 self._flusher.complete(plan)
+            self._points.all_flushed(self._log.end)
         except (OSError, SyncFailed) as failed:
             raise StoreError(f"{self.config.root} cannot be flushed: {failed}") from failed
 
+    def _sync_resized(self) -> None:
+        paths = [path for queue in self._queues for path in queue.segments.take_resized()]
+        run_flush(self._filesystem, FlushPlan(paths=(*paths, *self._log.segments.take_resized())))
+
     def _release(self) -> None:
         self._files.close()
+        self._points.close()
         if self._lock is not None:
             self._filesystem.close(self._lock)
             self._lock = None

@@ -5,6 +5,9 @@ to each other come out as one piece. Those near each other are read at once: pro
 topic in turn, so a message of one queue is followed by one of every other. Where the disk would have to be
 asked, `read_queue` says which ranges (WOULD_WAIT); a thread warms them and the read is made again.
 
+What comes from the disk is checked before it goes out: a record whose frame is broken would cost a client all
+that follows it in the answer. It is stepped over, as are blank units, and counted (`CommitLog.unreadable`).
+
 Upstream: store/DefaultMessageStore.getMessage, isTheBatchFull.
 """
 
@@ -15,7 +18,7 @@ from typing import Final
 
 from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
-from libramq.message.record import has_good_crc, peek_record
+from libramq.message.record import has_good_crc, has_whole_frame, peek_record
 from libramq.store.commit_log import CommitLog
 from libramq.store.config import UNIT_BYTES, StoreConfig
 from libramq.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
@@ -26,6 +29,10 @@ from libramq.store.segments import FileRange
 GAP_BYTES: Final = 8 * 1024
 #: Ours: read at once; fits in the processor's cache.
 STRETCH_BYTES: Final = 256 * 1024
+
+
+#: A record as its unit has it: physical offset and size.
+Place = tuple[int, int]
 
 
 class ReadStatus(Enum):
@@ -94,6 +101,30 @@ def read_queue(
     Apache's limits hold, unless max_bytes is above its limit for messages in memory: whoever names more wants
     much at once, and gets up to `bulk_transfer_bytes`.
     """
+    skipped: set[Place] = set()
+    while True:
+        result = _read(
+            log, queue, config, offset, max_count, max_bytes, tag_codes, skipped, may_wait=may_wait
+        )
+        if isinstance(result, ReadResult):
+            return result
+        log.unreadable.add(result)
+        skipped |= result
+
+
+def _read(
+    log: CommitLog,
+    queue: ConsumeQueue,
+    config: StoreConfig,
+    offset: int,
+    max_count: int,
+    max_bytes: int | None,
+    tag_codes: frozenset[int] | None,
+    skipped: set[Place],
+    *,
+    may_wait: bool,
+) -> ReadResult | set[Place]:
+    """Read all but the skipped records; or return which ones among them cannot be read."""
     min_offset, max_offset = queue.min_offset, queue.visible_max
     outside = _outside(offset, min_offset, max_offset)
     if outside is not None:
@@ -114,8 +145,7 @@ def read_queue(
     memory_start = log.end - config.in_memory_bytes
     status = ReadStatus.NO_MATCHED_MESSAGE
     next_offset = offset
-    runs: list[tuple[int, int]] = []
-    run_start = run_end = -1
+    wanted: list[Place] = []
     count = total = 0
     for physical_offset, size, code in UNIT.iter_unpack(units):
         if count:
@@ -123,7 +153,7 @@ def read_queue(
             if count >= count_max or total + size > bytes_max:
                 break
         next_offset += 1
-        if size == BLANK_SIZE and not physical_offset:
+        if size == BLANK_SIZE:
             continue
         # Only the low 32 bits count: the unit of a delayed message holds its delivery time instead.
         if tag_codes is not None and ((code + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000 not in tag_codes:
@@ -131,18 +161,22 @@ def read_queue(
         if physical_offset < log_min:
             status = ReadStatus.MESSAGE_WAS_REMOVING
             continue
-        if physical_offset == run_end:
-            run_end += size
-        else:
-            if run_end >= 0:
-                runs.append((run_start, run_end))
-            run_start, run_end = physical_offset, physical_offset + size
+        if (physical_offset, size) in skipped:
+            continue
+        wanted.append((physical_offset, size))
         count += 1
         total += size
     if not count:
         return ReadResult(status, next_offset, min_offset, max_offset)
-    runs.append((run_start, run_end))
-    return _fetch(log, runs, offset, next_offset, min_offset, max_offset, count, total, may_wait=may_wait)
+    found = _fetch(log, wanted, may_wait=may_wait)
+    if isinstance(found, set):
+        return found
+    data, cold = found
+    if cold:
+        return ReadResult(ReadStatus.WOULD_WAIT, offset, min_offset, max_offset, cold=cold)
+    return ReadResult(
+        ReadStatus.FOUND, next_offset, min_offset, max_offset, data=data, count=count, size=total
+    )
 
 
 def warm(filesystem: FileSystem, ranges: tuple[FileRange, ...]) -> None:
@@ -193,46 +227,61 @@ def _next_file(queue: ConsumeQueue, offset: int) -> int:
 
 
 def _fetch(
-    log: CommitLog,
-    runs: list[tuple[int, int]],
-    offset: int,
-    next_offset: int,
-    min_offset: int,
-    max_offset: int,
-    count: int,
-    total: int,
-    *,
-    may_wait: bool,
-) -> ReadResult:
+    log: CommitLog, wanted: list[Place], *, may_wait: bool
+) -> tuple[tuple[bytes | memoryview, ...], tuple[FileRange, ...]] | set[Place]:
+    """Return the records as bytes, and what must be warmed first; or the places that have no record."""
+    impossible = {place for place in wanted if not log.may_hold(*place)}
+    if impossible:
+        return impossible
     data: list[bytes | memoryview] = []
     cold: list[FileRange] = []
-    for near in _stretches(runs, log.segments.file_size):
-        start, end = near[0][0], near[-1][1]
+    for near in _stretches(wanted, log.segments.file_size):
+        start, end = near[0][0], near[-1][0] + near[-1][1]
+        is_written_here = start >= log.tail.start
         piece = log.read(start, end - start) if may_wait else log.read_nowait(start, end - start)
         if isinstance(piece, FileRange):
             cold.append(piece)
-        elif piece is None:  # The unit points where no record can be: the queue's file was tampered with.
-            return ReadResult(ReadStatus.MESSAGE_WAS_REMOVING, next_offset, min_offset, max_offset)
-        elif len(near) == 1:
+            continue
+        if piece is None:
+            return set(near)
+        if not is_written_here:
+            broken = {(at, size) for at, size in near if not has_whole_frame(piece, at - start, size, at)}
+            if broken:
+                return broken
+        runs = _runs(near)
+        if len(runs) == 1:
             data.append(piece)
         else:
             view = memoryview(piece)
-            data += [view[first - start : last - start] for first, last in near]
-    if cold:
-        return ReadResult(ReadStatus.WOULD_WAIT, offset, min_offset, max_offset, cold=tuple(cold))
-    return ReadResult(
-        ReadStatus.FOUND, next_offset, min_offset, max_offset, data=tuple(data), count=count, size=total
-    )
+            data += [view[first - start : last - start] for first, last in runs]
+    return tuple(data), tuple(cold)
 
 
-def _stretches(runs: list[tuple[int, int]], file_size: int) -> Iterator[list[tuple[int, int]]]:
-    """Runs of one file that lie near each other, in groups that are read at once."""
-    near = [runs[0]]
-    for run in runs[1:]:
-        is_near = 0 <= run[0] - near[-1][1] <= GAP_BYTES and run[1] - near[0][0] <= STRETCH_BYTES
-        if is_near and run[0] // file_size == near[0][0] // file_size:
-            near.append(run)
-        else:
+def _runs(records: list[Place]) -> list[tuple[int, int]]:
+    """Return records that lie back to back as one stretch."""
+    runs: list[tuple[int, int]] = []
+    first, last = records[0][0], records[0][0]
+    for at, size in records:
+        if at != last:
+            runs.append((first, last))
+            first = at
+        last = at + size
+    runs.append((first, last))
+    return runs
+
+
+def _stretches(records: list[Place], file_size: int) -> Iterator[list[Place]]:
+    """Records of one file that lie near each other, in groups that are read at once."""
+    near: list[Place] = []
+    start = end = file_end = 0
+    for record in records:
+        at, size = record
+        is_near = at == end or (0 <= at - end <= GAP_BYTES and at + size - start <= STRETCH_BYTES)
+        if near and (not is_near or at >= file_end):
             yield near
-            near = [run]
+            near = []
+        if not near:
+            start, file_end = at, at - at % file_size + file_size
+        near.append(record)
+        end = at + size
     yield near

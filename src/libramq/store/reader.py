@@ -4,8 +4,10 @@
     windows()  stretches of the log with the places of the wanted records in them, on whole arrays
 
 Where the store was closed, its consume queues are right. Where it was not (`abort` is there), they are taken
-for right up to the checkpoint, as in recovery. What lies behind is read from the log record by record, if
-nobody has the store open, and left alone if somebody has: that broker could still lose it.
+for right up to the recovery point; in a store that Apache's broker wrote, up to the store time in its
+checkpoint, which a clock that was set back makes wrong. What lies behind is read from the log record by
+record, if nobody has the store open, and left alone if somebody has: that broker could still lose it.
+Records that cannot be read are reported as lost.
 
 Reading goes through the log once for all queues together, in the order in which it was written.
 """
@@ -20,16 +22,20 @@ import numpy.typing as npt
 
 from libramq.errors import StoreCorrupt, StoreError
 from libramq.filesystem import FileSystem, LocalFileSystem
-from libramq.message.record import RECORD_BYTES_MIN
+from libramq.message.record import RECORD_BYTES_MAX, RECORD_BYTES_MIN
 from libramq.message.sys_flag import BORN_HOST_V6, is_queued
 from libramq.store.checkpoint import read_checkpoint
 from libramq.store.config import UNIT_BYTES
-from libramq.store.consume_queue import BLANK_SIZE, BLANK_UNIT, UNIT
+from libramq.store.consume_queue import BLANK_SIZE, UNIT
 from libramq.store.dispatch import unit_tag_code
+from libramq.store.log_scan import Damage, LogScan
+from libramq.store.opening import ABORT
 from libramq.store.read_only_files import ReadOnlyFiles
-from libramq.store.recovery import LogScan
+from libramq.store.recovery_point import RecoveryPointFile
+from libramq.store.whole_frames import whole_frames
 
 QueueKey = tuple[str, int]
+Places = npt.NDArray[np.int64]
 Lost = Callable[[QueueKey, int, int], None]
 
 WINDOW_BYTES: Final = 4 << 20  # Ours: of the log at a time; more falls out of the processor's cache.
@@ -81,16 +87,32 @@ class StoreReader:
     def survey(self) -> dict[QueueKey, Extent]:
         """Every queue there is; reads the end of the log where the store was not closed."""
         found = {key: _Found(*self._ends_of_files(key)) for key in self._keys()}
-        if self._filesystem.exists(self._root / "abort"):
-            checkpoint = read_checkpoint(self._filesystem, self._root / "checkpoint")
-            for key, queue in found.items():
-                queue.truncate(self._first_after(key, queue, int(checkpoint.safe_timestamp_ms) + 1))
-            if not self._filesystem.is_locked(self._root / "lock"):
-                self._scan(found)
+        if self._filesystem.exists(self._root / ABORT):
+            self._survey_unclosed(found)
         return {
             key: Extent(self._min_offset(key, queue), queue.max_offset, queue.written, bytes(queue.tail))
             for key, queue in sorted(found.items())
         }
+
+    def _survey_unclosed(self, found: dict[QueueKey, "_Found"]) -> None:
+        """Keep the units that are known to be on the disk, and read the log behind them."""
+        is_locked = self._filesystem.is_locked(self._root / "lock")
+        point = RecoveryPointFile(self._filesystem, self._root).load()
+        abort_text = self._filesystem.read_text(self._root / ABORT) or ""
+        if point is not None and point.is_of(abort_text):
+            for key, queue in found.items():
+                queue.truncate(self._first_at_or_after(key, queue, point.dispatched))
+            if not is_locked:
+                self._scan(found, LogScan(
+                    self._log, max(point.dispatched, self._log.min_offset),
+                    protected=min(point.flushed, self._log.end), refuses_nuls=True,
+                ))  # fmt: skip
+            return
+        checkpoint = read_checkpoint(self._filesystem, self._root / "checkpoint")
+        for key, queue in found.items():
+            queue.truncate(self._first_after(key, queue, int(checkpoint.safe_timestamp_ms) + 1))
+        if not is_locked:
+            self._scan(found, LogScan(self._log, self._end_of_units(found)))
 
     def offset_at(self, key: QueueKey, extent: Extent, time_ms: int) -> int:
         """The first message of a queue stored at a time or later; the queue's end where there is none."""
@@ -111,9 +133,18 @@ class StoreReader:
             first = min(cursor.next_physical for cursor in cursors)
             limit = min(first + WINDOW_BYTES, self._log.start_of(first) + self._log.file_size)
             taken = [cursor.take(limit) for cursor in cursors]
-            physical = np.concatenate([each[0] for each in taken])
+            physical, sizes, numbers = (np.concatenate(column) for column in zip(*taken, strict=True))
             order = np.argsort(physical, kind="stable")
-            yield self._fetch(physical[order], np.concatenate([each[1] for each in taken])[order])
+            window = self._fetch(physical[order], sizes[order])
+            is_whole = whole_frames(window.data, window.starts, sizes[order], physical[order])
+            if not is_whole.all():
+                owners = np.repeat(np.arange(len(cursors)), [len(each[0]) for each in taken])
+                for place in order[~is_whole].tolist():
+                    number = int(numbers[place])
+                    lost(cursors[owners[place]].queue, number, number + 1)
+                window = LogWindow(window.data, window.starts[is_whole], window.physical[is_whole])
+            if len(window.physical):
+                yield window
 
     def close(self) -> None:
         """Give the descriptors back."""
@@ -164,17 +195,34 @@ class StoreReader:
                 high = middle
         return low
 
-    def _scan(self, found: dict[QueueKey, "_Found"]) -> None:
-        """Read the log from where the trusted units end; each record gives its queue a unit again."""
-        start = self._log.min_offset
+    def _first_at_or_after(self, key: QueueKey, queue: "_Found", physical_offset: int) -> int:
+        """Return the first number whose unit leads to a place or beyond it, or was never written."""
+        files = self._files_of(key)
+        low, high = queue.first, files.end // UNIT_BYTES
+        while low < high:
+            middle = (low + high) // 2
+            physical, size, _ = UNIT.unpack(files.read(middle * UNIT_BYTES, UNIT_BYTES))
+            if size > 0 and 0 <= physical < physical_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _end_of_units(self, found: dict[QueueKey, "_Found"]) -> int:
+        """Return where the last record ends that a queue's files know."""
+        end = self._log.min_offset
         for key, queue in found.items():
             if queue.written > queue.first:
                 data = self._files_of(key).read((queue.written - 1) * UNIT_BYTES, UNIT_BYTES)
                 physical, size, _ = UNIT.unpack(data)
                 if size != BLANK_SIZE:
-                    start = max(start, physical + size)
-        for head in LogScan(self._log, start):
-            if is_queued(head.sys_flag):
+                    end = max(end, physical + size)
+        return end
+
+    def _scan(self, found: dict[QueueKey, "_Found"], scan: LogScan) -> None:
+        """Read the log from where the trusted units end; each record gives its queue a unit again."""
+        for head in scan:
+            if not isinstance(head, Damage) and is_queued(head.sys_flag):
                 unit = UNIT.pack(head.physical_offset, head.size, unit_tag_code(head))
                 found.setdefault((head.topic, head.queue_id), _Found(0, 0)).add(head.queue_offset, unit)
 
@@ -185,7 +233,8 @@ class StoreReader:
         while low < high:
             middle = (low + high) // 2
             (unit,) = self._units(key, extent, middle, middle + 1)
-            if unit["physical"] >= self._log.min_offset and unit["size"] != BLANK_SIZE:
+            is_before_all = unit["size"] == BLANK_SIZE and not unit["physical"]
+            if unit["physical"] >= self._log.min_offset and not is_before_all:
                 high = middle
             else:
                 low = middle + 1
@@ -211,6 +260,16 @@ class StoreReader:
             return 0
         at = _STORE_TIMESTAMP_AT + (12 if head[_SYS_FLAG_AT + 3] & BORN_HOST_V6 else 0)
         return int.from_bytes(head[at : at + 8], signed=True)
+
+    def _may_hold(self, physical: Places, sizes: Places) -> npt.NDArray[np.bool_]:
+        """Return which units can lead to records: no blanks, and nothing that damage made of them."""
+        log = self._log
+        within = physical % log.file_size + sizes <= log.file_size if log.file_size else False
+        may: npt.NDArray[np.bool_] = (
+            (sizes >= RECORD_BYTES_MIN) & (sizes <= RECORD_BYTES_MAX) & within
+            & (physical >= log.min_offset) & (physical + sizes <= log.end)
+        )  # fmt: skip
+        return may
 
     def _fetch(self, physical: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> LogWindow:
         """The stretch of the log with these records, without large gaps between them."""
@@ -257,7 +316,8 @@ class _Found:
             self.tail.clear()
         elif not self.max_offset:
             self.first = self.written = queue_offset
-        self.tail += BLANK_UNIT * (queue_offset - self.max_offset) + unit
+        physical = UNIT.unpack(unit)[0] if self.max_offset else 0
+        self.tail += UNIT.pack(physical, BLANK_SIZE, 0) * (queue_offset - self.max_offset) + unit
 
 
 class _Cursor:
@@ -268,7 +328,7 @@ class _Cursor:
         self._lost = lost
         self._queue, self._next, end, self._extent = span
         self._end = min(end, self._extent.max_offset)
-        self._physical = self._sizes = np.empty(0, dtype=np.int64)
+        self._physical = self._sizes = self._numbers = np.empty(0, dtype=np.int64)
         if self._next < min(self._extent.min_offset, end):
             begin = min(self._extent.min_offset, end)
             lost(self._queue, self._next, begin)
@@ -287,31 +347,37 @@ class _Cursor:
         """Where the next record is."""
         return int(self._physical[0])
 
-    def take(self, limit: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Places and sizes of the records that begin before a place of the log."""
-        physical, sizes = [], []
+    @property
+    def queue(self) -> QueueKey:
+        """The queue it goes through."""
+        return self._queue
+
+    def take(self, limit: int) -> tuple[Places, Places, Places]:
+        """Places, sizes and numbers of the records that begin before a place of the log."""
+        taken: list[tuple[Places, Places, Places]] = []
         while self.has_more:
             count = int(np.searchsorted(self._physical, limit))
-            physical.append(self._physical[:count])
-            sizes.append(self._sizes[:count])
+            taken.append((self._physical[:count], self._sizes[:count], self._numbers[:count]))
             self._physical, self._sizes = self._physical[count:], self._sizes[count:]
+            self._numbers = self._numbers[count:]
             if self.has_more:
                 break
             self._load()
-        if not physical:
-            return self._physical, self._sizes
-        return np.concatenate(physical), np.concatenate(sizes)
+        if not taken:
+            return self._physical, self._sizes, self._numbers
+        physical, sizes, numbers = (np.concatenate(column) for column in zip(*taken, strict=True))
+        return physical, sizes, numbers
 
     def _load(self) -> None:
         while not len(self._physical) and self._next < self._end:
             stop = min(self._next + BLOCK_UNITS, self._end)
             units = self._reader._units(self._queue, self._extent, self._next, stop)
-            sizes = units["size"].astype(np.int64)
-            blank = np.flatnonzero(sizes == BLANK_SIZE)
-            for first, last in _runs(blank):
+            sizes, physical = units["size"].astype(np.int64), units["physical"].astype(np.int64)
+            keep = self._reader._may_hold(physical, sizes)
+            for first, last in _runs(np.flatnonzero(~keep)):
                 self._lost(self._queue, self._next + first, self._next + last)
-            keep = sizes != BLANK_SIZE
-            self._physical, self._sizes = units["physical"].astype(np.int64)[keep], sizes[keep]
+            self._physical, self._sizes = physical[keep], sizes[keep]
+            self._numbers = np.arange(self._next, stop)[keep]
             self._next = stop
 
 

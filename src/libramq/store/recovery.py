@@ -1,36 +1,43 @@
-"""The recovery: what a store holds after it was closed, killed, or lost power.
+"""The recovery: what a store holds after it was closed, killed, damaged, or lost power.
 
-1. Choose where to begin. After a clean stop: where the queues end. After anything else: the newest file
-   whose first message the checkpoint calls safe.
+1. Choose where to begin (`Beginning`). After a clean stop: where the queues end. After anything else: the
+   recovery point, where it is of the broker that wrote last; where it is not, the first file. Never a time.
 2. Cut the queues there. Read records from there on; each gives its queue a unit again.
-3. The first thing that is no whole, right record ends the log: what lies behind it is removed.
+3. Behind what was known to be on the disk, the first thing that is no whole, right record ends the log; what
+   lies there is kept aside and removed. Before it nothing is removed unasked: see store.damage.
 
-So queues are never trusted beyond the checkpoint; they are built from the log, which is the truth.
+So queues are never trusted beyond the recovery point; they are built from the log, which is the truth.
 
 Upstream: store/DefaultMessageStore.recover, CommitLog.recoverNormally, recoverAbnormally.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from libramq.clock import WallMs
-from libramq.errors import InvalidName, StoreCorrupt
-from libramq.message.record import BLANK_MAGIC, RecordHead, has_good_crc, peek_record
+from libramq.errors import InvalidName
+from libramq.logs import get_logger
+from libramq.message.record import RecordHead
 from libramq.message.sys_flag import is_queued
-from libramq.store.checkpoint import Checkpoint
 from libramq.store.commit_log import CommitLog
-from libramq.store.consume_queue import UNIT
+from libramq.store.config import Damaged
+from libramq.store.consume_queue import BLANK_SIZE, PENDING_BYTES_MAX, UNIT
 from libramq.store.consume_queue_table import ConsumeQueueTable
+from libramq.store.damage import Toll, lost_files, refusal
 from libramq.store.dispatch import unit_tag_code
+from libramq.store.log_scan import Damage, LogScan
+from libramq.store.recovery_point import RecoveryPoint
 
-_WINDOW_BYTES: Final = 1 << 20
-_ZERO_SECTOR: Final = bytes(512)
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
-    """What recovery found; unreachable_count: good records whose queue or number in it cannot be right."""
+    """What recovery found.
+
+    unreachable_count: good records whose queue or number in it cannot be right. damages: what cannot be read
+    below what was on the disk, and was passed over. cut_bytes: what was kept aside and removed.
+    """
 
     clean: bool
     start: int = 0
@@ -38,122 +45,197 @@ class RecoveryReport:
     record_count: int = 0
     unreachable_count: int = 0
     last_store_timestamp_ms: WallMs = WallMs(0)
+    damages: tuple[Damage, ...] = ()
+    cut_bytes: int = 0
 
 
-class LogFiles(Protocol):
-    """The files of a log: libramq.store.segments, or read_only_files."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """Where recovery begins and what it may rely on.
 
-    @property
-    def file_size(self) -> int: ...
-    def start_of(self, offset: int) -> int: ...
-    def has(self, offset: int) -> bool: ...
-    def read(self, offset: int, size: int) -> bytes: ...
+    known_end: the log was on the disk up to there, so it can only be shorter where files are lost.
+    protected: nothing before is cut unasked. refuses_nuls: all behind `protected` was written by a broker
+    that takes no NULs. lacks_units: queues were lost, so all of them are built anew.
+    """
+
+    start: int
+    protected: int
+    known_end: int
+    refuses_nuls: bool = True
+    lacks_units: bool = False
 
 
-class LogScan:
-    """Reads records of the log one after the other; afterwards `end` is where the good ones end."""
+def begin_after_stop(log_: CommitLog, queues: ConsumeQueueTable, point: RecoveryPoint | None) -> Beginning:
+    """Begin where the queues end: everything was flushed then."""
+    files_end = log_.segments.end
+    beyond = [queue for queue in queues if queue.last_physical_end > files_end]
+    queue_end = max((queue.last_physical_end for queue in queues if queue not in beyond), default=0)
+    if len(beyond) == 1 and point is not None and queue_end <= point.flushed <= files_end:
+        # The log is whole, so it is the unit that is not.
+        return Beginning(
+            start=log_.min_offset, protected=point.flushed, known_end=point.flushed, lacks_units=True
+        )
+    queue_end = max([queue_end, *(queue.last_physical_end for queue in beyond)])
+    known_end = max(queue_end, point.flushed if point else 0)
+    # Who wrote since then left more behind than the point knows, and the point's count says nothing.
+    counts = point is not None and queue_end <= point.flushed
+    lacks_units = counts and point is not None and count_units(queues) < point.units
+    start = log_.min_offset if lacks_units else max(queue_end, log_.min_offset)
+    return Beginning(
+        start=start,
+        protected=known_end or _newest_written(log_),
+        known_end=known_end,
+        refuses_nuls=point is not None,
+        lacks_units=lacks_units,
+    )
 
-    def __init__(self, files: LogFiles, start: int) -> None:
-        self._segments = files
-        self.end = start
 
-    def __iter__(self) -> Iterator[RecordHead]:
-        segments = self._segments
-        window, window_start = b"", self.end
-        while segments.has(self.end):
-            offset = self.end
-            file_end = segments.start_of(offset) + segments.file_size
-            at = offset - window_start
-            size = int.from_bytes(window[at : at + 4])
-            if len(window) - at < max(8, size):
-                window = segments.read(offset, min(_WINDOW_BYTES, file_end - offset))
-                window_start, at = offset, 0
-            if len(window) < 8:
-                return
-            size = int.from_bytes(window[at : at + 4])
-            if int.from_bytes(window[at + 4 : at + 8]) == BLANK_MAGIC:
-                if offset + size != file_end or not segments.has(file_end):
-                    return
-                self.end, window, window_start = file_end, b"", file_end
-                continue
-            if offset + size > file_end:
-                return
-            try:
-                head = peek_record(window, at)
-                if head is None:  # Larger than the window.
-                    window, window_start, at = segments.read(offset, size), offset, 0
-                    head = peek_record(window, at)
-            except StoreCorrupt:
-                return
-            if head is None or head.physical_offset != offset or not has_good_crc(window, head):
-                return
-            if _is_torn(head):
-                return
-            self.end = offset + size
-            yield head
+def begin_after_crash(log_: CommitLog, queues: ConsumeQueueTable, point: RecoveryPoint | None) -> Beginning:
+    """Begin at the recovery point; without one at the first file, as units of any file may be missing."""
+    if point is None:
+        return Beginning(
+            start=log_.min_offset,
+            protected=_newest_written(log_),
+            known_end=0 if log_.segments.starts else max((q.last_physical_end for q in queues), default=0),
+            refuses_nuls=False,
+            lacks_units=True,
+        )
+    for queue in queues:
+        queue.truncate_physical(point.dispatched)
+    lacks_units = count_units(queues) < point.units
+    start = log_.min_offset if lacks_units else max(point.dispatched, log_.min_offset)
+    return Beginning(start=start, protected=point.flushed, known_end=point.flushed, lacks_units=lacks_units)
+
+
+def face_lost_files(
+    log_: CommitLog, queues: ConsumeQueueTable, beginning: Beginning, damaged: Damaged | None
+) -> Beginning:
+    """Return where to begin although files of the log are gone; StoreDamaged where nobody has decided."""
+    segments = log_.segments
+    if segments.end >= beginning.known_end:
+        return beginning
+    count = sum(queue.max_offset - queue.first_at_or_after(segments.end) for queue in queues)
+    if damaged is None:
+        raise lost_files(segments, beginning.known_end, count)
+    log.error("files of the commit log are lost", end=segments.end, was=beginning.known_end, messages=count)
+    if segments.starts:
+        return replace(beginning, start=min(beginning.start, segments.starts[-1]), known_end=segments.end)
+    if damaged is Damaged.CUT:
+        queues.delete_all()
+        return Beginning(start=0, protected=0, known_end=0)
+    # Numbers that were given out are not given out again: queues go on where they were, in a file behind all.
+    last = max(beginning.known_end, *(queue.last_physical_end for queue in queues), 0)
+    start = -(-last // segments.file_size) * segments.file_size
+    segments.create(start)
+    return Beginning(start=start, protected=start, known_end=start)
+
+
+@dataclass(slots=True)
+class _Tally:
+    record_count: int = 0
+    unreachable_count: int = 0
+    timestamp_ms: WallMs = WallMs(0)
+    damages: list[Damage] = field(default_factory=list)
 
 
 def recover(
-    log: CommitLog, queues: ConsumeQueueTable, checkpoint: Checkpoint, *, clean: bool
+    log_: CommitLog,
+    queues: ConsumeQueueTable,
+    beginning: Beginning,
+    *,
+    clean: bool,
+    damaged: Damaged | None = None,
+    before_cut: Callable[[int], int] = lambda _: 0,
 ) -> RecoveryReport:
-    """Bring log and queues, both loaded, to the same end."""
-    if not log.segments.starts:
-        queues.delete_all()
-        return RecoveryReport(clean=clean)
-    start = _clean_start(log, queues) if clean else _safe_start(log, checkpoint)
+    """Bring log and queues, both loaded, to the same end; StoreDamaged where an operator must decide.
+
+    before_cut: keeps aside what lies behind an offset, and returns how many bytes there were.
+    """
     for queue in queues:
-        queue.truncate_physical(start)
-    scan = LogScan(log.segments, start)
-    count = timestamp_ms = unreachable = 0
-    for head in scan:
-        count += 1
-        timestamp_ms = head.store_timestamp_ms
-        if not is_queued(head.sys_flag):
+        queue.truncate_physical(beginning.start)
+    scan = LogScan(
+        log_.segments, beginning.start,
+        protected=min(beginning.protected, log_.segments.end), refuses_nuls=beginning.refuses_nuls,
+    )  # fmt: skip
+    tally = _Tally()
+    end = None
+    for found in scan:
+        if isinstance(found, RecordHead):
+            tally.record_count += 1
+            tally.timestamp_ms = WallMs(found.store_timestamp_ms)
+            tally.unreachable_count += not _dispatch(queues, found)
             continue
-        try:
-            queue = queues.get_or_create(head.topic, head.queue_id)
-        except InvalidName:
-            unreachable += 1
-            continue
-        end = head.physical_offset + head.size
-        unit = UNIT.pack(head.physical_offset, head.size, unit_tag_code(head))
-        if queue.rebuild(head.queue_offset, unit, head.physical_offset, end):
-            queues.pending[queue] = None
-        else:
-            unreachable += 1
-    log.recovered(scan.end)
+        if not found.is_proven:
+            if damaged is None:
+                toll = Toll(found, {(q.topic, q.queue_id): q.max_offset for q in queues})
+                raise refusal(log_.segments, toll.count(scan), beginning.protected)
+            if damaged is Damaged.CUT or not log_.segments.has(found.end):
+                end = found.offset
+                break
+        _pass_over(log_, queues, found)
+        tally.damages.append(found)
+    end = scan.end if end is None else end
+    cut_bytes = before_cut(end)
+    log_.recovered(end)
     for queue in queues:
-        queue.truncate_physical(scan.end)
+        queue.truncate_physical(end)
         queue.visible_max = queue.max_offset
-        queue.correct_min_offset(log.min_offset)
+        queue.correct_min_offset(log_.min_offset)
     return RecoveryReport(
-        clean=clean, start=start, end=scan.end, record_count=count, unreachable_count=unreachable,
-        last_store_timestamp_ms=WallMs(timestamp_ms),
+        clean=clean, start=beginning.start, end=end, record_count=tally.record_count,
+        unreachable_count=tally.unreachable_count, last_store_timestamp_ms=tally.timestamp_ms,
+        damages=tuple(tally.damages), cut_bytes=cut_bytes,
     )  # fmt: skip
 
 
-def _is_torn(head: RecordHead) -> bool:
-    """Whether a sector of topic or properties was never written: the checksum covers only the body.
-
-    A lost sector that begins before the properties takes their length with it, which does not add up then;
-    one within them leaves a sector of zeroes, and one that reaches beyond them a zero at their end.
-    """
-    properties = head.properties
-    return "\0" in head.topic or properties.endswith(b"\0") or _ZERO_SECTOR in properties
+def _dispatch(queues: ConsumeQueueTable, head: RecordHead) -> bool:
+    """Give a record's queue its unit; False where that queue or number cannot be."""
+    if not is_queued(head.sys_flag):
+        return True
+    return _rebuild(queues, head, UNIT.pack(head.physical_offset, head.size, unit_tag_code(head)))
 
 
-def _clean_start(log: CommitLog, queues: ConsumeQueueTable) -> int:
-    """Where the queues end; a record ends there too. Without queues, the beginning."""
-    end = max((queue.last_physical_end for queue in queues), default=0)
-    if end >= log.segments.end:  # Files are missing that the queues knew.
-        return log.segments.starts[-1]
-    return max(end, log.min_offset)
+def _rebuild(queues: ConsumeQueueTable, head: RecordHead, unit: bytes) -> bool:
+    try:
+        queue = queues.get_or_create(head.topic, head.queue_id)
+    except InvalidName:
+        return False
+    end = head.physical_offset + head.size
+    if not queue.rebuild(head.queue_offset, unit, head.physical_offset, end):
+        return False
+    queues.pending[queue] = None
+    if queue.pending_bytes >= PENDING_BYTES_MAX:
+        queues.write_out_queue(queue)
+    return True
 
 
-def _safe_start(log: CommitLog, checkpoint: Checkpoint) -> int:
-    """The newest file whose first record is good and was stored before everything that may be lost."""
-    for start in reversed(log.segments.starts):
-        first = next(iter(LogScan(log.segments, start)), None)
-        if first is not None and 0 < first.store_timestamp_ms <= int(checkpoint.safe_timestamp_ms):
+def _pass_over(log_: CommitLog, queues: ConsumeQueueTable, damage: Damage) -> None:
+    """Leave a number of its queue blank for a record that cannot be read, where its queue is known."""
+    log.error(
+        "part of the commit log cannot be read and is passed over",
+        file=str(log_.segments.path(log_.segments.start_of(damage.offset))),
+        offset=damage.offset,
+        size=damage.end - damage.offset,
+        reason=damage.reason,
+    )
+    if not damage.is_blank:
+        log_.unreadable.note(damage.offset)
+    head = damage.head
+    if head is None or not is_queued(head.sys_flag):
+        return
+    queue = queues.get(head.topic, head.queue_id)
+    if queue is not None and head.queue_offset >= queue.max_offset:
+        _rebuild(queues, head, UNIT.pack(damage.offset, BLANK_SIZE, 0))
+
+
+def count_units(queues: ConsumeQueueTable) -> int:
+    """Return what a recovery point remembers of the queues: how many units all of them have."""
+    return sum(queue.max_offset for queue in queues)
+
+
+def _newest_written(log_: CommitLog) -> int:
+    """Return where the newest file with a record begins: those before it were full long ago."""
+    for start in reversed(log_.segments.starts):
+        if isinstance(next(iter(LogScan(log_.segments, start)), None), RecordHead):
             return start
-    return log.segments.starts[0]
+    return log_.min_offset

@@ -38,6 +38,7 @@ class Segments:
         self._files = files
         self._paths: dict[int, Path] = {}
         self._has_new_names = False
+        self._resized: dict[Path, None] = {}
 
     @property
     def min_offset(self) -> int:
@@ -146,6 +147,16 @@ class Segments:
             file = self._files.get(path)
             self._filesystem.truncate(file, max(end, self.starts[-1]) - self.starts[-1])
             self._filesystem.truncate(file, self.file_size)
+            self._resized[path] = None
+
+    def take_resized(self) -> list[Path]:
+        """Return the files that `zero_after` shortened since the last call.
+
+        A power cut may leave them short until they are flushed, and after a clean stop no file may be.
+        """
+        paths = [path for path in self._resized if int(path.name) in self.starts]
+        self._resized.clear()
+        return paths
 
     def remove_before(self, offset: int) -> int:
         """Remove the files that lie wholly before `offset`, never the last; how many there were."""

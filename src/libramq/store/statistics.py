@@ -17,4 +17,5 @@ class StoreStatistics:
     put_bytes: int
     get_message_count: int
     get_bytes: int
+    unreadable_count: int
     failure: str | None

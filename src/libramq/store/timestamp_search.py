@@ -3,16 +3,22 @@
     LOWER   the first message stored at the time or later; the end of the queue where all are older
     UPPER   the last message stored at the time or earlier; the first where all are newer
 
-Store times rise along a queue, so this is a binary search. Times that cannot be read count as older, and
-where upstream says 0 for "all are newer" so do we, unless the queue begins later.
+Store times rise along a queue, so this is a binary search; after a clock was set back they do not, and the
+answer is one of the places where they cross the time. A message that cannot be read counts as the next one
+that can; without one, and where the log has gone already, as older. Where upstream says 0 for "all are
+newer" so do we, unless the queue begins later.
 
 Upstream: store/ConsumeQueue.getOffsetInQueueByTime, common/BoundaryType.java.
 """
 
 from enum import StrEnum
+from typing import Final
 
 from libramq.store.commit_log import CommitLog
 from libramq.store.consume_queue import BLANK_SIZE, ConsumeQueue
+
+#: Ours: how many unreadable messages in a row a search looks behind.
+PROBES_MAX: Final = 64
 
 
 class Boundary(StrEnum):
@@ -28,7 +34,7 @@ def search_timestamp(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, bou
     first = low
     while low < high:
         middle = (low + high) // 2
-        stored_ms = _stored_ms(log, queue, middle)
+        stored_ms = _stored_ms(log, queue, middle, high)
         is_before = stored_ms < timestamp_ms if boundary is Boundary.LOWER else stored_ms <= timestamp_ms
         if is_before:
             low = middle + 1
@@ -39,8 +45,11 @@ def search_timestamp(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, bou
     return max(low - 1, first)
 
 
-def _stored_ms(log: CommitLog, queue: ConsumeQueue, offset: int) -> int:
-    unit = queue.unit(offset)
-    if unit is None or unit[1] == BLANK_SIZE or unit[0] < log.min_offset:
-        return 0
-    return log.store_timestamp_ms(unit[0])
+def _stored_ms(log: CommitLog, queue: ConsumeQueue, offset: int, end: int) -> int:
+    for number in range(offset, min(offset + PROBES_MAX, end)):
+        unit = queue.unit(number)
+        if unit is None or unit[0] < log.min_offset:
+            return 0
+        if unit[1] != BLANK_SIZE and log.may_hold(unit[0], unit[1]):
+            return log.store_timestamp_ms(unit[0])
+    return 0

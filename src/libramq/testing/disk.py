@@ -124,6 +124,24 @@ class MemoryDisk:
             self._platter[path].cut(self._random, luck)
         self._files = dict(self._platter)
 
+    def flip_bit(self, path: Path, bit: int) -> None:
+        """Change one bit of a file, on the platter too where it has got there."""
+        inode = self._existing(path)
+        for data in (inode.cached, inode.synced):
+            if bit // 8 < len(data):
+                data[bit // 8] ^= 1 << bit % 8
+
+    def zero(self, path: Path, offset: int, size: int) -> None:
+        """Turn a stretch of a file to zeroes, on the platter too."""
+        inode = self._existing(path)
+        for data in (inode.cached, inode.synced):
+            size_there = max(0, min(size, len(data) - offset))
+            data[offset : offset + size_there] = bytes(size_there)
+
+    def paths(self, start: str) -> list[Path]:
+        """Return the files whose paths begin so."""
+        return [Path(name) for name in sorted(self._files) if name.startswith(start)]
+
     def heal(self) -> None:
         """Nothing fails any more."""
         self.write_error_chance = self.sync_error_chance = self.cold_chance = 0.0

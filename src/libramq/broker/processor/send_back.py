@@ -20,7 +20,6 @@ from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.store.append import StoreMessage
 from libramq.store.message_store import MessageStore
 
-
 _UNSTORABLE: Final = (p.NUL, p.NAME_VALUE_SEPARATOR, p.PROPERTY_SEPARATOR)
 
 

@@ -1,0 +1,93 @@
+"""What is kept aside: the end of a commit log that was cut off, in files of its own.
+
+    damaged/<physical offset, 20 digits>.<number>
+
+Each file of the log gives one, with what was in it behind the cut; the zeroes at its end are not kept.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from libramq.filesystem import FileSystem
+from libramq.store.segments import NAME_DIGITS, Segments
+
+DIRECTORY: Final = "damaged"
+#: Ours: what power cuts tore is kept this many times, then the oldest goes. What an operator cut stays.
+TORN_FILES_MAX: Final = 32
+#: Ours: behind so many zeroes nothing is looked for that was only torn; a whole file takes seconds to read.
+ZEROES_MAX: Final = 16 << 20
+_CHUNK_BYTES: Final = 1 << 20
+_TORN: Final = ".torn"
+
+
+def keep_aside(
+    filesystem: FileSystem, root: Path, segments: Segments, offset: int, *, is_torn: bool
+) -> tuple[int, Path | None]:
+    """Copy everything behind an offset of the log; how many bytes, and where (None: there was nothing).
+
+    is_torn: it was never known to be on the disk, so old copies of such ends may go.
+    """
+    directory = root / DIRECTORY
+    target: Path | None = None
+    total = 0
+    for start in segments.starts:
+        first = max(offset, start)
+        if first >= start + segments.file_size:
+            continue
+        size = _written_size(segments, first, start + segments.file_size, ZEROES_MAX if is_torn else None)
+        if not size:
+            continue
+        filesystem.makedirs(directory)
+        path = _free_name(filesystem, directory, first, _TORN if is_torn else "")
+        _copy(filesystem, segments, first, size, path)
+        total += size
+        target = target or path
+    if target is not None:
+        if is_torn:
+            torn = [name for name in filesystem.listdir(directory) if name.endswith(_TORN)]
+            for name in torn[: max(0, len(torn) - TORN_FILES_MAX)]:
+                filesystem.unlink(directory / name)
+        filesystem.sync_directory(directory)
+    return total, target
+
+
+def _chunks(segments: Segments, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    while start < end:
+        data = segments.read(start, min(_CHUNK_BYTES, end - start))
+        if not data:
+            return
+        yield start, data
+        start += len(data)
+
+
+def _written_size(segments: Segments, start: int, end: int, zeroes_max: int | None) -> int:
+    """Return how much there is before nothing but zeroes, or before more of them than are read."""
+    size = 0
+    for offset, data in _chunks(segments, start, end):
+        if zeroes_max is not None and offset - start - size >= zeroes_max:
+            break
+        if written := len(data.rstrip(b"\0")):
+            size = offset - start + written
+    return size
+
+
+def _copy(filesystem: FileSystem, segments: Segments, start: int, size: int, path: Path) -> None:
+    file = filesystem.open(path, write=True, create=True)
+    try:
+        for offset, data in _chunks(segments, start, start + size):
+            if data.strip(b"\0"):
+                filesystem.pwrite(file, data, offset - start)
+        filesystem.truncate(file, size)
+        filesystem.fsync(file)
+    finally:
+        filesystem.close(file)
+
+
+def _free_name(filesystem: FileSystem, directory: Path, offset: int, suffix: str) -> Path:
+    number = 0
+    while True:
+        path = directory / f"{offset:0{NAME_DIGITS}d}.{number}{suffix}"
+        if not filesystem.exists(path):
+            return path
+        number += 1

@@ -1,0 +1,137 @@
+"""The opening of a store: from the files that somebody left to a log and queues that agree.
+
+    no `abort`              closed: everything is on the disk, the queues say where the log ends
+    `abort` with our mark   killed while ours: the recovery point says what was on the disk
+    any other `abort`       somebody else wrote last: nothing is known, the whole log is read
+
+The point of this opening, and then the mark, are on the disk before anything else changes. Where an operator
+must decide first, a store that was closed is left so.
+"""
+
+from pathlib import Path
+
+from libramq.clock import Clock
+from libramq.errors import StoreDamaged, StoreError
+from libramq.filesystem import FileSystem
+from libramq.logs import get_logger
+from libramq.store.commit_log import CommitLog
+from libramq.store.config import StoreConfig
+from libramq.store.consume_queue_table import ConsumeQueueTable
+from libramq.store.kept_aside import keep_aside
+from libramq.store.recovery import (
+    Beginning,
+    RecoveryReport,
+    begin_after_crash,
+    begin_after_stop,
+    face_lost_files,
+    recover,
+)
+from libramq.store.recovery_point import UNKNOWN, RecoveryPoint
+from libramq.store.recovery_point_writer import RecoveryPointWriter
+
+log = get_logger(__name__)
+
+ABORT = "abort"
+
+
+class Opening:
+    """One opening of a directory that is locked."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        filesystem: FileSystem,
+        clock: Clock,
+        log_: CommitLog,
+        queues: ConsumeQueueTable,
+        points: RecoveryPointWriter,
+        process_id: int,
+    ) -> None:
+        self._config = config
+        self._filesystem = filesystem
+        self._now_ms = int(clock.wall_ms())
+        self._log = log_
+        self._queues = queues
+        self._points = points
+        self._process_id = process_id
+
+    def run(self) -> RecoveryReport:
+        """Recover; StoreDamaged where an operator must decide first."""
+        abort = self._config.root / ABORT
+        abort_text = self._filesystem.read_text(abort)
+        clean = abort_text is None
+        point = self._points.load()
+        trusted = point if abort_text is None or (point and point.is_of(abort_text)) else None
+        if not clean:  # Before files are mended, so that whoever comes after a kill in here knows as little.
+            self._mark(trusted or (point or RecoveryPoint()).next_generation(self._now_ms), abort)
+        self._log.segments.load(clean=clean)
+        self._queues.load(clean=clean)
+        begin = begin_after_stop if clean else begin_after_crash
+        beginning = begin(self._log, self._queues, trusted)
+        self._explain(beginning, clean=clean, trusted=trusted)
+        beginning = face_lost_files(self._log, self._queues, beginning, self._config.damaged)
+        if clean:
+            start = (point or RecoveryPoint()).next_generation(
+                self._now_ms, flushed=beginning.known_end, dispatched=beginning.start
+            )
+            self._mark(start, abort)
+        try:
+            return self._recover(beginning, clean=clean)
+        except StoreDamaged:
+            if clean:
+                self._filesystem.unlink(abort)
+            raise
+
+    def _recover(self, beginning: Beginning, *, clean: bool) -> RecoveryReport:
+        if not self._log.segments.starts:
+            self._queues.delete_all()
+            return RecoveryReport(clean=clean)
+        return recover(
+            self._log,
+            self._queues,
+            beginning,
+            clean=clean,
+            damaged=self._config.damaged,
+            before_cut=lambda end: 0 if clean and end == beginning.known_end else self._cut(end, beginning),
+        )
+
+    def _mark(self, point: RecoveryPoint, abort: Path) -> None:
+        self._points.put(point)
+        self._filesystem.replace_text(abort, f"{self._process_id}\n{point.mark}\n", backup=False)
+
+    def _cut(self, end: int, beginning: Beginning) -> int:
+        """Keep aside what is behind the end; where that was on the disk once, forget first that it was."""
+        is_torn = end >= beginning.protected
+        size, path = 0, None
+        try:
+            size, path = keep_aside(
+                self._filesystem, self._config.root, self._log.segments, end, is_torn=is_torn
+            )
+        except OSError as failed:
+            if not is_torn:
+                raise StoreError(
+                    f"what --damaged=cut would remove cannot be kept aside in {self._config.root}: {failed}"
+                ) from failed
+            log.warning("the torn end of the commit log is not kept aside", reason=str(failed))
+        if path is not None:
+            log.warning("the end of the commit log was cut off", offset=end, size=size, kept=str(path))
+        if not is_torn:
+            point = self._points.point
+            self._points.put(
+                point._replace(
+                    flushed=min(point.flushed, end), dispatched=min(point.dispatched, end), units=UNKNOWN
+                )
+            )
+        return size
+
+    def _explain(self, beginning: Beginning, *, clean: bool, trusted: RecoveryPoint | None) -> None:
+        if not clean and trusted is None and self._log.segments.starts:
+            log.warning(
+                "the whole commit log is read: the store was not closed, and not by this version of LibraMQ",
+                root=str(self._config.root),
+            )
+        elif beginning.lacks_units:
+            log.warning(
+                "consume queues were lost; all of them are built from the commit log",
+                root=str(self._config.root),
+            )

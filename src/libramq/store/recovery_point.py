@@ -1,0 +1,109 @@
+"""The recovery point: up to which physical offsets a store is known to be on the disk.
+
+    libra.checkpoint    two slots, 4096 bytes apart, written in turn
+
+    magic (8) | number (8) | generation (8) | opened at (8)
+    flushed (8) | dispatched (8) | units (8) | crc (4)
+
+`flushed`: the log before it was on the disk; what cannot be read there is damage, not a torn end.
+`dispatched`: and so were the consume queue units of everything before it. Recovery begins there.
+`units`: how many units all queues had then, -1 where that is not known; fewer mean that queues were lost.
+
+It stands beside Apache's checkpoint, which has store times instead: times say nothing once a clock was set
+back. The `abort` file of a running broker of ours has the point's mark in its second line. Apache's brokers
+write an `abort` of their own whenever they start; so where the store was not closed and the mark is missing,
+somebody else wrote last, and the point says nothing.
+"""
+
+import struct
+import zlib
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from libramq.filesystem import FileSystem
+from libramq.store.config import PAGE_BYTES
+
+FILE_NAME: Final = "libra.checkpoint"
+UNKNOWN: Final = -1
+_MAGIC: Final = b"LibraCP1"
+_SLOT = struct.Struct(">8sqqqqqq")
+_SLOT_BYTES: Final = _SLOT.size + 4
+
+
+class RecoveryPoint(NamedTuple):
+    """What the file says."""
+
+    generation: int = 0
+    opened_ms: int = 0
+    flushed: int = 0
+    dispatched: int = 0
+    units: int = UNKNOWN
+
+    @property
+    def mark(self) -> str:
+        """The line of the abort file that belongs to it."""
+        return f"LibraMQ {self.generation} {self.opened_ms}"
+
+    def next_generation(self, opened_ms: int, flushed: int = 0, dispatched: int = 0) -> "RecoveryPoint":
+        """Return the point of the next opening, which knows only what is said here."""
+        return RecoveryPoint(self.generation + 1, opened_ms, flushed, dispatched)
+
+    def is_of(self, abort_text: str) -> bool:
+        """Return whether the broker that did not close the store is the one that wrote this point."""
+        return abort_text.splitlines()[1:2] == [self.mark]
+
+
+class RecoveryPointFile:
+    """The file, open while the store is."""
+
+    def __init__(self, filesystem: FileSystem, root: Path) -> None:
+        self._filesystem = filesystem
+        self.path = root / FILE_NAME
+        self._file: int | None = None
+        self._number = 0
+
+    def load(self) -> RecoveryPoint | None:
+        """Return the newest point that is whole; None where there is none."""
+        if not self._filesystem.exists(self.path):
+            return None
+        file = self._filesystem.open(self.path)
+        try:
+            slots = [self._filesystem.pread(file, _SLOT_BYTES, at) for at in (0, PAGE_BYTES)]
+        finally:
+            self._filesystem.close(file)
+        found = max(filter(None, map(_decode, slots)), default=None)
+        if found is None:
+            return None
+        self._number = found[0]
+        return found[1]
+
+    def save(self, point: RecoveryPoint, *, sync: bool = False) -> None:
+        """Write a point over the older of the two; OSError where the disk refuses."""
+        if self._file is None:
+            is_new = not self._filesystem.exists(self.path)
+            self._file = self._filesystem.open(self.path, write=True, create=True)
+            if is_new:
+                self._filesystem.sync_directory(self.path.parent)
+        number = self._number + 1
+        self._filesystem.pwrite(self._file, _encode(number, point), number % 2 * PAGE_BYTES)
+        self._number = number
+        if sync:
+            self._filesystem.fsync(self._file)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        if self._file is not None:
+            self._filesystem.close(self._file)
+            self._file = None
+
+
+def _encode(number: int, point: RecoveryPoint) -> bytes:
+    data = _SLOT.pack(_MAGIC, number, *point)
+    return data + zlib.crc32(data).to_bytes(4)
+
+
+def _decode(data: bytes) -> tuple[int, RecoveryPoint] | None:
+    if len(data) != _SLOT_BYTES or zlib.crc32(data[:-4]) != int.from_bytes(data[-4:]):
+        return None
+    magic, number, *fields = _SLOT.unpack(data[:-4])
+    return (number, RecoveryPoint(*fields)) if magic == _MAGIC else None

@@ -1,0 +1,201 @@
+"""The store under random faults: whatever was called durable is there, unless its own bytes were damaged.
+
+A run of random operations from one seed: messages, flushes of the log and of the queues, clocks set back and
+forth by hours, kills, power cuts (also in the middle of an operation and of a recovery), bits that flip in
+what was on the disk, units of queues that turn to zeroes. Files are small, so they roll all the time.
+"""
+
+import contextlib
+import random
+from pathlib import Path
+
+import pytest
+
+from libramq.clock import WallMs
+from libramq.errors import StoreDamaged
+from libramq.message.properties import encode_properties
+from libramq.store import MessageStore, StoreConfig, StoreMessage, run_flush
+from libramq.store.config import Damaged
+from libramq.testing.disk import MemoryDisk
+from libramq.testing.process import PowerCut
+from libramq.testing.virtual_time import VirtualTime
+from tests.store.stores import kill, read_all
+
+FILE_SIZE = 8192
+#: Bytes of a record that a check covers: size, magic, physical offset, body length, and the body's first.
+CHECKED = (*range(8), *range(28, 36), *range(84, 90))
+QUEUES = 3
+Key = tuple[int, int]
+
+
+class SteppingTime(VirtualTime):
+    """A clock that somebody sets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.set_by_ms = 0
+
+    def wall_ms(self) -> WallMs:
+        return super().wall_ms() + self.set_by_ms
+
+
+class Run:
+    """One store, what was done to it, and what must be true of it."""
+
+    def __init__(self, seed: int, *, flips: bool) -> None:
+        self.random = random.Random(seed)
+        self.time = SteppingTime()
+        self.disk = MemoryDisk(self.time, random.Random(seed + 1))
+        self.flips = flips
+        #: By queue and number: what was stored there, newest last; numbers of lost messages are used again.
+        self.stored: dict[Key, list[tuple[bytes, dict[str, str]]]] = {}
+        self.ends: dict[Key, tuple[int, int]] = {}
+        self.durable: dict[Key, tuple[bytes, dict[str, str]]] = {}
+        self.damaged: set[Key] = set()
+        self.was_refused = 0
+        self.store = self.open()
+
+    def open(self, damaged: Damaged | None = None) -> MessageStore:
+        config = StoreConfig(
+            root=Path("/store"), mapped_file_size_commit_log=FILE_SIZE, mapped_file_size_consume_queue=400,
+            tail_bytes=4096, damaged=damaged,
+        )  # fmt: skip
+        store = MessageStore(config, self.disk, self.time)
+        store.open()
+        return store
+
+    # What is done.
+
+    def step(self) -> None:
+        actions = [self.append] * 12 + [self.flush_log] * 2 + [self.flush_all, self.set_clock, self.cut_power]
+        actions += [self.restart, self.cut_power_in_the_middle, self.pass_time]
+        if self.flips:
+            actions += [self.flip_record, self.flip_record, self.zero_units]
+        self.random.choice(actions)()
+
+    def append(self) -> None:
+        queue_id, number = self.random.randrange(QUEUES), len(self.stored)
+        body = b"%d " % number + self.random.randbytes(self.random.choice((5, 50, 700)))
+        size = self.random.choice((1, 20, 1500))
+        properties = {"K": "".join(self.random.choices("abcdef", k=size)), "N": str(number)}
+        message = StoreMessage("T", queue_id, body, encode_properties(properties), 0)
+        (result,) = self.store.append_batch([message])
+        assert result.is_ok
+        key = queue_id, result.queue_offset
+        if self.durable.pop(key, None) is not None:
+            assert key in self.damaged, "a durable message's number was given out again"
+        self.stored.setdefault(key, []).append((body, properties))
+        self.ends[key] = result.physical_offset, result.end
+        self.damaged.discard(key)
+
+    def flush_log(self) -> None:
+        plan = self.store._flusher.plan_log(self.time.monotonic_ms(), forced=True)
+        if plan is not None:
+            run_flush(self.disk, plan)
+            self.store.complete_flush(plan)
+        self.note_durable()
+
+    def flush_all(self) -> None:
+        plan = self.store.plan_flush(self.time.monotonic_ms(), thorough=True)
+        if plan is not None:
+            run_flush(self.disk, plan)
+            self.store.complete_flush(plan)
+        self.note_durable()
+
+    def note_durable(self) -> None:
+        if self.flips:  # Damage is told from a torn end only below the point that is on the disk.
+            file = self.disk.open(Path("/store/libra.checkpoint"), write=True)
+            self.disk.fsync(file)
+            self.disk.close(file)
+        for key, (_, end) in self.ends.items():
+            if end <= self.store.flushed_offset:
+                self.durable[key] = self.stored[key][-1]
+
+    def set_clock(self) -> None:
+        self.time.set_by_ms += self.random.choice((-1, 1)) * self.random.choice((5_000, 60_000, 3_600_000))
+
+    def pass_time(self) -> None:
+        self.time.now_ms += self.random.randrange(100_000)
+
+    def restart(self) -> None:
+        self.store.close()
+        self.recover()
+
+    def cut_power(self) -> None:
+        kill(self.store)
+        self.disk.power_cut()
+        self.recover()
+
+    def cut_power_in_the_middle(self) -> None:
+        self.disk.cut_power_after(self.random.randint(1, 30))
+        is_power = self.random.random() < 0.7
+        with contextlib.suppress(PowerCut):
+            for action in (self.flush_all, self.flush_log, self.restart, self.flush_all):
+                action()
+        self.disk.power_cut() if is_power else self.disk.process_died()
+        self.recover()
+
+    def flip_record(self) -> None:
+        """Flip a bit of a durable record, where a check covers it."""
+        whole = sorted(self.durable.keys() - self.damaged)
+        if not whole:
+            return
+        key = self.random.choice(whole)
+        offset = self.ends[key][0] + self.random.choice(CHECKED)
+        path = Path("/store/commitlog") / f"{offset // FILE_SIZE * FILE_SIZE:020d}"
+        self.disk.flip_bit(path, offset % FILE_SIZE * 8 + self.random.randrange(8))
+        self.damaged.add(key)
+
+    def zero_units(self) -> None:
+        """Lose a unit of a queue's file, as far as it is on the disk."""
+        paths = self.disk.paths("/store/consumequeue/")
+        if paths:
+            path, index = self.random.choice(paths), self.random.randrange(20)
+            self.disk.zero(path, index * 20, 20)
+            self.damaged.add((int(path.parent.name), int(path.name) // 20 + index))
+            self.cut_power()
+
+    # What must be true.
+
+    def recover(self) -> None:
+        try:
+            self.store = self.open()
+        except StoreDamaged:
+            assert self.damaged, "nothing was damaged"
+            self.was_refused += 1
+            self.store = self.open(Damaged.SKIP)
+        self.check()
+
+    def check(self) -> None:
+        found: dict[Key, tuple[bytes, dict[str, str]]] = {}
+        for queue_id in range(QUEUES):
+            for message in read_all(self.store, "T", queue_id):
+                found[queue_id, message.queue_offset] = (message.body, message.properties)
+        for key, message_found in found.items():
+            if key not in self.damaged:
+                assert message_found in self.stored[key], key
+        for key, message_stored in self.durable.items():
+            if key not in self.damaged:
+                assert found.get(key) == message_stored, key
+        # What was not durable and is gone will have its number used again; what is there is durable now.
+        for key in list(self.ends):
+            if key in found:
+                self.durable[key] = found[key]
+            elif key not in self.damaged:
+                del self.ends[key]
+                self.durable.pop(key, None)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_was_durable_survives_power_cuts_and_clocks_that_are_set(seed: int):
+    run = Run(seed, flips=False)
+    for _ in range(150):
+        run.step()
+    assert not run.was_refused
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_flipped_bit_costs_its_own_message_and_no_other(seed: int):
+    run = Run(seed, flips=True)
+    for _ in range(150):
+        run.step()
