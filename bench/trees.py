@@ -24,14 +24,13 @@ def source_tree(name: str) -> Path:
     tree = CACHE / found.stdout.decode().strip()
     if not tree.is_dir():
         CACHE.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=CACHE) as unpacked:
+        with tempfile.TemporaryDirectory(dir=CACHE) as directory:
+            unpacked = Path(directory) / "tree"
             archive = _git("archive", tree.name, "src", check=True).stdout
             with tarfile.open(fileobj=io.BytesIO(archive)) as members:
                 members.extractall(unpacked, filter="data")
-            Path(unpacked).chmod(0o755)
             # Renamed when it is whole, so that an interrupted run leaves nothing that looks like a tree.
             os.rename(unpacked, tree)
-            Path(unpacked).mkdir()
     return tree
 
 
