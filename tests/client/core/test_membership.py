@@ -3,6 +3,7 @@
 import pytest
 
 from libramq.client.core import effects as fx
+from libramq.client.core.membership import ASK_AGAIN_MS
 from libramq.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from tests.client.core.conversation import RETRY, q
 from tests.client.core.coordinated import (
@@ -59,6 +60,23 @@ def test_a_broker_that_does_not_know_the_question_offers_nothing():
     talk = Member().looking()
     talk.found_group(refusal(3, "not supported"))
     assert len(talk.of(fx.FetchConsumerList)) == 1
+
+
+def test_a_broker_that_reads_no_version_of_ours_offers_nothing():
+    """The member allocates for itself, and with it the whole group."""
+    talk = Member().looking()
+    talk.found_group(refusal(15, "GROUP_FIND is written in version 1 of the group protocol"))
+    assert len(talk.of(fx.FetchConsumerList)) == 1
+
+
+def test_a_coordinator_that_reads_no_version_of_ours_is_asked_again_after_a_pause():
+    """It may be the next to be upgraded."""
+    talk = Member().looking()
+    talk.found_group("b:1")
+    talk.group_joined(refusal(15, "GROUP_JOIN is written in version 1 of the group protocol"))
+    assert talk.effects == []
+    talk.at(talk.now_ms + ASK_AGAIN_MS)
+    assert len(talk.of(fx.FindGroup)) == 1
 
 
 def test_who_broadcasts_is_no_member():

@@ -28,7 +28,7 @@ from libramq.client.core.process_queue import Claim, Delivery, QueueState
 from libramq.client.core.queue_table import QueueTable
 from libramq.client.core.timers import Timers
 from libramq.clock import MonotonicMs
-from libramq.errors import LibraError, RequestCodeNotSupported
+from libramq.errors import LibraError, RequestCodeNotSupported, VersionNotSupported
 from libramq.logs import get_logger
 from libramq.remoting.body.coordination import MODE_CLIENT, MODE_EPOCHS, GroupAssignment, QueueGrant
 from libramq.rpc.group_calls import Joined
@@ -182,7 +182,10 @@ class Coordination:
 
     def found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: MonotonicMs) -> list[fx.Effect]:
         """A broker said where the coordinator is."""
-        if isinstance(outcome, RequestCodeNotSupported):
+        if isinstance(outcome, RequestCodeNotSupported | VersionNotSupported):
+            log.warning(
+                "the broker has no coordinator for us; queues are allocated here", reason=str(outcome)
+            )
             self._contacts.offering.discard(request.address)
             return self.look(now_ms)
         self._membership.found(request, outcome, now_ms)
