@@ -1,7 +1,13 @@
 """Following a topic: queues merged by time, new messages and new queues as they come."""
 
+import json
 from itertools import islice
 
+import pytest
+
+from libramq.cli import tailing
+from libramq.cli.output import print_table
+from libramq.cli.printable import printable
 from libramq.cli.tailing import follow
 from libramq.client.queue_reader import Stretch
 from libramq.message.message import MessageExt
@@ -82,3 +88,39 @@ def test_from_the_latest_only_what_comes_and_new_queues_from_their_start():
 
     found = follow(reader, "T", from_earliest=False, sleep=sleep)
     assert bodies(islice(found, 2)) == ["new", "in a new queue"]
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\r\nforged 10:00:00 b:0@7\u202egnp.exe\u2028\x7f"
+
+
+def hostile_message() -> MessageExt:
+    reader = Reader()
+    reader.put(0, 1, HOSTILE)
+    (message,) = reader.held[MessageQueue("T", "b", 0)]
+    message.properties |= {"TAGS": "\x1b[31mred", "KEYS": "\x1b[5mk"}
+    return message
+
+
+def test_a_terminal_obeys_nothing_of_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    """It shows one line, with what it would have obeyed spelt out; a tab and letters of any script stay."""
+    tailing._print_line(hostile_message())
+    out = capsys.readouterr().out
+    assert out.count("\n") == 1
+    assert not set(out[:-1]) & set("\x1b\x07\x9b\r\n\u202e\u2028\x7f")
+    assert "\\x1b]0;owned\\x07\\x1b[2J\\x9b31m\\r\\nforged" in out
+    assert "[\\x1b[31mred]" in out
+    assert printable("a\tü 你好 👩‍💻") == "a\tü 你好 👩‍💻"
+
+
+def test_nor_of_its_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """Which means the same as before."""
+    tailing._print_json(hostile_message())
+    out = capsys.readouterr().out
+    assert not set(out[:-1]) & set("\x1b\x07\x9b\r\n\u202e\u2028\x7f")
+    assert json.loads(out)["body"] == HOSTILE
+
+
+def test_nor_of_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """Client ids and remarks come from others, too."""
+    print_table(["client"], [["\x1b[31m10.0.0.1@1"]])
+    assert "\x1b" not in capsys.readouterr().out

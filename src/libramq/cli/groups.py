@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from libramq.cli import options
+from libramq.cli.printable import printable
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,7 +57,7 @@ def history(
         output.print_json([group_history.as_json(rebalance) for rebalance in found])
         return
     for rebalance in found:
-        print("\n".join(group_history.timeline(rebalance)))
+        print("\n".join(map(printable, group_history.timeline(rebalance))))
 
 
 @app.command()
@@ -115,7 +116,7 @@ async def _watch(namesrv: str, *, is_live: bool, as_json: bool) -> None:
         else:
             output.print_table(COLUMNS, [row.cells() for row in rows])
             for remark in _remarks(rows):
-                print(remark)
+                print(printable(remark))
 
 
 def _table(rows: "Sequence[GroupRow]") -> "Table":

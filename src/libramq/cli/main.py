@@ -12,6 +12,7 @@ import typer
 
 from libramq.cli import admin, bench, groups, lab, options, pipeline
 from libramq.cli.layout import BROKERS_MAX
+from libramq.cli.printable import printable
 
 EXIT_FAILED: Final = 2
 #: What a shell reports for a process that SIGINT ended.
@@ -209,7 +210,7 @@ def run(arguments: list[str]) -> int:
         line = failure_line(error)
         if line is None:
             raise
-        print(f"libra: {line}", file=sys.stderr)
+        print(f"libra: {printable(line)}", file=sys.stderr)
         return EXIT_FAILED
     return result if isinstance(result, int) else 0
 

@@ -9,13 +9,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from libramq.cli.printable import printable, printable_json
+
 #: What is not a terminal gets whole lines: nothing is cut to fit.
 WIDTH_WITHOUT_TERMINAL: Final = 400
 
 
 def print_json(value: Any) -> None:
     """Print a value as JSON, one object, readable."""
-    print(json.dumps(value, ensure_ascii=False, indent=2))
+    print(printable_json(json.dumps(value, ensure_ascii=False, indent=2)))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -31,7 +33,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, caption: 
         numbers = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
         made.add_column(column, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(f"{cell:,.1f}" if isinstance(cell, float) else str(cell) for cell in row))
+        made.add_row(*(f"{cell:,.1f}" if isinstance(cell, float) else printable(str(cell)) for cell in row))
     return made
 
 

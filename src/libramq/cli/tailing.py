@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from libramq.cli.access import access
+from libramq.cli.printable import printable, printable_json
 from libramq.client.queue_reader import QueueReader
 from libramq.errors import ConfigError
 from libramq.message.message import MessageExt
@@ -78,9 +79,8 @@ def _print_line(message: MessageExt) -> None:
         f" {mark}" for mark in (message.tags and f"[{message.tags}]", ",".join(message.keys)) if mark
     )
     text = message.body.decode("utf-8", "backslashreplace")
-    print(
-        f"{stored} {message.broker_name}:{message.queue_id}@{message.queue_offset}{marks} {text}", flush=True
-    )
+    line = f"{stored} {message.broker_name}:{message.queue_id}@{message.queue_offset}{marks} {text}"
+    print(printable(line), flush=True)
 
 
 def _print_json(message: MessageExt) -> None:
@@ -97,4 +97,4 @@ def _print_json(message: MessageExt) -> None:
         row["body"] = message.body.decode()
     except UnicodeDecodeError:
         row["bodyBase64"] = base64.b64encode(message.body).decode()
-    print(json.dumps(row, ensure_ascii=False), flush=True)
+    print(printable_json(json.dumps(row, ensure_ascii=False)), flush=True)
