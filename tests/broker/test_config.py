@@ -2,7 +2,13 @@
 
 import pytest
 
-from libramq.broker.config import BrokerConfig, broker_config, load_broker_config, parse_properties
+from libramq.broker.config import (
+    BrokerConfig,
+    broker_config,
+    load_broker_config,
+    nearest_option,
+    parse_properties,
+)
 from libramq.errors import ConfigError
 
 
@@ -100,3 +106,63 @@ def test_what_becomes_of_damage_is_said_for_one_start_and_in_no_file():
     assert (config.damaged, unknown) == (None, ["damaged"])
     with pytest.raises(ConfigError, match="skip or cut"):
         broker_config({}, damaged="maybe")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("authenticationEnabled", "true"), ("authorizationEnabled", "TRUE"), ("aclEnable", "true"),
+        ("aclEnable", ""), ("brokerRole", "SYNC_MASTER"), ("brokerRole", "SLAVE"), ("inSyncReplicas", "2"),
+        ("minInSyncReplicas", "2"), ("totalReplicas", "3"), ("allAckInSyncStateSet", "true"),
+        ("enableDLegerCommitLog", "true"), ("enableControllerMode", "true"), ("tls.server.mode", "enforcing"),
+        ("tls.enable", "true"),
+    ],
+)  # fmt: skip
+def test_what_would_weaken_security_or_durability_is_refused(name, value):
+    """By name, with what the broker does not do and what to write instead."""
+    with pytest.raises(ConfigError, match=r"not .* yet") as refused:
+        broker_config({name: value})
+    assert str(refused.value).startswith(f"{name}={value}: ")
+
+
+def test_what_asks_for_nothing_more_is_silent():
+    _, unknown = broker_config(
+        {
+            "authenticationEnabled": "false", "aclEnable": "FALSE", "brokerRole": "ASYNC_MASTER",
+            "inSyncReplicas": "1", "tls.server.mode": "permissive",
+        }
+    )  # fmt: skip
+    assert unknown == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("autenticationEnabled", "authenticationEnabled"), ("AclEnable", "aclEnable"),
+        ("authenticationenabled", "authenticationEnabled"), ("flushDiskTyp", "flushDiskType"),
+        ("inSyncReplica", "inSyncReplicas"), ("brokerrole", "brokerRole"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_promise_is_refused_with_the_right_name(wrong, right):
+    with pytest.raises(ConfigError, match=f"did you mean {right}"):
+        broker_config({wrong: "true"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "authenticationProvider", "authorizationProvider", "authenticationWhitelist", "authConfigPath",
+        "authenticationMetadataProvider", "brokerIP2", "flushConsumeQueueThoroughInterval",
+        "flushIntervalConsumeQueue", "haListenPort", "slaveReadEnable", "transientStorePoolEnable",
+        "controllerAddr", "dLegerGroup", "replicasPerDiskPartition",
+    ],
+)  # fmt: skip
+def test_apaches_other_names_start_with_a_notice(name):
+    _, unknown = broker_config({name: "1"})
+    assert unknown == [name]
+
+
+def test_an_unknown_name_gets_the_nearest_right_one():
+    assert nearest_option("autoCreateTopicsEnable") == "autoCreateTopicEnable"
+    assert nearest_option("listenport") == "listenPort"
+    assert nearest_option("noSuchName") is None

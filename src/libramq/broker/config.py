@@ -1,9 +1,10 @@
 """The broker's configuration, under Apache's names: BrokerConfig, MessageStoreConfig and NettyServerConfig.
 
 `broker.conf` is a Java properties file. Names that Apache has and we do not use yet, and names nobody knows,
-are warned about and never fatal.
+are warned about; only those that promise security or durability are refused (`refused_options.py`).
 """
 
+import difflib
 import ipaddress
 import re
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
+from libramq.broker.refused_options import check_refused, is_harmless
 from libramq.catalog.topic_table import QUEUES_MAX
 from libramq.errors import ConfigError
 from libramq.message.names import validate_topic
@@ -147,15 +149,17 @@ def parse_properties(text: str) -> dict[str, str]:
 def broker_config(properties: Mapping[str, str], **overrides: Any) -> tuple[BrokerConfig, list[str]]:
     """Build a configuration from properties and overrides; also the names that were not understood.
 
-    Raises ConfigError for a value that cannot be.
+    Raises ConfigError for a value that cannot be, and for what the broker cannot keep.
     """
     by_name = {option.metadata["name"]: option for option in fields(BrokerConfig) if option.metadata}
+    check_refused(properties, frozenset(by_name))
     values: dict[str, Any] = {}
     unknown = []
     for name, text in properties.items():
         option = by_name.get(name)
         if option is None:
-            unknown.append(name)
+            if not is_harmless(name):
+                unknown.append(name)
         else:
             values[option.name] = _value(name, text, option.default)
     values.update({name: value for name, value in overrides.items() if value is not None})
@@ -169,6 +173,14 @@ def load_broker_config(path: Path, **overrides: Any) -> tuple[BrokerConfig, list
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
     return broker_config(parse_properties(text), **overrides)
+
+
+def nearest_option(name: str) -> str | None:
+    """Return the option that a name which is not understood was probably meant to be."""
+    names = [str(option.metadata["name"]) for option in fields(BrokerConfig) if option.metadata]
+    by_lower = {known.lower(): known for known in names}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.8)
+    return by_lower[near[0]] if near else None
 
 
 def _value(name: str, text: str, default: object) -> object:

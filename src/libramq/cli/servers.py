@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from libramq.broker.config import BrokerConfig, broker_config, load_broker_config
+from libramq.broker.config import BrokerConfig, broker_config, load_broker_config, nearest_option
 from libramq.broker.shell import BrokerServer
 from libramq.cli.broker_children import BrokerChildren
 from libramq.cli.layout import directories
@@ -111,7 +111,9 @@ async def broker(
     if config.namesrv_addr is None:
         config = replace(config, namesrv_addr=name_servers(None))
     for name in unknown:
-        _say(f"{config_file}: {name} is not known here and has no effect")
+        near = nearest_option(name)
+        advice = f"; did you mean {near}?" if near else ""
+        _say(f"{config_file}: {name} is not known here and has no effect{advice}")
     server = broker_server(config)
     await _serve(
         [server],

@@ -1,0 +1,71 @@
+"""The refused options: what in a `broker.conf` promises security or durability that this broker lacks yet.
+
+A broker that started all the same would serve whom it should not, or acknowledge what may be lost. Names that
+are nearly one of these are refused too: a misspelt promise is a promise.
+Upstream: BrokerConfig.java, MessageStoreConfig.java, AuthConfig.java, TlsSystemConfig.java.
+"""
+
+import difflib
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from libramq.errors import ConfigError
+
+#: Ours: how alike a misspelt name is; `authenticationProvider` and `authenticationEnabled` are not.
+LIKENESS: Final = 0.9
+
+
+class Refusal(NamedTuple):
+    """An option. harmless: the values that ask for nothing; lacking: what this broker does not do."""
+
+    name: str
+    harmless: tuple[str, ...]
+    lacking: str
+
+
+_OPEN: Final = "clients are not asked who they are or what they may do yet"
+_PLAIN: Final = "connections are not encrypted yet"
+_ALONE: Final = "messages are not replicated to other brokers yet"
+_REFUSED: Final = {
+    refusal.name: refusal
+    for refusal in (
+        Refusal("authenticationEnabled", ("false",), _OPEN),
+        Refusal("authorizationEnabled", ("false",), _OPEN),
+        Refusal("aclEnable", ("false",), _OPEN),
+        Refusal("migrateAuthFromV1Enabled", ("false",), _OPEN),
+        Refusal("tls.enable", ("false",), _PLAIN),
+        Refusal("tls.server.mode", ("disabled", "permissive"), _PLAIN),
+        Refusal("tls.server.need.client.auth", ("none",), _PLAIN),
+        Refusal("brokerRole", ("async_master",), _ALONE),
+        Refusal("totalReplicas", ("1",), _ALONE),
+        Refusal("inSyncReplicas", ("1",), _ALONE),
+        Refusal("minInSyncReplicas", ("1",), _ALONE),
+        Refusal("allAckInSyncStateSet", ("false",), _ALONE),
+        Refusal("enableControllerMode", ("false",), _ALONE),
+        Refusal("enableDLegerCommitLog", ("false",), _ALONE),
+        Refusal("enableSlaveActingMaster", ("false",), _ALONE),
+        Refusal("duplicationEnable", ("false",), _ALONE),
+    )
+}
+#: By their names in small letters; the last two are kept, when they are spelt right.
+_PROMISES: Final = {name.lower(): name for name in (*_REFUSED, "flushDiskType", "bindAddress")}
+
+
+def check_refused(properties: Mapping[str, str], known: frozenset[str]) -> None:
+    """Raise ConfigError for the first promise that cannot be kept. known: names that have an effect here."""
+    for name, value in properties.items():
+        refusal = _REFUSED.get(name)
+        if refusal is not None and value.lower() not in refusal.harmless:
+            raise ConfigError(
+                f"{name}={value}: {refusal.lacking}, so this broker would not do what the line promises; "
+                f"remove it (or set {name}={refusal.harmless[-1]}) to run without, or use Apache's broker"
+            )
+        if refusal is None and name not in known:
+            near = difflib.get_close_matches(name.lower(), _PROMISES, n=1, cutoff=LIKENESS)
+            if near:
+                raise ConfigError(f"{name}={value}: no such option; did you mean {_PROMISES[near[0]]}?")
+
+
+def is_harmless(name: str) -> bool:
+    """Return whether an option that passed `check_refused` asks for nothing."""
+    return name in _REFUSED
