@@ -1,6 +1,11 @@
 """Fakes for tests of several packages: a clock turned by hand, a peer that keeps what it is sent."""
 
+from collections.abc import Callable
+from typing import Any
+
 from libramq.clock import MonotonicMs, WallMs
+from libramq.errors import LibraError
+from libramq.kernel.effect import Thread
 from libramq.remoting.command import Command
 from libramq.remoting.connection import FrameReader
 
@@ -35,6 +40,8 @@ class FakePeer:
         self.is_open = True
         self.close_reason: str | None = None
         self.replies: list[Command] = []
+        self.unsent_bytes = 0
+        self.is_reading = True
         self._reader = FrameReader()
 
     def write(self, data: bytes) -> None:
@@ -43,3 +50,70 @@ class FakePeer:
     def close(self, reason: str) -> None:
         self.is_open = False
         self.close_reason = reason
+
+    def pause_reading(self) -> None:
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        self.is_reading = True
+
+
+class ManualTimer:
+    """A timer that somebody else rings."""
+
+    def __init__(self, due: list["ManualTimer"], action: Callable[[], None]) -> None:
+        self._due = due
+        self.action = action
+
+    def cancel(self) -> None:
+        if self in self._due:
+            self._due.remove(self)
+
+
+class ManualTimers:
+    """Timers that ring when told to; turns take as long as `now_us` says."""
+
+    def __init__(self) -> None:
+        self.due: list[ManualTimer] = []
+        self.now_us = 0
+
+    def after(self, delay_ms: int, action: Callable[[], None]) -> ManualTimer:
+        timer = ManualTimer(self.due, action)
+        self.due.append(timer)
+        return timer
+
+    def elapsed_us(self) -> int:
+        return self.now_us
+
+    def ring(self) -> None:
+        """Ring the timer that was set first."""
+        self.due.pop(0).action()
+
+
+class ManualThreads:
+    """Threads whose work is done when told to."""
+
+    def __init__(self) -> None:
+        self.work: list[tuple[Thread, Callable[[], Any], Callable[[Any], None]]] = []
+
+    def run(self, thread: Thread, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self.work.append((thread, work, done))
+
+    def run_all(self, thread: Thread | None = None) -> None:
+        """Do all work of a kind, what follows from it too."""
+        while waiting := [each for each in self.work if thread in (None, each[0])]:
+            for each in waiting:
+                self.work.remove(each)
+                self.finish(each)
+
+    def finish(self, each: tuple[Thread, Callable[[], Any], Callable[[Any], None]]) -> None:
+        try:
+            result = each[1]()
+        except (OSError, LibraError) as error:
+            result = error
+        each[2](result)
+
+
+def raise_it(what: str, error: Exception) -> None:
+    """Fail the test: an engine could not cope with something."""
+    raise AssertionError(what) from error

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from libramq.auth.authorizer import AllowAll
 from libramq.broker.broker import Broker
 from libramq.broker.config import BrokerConfig
 from libramq.codes import RequestCode
+from libramq.kernel.effect import Ask, Effect, Thread
 from libramq.message import MessageExt, decode_records
 from libramq.message.properties import properties_to_text
 from libramq.remoting import headers as h
@@ -16,15 +16,31 @@ from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
 from libramq.remoting.command import FLAG_ONEWAY, Command
 from libramq.rpc.broker_calls import PULL_SUBSCRIPTION, PULL_SUSPEND
-from libramq.rpc.endpoint import Endpoint, Woken
+from libramq.rpc.question import Question
+from libramq.runtime.performer import Performer
 from libramq.store.flush import run_flush
-from libramq.store.read import warm
-from tests.fakes import FakePeer, ManualClock
+from tests.fakes import FakePeer, ManualClock, ManualThreads, ManualTimers, raise_it
 from tests.store.stores import Disk
 
 
+class QuestionKeeper(Performer):
+    """A performer that keeps the questions of its engine, for a test to answer."""
+
+    asked: list[Question]
+
+    def __init__(self, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+        self.asked = []
+
+    def _do(self, effect: Effect) -> None:
+        if isinstance(effect, Ask):
+            self.asked.append(effect.question)
+        else:
+            super()._do(effect)
+
+
 class Conversation:
-    """A broker as its shell runs it, one step at a time."""
+    """A broker under its performer, one step at a time."""
 
     def __init__(self, root: Path, *, clock: ManualClock | None = None, **options: object) -> None:
         defaults: dict[str, object] = {
@@ -39,74 +55,59 @@ class Conversation:
         self.broker = Broker(
             self.config, clock=self.clock, filesystem=self.disk, randomness=random.Random(7), process_id=1
         )
-        self.waiting: list[tuple[int, object]] = []
-        self.cold: list[tuple[object, object]] = []
-        self.endpoint = Endpoint(
-            clock=self.clock,
-            authorizer=AllowAll(),
-            processors=self.broker.processors(),
-            batch_processors=self.broker.batch_processors(),
-            when_durable=lambda offset, answer: self.waiting.append((offset, answer)),
-            when_read=lambda ranges, then: self.cold.append((ranges, then)),
-            closed=self.broker.closed,
-            answered=self.broker.answered,
-            after_read=self.after_read,
+        self.threads = ManualThreads()
+        self.performer = QuestionKeeper(
+            self.broker.engine,
+            remotes=None,  # type: ignore[arg-type]
+            timers=ManualTimers(),
+            threads=self.threads,
+            monotonic_ms=self.clock.monotonic_ms,
+            listen=lambda listening: None,
+            failed=raise_it,
         )
+        self.performer.follow()
         self.opaque = 0
 
-    # What the shell does.
-
-    def after_read(self) -> None:
-        self.broker.offsets.write_or_keep()
-        self.perform(self.broker.wake())
-
-    def perform(self, woken: Sequence[Woken]) -> None:
-        for one in woken:
-            self.endpoint.perform(one.request, one.outcome)
+    # What the world does.
 
     def advance(self, milliseconds: int) -> None:
         """Time passes: held pulls expire, due messages are delivered, silent members leave."""
         end_ms = self.clock.monotonic_ms() + milliseconds
-        while (due_ms := self.broker.next_due_ms) is not None and due_ms <= end_ms:
+        engine = self.broker.engine
+        while (due_ms := engine.next_due_ms) is not None and due_ms <= end_ms:
             self.clock.advance(max(0, due_ms - self.clock.monotonic_ms()))
-            self.perform(self.broker.coordinate(self.clock.monotonic_ms()))
-        self.stand_still(end_ms - self.clock.monotonic_ms())
+            self.tick()
+        self.clock.advance(end_ms - self.clock.monotonic_ms())
 
     def stand_still(self, milliseconds: int) -> None:
         """Time passes in which this process does nothing; then it goes on, timers first."""
         self.clock.advance(milliseconds)
-        self.coordinate()
-        self.perform(self.broker.expire_pulls(self.clock.monotonic_ms()))
-        if self.broker.schedule.deliver(self.clock.monotonic_ms()):
-            self.perform(self.broker.wake())
-        self.endpoint.notify(self.broker.tick())
-        self.perform(self.broker.wake())
+        self.tick()
+
+    def tick(self) -> None:
+        """What is due is done."""
+        self.broker.engine.tick()
+        self.performer.follow()
 
     def coordinate(self) -> None:
-        """What is due in coordinated groups is done; timers ring until nothing is."""
-        now_ms = self.clock.monotonic_ms()
-        while (due_ms := self.broker.next_due_ms) is not None and due_ms <= now_ms:
-            self.perform(self.broker.coordinate(now_ms))
+        """What is due now is done, until nothing is."""
+        engine = self.broker.engine
+        self.performer.follow()
+        while (due_ms := engine.next_due_ms) is not None and due_ms <= self.clock.monotonic_ms():
+            self.tick()
 
     def flush(self) -> None:
         """The disk confirms everything, and who waited for that is answered."""
+        self.threads.run_all(Thread.FLUSH)
         plan = self.broker.store.plan_flush(self.clock.monotonic_ms(), thorough=True)
         if plan is not None:
             run_flush(self.disk, plan)
             self.broker.store.complete_flush(plan)
-        flushed = self.broker.store.flushed_offset
-        ready = [answer for offset, answer in self.waiting if offset <= flushed]
-        self.waiting = [entry for entry in self.waiting if entry[0] > flushed]
-        for answer in ready:
-            answer(True)  # type: ignore[operator]
-        self.perform(self.broker.wake())
+        self.performer.follow()
 
     def read_cold(self) -> None:
-        """The thread has read what was not in memory."""
-        cold, self.cold = self.cold, []
-        for ranges, then in cold:
-            warm(self.disk, ranges)  # type: ignore[arg-type]
-            then()  # type: ignore[operator]
+        """The threads have read what was not in memory."""
+        self.threads.run_all(Thread.READ)
 
     def close(self) -> None:
         self.broker.close()
@@ -119,7 +120,7 @@ class Conversation:
 
     def give(self, peer: FakePeer, *commands: Command) -> None:
         """One read brings these commands."""
-        self.endpoint.received(peer, list(commands))  # type: ignore[arg-type]
+        self.performer.received(peer, list(commands))
 
     def command(
         self, code: int, header: h.Header | dict[str, str] | None = None, body: object = b"", *, flag: int = 0

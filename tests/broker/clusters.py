@@ -137,19 +137,14 @@ class Cluster:
     async def kill(self, name: str) -> None:
         """As SIGKILL leaves it: connections end, nobody is told anything, files stay as they are."""
         server = self.servers.pop(name)
-        server._is_stopping = True
-        for task in server._tasks:
-            task.cancel()
-        await asyncio.gather(*server._tasks, return_exceptions=True)
-        server._alarm.cancel()
-        server._endpoint.stop()
+        server._performer.stop()
         for listener in server._servers:
             listener._server.close()
             listener._idle_check.cancel()
             for connection in list(listener._connections):
                 connection.abort("killed")
         await server._remotes.close()
-        server._read_threads.shutdown()
+        await server._threads.close()
         server.broker.store._release()
 
     def sees_all(self) -> bool:

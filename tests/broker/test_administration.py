@@ -244,7 +244,7 @@ def test_who_is_connected(talk, peer):
     assert (body.consume_type, body.message_model) == ("CONSUME_PASSIVELY", "CLUSTERING")
     reply = talk.ask(peer, R.GET_PRODUCER_CONNECTION_LIST, h.ProducerConnectionHeader(producer_group="P"))
     assert decode_body(reply.body, ProducerConnection).connection_set[0].client_id == "alice"
-    talk.endpoint.closed(peer)
+    talk.performer.closed(peer)
     other = FakePeer()
     header = h.GroupHeader(consumer_group="G")
     assert talk.ask(other, R.GET_CONSUMER_CONNECTION_LIST, header).code == C.CONSUMER_NOT_ONLINE

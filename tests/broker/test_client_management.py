@@ -35,7 +35,7 @@ def events(talk: Conversation) -> list[RebalanceEvent]:
 
 def close(talk: Conversation, peer: FakePeer) -> None:
     peer.is_open = False
-    talk.endpoint.closed(peer)
+    talk.performer.closed(peer)
 
 
 def unregister(talk: Conversation, peer: FakePeer, client_id: str, group: str = "G"):
@@ -291,12 +291,12 @@ def test_a_join_is_started_moved_and_settled_in_the_brokers_own_topic(talk, peer
     talk.create_topic("T")
     talk.beat(peer, "alice")
     pull(talk, peer, 0, 1, 2, 3)
-    talk.advance(1_000)
+    talk.advance(2_000)
     started_ms = talk.clock.wall_ms()
     talk.beat(bob, "bob")
     talk.clock.advance(700)
     pull(talk, bob, 2, 3)
-    talk.advance(1_000)
+    talk.advance(2_000)
     found = events(talk)
     assert [event.kind for event in found] == ["started", "moved", "settled", "started", "moved", "settled"]
     _, _, _, started, moved, settled = found
@@ -319,11 +319,11 @@ def test_a_kill_tells_how_much_may_be_delivered_again(talk, peer, bob):
     talk.beat(peer, "alice")
     pull(talk, peer, 0)
     talk.beat(bob, "bob")
-    talk.advance(1_000)
+    talk.advance(2_000)
     close(talk, peer)
     talk.clock.advance(300)
     pull(talk, bob, 0, offset=4)
-    talk.advance(1_000)
+    talk.advance(2_000)
     settled = events(talk)[-1]
     assert (settled.kind, settled.redelivered_upper_bound, settled.loads) == ("settled", 6, {"bob": 1})
 
@@ -332,13 +332,13 @@ def test_a_topic_that_gets_more_queues_starts_a_rebalance(talk, peer):
     talk.create_topic("T", queues=1)
     talk.beat(peer, "alice")
     pull(talk, peer, 0)
-    talk.advance(1_000)
+    talk.advance(2_000)
     notifications(peer)
     talk.create_topic("T", queues=2)
     assert notifications(peer) == ["G"]
     talk.clock.advance(100)
     pull(talk, peer, 1)
-    talk.advance(1_000)
+    talk.advance(2_000)
     started, _, settled = events(talk)[-3:]
     assert (started.reason, started.who) == ("queue_count_changed", "T")
     assert (settled.moved, settled.loads) == (1, {"alice": 2})

@@ -144,7 +144,7 @@ class Client:
 
     def close(self) -> None:
         self.peer.is_open = False
-        self.talk.endpoint.closed(self.peer)  # type: ignore[arg-type]
+        self.talk.performer.closed(self.peer)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -429,7 +429,7 @@ def test_a_stock_client_makes_them_allocate_until_it_goes(talk):
     alice.held = {}
     alice.poll()
     stock.is_open = False
-    talk.endpoint.closed(stock)
+    talk.performer.closed(stock)
     talk.advance(PARTING_MS)
     for _ in range(3):
         alice.news()

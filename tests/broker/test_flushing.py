@@ -9,8 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from libramq.broker.flushing import Flushing
+from libramq.broker.durability import Durability
 from libramq.clock import SystemClock
+from libramq.kernel.engine import Engine, Hooks
+from libramq.kernel.parts import Kernel
+from libramq.kernel.purgatory import Parked
+from libramq.rpc.responder import ParkedReplies
+from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
+from libramq.runtime.performer import Performer
 from libramq.store import FlushDiskType, MessageStore, StoreConfig
 from tests.store.stores import Disk, message
 
@@ -48,15 +54,56 @@ class SlowDisk(Disk):
         super().fsync(file)
 
 
-class Flushes(Flushing):
-    """A flushing whose flushes can be waited for."""
+class Sender:
+    """A connection that waits for an acknowledgement."""
+
+    address, is_open = "127.0.0.1:50000", True
+
+
+class Waiting(ParkedReplies):
+    """Replies that wait for the disk, as a future."""
+
+    def __init__(self) -> None:
+        Parked.__init__(self, Sender())  # type: ignore[arg-type]
+        self.answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def succeed(self) -> None:
+        self.answered.set_result(True)
+
+    def fail(self) -> None:
+        self.answered.set_result(False)
+
+
+class Nobody:
+    """A protocol without requests."""
+
+    def receive(self, connection: object, requests: object, start: int) -> int:
+        raise AssertionError("nobody asks for anything")
+
+
+class Flushes:
+    """The durability of a store under a performer with real threads; what it does can be waited for."""
 
     def __init__(self, store: MessageStore, disk: Disk) -> None:
-        super().__init__(store, disk, SystemClock(), self._note)
+        kernel = Kernel(SystemClock())
+        self.durability = Durability(store, disk, kernel)
         self._noted = asyncio.Event()
-
-    def _note(self) -> None:
-        self._noted.set()
+        engine = Engine(
+            clock=kernel.clock,
+            effects=kernel.effects,
+            deadlines=kernel.deadlines,
+            translator=Nobody(),
+            hooks=Hooks(settle=(self.durability.settle, self._noted.set)),
+        )
+        self.threads = WorkerThreads()
+        self.performer = Performer(
+            engine,
+            remotes=None,  # type: ignore[arg-type]
+            timers=LoopTimers(),
+            threads=self.threads,
+            monotonic_ms=kernel.clock.monotonic_ms,
+            listen=lambda listening: listening(),
+        )
 
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(TIMEOUT_S):
@@ -77,25 +124,26 @@ async def flushing(root: Path, disk: Disk) -> AsyncIterator[tuple[MessageStore, 
     store = MessageStore(config, disk, SystemClock())
     store.open()
     flushes = Flushes(store, disk)
-    task = asyncio.create_task(flushes.run())
+    flushes.performer.follow()
     try:
         yield store, flushes
     finally:
         if isinstance(disk, SlowDisk):
             disk.release.set()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        flushes.performer.stop()
+        await flushes.threads.close()
         store.close()
 
 
 async def acknowledged(store: MessageStore, flushes: Flushes, text: str) -> bool:
     """Store a message and wait until the disk has it, or the answer is that it has not."""
-    answered: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    waiting = Waiting()
     result = store.append_batch([message(text)])[0]
     assert result.is_ok, store.failure
-    flushes.durability.when_durable(result.end, answered.set_result)
+    flushes.durability.wait(waiting, result.end)
+    flushes.performer.follow()
     async with asyncio.timeout(TIMEOUT_S):
-        return await answered
+        return await waiting.answered
 
 
 async def test_an_acknowledgement_does_not_wait_for_the_flush_of_consume_queues(tmp_path):
@@ -134,6 +182,7 @@ async def test_what_could_not_be_opened_is_flushed_when_it_can(tmp_path):
         disk.opens_left = 12  # Enough to make five files and write them, not to flush them.
         for queue_id in range(5):
             store.append_batch([message("x", queue_id=queue_id)])
+        flushes.performer.follow()
         assert await asyncio.to_thread(disk.was_refused.wait, TIMEOUT_S)
         disk.opens_left = None
         await flushes.until(lambda: store.flushed_offset == store._log.end and not store._queues.unsynced)

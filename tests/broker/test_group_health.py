@@ -8,7 +8,6 @@ from libramq.remoting import fastjson
 from libramq.remoting import headers as h
 from libramq.remoting.body.codec import decode_body
 from libramq.remoting.body.consumers import ConsumerConnection
-from libramq.rpc.outcome import Reply
 from tests.broker.brokers import Conversation, subscription
 from tests.fakes import FakePeer
 
@@ -47,7 +46,7 @@ def test_one_client_id_for_two_and_what_becomes_of_it(talk):
     first, second = join(talk, "same", "same")
     assert kinds(talk) == [(Kind.DUPLICATE_CLIENT_IDS, "same")]
     second.is_open = False
-    talk.endpoint.closed(second)
+    talk.performer.closed(second)
     assert kinds(talk) == []
     assert first.is_open
 
@@ -76,7 +75,7 @@ def test_two_that_read_one_queue_although_they_know_of_each_other(talk):
     talk.clock.advance(ROUND_GAP_MS)
     for peer in peers:
         talk.ask(peer, R.GET_CONSUMER_LIST_BY_GROUP, h.GroupHeader(consumer_group="G"))
-    talk.endpoint.notify(Reply(notify=talk.broker.consumers.herd()))
+    talk.advance(50)
     talk.advance(SETTLING_MS)
     talk.pull(peers[0], queue_id=1)
     for peer in (peers[0], peers[1], peers[0]):

@@ -123,7 +123,7 @@ def test_a_pull_that_waits_for_the_disk_is_checked_again(tmp_path, peer, bob):
     open_queue(talk, peer, "alice", 1)
     pull = talk.pull_command(lb_member="alice", lb_queue_epoch=1)
     talk.give(peer, pull)
-    assert talk.cold
+    assert talk.threads.work
     grant(talk, "bob", 2)
     open_queue(talk, bob, "bob", 2)
     talk.read_cold()

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from libramq.broker.peer_link import RETRY_MS
-from libramq.broker.question import Question
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConnectFailed, LibraError, RequestTimeout, TopicNotExist, broker_error
@@ -19,7 +18,8 @@ from libramq.remoting.body.codec import decode_body
 from libramq.remoting.body.coordination import GroupJoinBody, QueueGrant
 from libramq.remoting.body.route import BrokerData, QueueData, TopicRouteData
 from libramq.remoting.command import Command
-from tests.broker.brokers import Conversation, answer
+from libramq.rpc.question import Question
+from tests.broker.brokers import Conversation, answer, notifications
 from tests.broker.clusters import group_at
 from tests.fakes import FakePeer
 
@@ -39,16 +39,15 @@ class Node(Conversation):
 
     def __init__(self, root: Path, **options: object) -> None:
         super().__init__(root, broker_name=A, namesrv_addr=";".join(NS), **options)
-        self.asked: list[Question] = []
         self.coordinate()
-        self.collect()
 
-    def collect(self) -> None:
-        self.asked += self.broker.take_questions()
+    @property
+    def asked(self) -> list[Question]:
+        return self.performer.asked
 
-    def after_read(self) -> None:
-        super().after_read()
-        self.collect()
+    @asked.setter
+    def asked(self, questions: list[Question]) -> None:
+        self.performer.asked = questions
 
     def take(self, code: R, address: str | None = None) -> list[Question]:
         """The questions of a kind, in order."""
@@ -58,13 +57,10 @@ class Node(Conversation):
 
     def settle(self) -> None:
         """What follows from an answer."""
-        self.perform(self.broker.wake())
         self.coordinate()
-        self.collect()
 
     def pass_by(self, milliseconds: int) -> None:
         self.advance(milliseconds)
-        self.collect()
 
     def answer(self, question: Question, outcome: object) -> None:
         question.answered(outcome)
@@ -490,6 +486,7 @@ def test_a_list_is_told_when_all_brokers_agree(node):
     node.told_by(B, [A, B], complete=True, **{HERE: [bodies.PeerMember(client_id="theirs")]})
     node.pass_by(10)
     assert node.take(R.PEER_LIST) == [], "broker b knows of no broker c: it may have told less than it has"
+    mine.replies.clear()
     node.told_by(B, [A, B, C_], complete=True, **{HERE: [bodies.PeerMember(client_id="theirs")]})
     node.pass_by(10)
     (told,) = node.take(R.PEER_LIST)
@@ -497,7 +494,7 @@ def test_a_list_is_told_when_all_brokers_agree(node):
     assert body_of(told, bodies.PeerListBody).client_ids == ["mine", "theirs"]
     group = node.broker.consumers.group(HERE)
     assert node.broker.consumers.client_ids(group) == ["mine", "theirs"]
-    assert [notify.peer for notify in node.broker.consumers.herd()] == [mine]
+    assert notifications(mine) == [HERE]
     node.told_by(B, [A, B, C_], complete=False, **{HERE: []})
     node.pass_by(10)
     (told,) = node.take(R.PEER_LIST)

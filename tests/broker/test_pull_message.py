@@ -254,7 +254,7 @@ def test_a_connection_that_ends_takes_its_held_pulls_along(talk, peer):
     talk.give(peer, talk.pull_command(suspend_timeout_millis=15_000))
     assert len(talk.broker.held) == 1
     peer.is_open = False
-    talk.endpoint.closed(peer)
+    talk.performer.closed(peer)
     assert len(talk.broker.held) == 0
 
 
@@ -305,7 +305,7 @@ def test_what_is_not_in_memory_is_read_by_a_thread_first(tmp_path, peer):
     command = talk.pull_command()
     talk.give(peer, command)
     assert find_answer(peer, command) is None
-    assert talk.cold
+    assert talk.threads.work
     talk.read_cold()
     reply = answer(peer, command)
     assert bodies(reply)[0] == b"0"
@@ -316,7 +316,7 @@ def test_a_connection_that_ends_while_a_thread_reads_leaves_nothing_behind(tmp_p
     talk = cold_broker(tmp_path)
     talk.give(peer, talk.pull_command(subscription="red", suspend_timeout_millis=15_000, queue_offset=0))
     peer.is_open = False
-    talk.endpoint.closed(peer)
+    talk.performer.closed(peer)
     talk.read_cold()
     assert len(talk.broker.held) == 0
     talk.close()

@@ -2,7 +2,6 @@
 
 import pytest
 
-from libramq.auth.authorizer import AllowAll
 from libramq.balance import averagely
 from libramq.broker.assigner import Assigner
 from libramq.broker.processor.query_assignment import QueryAssignment
@@ -15,8 +14,6 @@ from libramq.remoting import fastjson
 from libramq.remoting import headers as h
 from libramq.remoting.body.assignment import MessageRequestModeBody, QueryAssignmentBody, QueryAssignmentReply
 from libramq.remoting.body.codec import decode_body
-from libramq.rpc.endpoint import Endpoint
-from libramq.rpc.outcome import Reply
 from tests.broker.brokers import Conversation, notifications, subscription
 from tests.fakes import FakePeer
 
@@ -48,7 +45,7 @@ def look(talk: Conversation, peer: FakePeer) -> None:
 def pass_time(talk: Conversation, milliseconds: int) -> None:
     """As the shell does 20 times a second."""
     talk.clock.advance(milliseconds)
-    talk.endpoint.notify(Reply(notify=talk.broker.consumers.herd()))
+    talk.advance(50)
 
 
 def test_the_answer_is_what_java_reads(talk, peer):
@@ -101,7 +98,7 @@ def test_the_queues_of_one_that_left_are_given_on(talk, peer, bob):
     mine, theirs = assigned(talk, peer, "alice"), assigned(talk, bob, "bob")
     assert mine | theirs == {0, 1, 2, 3}
     bob.is_open = False
-    talk.endpoint.closed(bob)
+    talk.performer.closed(bob)
     assert assigned(talk, peer, "alice") == mine
     talk.clock.advance(REST_MS)
     assert assigned(talk, peer, "alice") == {0, 1, 2, 3}
@@ -193,7 +190,8 @@ class Elsewhere:
             consumers=broker.consumers,
             queues=self.queues,
             clock=talk.clock,
-            answer=lambda _: None,
+            purgatory=broker.purgatory,
+            answer=lambda *_: None,
         )
         processor = QueryAssignment(
             clients=broker.consumers,
@@ -202,11 +200,7 @@ class Elsewhere:
             queues=self.queues,
             assigner=assigner,
         )
-        talk.endpoint = Endpoint(
-            clock=talk.clock,
-            authorizer=AllowAll(),
-            processors={**broker.processors(), R.QUERY_ASSIGNMENT: processor.query},
-        )
+        broker._processors[R.QUERY_ASSIGNMENT] = processor.query
 
     def queues(self, topic: str) -> list[MessageQueue] | None:
         count = self.counts.get(topic, 0)

@@ -1,52 +1,167 @@
 """The registration: what name servers hear of a broker."""
 
-import asyncio
 from pathlib import Path
 
-from libramq.auth.authorizer import AllowAll
-from libramq.broker.config import BrokerConfig
-from libramq.broker.registration import HEARTBEAT_TIMEOUT_MS, Registration
-from libramq.broker.tables import Tables
-from libramq.clock import SystemClock
+import pytest
+
+from libramq.broker.registration import (
+    ANNOUNCED_MS_MAX,
+    HEARTBEAT_TIMEOUT_MS,
+    PERIOD_MS_MIN,
+    RETRY_MS,
+    UNREGISTER_TIMEOUT_MS,
+)
 from libramq.codes import RequestCode as R
-from libramq.filesystem import LocalFileSystem
-from libramq.remoting import headers as h
-from libramq.rpc.endpoint import Endpoint, Request
-from libramq.rpc.outcome import Outcome, Reply
-from libramq.transport.remote import Remotes
-from libramq.transport.server import Server
+from libramq.errors import ConnectFailed
+from libramq.kernel.effect import Thread
+from libramq.rpc.question import Question
+from tests.broker.brokers import Conversation, find_answer
+from tests.fakes import FakePeer
 
-HOST = "127.0.0.1"
+ONE, TWO = "127.0.0.1:9876", "127.0.0.1:9877"
 
 
-async def test_a_broker_says_that_it_is_there_once_a_second_and_is_gone_after_ten(tmp_path: Path):
+class Registering(Conversation):
+    """A broker and its name servers, which a test plays."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, namesrv_addr=f"{ONE};{TWO}", register_name_server_period_ms=PERIOD_MS_MIN)
+        self.tried = 0
+        self.broker.registration.begin(self._tried)
+        self.encode()
+
+    def _tried(self) -> None:
+        self.tried += 1
+
+    def encode(self) -> None:
+        """Encode what is due now."""
+        self.coordinate()
+        self.threads.run_all(Thread.COMPUTE)
+
+    def take(self, code: R, address: str) -> list[Question]:
+        found = [each for each in self.performer.asked if each.call.code == code and each.address == address]
+        self.performer.asked = [each for each in self.performer.asked if each not in found]
+        return found
+
+    def answer(self, address: str, outcome: object = None) -> None:
+        (question,) = self.take(R.REGISTER_BROKER, address)
+        question.answered(outcome)
+        self.performer.follow()
+
+
+@pytest.fixture
+def talk(tmp_path):
+    talk = Registering(tmp_path)
+    yield talk
+    talk.close()
+
+
+def test_a_broker_says_that_it_is_there_once_a_second_and_is_gone_after_ten(talk):
     """So one that stands still is forgotten by all name servers, and its groups go elsewhere."""
-    heard: asyncio.Queue[h.Header] = asyncio.Queue()
-
-    def registered(request: Request) -> Outcome:
-        heard.put_nowait(h.decode_header(request.command, h.RegisterBrokerHeader))
-        return Reply()
-
-    def beat(request: Request) -> Outcome:
-        heard.put_nowait(h.decode_header(request.command, h.BrokerHeartbeatHeader))
-        return Reply()
-
-    clock = SystemClock()
-    processors = {R.REGISTER_BROKER: registered, R.BROKER_HEARTBEAT: beat}
-    server = Server(Endpoint(clock=clock, authorizer=AllowAll(), processors=processors), clock.monotonic_ms)
-    name_server = f"{HOST}:{await server.listen(HOST, 0)}"
-    config = BrokerConfig(store_path=str(tmp_path), namesrv_addr=name_server)
-    remotes = Remotes(clock.monotonic_ms)
-    registration = Registration(config, Tables(config, LocalFileSystem()).topics, remotes, [name_server])
-    running = asyncio.create_task(registration.run())
-    first = await heard.get()
-    assert isinstance(first, h.RegisterBrokerHeader)
-    assert first.heartbeat_timeout_millis == HEARTBEAT_TIMEOUT_MS == 10_000
+    (first,) = talk.take(R.REGISTER_BROKER, ONE)
+    assert first.call.ext["heartbeatTimeoutMillis"] == str(HEARTBEAT_TIMEOUT_MS) == "10000"
+    assert talk.take(R.BROKER_HEARTBEAT, ONE) == []
+    first.answered(None)
+    talk.performer.follow()
     for _ in range(2):
-        assert await heard.get() == h.BrokerHeartbeatHeader(
-            cluster_name=first.cluster_name, broker_addr=first.broker_addr, broker_name=first.broker_name
-        )
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-    await remotes.close()
-    await server.close()
+        talk.advance(1_000)
+        (beat,) = talk.take(R.BROKER_HEARTBEAT, ONE)
+        assert beat.call.ext == {
+            "clusterName": "DefaultCluster", "brokerAddr": talk.config.address, "brokerName": "broker-a",
+        }  # fmt: skip
+    assert talk.take(R.BROKER_HEARTBEAT, TWO) == [], "it has not answered yet"
+
+
+def test_each_name_server_has_its_own_pace(talk):
+    talk.answer(ONE)
+    assert talk.tried == 0
+    talk.answer(TWO, ConnectFailed("nobody there"))
+    assert talk.tried == 1, "every one was tried"
+    talk.advance(RETRY_MS)
+    assert len(talk.take(R.REGISTER_BROKER, TWO)) == 1
+    assert talk.take(R.REGISTER_BROKER, ONE) == []
+    talk.advance(PERIOD_MS_MIN)
+    assert len(talk.take(R.REGISTER_BROKER, ONE)) == 1
+
+
+def test_a_change_is_told_at_once_and_many_changes_once(talk):
+    talk.answer(ONE)
+    talk.answer(TWO)
+    for number in range(3):
+        talk.send(FakePeer(), f"T{number}")
+    talk.advance(5)
+    talk.encode()
+    (question,) = talk.take(R.REGISTER_BROKER, ONE)
+    assert b"T2" in question.call.body or question.call.ext["compressed"] == "true"
+
+
+def test_a_name_server_whose_connection_ended_may_have_forgotten_us(talk):
+    talk.answer(ONE)
+    talk.answer(TWO)
+    talk.performer.lost(ONE)
+    talk.advance(5)
+    talk.encode()
+    assert len(talk.take(R.REGISTER_BROKER, ONE)) == 1
+    assert talk.take(R.REGISTER_BROKER, TWO) == []
+
+
+def test_who_creates_a_topic_is_answered_when_all_name_servers_know_it(talk):
+    peer = FakePeer()
+    talk.answer(ONE)
+    talk.answer(TWO)
+    command = talk.command(R.UPDATE_AND_CREATE_TOPIC, create("T"))
+    talk.give(peer, command)
+    talk.advance(5)
+    talk.encode()
+    assert find_answer(peer, command) is None
+    talk.answer(ONE)
+    assert find_answer(peer, command) is None
+    talk.answer(TWO)
+    assert find_answer(peer, command) is not None
+
+
+def test_a_registration_under_way_does_not_speak_of_what_came_after_it(talk):
+    peer = FakePeer()
+    command = talk.command(R.UPDATE_AND_CREATE_TOPIC, create("T"))
+    talk.give(peer, command)
+    talk.answer(ONE)
+    talk.answer(TWO)
+    assert find_answer(peer, command) is None
+    talk.advance(5)
+    talk.encode()
+    talk.answer(ONE)
+    talk.answer(TWO)
+    assert find_answer(peer, command) is not None
+
+
+def test_name_servers_that_hang_are_not_waited_for_long(talk):
+    peer = FakePeer()
+    command = talk.command(R.UPDATE_AND_CREATE_TOPIC, create("T"))
+    talk.give(peer, command)
+    talk.advance(ANNOUNCED_MS_MAX - 1)
+    assert find_answer(peer, command) is None
+    talk.advance(1)
+    assert find_answer(peer, command) is not None
+
+
+def test_leaving_is_told_to_those_that_know_us_and_waited_for(talk):
+    left: list[bool] = []
+    talk.answer(ONE)
+    talk.answer(TWO, ConnectFailed("nobody there"))
+    talk.broker.leave(lambda: left.append(True))
+    talk.performer.follow()
+    (goodbye,) = talk.take(R.UNREGISTER_BROKER, ONE)
+    assert goodbye.timeout_ms == UNREGISTER_TIMEOUT_MS
+    assert talk.take(R.UNREGISTER_BROKER, TWO) == []
+    assert left == []
+    goodbye.answered(None)
+    assert left == [True]
+    talk.advance(PERIOD_MS_MIN)
+    assert talk.take(R.REGISTER_BROKER, ONE) == talk.take(R.BROKER_HEARTBEAT, ONE) == []
+
+
+def create(topic: str) -> dict[str, str]:
+    return {
+        "topic": topic, "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+    }  # fmt: skip

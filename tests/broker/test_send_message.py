@@ -307,8 +307,8 @@ def test_a_flush_that_fails_answers_flush_disk_timeout_with_the_ids(tmp_path, pe
     talk = Conversation(tmp_path, flush_disk_type="SYNC_FLUSH")
     command = talk.command(R.SEND_MESSAGE_V2, send_header(), b"x")
     talk.give(peer, command)
-    ((_, tell),) = talk.waiting
-    tell(False)
+    talk.disk.fails_sync = True
+    talk.flush()
     reply = answer(peer, command)
     assert reply.code == C.FLUSH_DISK_TIMEOUT
     assert {"msgId", "queueId", "queueOffset", "MSG_REGION", "TRACE_ON"} <= reply.ext.keys()

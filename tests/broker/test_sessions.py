@@ -2,6 +2,7 @@
 
 import pytest
 
+from libramq.broker.client_watch import TICK_MS
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.groups.session import ANSWER_MS_MAX, SILENCE_MS_MAX
@@ -47,15 +48,15 @@ def test_a_client_that_answers_stays(talk, peer, code):
 
 def test_a_client_that_does_not_answer_or_has_left_the_group_goes(talk, peer):
     asked = silence(talk, peer)
-    talk.advance(ANSWER_MS_MAX - 1)
+    talk.advance(ANSWER_MS_MAX - TICK_MS)
     assert is_member(talk)
-    talk.advance(1)
+    talk.advance(2 * TICK_MS)
     assert not is_member(talk)
     asked = silence(talk, peer)
     talk.give(
         peer, reply_to(asked, C.SYSTEM_ERROR, remark="The Consumer Group <G> not exist in this consumer")
     )
-    talk.advance(0)
+    talk.advance(TICK_MS)
     assert not is_member(talk)
 
 

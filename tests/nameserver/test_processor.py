@@ -4,17 +4,16 @@ import json
 
 import pytest
 
-from libramq.auth.authorizer import AllowAll
 from libramq.codes import RequestCode, ResponseCode
-from libramq.nameserver.processor import NameServerProcessor
+from libramq.nameserver.engine import name_server_engine
 from libramq.nameserver.route_info import RouteInfo
 from libramq.remoting import fastjson
 from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.topic_config import RegisterBrokerBody
 from libramq.remoting.command import FLAG_ONEWAY, Command, Serialization
 from libramq.remoting.headers import encode_header
-from libramq.rpc.endpoint import Endpoint
-from tests.fakes import FakePeer, ManualClock
+from libramq.runtime.performer import Performer
+from tests.fakes import FakePeer, ManualClock, ManualThreads, ManualTimers, raise_it
 from tests.nameserver.tables import header, table
 
 BROKER_EXT = {
@@ -31,10 +30,14 @@ class Server:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.routes = RouteInfo()
-        self.endpoint = Endpoint(
-            clock=self.clock,
-            authorizer=AllowAll(),
-            processors=NameServerProcessor(self.routes).processors(),
+        self.performer = Performer(
+            name_server_engine(self.routes, clock=self.clock),
+            remotes=None,  # type: ignore[arg-type]
+            timers=ManualTimers(),
+            threads=ManualThreads(),
+            monotonic_ms=self.clock.monotonic_ms,
+            listen=lambda listening: listening(),
+            failed=raise_it,
         )
         self.broker = FakePeer()
 
@@ -42,7 +45,7 @@ class Server:
         peer = peer or self.broker
         peer.replies.clear()
         request = Command(code=code, ext=ext or {}, body=body, version=version, opaque=77, flag=flag)
-        self.endpoint.received(peer, [request])
+        self.performer.received(peer, [request])
         if flag & FLAG_ONEWAY:
             assert peer.replies == []
             return request
@@ -188,5 +191,5 @@ def test_the_answer_is_in_the_header_form_of_the_request(server):
     for form in Serialization:
         server.broker.replies.clear()
         request = Command(code=206, serialization=form)
-        server.endpoint.received(server.broker, [request])
+        server.performer.received(server.broker, [request])
         assert server.broker.replies[0].serialization == form

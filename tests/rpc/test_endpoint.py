@@ -1,6 +1,6 @@
 """The endpoint: who is served, in which order, and what every outcome does to the connection."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -8,12 +8,18 @@ from libramq.auth.authorizer import ANONYMOUS, AllowAll
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConfigError, NoPermission, RemoteProtocolError, broker_error
+from libramq.kernel.deadlines import Deadlines
+from libramq.kernel.effect import Effects
+from libramq.kernel.engine import Engine, Hooks
 from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Serialization
 from libramq.remoting.frame import FRAME_BYTES_MAX
 from libramq.remoting.requests import REQUESTS, Action, Resource
-from libramq.rpc.endpoint import REMARK_CHARACTERS_MAX, Endpoint, Processor, Request
+from libramq.rpc.endpoint import Endpoint, Processor
 from libramq.rpc.outcome import HOLD, SUCCESS, Close, Notify, Outcome, Reply, ReplyWhenDurable, WaitForDisk
-from tests.fakes import FakePeer, ManualClock
+from libramq.rpc.request import REMARK_CHARACTERS_MAX, Request
+from libramq.rpc.responder import ParkedReplies, Responder
+from libramq.runtime.performer import Performer
+from tests.fakes import FakePeer, ManualClock, ManualThreads, ManualTimers, raise_it
 
 
 class Served:
@@ -22,19 +28,32 @@ class Served:
     def __init__(self, outcome: Outcome | Exception = SUCCESS, **options: object) -> None:
         self.outcome = outcome
         self.log: list[object] = []
-        self.durable: list[tuple[int, Callable[[bool], None]]] = []
-        self.cold: list[Callable[[], None]] = []
+        self.durable: list[tuple[int, ParkedReplies]] = []
+        effects, deadlines, clock = Effects(), Deadlines(), ManualClock()
         defaults: dict[str, object] = {
-            "clock": ManualClock(),
             "authorizer": AllowAll(),
             "processors": {R.GET_MAX_OFFSET: self.single, R.HEART_BEAT: self.single},
             "batch_processors": {R.SEND_MESSAGE_V2: self.send, R.UPDATE_CONSUMER_OFFSET: self.commit},
-            "when_durable": lambda offset, answer: self.durable.append((offset, answer)),
-            "when_read": lambda ranges, then: self.cold.append(then),
-            "after_read": lambda: self.log.append("end of read"),
         }
-        self.endpoint = Endpoint(**(defaults | options))  # type: ignore[arg-type]
+        ended = options.pop("ended", lambda _: None)
+        self.responder = Responder(effects, durability=self)
+        endpoint = Endpoint(clock=clock, responder=self.responder, **(defaults | options))  # type: ignore[arg-type]
+        hooks = Hooks(connection_ended=(ended,), settle=(lambda: self.log.append("settled"),))  # type: ignore[arg-type]
+        engine = Engine(clock=clock, effects=effects, deadlines=deadlines, translator=endpoint, hooks=hooks)
+        self.threads, self.timers = ManualThreads(), ManualTimers()
+        self.performer = Performer(
+            engine,
+            remotes=None,  # type: ignore[arg-type]
+            timers=self.timers,
+            threads=self.threads,
+            monotonic_ms=clock.monotonic_ms,
+            listen=lambda listening: listening(),
+            failed=raise_it,
+        )
         self.peer = FakePeer()
+
+    def wait(self, parked: ParkedReplies, physical_offset: int = 0) -> None:
+        self.durable.append((physical_offset, parked))
 
     def single(self, request: Request) -> Outcome:
         self.log.append(("single", request.command.opaque))
@@ -56,7 +75,7 @@ class Served:
         """One read brings requests numbered from 1; the answers as (number, code)."""
         self.peer.replies.clear()
         commands = [Command(code=code, opaque=n, **fields) for n, code in enumerate(codes, 1)]  # type: ignore[arg-type]
-        self.endpoint.received(self.peer, commands)  # type: ignore[arg-type]
+        self.performer.received(self.peer, commands)
         return [(reply.opaque, reply.code) for reply in self.peer.replies]
 
 
@@ -67,7 +86,7 @@ def test_neighbours_are_worked_off_together_and_everything_in_its_order():
     served = Served()
     assert served.give(S, S, M, S, U, U, S) == [(n, 0) for n in range(1, 8)]
     assert served.log == [
-        ("send", [1, 2]), ("single", 3), ("send", [4]), ("commit", [5, 6]), ("send", [7]), "end of read",
+        ("send", [1, 2]), ("single", 3), ("send", [4]), ("commit", [5, 6]), ("send", [7]), "settled",
     ]  # fmt: skip
 
 
@@ -84,7 +103,7 @@ def test_a_request_of_the_table_that_this_server_does_not_serve():
 def test_answers_of_others_are_no_requests():
     served = Served()
     assert served.give(M, flag=FLAG_RESPONSE) == []
-    assert served.log == ["end of read"]
+    assert served.log == ["settled"]
 
 
 def test_a_question_is_sent_under_its_number_and_its_answer_handed_on():
@@ -92,12 +111,13 @@ def test_a_question_is_sent_under_its_number_and_its_answer_handed_on():
     served = Served(answered=lambda peer, answer, now_ms: heard.append((peer, answer.opaque, now_ms)))
     ext = {"consumerGroup": "G"}
     questions = tuple(Notify(served.peer, R.GET_CONSUMER_RUNNING_INFO, ext, number) for number in (7, 8))  # type: ignore[arg-type]
-    served.endpoint.notify(Reply(notify=questions))
+    served.responder.notify(questions)
+    served.performer.follow()
     assert [(sent.opaque, sent.is_oneway, sent.ext) for sent in served.peer.replies] == [
         (7, False, ext),
         (8, False, ext),
     ]
-    served.endpoint.received(served.peer, [Command(code=C.SUCCESS, opaque=8, flag=FLAG_RESPONSE)])  # type: ignore[arg-type]
+    served.performer.received(served.peer, [Command(code=C.SUCCESS, opaque=8, flag=FLAG_RESPONSE)])
     assert heard == [(served.peer, 8, 1_000)]
 
 
@@ -132,7 +152,7 @@ def test_what_a_processor_raises_is_an_answer(code, error, expected):
     served.give(code)
     (reply,) = served.peer.replies
     assert (reply.code, reply.remark) == expected
-    assert served.log[-1] == "end of read"
+    assert served.log[-1] == "settled"
 
 
 def test_remarks_are_for_people_and_short():
@@ -146,7 +166,7 @@ def test_a_body_over_the_tables_bound_reaches_no_processor():
     limit = REQUESTS[R.HEART_BEAT].body_bytes_max
     assert served.give(R.HEART_BEAT, body=bytes(limit + 1)) == [(1, C.INVALID_PARAMETER)]
     assert served.give(M, body=b"x") == [(1, C.INVALID_PARAMETER)]
-    assert served.log == ["end of read"] * 2
+    assert served.log == ["settled"] * 2
     assert served.give(R.HEART_BEAT, body=bytes(limit)) == [(1, 0)]
 
 
@@ -198,23 +218,29 @@ def test_notifications_go_to_open_connections_after_the_answer():
 
 
 @pytest.mark.parametrize(("is_durable", "code"), [(True, C.SUCCESS), (False, C.FLUSH_DISK_TIMEOUT)])
-def test_a_reply_that_waits_for_the_disk(is_durable, code):
+def test_replies_of_a_batch_wait_for_the_disk_as_one(is_durable, code):
     served = Served(ReplyWhenDurable(77, Reply(ext={"msgId": "A"})))
-    assert served.give(S) == []
-    ((offset, answer),) = served.durable
+    assert served.give(S, S) == []
+    ((offset, parked),) = served.durable
     assert offset == 77
-    answer(is_durable)
-    (reply,) = served.peer.replies
-    assert (reply.code, reply.ext) == (code, {"msgId": "A"})
+    if is_durable:
+        parked.succeed()
+    else:
+        parked.fail()
+    served.performer.follow()
+    assert [(reply.opaque, reply.code, reply.ext) for reply in served.peer.replies] == [
+        (1, code, {"msgId": "A"}),
+        (2, code, {"msgId": "A"}),
+    ]
 
 
 def test_a_decision_that_waits_for_the_disk_is_made_again():
-    outcomes = iter([WaitForDisk((), lambda: next(outcomes)), Reply(remark="read")])
-    served = Served(WaitForDisk((), lambda: next(outcomes)))
+    outcomes = iter([WaitForDisk(lambda: None, lambda: next(outcomes)), Reply(remark="read")])
+    served = Served(WaitForDisk(lambda: None, lambda: next(outcomes)))
     assert served.give(M) == []
-    served.cold.pop()()
+    served.threads.finish(served.threads.work.pop())
     assert served.peer.replies == []
-    served.cold.pop()()
+    served.threads.finish(served.threads.work.pop())
     assert served.peer.replies[0].remark == "read"
 
 
@@ -222,9 +248,9 @@ def test_a_decision_that_fails_the_second_time_is_an_answer():
     def again() -> Outcome:
         raise OSError(5, "the disk is broken")
 
-    served = Served(WaitForDisk((), again))
+    served = Served(WaitForDisk(lambda: None, again))
     served.give(M)
-    served.cold.pop()()
+    served.threads.run_all()
     assert served.peer.replies[0].code == C.SYSTEM_ERROR
 
 
@@ -236,22 +262,16 @@ def test_a_held_request_and_a_closed_connection():
     assert served.peer.close_reason == "enough"
 
 
-def test_a_connection_that_ends_is_told_of_until_the_server_stops():
+def test_services_hear_of_a_connection_that_ends_until_the_server_stops():
     ended: list[object] = []
     other = FakePeer()
-
-    def closed(peer: object, now_ms: int) -> Reply:
-        ended.append((peer, now_ms))
-        return Reply(notify=(Notify(other, 40),))  # type: ignore[arg-type]
-
-    served = Served(closed=closed)
-    served.endpoint.closed(served.peer)  # type: ignore[arg-type]
-    assert ended == [(served.peer, 1_000)]
-    assert len(other.replies) == 1
-    assert served.log == ["end of read"]
-    served.endpoint.stop()
-    served.endpoint.closed(other)  # type: ignore[arg-type]
-    assert len(ended) == 1
+    served = Served(ended=ended.append)
+    served.performer.closed(served.peer)
+    assert ended == [served.peer]
+    assert served.log == ["settled"]
+    served.performer.stop()
+    served.performer.closed(other)
+    assert ended == [served.peer]
 
 
 def test_a_version_of_the_group_protocol_that_is_not_read_reaches_no_processor():

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from libramq.broker.broker import Broker
+from libramq.broker.coordination import Coordination
 from libramq.broker.durability import Durability
+from libramq.broker.files import BrokerFiles
 from libramq.broker.processor.pull_message import PullMessage
 from libramq.broker.progress import ProgressFile
 from libramq.broker.redelivery import Redelivery
@@ -24,6 +25,7 @@ from libramq.client.core.process_queue import ProcessQueue
 from libramq.client.core.push_consumer_core import PushConsumerCore
 from libramq.client.local_offset_store import LocalOffsetStore
 from libramq.client.member_requests import MemberRequests
+from libramq.groups.coordinator.group_member import GroupMember
 from libramq.groups.herd import Herd
 from libramq.message.queue import MessageQueue
 from libramq.offsets.consumer_offset import ConsumerOffset
@@ -96,7 +98,7 @@ def test_there_is_a_test_for_every_invariant():
 
 
 def test_a_store_that_answers_before_it_is_durable(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Durability, "when_durable", lambda self, offset, answer: answer(True))
+    monkeypatch.setattr(Durability, "wait", lambda self, parked, physical_offset=0: parked.succeed())
     caught(AcknowledgedMessageSurvives, scenario(*["cut_power"] * 4))
 
 
@@ -130,7 +132,7 @@ def test_a_broker_that_takes_any_offset(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_offsets_that_stay_ahead_of_a_queue_that_lost_its_end(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(Broker, "_durable_end", lambda *_: None)
+    monkeypatch.setattr(BrokerFiles, "_durable_end", lambda *_: None)
     monkeypatch.setattr(ConsumedAtLeastOnce, "_missing", lambda self: iter(()))
     caught(CommitWithinDurable, scenario("cut_power", "cut_power", is_sync=False))
 
@@ -258,7 +260,7 @@ def test_a_delay_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_sessions_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch):
-    coordinate = Broker.coordinate
+    tick = Coordination.tick
     set_by_ms: Counter[int] = Counter()
     set_wall = NodeClock.set_wall
 
@@ -267,12 +269,18 @@ def test_sessions_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch):
         set_wall(self, by_ms)
 
     monkeypatch.setattr(NodeClock, "set_wall", counted)
-    monkeypatch.setattr(
-        Broker,
-        "coordinate",
-        lambda self, now_ms: coordinate(self, now_ms + set_by_ms[id(self._clock)]),
-    )
-    caught(ClocksChangeNothing, scenario("set_clock", "set_clock", group=OURS))
+    ended = GroupMember.ended
+    ahead_ms = 0
+
+    def judged(self: Coordination, now_ms: int) -> None:
+        nonlocal ahead_ms
+        ahead_ms = set_by_ms[id(self._clock)]
+        tick(self, now_ms)
+
+    monkeypatch.setattr(Coordination, "tick", judged)
+    monkeypatch.setattr(GroupMember, "ended", lambda self, *, now_ms: ended(self, now_ms=now_ms + ahead_ms))
+    group = replace(OURS, session_ms=1_000)
+    caught(DuplicatesAreExplained, scenario("set_clock", "set_clock", group=group))
 
 
 def test_holds_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch):

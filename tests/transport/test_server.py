@@ -9,12 +9,18 @@ import pytest
 
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError
+from libramq.kernel.deadlines import Deadlines
+from libramq.kernel.effect import Effects
+from libramq.kernel.engine import Engine, Hooks
 from libramq.remoting.command import Command, reply_to
 from libramq.remoting.connection import FrameReader
 from libramq.remoting.frame import encode_frame
+from libramq.runtime import performer as performer_module
+from libramq.runtime.asyncio_seams import LoopTimers
+from libramq.runtime.performer import Performer
 from libramq.transport import server as server_module
-from libramq.transport.server import Peer, Server
-from tests.fakes import ManualClock
+from libramq.transport.server import Handler, Peer, Server
+from tests.fakes import ManualClock, ManualThreads
 from tests.transport.loops import LOOPS, run_on, until
 
 pytestmark = pytest.mark.parametrize("loop", list(LOOPS))
@@ -39,6 +45,9 @@ class Echo:
             if command.code == 666:
                 raise RuntimeError("a handler's bug")
             peer.write(encode_frame(reply_to(command, 0, body=self.body or command.body)))
+
+    def writable(self, peer: Peer) -> None:
+        pass
 
     def closed(self, peer: Peer) -> None:
         self.gone.append(peer)
@@ -91,7 +100,7 @@ class Client:
             await self.writer.wait_closed()
 
 
-async def serve(handler: Echo, clock: object = None) -> tuple[Server, int]:
+async def serve(handler: Handler, clock: object = None) -> tuple[Server, int]:
     server = Server(handler, (clock or SystemClock()).monotonic_ms)  # type: ignore[attr-defined]
     return server, await server.listen("127.0.0.1", 0)
 
@@ -166,21 +175,47 @@ def test_a_handler_that_fails_ends_that_connection_only(loop):
     run_on(loop, scenario)
 
 
+class EchoEngine:
+    """Answers each request with a body, under a performer."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+        self.count = 0
+        clock = SystemClock()
+        self.effects = Effects()
+        engine = Engine(
+            clock=clock, effects=self.effects, deadlines=Deadlines(), translator=self, hooks=Hooks()
+        )
+        self.performer = Performer(
+            engine,
+            remotes=None,  # type: ignore[arg-type]
+            timers=LoopTimers(),
+            threads=ManualThreads(),
+            monotonic_ms=clock.monotonic_ms,
+            listen=lambda listening: listening(),
+        )
+
+    def receive(self, connection: Peer, requests: list[Command], start: int) -> int:
+        self.count += 1
+        self.effects.send(connection, encode_frame(reply_to(requests[start], 0, body=self.body)))
+        return start + 1
+
+
 def test_who_does_not_read_is_not_read_from_and_gets_all_answers_when_it_does(loop, monkeypatch):
     """A consumer of a thousand queues may ask for 256 MB at once; it was cut off and came back, for ever."""
     monkeypatch.setattr(server_module, "WRITE_BUFFER_BYTES_HIGH", 64 * 1024)
-    monkeypatch.setattr(server_module, "COMMANDS_PER_TURN", 4)
+    monkeypatch.setattr(performer_module, "UNSENT_BYTES_HIGH", 64 * 1024)
 
     async def scenario() -> None:
-        echo = Echo(b"x" * 50_000)
-        server, port = await serve(echo)
+        echo = EchoEngine(b"x" * 50_000)
+        server, port = await serve(echo.performer)
         slow, other = await Client.connect(port), await Client.connect(port)
         slow.writer.write(b"".join(slow.frame() for _ in range(2_000)))
         await slow.writer.drain()
         assert len(await other.ask()) == 50_000
         before = -1
-        while before != sum(echo.batches):  # Until the server stands still with this one.
-            before = sum(echo.batches)
+        while before != echo.count:  # Until the server stands still with this one.
+            before = echo.count
             for _ in range(20):
                 await other.ask()
                 before += 1

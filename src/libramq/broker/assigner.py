@@ -18,13 +18,15 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError
 from libramq.groups.asked_groups import KEEP, AskedGroups
 from libramq.groups.asked_members import AskedMembers
+from libramq.kernel.purgatory import Purgatory
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.assignment import QueryAssignmentBody, QueryAssignmentReply, QueueAssignment
 from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.coordination import PeerAssignBody, PeerGivenBody
-from libramq.rpc.endpoint import Request, Woken
 from libramq.rpc.outcome import HOLD, Outcome, Reply
+from libramq.rpc.parked_request import ParkedRequest
+from libramq.rpc.request import Request
 
 log = get_logger(__name__)
 
@@ -59,7 +61,7 @@ class Peers(Protocol):
 
 
 class Assigner:
-    """Answers for this broker. queues: all of a topic; answer: takes the answers that come later."""
+    """Answers for this broker. queues: all of a topic; answer: gives the answers that come later."""
 
     def __init__(
         self,
@@ -68,12 +70,14 @@ class Assigner:
         consumers: ConsumerClients,
         queues: Callable[[str], Sequence[MessageQueue] | None],
         clock: Clock,
-        answer: Callable[[Woken], None],
+        purgatory: Purgatory,
+        answer: Callable[[Request, Outcome], None],
     ) -> None:
         self.peers: Peers | None = None
         self._own = broker_name
         self._consumers = consumers
         self._clock = clock
+        self._purgatory = purgatory
         self._answer = answer
         self._groups = AskedGroups(broker_name, members=self._members, queues=queues)
         self._is_ready = True
@@ -96,9 +100,13 @@ class Assigner:
         if home is None:
             return reply_with(None)
 
-        def answered(outcome: bytes | LibraError) -> None:
-            self._answer(Woken(request, _reply(outcome, home)))
+        parked = ParkedRequest(request)
 
+        def answered(outcome: bytes | LibraError) -> None:
+            if self._purgatory.release(parked):
+                self._answer(request, _reply(outcome, home))
+
+        self._purgatory.park(parked)
         self.peers.assign(home, question, answered)
         return HOLD
 

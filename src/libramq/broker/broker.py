@@ -1,79 +1,72 @@
-"""The broker, without sockets and tasks: its tables, its processors, and what it does as time passes.
+"""The broker: its parts, put together from the bottom up, and the engine that runs them.
 
-A shell feeds it reads and ticks; the simulator is such a shell too.
+    files       store · committed offsets · tables · delay levels
+    kernel      effects · deadlines · purgatory
+    gates       durability · registration                     what replies wait for
+    groups      consumers · coordination · assigner · cluster
+    services    each names the requests that it serves
+    engine      events in, effects out
+
+Nothing here knows sockets, tasks or threads: a performer runs the engine, on real ones or in the simulator.
 """
 
 import random
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from libramq import __version__
-from libramq.broker.assigner import Assigner
-from libramq.broker.cluster import Cluster
+from libramq.auth.authorizer import AllowAll
+from libramq.broker.arrivals import Arrivals
+from libramq.broker.client_watch import ClientWatch
 from libramq.broker.config import BrokerConfig
-from libramq.broker.consumer_clients import ConsumerClients
-from libramq.broker.coordination import Coordination
+from libramq.broker.delivery import Delivery
+from libramq.broker.durability import Durability
 from libramq.broker.event_log import EventLog
-from libramq.broker.group_health import GroupHealth
+from libramq.broker.files import BrokerFiles
+from libramq.broker.group_parts import GroupParts
+from libramq.broker.message_log import MessageLog
 from libramq.broker.offset_commits import OffsetCommits
-from libramq.broker.processor.pull_message import Pull
-from libramq.broker.progress import Progress, ProgressFile
-from libramq.broker.question import Question
+from libramq.broker.persistence import Persistence
+from libramq.broker.processor.client_management import ClientManagement
+from libramq.broker.processor.consumer_offset import ConsumerOffsetRequests
+from libramq.broker.processor.group_admin import GroupAdministration
+from libramq.broker.processor.group_membership import GroupMembership
+from libramq.broker.processor.open_queue import OpenQueue
+from libramq.broker.processor.peers import PeerRequests
+from libramq.broker.processor.pull_message import Pull, PullMessage
+from libramq.broker.processor.query_assignment import QueryAssignment
+from libramq.broker.processor.queue_lock import QueueLockRequests
+from libramq.broker.processor.queue_offset import QueueOffsets
+from libramq.broker.processor.send_back import SendBack
+from libramq.broker.processor.send_message import SendMessage
+from libramq.broker.processor.statistics import Statistics
+from libramq.broker.processor.topic_admin import TopicAdministration
+from libramq.broker.redelivery import Redelivery
+from libramq.broker.registration import Registration
 from libramq.broker.runtime_info import RuntimeInfo
-from libramq.broker.schedule import DelaySchedule
-from libramq.broker.schedule_file import ScheduleFile
-from libramq.broker.services import Services
-from libramq.broker.tables import Tables
-from libramq.catalog.config_file import ConfigFile
-from libramq.clock import Clock, MonotonicMs, Now, read_clock
-from libramq.errors import StoreError
+from libramq.broker.start_up import StartUp
+from libramq.broker.stored_properties import BrokerProperties
+from libramq.clock import Clock, MonotonicMs
 from libramq.filesystem import FileSystem
-from libramq.groups.producer_group import ProducerGroups
-from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance_event import RebalanceEvent
-from libramq.logs import get_logger
-from libramq.offsets import OffsetLedger
-from libramq.offsets.ledger import run_persist
+from libramq.kernel.connection import Connection
+from libramq.kernel.engine import Engine, Hooks, Polled
+from libramq.kernel.parts import Kernel
+from libramq.message.ids import UniqueIdGenerator
+from libramq.remoting.body.topic_config import PERM_READ
 from libramq.remoting.command import Command
-from libramq.rpc.endpoint import BatchProcessor, Processor, Woken, failure
-from libramq.rpc.outcome import Outcome, Reply
+from libramq.rpc.endpoint import BatchProcessor, Endpoint, Processor
+from libramq.rpc.responder import Responder
 from libramq.secret_bits import SYSTEM_SECRETS, SecretBits
-from libramq.standstill import Standstill
-from libramq.store.config import Damaged, FlushDiskType, StoreConfig
-from libramq.store.message_store import MessageStore
 from libramq.transport.address import split_name_servers
-from libramq.transport.server import Peer
-from libramq.waits import HeldPull, HeldPulls
-
-log = get_logger(__name__)
-
-#: ScheduleMessageService, MessageStoreConfig.flushDelayOffsetInterval.
-SCHEDULE_SAVE_MS: Final = 10_000
-#: Ours: how often a broker that has members looks at the clock at least, to notice that it stood still.
-PULSE_MS: Final = 250
-
-
-def store_config(config: BrokerConfig) -> StoreConfig:
-    """What the broker's configuration means for its store."""
-    return StoreConfig(
-        root=Path(config.store_path),
-        store_host=(config.broker_ip, config.listen_port),
-        mapped_file_size_commit_log=config.commit_log_file_bytes,
-        mapped_file_size_consume_queue=config.consume_queue_file_bytes,
-        flush_disk_type=FlushDiskType(config.flush_disk_type),
-        flush_interval_commit_log_ms=config.flush_interval_ms,
-        max_message_size=config.max_message_size,
-        damaged=Damaged(config.damaged) if config.damaged else None,
-    )
+from libramq.waits import HeldPulls
 
 
 class Broker:
     """Everything a broker knows and decides.
 
     recorded: hears of rebalance events once they are stored. secret_bits: for ids that nobody may guess; only
-    a simulation gives another source than the machine's.
+    the simulator draws them from a seed.
     """
 
     def __init__(
@@ -83,269 +76,275 @@ class Broker:
         clock: Clock,
         filesystem: FileSystem,
         randomness: random.Random,
-        process_id: int = 0,
         secret_bits: SecretBits = SYSTEM_SECRETS,
+        process_id: int = 0,
         recorded: Callable[[RebalanceEvent], None] | None = None,
     ) -> None:
         self.config = config
         self._recorded = recorded
-        self._clock = clock
-        self.store = MessageStore(store_config(config), filesystem, clock, process_id=process_id)
-        self.store.open()
+        self._files = BrokerFiles(config, clock=clock, filesystem=filesystem, process_id=process_id)
         try:
-            self._open(filesystem, randomness, process_id, secret_bits)
+            self._name_files()
+            self._kernel = Kernel(clock)
+            self.purgatory = self._kernel.purgatory
+            self._build_gates()
+            self._build_groups(secret_bits)
+            self._build_timed_services()
+            unique_id = UniqueIdGenerator(config.broker_ip, process_id, clock, randomness)
+            services = self._build_services(unique_id, randomness)
+            self.engine = self._build_engine(services)
         except BaseException:
             self.store.close()
             raise
 
-    def _open(
-        self, filesystem: FileSystem, randomness: random.Random, process_id: int, secret_bits: SecretBits
-    ) -> None:
-        config, clock = self.config, self._clock
-        self._filesystem = filesystem
-        config_directory = Path(config.store_path) / "config"
-        self._schedule_file = ConfigFile(filesystem, config_directory / "delayOffset.json")
-        self.ledger = OffsetLedger(filesystem, config_directory)
-        self.ledger.open(clock.wall_ms(), self._durable_end)
-        self.tables = Tables(config, filesystem)
-        self.topics = self.tables.topics
-        self.groups = self.tables.groups
-        self.fences = self.tables.fences
-        self.offsets = OffsetCommits(self.ledger, self.store)
-        self.events = EventLog(self.store)
-        self.producers: ProducerGroups[Peer] = ProducerGroups()
-        self.locks = QueueLocks(grace_ms=config.orderly_lock_grace_ms)
-        self.consumers = ConsumerClients(
-            broker_name=config.broker_name,
-            topics=self.topics,
-            groups=self.groups,
-            record=self._record,
-            locks=self.locks,
-            clock=clock,
-            mode=self.fences.mode,
-        )
-        self._answers: list[Woken] = []
-        self.coordination = Coordination(
-            broker_name=config.broker_name,
-            address=config.address,
-            tables=self.tables,
-            consumers=self.consumers,
-            locks=self.locks,
-            clock=clock,
-            secret_bits=secret_bits,
-            answer=self._answers.append,
-        )
-        self.consumers.stock_changed = self.coordination.stock_changed
-        self.health = GroupHealth(
-            self.consumers, here=self.topics.queues, queues=self.coordination.queues, clock=clock
-        )
-        self.assigner = Assigner(
-            broker_name=config.broker_name,
-            consumers=self.consumers,
-            queues=self.coordination.queues,
-            clock=clock,
-            answer=self._answers.append,
-        )
-        self._questions: list[Question] = []
-        self._standstill = Standstill(PULSE_MS)
-        self.cluster = self._open_cluster()
-        self.coordination.begin(self.cluster)
-        self.assigner.peers = self.cluster
-        self.consumers.members_changed = self._members_changed
-        self.topics.observe(self.coordination.topic_changed)
-        self.topics.observe(self.assigner.topic_changed)
-        self.held: HeldPulls[Pull] = HeldPulls()
-        loaded = self._schedule_file.load(ScheduleFile)
-        self.schedule = DelaySchedule(
-            self.store,
-            config.delay_levels_ms,
-            loaded.offset_table if loaded else {},
-            now=read_clock(clock),
-        )
-        self.runtime = RuntimeInfo(self.store, version=f"LibraMQ {__version__}", started_ms=clock.wall_ms())
-        self._schedule_saved: dict[int, int] = dict(self.schedule.offsets)
-        self.progress = self._progress_files()
-        self._services = Services(
-            self, clock=clock, randomness=randomness, process_id=process_id, answer=self._answers.append
-        )
+    def start(self, started: Callable[[], None]) -> None:
+        """Begin to serve; `started` is called once name servers were informed, or could not be."""
+        self._start_up.begin(started)
 
-    # What it serves.
+    def leave(self, left: Callable[[], None]) -> None:
+        """Tell the name servers that it leaves; `left` is called once they have heard it, or could not."""
+        self.registration.leave(left)
+
+    def close(self) -> None:
+        """Leave everything on disk as after a clean stop."""
+        try:
+            self.offsets.write()
+        finally:
+            self._files.close()
 
     def processors(self) -> Mapping[int, Processor]:
-        """The processor of each request."""
-        return self._services.processors()
+        """Return the processor of each request that is served by itself."""
+        return self._processors
 
     def batch_processors(self) -> Mapping[int, BatchProcessor]:
-        """The processors that take all requests of one read at once."""
-        return self._services.batch_processors()
+        """Return the processors that take all neighbouring requests of one read at once."""
+        return self._batch_processors
+
+    # From the bottom up.
+
+    def _name_files(self) -> None:
+        files = self._files
+        self.store, self.ledger, self.schedule = files.store, files.ledger, files.schedule
+        self.tables, self.topics, self.groups = files.tables, files.tables.topics, files.tables.groups
+        self.fences, self.progress = files.tables.fences, files.progress
+        self.offsets = OffsetCommits(self.ledger, self.store)
+        self.events = EventLog(self.store)
+
+    def _build_gates(self) -> None:
+        name_servers = split_name_servers(self.config.namesrv_addr) if self.config.namesrv_addr else ()
+        self._durability = Durability(self.store, self._files.filesystem, self._kernel)
+        self.registration = Registration(self.config, self.topics, name_servers, self._kernel)
+        self._responder = Responder(
+            self._kernel.effects, durability=self._durability, announcement=self.registration
+        )
+
+    def _build_groups(self, secret_bits: SecretBits) -> None:
+        parts = GroupParts(
+            self.config,
+            self.tables,
+            self._kernel,
+            secret_bits=secret_bits,
+            record=self._record,
+            answer=self._responder.answer,
+        )
+        self.producers, self.consumers, self.locks = parts.producers, parts.consumers, parts.locks
+        self.coordination, self.assigner, self.cluster = parts.coordination, parts.assigner, parts.cluster
+        self.health = parts.health
+
+    def _build_timed_services(self) -> None:
+        kernel = self._kernel
+        self.runtime = RuntimeInfo(self.store, version=f"LibraMQ {__version__}", kernel=kernel)
+        self._watch = ClientWatch(
+            self.consumers, self.producers, self.health, kernel, notify=self._responder.notify
+        )
+        self._delivery = Delivery(self.schedule, clock=kernel.clock, deadlines=kernel.deadlines)
+        self._persistence = Persistence(self._files, kernel)
+        self._start_up = StartUp(self.cluster, self.registration, kernel)
+
+    def _build_services(self, unique_id: UniqueIdGenerator, randomness: random.Random) -> Sequence[Any]:
+        self.held: HeldPulls[Pull] = HeldPulls(self._kernel.purgatory)
+        messages = self._message_services(unique_id, randomness)
+        return [*messages, *self._group_services(), *self._administration()]
+
+    def _message_services(self, unique_id: UniqueIdGenerator, randomness: random.Random) -> Sequence[Any]:
+        config = self.config
+        self._pulls = PullMessage(
+            store=self.store,
+            topics=self.topics,
+            groups=self.groups,
+            clients=self.consumers,
+            offsets=self.offsets,
+            fences=self.fences,
+            held=self.held,
+            clock=self._kernel.clock,
+            answer=self._responder.answer,
+            readable=bool(config.broker_permission & PERM_READ),
+            long_polling=config.long_polling_enable,
+            short_polling_ms=config.short_polling_time_ms,
+        )
+        redelivery = Redelivery(self.topics, randomness)
+        messages = MessageLog(self.store)
+        sends = SendMessage(
+            topics=self.topics,
+            groups=self.groups,
+            locks=self.locks,
+            log=messages,
+            redelivery=redelivery,
+            properties=BrokerProperties(
+                cluster=config.cluster_name, region=config.region_id, trace_on=config.trace_on
+            ),
+            schedule=self.schedule,
+            message_bytes_max=config.max_message_size,
+            reject_transactions=config.reject_transaction_message,
+            randomness=randomness,
+            unique_id=unique_id,
+        )
+        send_back = SendBack(
+            store=self.store,
+            log=messages,
+            groups=self.groups,
+            redelivery=redelivery,
+            schedule=self.schedule,
+        )
+        offsets = ConsumerOffsetRequests(
+            offsets=self.offsets,
+            fences=self.fences,
+            topics=self.topics,
+            groups=self.groups,
+            committed=self.consumers.committed,
+        )
+        return [self._pulls, sends, send_back, offsets, QueueOffsets(self.store)]
+
+    def _group_services(self) -> Sequence[Any]:
+        services: list[Any] = [
+            ClientManagement(
+                consumers=self.consumers,
+                producers=self.producers,
+                topics=self.topics,
+                groups=self.groups,
+                gone=self.coordination.closed,
+            ),
+            QueueLockRequests(
+                locks=self.locks, clients=self.consumers, topics=self.topics, groups=self.groups
+            ),
+            GroupMembership(coordination=self.coordination, groups=self.groups, topics=self.topics),
+            OpenQueue(
+                fences=self.fences,
+                offsets=self.offsets,
+                topics=self.topics,
+                held=self.held,
+                answer=self._responder.answer,
+            ),
+            QueryAssignment(
+                clients=self.consumers,
+                topics=self.topics,
+                groups=self.groups,
+                queues=self.coordination.queues,
+                assigner=self.assigner,
+            ),
+        ]
+        if self.cluster is not None:  # A broker without name servers is alone.
+            services.append(
+                PeerRequests(
+                    cluster=self.cluster,
+                    coordination=self.coordination,
+                    consumers=self.consumers,
+                    assigner=self.assigner,
+                )
+            )
+        return services
+
+    def _administration(self) -> Sequence[Any]:
+        topics = TopicAdministration(
+            topics=self.topics,
+            store=self.store,
+            offsets=self.offsets,
+            clients=self.consumers,
+            coordination=self.coordination,
+            held=self.held,
+            address=self.config.address,
+            answer=self._responder.answer,
+        )
+        groups = GroupAdministration(
+            groups=self.groups,
+            offsets=self.offsets,
+            coordination=self.coordination,
+            held=self.held,
+            answer=self._responder.answer,
+        )
+        statistics = Statistics(
+            broker_name=self.config.broker_name,
+            topics=self.topics,
+            store=self.store,
+            offsets=self.offsets,
+            consumers=self.consumers,
+            producers=self.producers,
+            health=self.health,
+        )
+        return [topics, groups, statistics, self.runtime]
+
+    def _build_engine(self, services: Sequence[Any]) -> Engine:
+        self._processors: dict[int, Processor] = {}
+        self._batch_processors: dict[int, BatchProcessor] = {}
+        for service in services:
+            if hasattr(service, "processors"):
+                self._processors.update(service.processors())
+            if hasattr(service, "batch_processors"):
+                self._batch_processors.update(service.batch_processors())
+        kernel = self._kernel
+        endpoint = Endpoint(
+            clock=kernel.clock,
+            authorizer=AllowAll(),
+            responder=self._responder,
+            processors=self._processors,
+            batch_processors=self._batch_processors,
+            answered=self._answered,
+        )
+        polled: list[Polled] = [self.coordination]
+        if self.cluster is not None:
+            polled.append(self.cluster)
+        return Engine(
+            clock=kernel.clock,
+            effects=kernel.effects,
+            deadlines=kernel.deadlines,
+            translator=endpoint,
+            hooks=self._hooks(),
+            polled=polled,
+        )
+
+    def _hooks(self) -> Hooks:
+        lost = [self.registration.lost]
+        stood_still = [self.coordination.stood_still]
+        if self.cluster is not None:
+            lost.append(self.cluster.lost)
+            stood_still.append(self.cluster.stood_still)
+        arrivals = Arrivals(self.store, (self._pulls, self._delivery))
+        return Hooks(
+            connection_ended=(
+                self._kernel.purgatory.connection_ended,
+                self._watch.connection_ended,
+                self.coordination.closed,
+            ),
+            address_lost=lost,
+            stood_still=stood_still,
+            # What an event decided is journalled before anybody hears of it; then what it woke is worked off.
+            settle=(
+                self.offsets.write_or_keep,
+                arrivals.settle,
+                self._durability.settle,
+                self._persistence.settle,
+                self._watch.settle,
+                self.runtime.settle,
+                self._start_up.settle,
+            ),
+        )
 
     # What happens to it.
-
-    def closed(self, peer: Peer, now_ms: MonotonicMs) -> Reply:
-        """A connection ended; whom to notify."""
-        self.held.remove_owner(peer)
-        self.producers.remove_peer(peer)
-        notify = self.consumers.closed(peer, now=Now(wall_ms=self._clock.wall_ms(), monotonic_ms=now_ms))
-        self.coordination.closed(peer)
-        return Reply(notify=notify)
-
-    def _members_changed(self, group: str) -> None:
-        self.assigner.own_changed(group)
-        if self.cluster is not None:
-            self.cluster.members_changed(group)
 
     def _record(self, event: RebalanceEvent) -> None:
         self.events.record(event)
         if self._recorded is not None:
             self._recorded(event)
 
-    def answered(self, peer: Peer, answer: Command, now_ms: MonotonicMs) -> None:
-        """A client answers a question of ours."""
-        self.consumers.told(peer, answer, now_ms=now_ms)
-
-    def wake(self) -> list[Woken]:
-        """The answers to held requests: pulls whose queues grew, and what others brought about."""
-        answers = self._answers.copy()
-        self._answers.clear()
-        touched = self.store.drain_touched()
-        if not touched or not len(self.held):
-            return answers
-        now_ms = self._clock.monotonic_ms()
-        return answers + [
-            self._run_again(held, self._services.pulls.wake, now_ms)
-            for (topic, queue_id), end in touched.items()
-            for held in self.held.wake(topic, queue_id, end)
-        ]
-
-    def coordinate(self, now_ms: MonotonicMs) -> list[Woken]:
-        """Coordinated groups as time passes, at `next_due_ms` and later; the answers to held requests."""
-        judges = self.cluster is not None or self.coordination.has_members
-        stood_ms = self._standstill.look(now_ms, goes_on=judges)
-        if stood_ms:
-            log.warning("the broker stood still; members and brokers have that time again", ms=stood_ms)
-            self.coordination.stood_still(stood_ms, now_ms)
-        self.coordination.tick(now_ms)
-        if self.cluster is not None:
-            if stood_ms:
-                self.cluster.stood_still(stood_ms, now_ms)
-            self.cluster.tick(now_ms)
-        return self.wake()
-
-    def take_questions(self) -> list[Question]:
-        """What to ask of other processes now; what comes of an answer, `wake` has."""
-        questions = self._questions.copy()
-        self._questions.clear()
-        return questions
-
-    @property
-    def next_due_ms(self) -> MonotonicMs | None:
-        """When `coordinate` has something to do next, at the earliest (monotonic); None: nothing."""
-        cluster_due_ms = self.cluster.next_due_ms if self.cluster is not None else None
-        times = (self.coordination.next_due_ms, cluster_due_ms, self._standstill.due_ms)
-        return min((time for time in times if time is not None), default=None)
-
-    def expire_pulls(self, now_ms: MonotonicMs) -> list[Woken]:
-        """Answer the held pulls whose time is up."""
-        expired = self.held.expire(now_ms)
-        return [self._run_again(held, self._services.pulls.expire, now_ms) for held in expired]
-
-    def _run_again(self, held: HeldPull[Pull], run: Callable[..., Outcome], now_ms: MonotonicMs) -> Woken:
-        try:
-            outcome = run(held, now_ms=now_ms)
-        except Exception as error:  # A pull that fails is answered so; the others and the sender go on.
-            outcome = failure(error, held.request.request)
-        return Woken(held.request.request, outcome)
-
-    def tick(self) -> Reply:
-        """Once a second: silent members leave, rebalances settle, rates are sampled; whom to notify."""
-        now = read_clock(self._clock)
-        notify = self.consumers.expire(now=now)
-        self.producers.remove_silent(now.monotonic_ms)
-        self.consumers.settle(now=now)
-        self.health.tick()
-        self.runtime.sample(now.monotonic_ms)
-        return Reply(notify=notify)
-
-    def close(self) -> None:
-        """Leave everything on disk as after a clean stop; what fails keeps none of the rest."""
-        with ExitStack() as stack:
-            stack.callback(self.store.close)
-            stack.callback(self.ledger.abandon)
-            stack.callback(self._finish_progress)
-            stack.callback(self.tables.close)
-            self.offsets.write()
-
-    def _finish_progress(self) -> None:
-        try:
-            self.store.flush()  # Before what says that its messages are done with.
-        except StoreError as error:
-            log.error("how far things are done is not written; the journals stay", reason=str(error))
-            return
-        for file in self.progress:
-            file.finish()
-
-    # How it is put together.
-
-    def _watched_topics(self) -> list[str]:
-        """The topics whose queues at other brokers matter here."""
-        parts = (self.coordination, self.assigner, self.health)
-        return sorted(self.consumers.asked_topics().union(*(part.topics() for part in parts)))
-
-    def _open_cluster(self) -> Cluster | None:
-        """The other brokers; a broker without name servers has none."""
-        if not self.config.namesrv_addr:
-            return None
-        return Cluster(
-            broker_name=self.config.broker_name,
-            address=self.config.address,
-            name_servers=split_name_servers(self.config.namesrv_addr),
-            coordination=self.coordination,
-            consumers=self.consumers,
-            assigner=self.assigner,
-            topics=self._watched_topics,
-            clock=self._clock,
-            ask=self._questions.append,
-        )
-
-    def _durable_end(self, topic: str, queue_id: int) -> int:
-        """Where a queue ends after recovery.
-
-        A queue that is not there ends at 0: what the log has of it would have been found, even where its own
-        files were lost. Offsets beyond would have a group skip the messages that get those numbers next.
-        """
-        return self.store.max_offset(topic, queue_id)
-
-    def _progress_files(self) -> list[ProgressFile]:
-        return [
-            ProgressFile("delayOffset.json", SCHEDULE_SAVE_MS, self._schedule_progress, self.store),
-            ProgressFile(
-                "consumerOffset.json",
-                self.config.flush_consumer_offset_interval_ms,
-                self._offset_progress,
-                self.store,
-            ),
-        ]
-
-    def _schedule_progress(self) -> Progress | None:
-        if self.schedule.offsets == self._schedule_saved:
-            return None
-        offsets = dict(self.schedule.offsets)
-
-        def written() -> None:
-            self._schedule_saved = offsets
-
-        return Progress(
-            write=lambda: self._schedule_file.save(ScheduleFile(offset_table=offsets)),
-            written=written,
-            failed=lambda: None,
-        )
-
-    def _offset_progress(self) -> Progress | None:
-        plan = self.ledger.plan_persist(self._clock.wall_ms())
-        if plan is None:
-            return None
-        return Progress(
-            write=lambda: run_persist(self._filesystem, plan),
-            written=lambda: self.ledger.complete_persist(plan),
-            failed=self.ledger.fail_persist,
-        )
+    def _answered(self, connection: Connection, answer: Command, now_ms: MonotonicMs) -> None:
+        self.consumers.told(connection, answer, now_ms=now_ms)

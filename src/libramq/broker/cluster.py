@@ -19,7 +19,6 @@ from libramq.broker.coordination import Coordination
 from libramq.broker.gathering import Gathering
 from libramq.broker.member_relay import MemberRelay, delay_ms
 from libramq.broker.peer_link import PeerLink
-from libramq.broker.question import Ask, Question
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import ConnectFailed, LibraError, RequestCodeNotSupported, broker_error
@@ -30,6 +29,7 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting.body import coordination as bodies
 from libramq.rpc import peer_calls
 from libramq.rpc.call import Call
+from libramq.rpc.question import Ask, Question
 
 log = get_logger(__name__)
 

@@ -6,13 +6,13 @@ One name server at a time, the next one when it does not answer. While none does
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from libramq.broker.question import Ask, Question
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError, TopicNotExist
 from libramq.groups.cluster_view import BROKERS_TOPIC, ClusterView
 from libramq.logs import get_logger
 from libramq.remoting.body.route import TopicRouteData
 from libramq.rpc.name_server_calls import topic_route
+from libramq.rpc.question import Ask, Question
 
 log = get_logger(__name__)
 

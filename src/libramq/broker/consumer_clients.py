@@ -70,6 +70,7 @@ class ConsumerClients:
         self._mode = mode
         self._stock: dict[str, list[str]] = {}
         self._untold: list[Notify] = []
+        self._unsettled: set[str] = set()
 
     def group(self, name: str) -> ConsumerGroup[Peer] | None:
         """The group, if a member is connected."""
@@ -93,6 +94,21 @@ class ConsumerClients:
         before = set(self.client_ids(group))
         if self.shared.take(body) and before != set(self.client_ids(group)):
             self._untold += self._notify(group)
+
+    @property
+    def has_notifications(self) -> bool:
+        """Whether `herd` has notifications that a coordinator's list brought about."""
+        return bool(self._untold)
+
+    @property
+    def has_stragglers(self) -> bool:
+        """Whether some members may have to be notified again."""
+        return bool(self._straggling)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there are members, or rebalances that have not settled."""
+        return len(self._groups) > 0 or bool(self._unsettled)
 
     def asked_topics(self) -> set[str]:
         """The topics of groups whose members ask for their queues."""
@@ -191,6 +207,7 @@ class ConsumerClients:
     ) -> None:
         """A rebalance of a group began; epoch: under that one, where a coordinator began it."""
         rebalance = self._rebalance(group_name)
+        self._unsettled.add(group_name)
         event = rebalance.changed(reason, who, members, epoch=epoch, is_part=is_part, now=now)
         self._record(event)
 
@@ -282,6 +299,7 @@ class ConsumerClients:
         """Record what has settled."""
         for name, rebalance in list(self._rebalances.items()):
             if rebalance.is_settled:
+                self._unsettled.discard(name)
                 continue
             group = self._groups.get(name)
             queues = self._queues_of(group) if group is not None else []

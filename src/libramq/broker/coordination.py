@@ -24,13 +24,15 @@ from libramq.groups.coordinator.coordinator import Coordinator
 from libramq.groups.coordinator.group_view import GroupView
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.session import SILENCE_MS_MAX
+from libramq.kernel.purgatory import Purgatory
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body.codec import encode_body
-from libramq.rpc.endpoint import Request, Woken
-from libramq.rpc.outcome import Reply
+from libramq.rpc.outcome import Outcome, Reply
+from libramq.rpc.parked_request import ParkedRequest
+from libramq.rpc.request import Request
 from libramq.secret_bits import SecretBits
 from libramq.transport.server import Peer
 
@@ -39,7 +41,7 @@ log = get_logger(__name__)
 #: Ours: who brought a rebalance about is named in its event, up to so many; a hundred may join at once.
 NAMED_MAX: Final = 5
 
-Effect = fx.Effect[Request]
+Effect = fx.Effect[ParkedRequest]
 
 
 class Coordination:
@@ -55,7 +57,8 @@ class Coordination:
         locks: QueueLocks,
         clock: Clock,
         secret_bits: SecretBits,
-        answer: Callable[[Woken], None],
+        purgatory: Purgatory,
+        answer: Callable[[Request, Outcome], None],
     ) -> None:
         self.peers: GroupPeers | None = None
         self._broker_name = broker_name
@@ -65,12 +68,13 @@ class Coordination:
         self._consumers = consumers
         self._locks = locks
         self._clock = clock
+        self._purgatory = purgatory
         self._answer = answer
         self._effects: deque[Effect] = deque()
         # Of groups that were left to other brokers: the last epoch here, and the members then.
         self._former: dict[str, tuple[int, list[str] | None]] = {}
         self._is_performing = False
-        self._coordinator: Coordinator[Peer, Request] = Coordinator(
+        self._coordinator: Coordinator[Peer, ParkedRequest] = Coordinator(
             secret_bits=secret_bits,
             record=tables.record_group,
             restored=tables.group_states,
@@ -121,24 +125,42 @@ class Coordination:
 
     def join(self, request: Request, header: h.GroupJoinHeader, body: bodies.GroupJoinBody) -> None:
         """GROUP_JOIN."""
-        self._perform(self._coordinator.join(request, request.peer, header, body, now_ms=self._now_ms()))
+        self._perform(
+            self._coordinator.join(self._park(request), request.peer, header, body, now_ms=self._now_ms())
+        )
 
     def poll(self, request: Request, header: h.GroupPollHeader, body: bodies.GroupPollBody) -> None:
         """GROUP_POLL."""
-        self._perform(self._coordinator.poll(request, request.peer, header, body, now_ms=self._now_ms()))
+        self._perform(
+            self._coordinator.poll(self._park(request), request.peer, header, body, now_ms=self._now_ms())
+        )
 
     def release(self, request: Request, header: h.GroupMemberHeader, body: bodies.GroupReleaseBody) -> None:
         """GROUP_RELEASE."""
-        self._perform(self._coordinator.release(request, request.peer, header, body, now_ms=self._now_ms()))
+        self._perform(
+            self._coordinator.release(self._park(request), request.peer, header, body, now_ms=self._now_ms())
+        )
 
     def leave(self, request: Request, header: h.GroupMemberHeader, body: bodies.GroupLeaveBody) -> None:
         """GROUP_LEAVE."""
-        self._perform(self._coordinator.leave(request, request.peer, header, body, now_ms=self._now_ms()))
+        self._perform(
+            self._coordinator.leave(self._park(request), request.peer, header, body, now_ms=self._now_ms())
+        )
 
     def remove(self, request: Request, header: h.GroupRemoveHeader) -> None:
         """GROUP_REMOVE."""
         host = request.peer.address.rpartition(":")[0]
-        self._perform(self._coordinator.remove(request, header, host, now_ms=self._now_ms()))
+        self._perform(self._coordinator.remove(self._park(request), header, host, now_ms=self._now_ms()))
+
+    def _park(self, request: Request) -> ParkedRequest:
+        """Park a request of a member until the coordinator answers; raises BrokerError where there is no
+        room.
+        """
+        parked = ParkedRequest(request)
+        if not self._purgatory.has_room(request.peer, parked.cost_bytes):
+            raise broker_error(ResponseCode.SYSTEM_BUSY, "too many requests wait for an answer; try again")
+        self._purgatory.park(parked)
+        return parked
 
     # What happens here.
 
@@ -283,7 +305,8 @@ class Coordination:
     def _do(self, effect: Effect) -> None:
         match effect:
             case fx.Answer():
-                self._answer(Woken(effect.ticket, _reply(effect)))
+                if self._purgatory.release(effect.ticket):
+                    self._answer(effect.ticket.request, _reply(effect))
             case fx.Grant():
                 self._grant(effect.broker_name, effect.body)
             case fx.WatchTopic():
@@ -364,7 +387,7 @@ class Coordination:
         return self._clock.monotonic_ms()
 
 
-def _reply(answer: fx.Answer[Request]) -> Reply:
+def _reply(answer: fx.Answer[ParkedRequest]) -> Reply:
     ext = {"lbMember": answer.member} if answer.member is not None else None
     body = encode_body(answer.assignment) if answer.assignment is not None else b""
     return Reply(answer.code, answer.remark, ext, body)

@@ -1,90 +1,154 @@
-"""Durability: when the store is to be flushed, and who is answered when it was.
+"""Durability: when the log is flushed, and who is answered when it was.
 
-    when_durable ─► wanted ─► plan ─► run_flush, on a thread ─► done | failed ─► answers, in groups
+    ReplyWhenDurable ─► parked, by offset ─► plan ─► run_flush, on a thread ─► done | failed ─► answers, in
+    groups
 
-The log and the consume queues have a thread each, with one flush at a time: who waits for the log does not
-wait for queues. Upstream: CommitLog.GroupCommitService, FlushRealTimeService.
+The log and the consume queues have a lane each, with one flush at a time: who waits for the log does not wait
+for queues. Upstream: CommitLog.GroupCommitService, FlushRealTimeService.
 """
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
-from libramq.clock import Clock, MonotonicMs
+from libramq.clock import MonotonicMs
 from libramq.errors import SyncFailed
+from libramq.filesystem import FileSystem
+from libramq.kernel.effect import Effects, Thread
+from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
-from libramq.store.config import FlushDiskType
-from libramq.store.flush import FlushPlan
+from libramq.rpc.responder import ParkedReplies
+from libramq.store.flush import FlushPlan, run_flush
 from libramq.store.message_store import MessageStore
 
 log = get_logger(__name__)
 
-#: How often a plan is asked for under ASYNC_FLUSH; the plan knows what is due.
+#: How often a plan is asked for while something is not on the disk; the plan knows what is due.
 POLL_MS: Final = 100
 #: MessageStoreConfig.syncFlushTimeout.
 SYNC_FLUSH_TIMEOUT_MS: Final = 5_000
 
 
-class Durability:
-    """Who waits for the disk. `wanted` is called when a flush should begin at once."""
+class Lane:
+    """Flushes of one kind, one at a time. plan: what is due; done, failed: what came of it."""
 
-    def __init__(self, store: MessageStore, clock: Clock, wanted: Callable[[], None]) -> None:
-        self._store = store
-        self._clock = clock
-        self._wanted = wanted
-        self._is_sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self._is_broken = False
-        self._waiting: deque[tuple[int, MonotonicMs, Callable[[bool], None]]] = deque()
+    def __init__(
+        self,
+        thread: Thread,
+        filesystem: FileSystem,
+        effects: Effects,
+        *,
+        plan: Callable[[], FlushPlan | None],
+        done: Callable[[FlushPlan], None],
+        failed: Callable[[SyncFailed], None],
+    ) -> None:
+        self._thread = thread
+        self._filesystem = filesystem
+        self._effects = effects
+        self._plan = plan
+        self._done = done
+        self._failed = failed
+        self._running = self._is_wanted = self._is_postponed = False
+        self._unfinished: FlushPlan | None = None
 
-    def when_durable(self, physical_offset: int, answer: Callable[[bool], None]) -> None:
-        """Call `answer` with True when the log is on disk up to an offset, with False when that fails."""
-        if physical_offset <= self._store.flushed_offset:
-            answer(True)
+    def begin(self) -> None:
+        """Flush what is due, unless a flush is under way: then as soon as that is done."""
+        if self._running:
+            self._is_wanted = True
             return
-        deadline_ms = self._clock.monotonic_ms() + SYNC_FLUSH_TIMEOUT_MS
-        self._waiting.append((physical_offset, deadline_ms, answer))
-        self._wanted()
-
-    def appended(self) -> None:
-        """Messages were stored; under SYNC_FLUSH they should be on disk soon."""
-        if self._is_sync:
-            self._wanted()
-
-    def give_up(self) -> None:
-        """Answer those whose time is up; all of them when the disk is broken."""
-        now_ms = self._clock.monotonic_ms()
-        while self._waiting and (self._is_broken or self._waiting[0][1] <= now_ms):
-            self._waiting.popleft()[2](False)
-
-    def plan(self) -> FlushPlan | None:
-        """Return the flush of the log that is due: `run_flush` it, then call `done` or `failed`.
-
-        Raises OSError where its files cannot be opened now.
-        """
-        plan = self._store.plan_log_flush(self._clock.monotonic_ms())
+        plan = self._unfinished
         if plan is None:
-            self.give_up()
-        return plan
+            try:
+                plan = self._plan()
+            except OSError as error:
+                self._postpone(error)
+        if plan is not None:
+            self._running = True
+            work = partial(run_flush, self._filesystem, plan)
+            self._effects.run(self._thread, work, partial(self._ended, plan))
 
-    def plan_queues(self) -> FlushPlan | None:
-        """Return the flush of consume queues that is due; as `plan`."""
+    def _ended(self, plan: FlushPlan, result: object) -> None:
+        self._running = False
+        if isinstance(result, SyncFailed):
+            self._failed(result)
+        elif isinstance(result, OSError):  # For want of descriptors perhaps: the same plan is run again.
+            self._unfinished = plan
+            self._postpone(result)
+        elif isinstance(result, BaseException):  # Without flushes no message is ever safe again: go on.
+            self._unfinished = None
+            log.error("flush failed; tried again", exc_info=result)
+        else:
+            self._unfinished, self._is_postponed = None, False
+            self._done(plan)
+            if self._is_wanted:
+                self._is_wanted = False
+                self.begin()
+
+    def _postpone(self, error: OSError) -> None:
+        if not self._is_postponed:
+            log.error("files cannot be opened to be flushed; tried again", reason=str(error))
+        self._is_postponed = True
+
+
+class Durability:
+    """Flushes the store, and answers those who wait for it; a `rpc.responder.Gate`."""
+
+    def __init__(self, store: MessageStore, filesystem: FileSystem, kernel: Kernel) -> None:
+        self._store = store
+        self._clock = kernel.clock
+        self._purgatory = kernel.purgatory
+        self._is_broken = False
+        self._poll = kernel.deadlines.new(self._look)
+        heard: dict[str, Any] = {"done": self._done, "failed": self._failed}
+        self._log = Lane(Thread.FLUSH, filesystem, kernel.effects, plan=self._plan_log, **heard)
+        self._queues = Lane(Thread.DISK, filesystem, kernel.effects, plan=self._plan_queues, **heard)
+        self._waiting: deque[tuple[int, ParkedReplies]] = deque()
+
+    def wait(self, parked: ParkedReplies, physical_offset: int = 0) -> None:
+        """Park replies until the log is on disk up to an offset."""
+        if physical_offset <= self._store.flushed_offset:
+            parked.succeed()
+        elif self._is_broken or not self._purgatory.has_room(parked.connection, parked.cost_bytes):
+            parked.fail()
+        else:
+            self._purgatory.park(parked, self._clock.monotonic_ms() + SYNC_FLUSH_TIMEOUT_MS)
+            self._waiting.append((physical_offset, parked))
+            self._log.begin()
+
+    def settle(self) -> None:
+        """Something may have been stored: see to it that it gets on the disk."""
+        store = self._store
+        if store.is_flush_wanted:
+            self._log.begin()
+        if self._poll.due_ms is None and not store.is_flushed:
+            self._poll.at(self._clock.monotonic_ms() + POLL_MS)
+
+    def _plan_log(self) -> FlushPlan | None:
+        return self._store.plan_log_flush(self._clock.monotonic_ms())
+
+    def _plan_queues(self) -> FlushPlan | None:
         return self._store.plan_queue_flush(self._clock.monotonic_ms())
 
-    def done(self, plan: FlushPlan) -> None:
-        """A flush was carried out."""
-        try:
-            self._store.complete_flush(plan)
-        finally:
-            self._answer()
+    def _look(self, _: MonotonicMs) -> None:
+        self._log.begin()
+        self._queues.begin()
 
-    def failed(self, error: SyncFailed) -> None:
-        """A flush failed: nothing can be promised any more."""
+    def _done(self, plan: FlushPlan) -> None:
+        """Take note of a flush, and answer those who waited for it."""
+        self._store.complete_flush(plan)
+        flushed = self._store.flushed_offset
+        while self._waiting and self._waiting[0][0] <= flushed:
+            parked = self._waiting.popleft()[1]
+            if self._purgatory.release(parked):
+                parked.succeed()
+
+    def _failed(self, error: SyncFailed) -> None:
+        """Stop: after a flush that failed nothing can be promised any more."""
         log.error("the disk refuses to flush; the store takes no more messages", reason=str(error))
         self._store.fail_flush(error)
         self._is_broken = True
-        self.give_up()
-
-    def _answer(self) -> None:
-        flushed = self._store.flushed_offset
-        while self._waiting and self._waiting[0][0] <= flushed:
-            self._waiting.popleft()[2](True)
+        waiting, self._waiting = self._waiting, deque()
+        for _, parked in waiting:
+            if self._purgatory.release(parked):
+                parked.fail()

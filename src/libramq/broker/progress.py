@@ -48,6 +48,11 @@ class ProgressFile:
         self._log_end = 0
         self._is_writing = False
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether it waits to be written."""
+        return self._taken is not None
+
     def is_due(self, now_ms: MonotonicMs) -> bool:
         """Take what it should say, when it is time; return whether it may be written now."""
         if self._is_writing:

@@ -1,20 +1,23 @@
 """The registration: what a broker tells name servers about itself, and when.
 
 At start, every 30 s and at each change of its topics, to every name server; and once a second that it is
-still there, so that one that stands still is forgotten, and its groups live elsewhere, within seconds.
+still there, so that one that stands still is forgotten, and its groups move to other coordinators, within
+seconds. Each name server has its own pace: one that hangs delays no other.
 Upstream: BrokerController, BrokerOuterAPI.registerBrokerAll, sendHeartbeat.
 """
 
-import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from libramq.broker.config import BrokerConfig
 from libramq.catalog import TopicTable
-from libramq.errors import LibraError
+from libramq.clock import MonotonicMs
+from libramq.kernel.deadlines import Deadlines
+from libramq.kernel.effect import Thread
+from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.remoting.body.topic_config import (
     PERM_INHERIT,
@@ -26,7 +29,8 @@ from libramq.remoting.body.topic_config import (
 from libramq.remoting.headers import BrokerHeartbeatHeader, RegisterBrokerHeader, UnregisterBrokerHeader
 from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import broker_heartbeat, register_broker, unregister_broker
-from libramq.transport.remote import Remotes
+from libramq.rpc.question import Question
+from libramq.rpc.responder import ParkedReplies
 
 log = get_logger(__name__)
 
@@ -49,11 +53,11 @@ FIRST_ROUND_MS_MAX: Final = 3_000
 #: Ours: a name server that was not there is asked again soon, so that starting order does not matter.
 RETRY_MS: Final = 1_000
 #: Ours: who created a topic is answered then at the latest; clients wait 3 s and more.
-TOLD_MS_MAX: Final = 2_000
+ANNOUNCED_MS_MAX: Final = 2_000
 
 
 def introduction(config: BrokerConfig, topics: TopicTable) -> tuple[RegisterBrokerHeader, RegisterBrokerBody]:
-    """Who the broker is, and which topics it has."""
+    """Return who the broker is, and which topics it has."""
     table = {topic.topic_name: _permitted(topic, config) for topic in topics}
     wrapper = TopicConfigSerializeWrapper(data_version=topics.data_version, topic_config_table=table)
     header = RegisterBrokerHeader(
@@ -63,151 +67,206 @@ def introduction(config: BrokerConfig, topics: TopicTable) -> tuple[RegisterBrok
         broker_id=config.broker_id,
         ha_server_addr=f"{config.broker_ip}:{config.listen_port + 1}",
     )
+    header.heartbeat_timeout_millis = HEARTBEAT_TIMEOUT_MS
     return header, RegisterBrokerBody(topic_config_serialize_wrapper=wrapper)
 
 
-def farewell(config: BrokerConfig) -> UnregisterBrokerHeader:
-    """Who leaves."""
-    return UnregisterBrokerHeader(
-        broker_name=config.broker_name,
-        broker_addr=config.address,
-        cluster_name=config.cluster_name,
-        broker_id=config.broker_id,
-    )
-
-
 def _permitted(topic: TopicConfig, config: BrokerConfig) -> TopicConfig:
-    """What clients may do here: no more than the broker as a whole allows (registerBrokerAll)."""
+    """Return what clients may do here: no more than the broker as a whole allows (registerBrokerAll)."""
     perm = topic.perm & (config.broker_permission | PERM_INHERIT)
     return topic if perm == topic.perm else msgspec.structs.replace(topic, perm=perm)
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """Somebody who waits until name servers have been told. addresses: those that have not been yet."""
+class _NameServer:
+    """What one name server knows of us.
 
-    addresses: set[str]
-    then: Callable[[], None]
-    timer: asyncio.TimerHandle | None = None
+    is_asking: a registration is under way. is_linked: it answered, and the connection has not ended since.
+    """
+
+    __slots__ = (
+        "address",
+        "beat",
+        "has_changed",
+        "has_failed",
+        "is_asking",
+        "is_linked",
+        "register",
+        "tried",
+    )
+
+    def __init__(self, address: str, deadlines: Deadlines, registration: "Registration") -> None:
+        self.address = address
+        self.register = deadlines.new(lambda _: registration._register(self))
+        self.beat = deadlines.new(lambda now_ms: registration._beat(self, now_ms))
+        self.is_asking = self.is_linked = self.has_changed = self.has_failed = self.tried = False
 
 
 class Registration:
-    """Keeps every name server informed, each at its own pace: one that hangs delays no other."""
+    """Keeps every name server informed; a `rpc.responder.Gate` for who creates topics."""
 
     def __init__(
-        self, config: BrokerConfig, topics: TopicTable, remotes: Remotes, name_servers: Sequence[str]
+        self,
+        config: BrokerConfig,
+        topics: TopicTable,
+        name_servers: Sequence[str],
+        kernel: Kernel,
     ) -> None:
         self._config = config
         self._topics = topics
-        self._remotes = remotes
-        self._changed = {address: asyncio.Event() for address in name_servers}
-        self._untried = set(name_servers)
-        self._tried_all = asyncio.Event()
-        self._failed: set[str] = set()
-        self._waiting: list[_Waiting] = []
+        self._clock = kernel.clock
+        self._effects = kernel.effects
+        self._purgatory = kernel.purgatory
+        self._name_servers = {
+            address: _NameServer(address, kernel.deadlines, self) for address in name_servers
+        }
+        self._waiting: dict[ParkedReplies, set[str]] = {}
         self._encoded: tuple[DataVersion, Call[object]] | None = None
+        self._when_tried: Callable[[], None] | None = None
+        self._is_begun = False
+
+    def begin(self, when_tried: Callable[[], None]) -> None:
+        """Register, and go on. when_tried: called once all name servers answered, or could not."""
+        self._when_tried = when_tried
+        self._is_begun = True
+        self._topics.observe(lambda _: self.announce())
+        now_ms = self._clock.monotonic_ms()
+        for name_server in self._name_servers.values():
+            name_server.register.at(now_ms)
+        self._look_whether_tried()
 
     def announce(self) -> None:
-        """The topics changed: tell the name servers soon."""
-        for event in self._changed.values():
-            event.set()
-
-    def when_told(self, then: Callable[[], None]) -> None:
-        """Go on when all name servers know the topics as they are now; those that fail are not waited for."""
-        waiting = _Waiting(self._changed.keys() - self._failed, then)
-        if not waiting.addresses:
-            then()
+        """The topics changed: inform the name servers soon."""
+        if not self._is_begun:
             return
-        waiting.timer = asyncio.get_running_loop().call_later(TOLD_MS_MAX / 1000, self._go_on, waiting)
-        self._waiting.append(waiting)
-        self.announce()
-
-    def _go_on(self, waiting: _Waiting) -> None:
-        assert waiting.timer is not None
-        waiting.timer.cancel()
-        self._waiting.remove(waiting)
-        waiting.then()
+        for name_server in self._name_servers.values():
+            self._register_again(name_server)
 
     def lost(self, address: str) -> None:
         """The connection to a name server ended: it may have forgotten us by the time it is back."""
-        if address in self._changed:
-            self._changed[address].set()
+        name_server = self._name_servers.get(address)
+        if name_server is not None and self._is_begun:
+            name_server.is_linked = False
+            self._register_again(name_server)
 
-    async def run(self) -> None:
-        """Register again and again, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for address in self._changed:
-                group.create_task(self._keep(address))
-                group.create_task(self._beat(address))
+    def wait(self, parked: ParkedReplies, physical_offset: int = 0) -> None:
+        """Park replies until all name servers know the topics as they are now.
 
-    async def wait_tried(self) -> None:
-        """Wait until every name server was told once, or could not be; not for ever."""
-        if self._untried:
-            try:
-                async with asyncio.timeout(FIRST_ROUND_MS_MAX / 1000):
-                    await self._tried_all.wait()
-            except TimeoutError:
-                log.warning("name servers that do not answer", addresses=sorted(self._untried))
+        Name servers that do not answer are not waited for.
+        """
+        addresses = {address for address, each in self._name_servers.items() if not each.has_failed}
+        if not addresses or not self._is_begun or not self._purgatory.has_room(parked.connection):
+            parked.succeed()
+            return
+        self._purgatory.park(parked, self._clock.monotonic_ms() + ANNOUNCED_MS_MAX)
+        self._waiting[parked] = addresses
+        self.announce()
 
-    async def unregister(self) -> None:
-        """Tell every name server that we leave."""
-        header = farewell(self._config)
-        async with asyncio.TaskGroup() as group:
-            for address in self._changed:
-                if self._remotes.is_connected(address):
-                    group.create_task(self._tell(address, unregister_broker(header), UNREGISTER_TIMEOUT_MS))
+    def leave(self, left: Callable[[], None]) -> None:
+        """Tell every name server that we leave; `left` is called once all have heard it, or could not."""
+        self._is_begun = False
+        header = UnregisterBrokerHeader(
+            broker_name=self._config.broker_name,
+            broker_addr=self._config.address,
+            cluster_name=self._config.cluster_name,
+            broker_id=self._config.broker_id,
+        )
+        unheard = {address for address, each in self._name_servers.items() if each.is_linked}
 
-    async def _keep(self, address: str) -> None:
-        period_ms = min(max(self._config.register_name_server_period_ms, PERIOD_MS_MIN), PERIOD_MS_MAX)
-        changed = self._changed[address]
-        while True:
-            changed.clear()
-            heard = [waiting for waiting in self._waiting if address in waiting.addresses]
-            await self._tell(address, await self._registration(), REGISTER_TIMEOUT_MS)
-            for waiting in heard:
-                waiting.addresses.discard(address)
-                if not waiting.addresses and waiting in self._waiting:
-                    self._go_on(waiting)
-            self._untried.discard(address)
-            if not self._untried:
-                self._tried_all.set()
-            try:
-                async with asyncio.timeout((RETRY_MS if address in self._failed else period_ms) / 1000):
-                    await changed.wait()
-                await asyncio.sleep(CHANGE_DELAY_MS / 1000)
-            except TimeoutError:
-                pass
+        def heard(address: str, _: object) -> None:
+            unheard.discard(address)
+            if not unheard:
+                left()
 
-    async def _beat(self, address: str) -> None:
+        for name_server in self._name_servers.values():
+            name_server.register.cancel()
+            name_server.beat.cancel()
+        for address in sorted(unheard):
+            call = unregister_broker(header)
+            self._effects.ask(Question(address, call, partial(heard, address), UNREGISTER_TIMEOUT_MS))
+        if not unheard:
+            left()
+
+    # One name server.
+
+    def _register_again(self, name_server: _NameServer) -> None:
+        name_server.has_changed = True
+        if not name_server.is_asking:
+            name_server.register.by(self._clock.monotonic_ms() + CHANGE_DELAY_MS)
+
+    def _register(self, name_server: _NameServer) -> None:
+        """Register at one name server; the body is encoded on a thread: 10,000 topics take 100 ms."""
+        name_server.is_asking, name_server.has_changed = True, False
+        version = self._topics.data_version
+        # Who waits already is answered by this registration; who comes later, by the next one.
+        registered = partial(self._registered, name_server, frozenset(self._waiting))
+        if self._encoded is not None and self._encoded[0] == version:
+            self._ask(name_server, self._encoded[1], registered)
+            return
+        header, body = introduction(self._config, self._topics)
+
+        def encoded(call: object) -> None:
+            if isinstance(call, Call):
+                self._encoded = (version, call)
+                self._ask(name_server, call, registered)
+            else:
+                registered(call)
+
+        self._effects.run(Thread.COMPUTE, partial(register_broker, header, body), encoded)
+
+    def _ask(self, name_server: _NameServer, call: Call[object], answered: Callable[[object], None]) -> None:
+        self._effects.ask(Question(name_server.address, call, answered, REGISTER_TIMEOUT_MS))
+
+    def _registered(self, name_server: _NameServer, heard: frozenset[ParkedReplies], outcome: object) -> None:
+        if not self._is_begun:
+            return
+        now_ms = self._clock.monotonic_ms()
+        name_server.is_asking, name_server.tried = False, True
+        failed = isinstance(outcome, BaseException)
+        if failed and not name_server.has_failed:
+            log.warning(
+                "name server not reached; tried again soon", address=name_server.address, reason=str(outcome)
+            )
+        name_server.has_failed, name_server.is_linked = failed, not failed
+        if failed:
+            name_server.register.at(now_ms + RETRY_MS)
+        else:
+            period_ms = min(max(self._config.register_name_server_period_ms, PERIOD_MS_MIN), PERIOD_MS_MAX)
+            name_server.register.at(now_ms + (CHANGE_DELAY_MS if name_server.has_changed else period_ms))
+            if name_server.beat.due_ms is None:
+                name_server.beat.at(now_ms + HEARTBEAT_MS)
+        self._release(name_server.address, heard)
+        self._look_whether_tried()
+
+    def _release(self, address: str, heard: frozenset[ParkedReplies]) -> None:
+        """Answer those whom this name server was the last to hear of."""
+        for parked, addresses in list(self._waiting.items()):
+            if not parked.is_parked:
+                del self._waiting[parked]
+            elif parked in heard:
+                addresses.discard(address)
+                if not addresses:
+                    del self._waiting[parked]
+                    self._purgatory.release(parked)
+                    parked.succeed()
+
+    def _look_whether_tried(self) -> None:
+        if self._when_tried is not None and all(each.tried for each in self._name_servers.values()):
+            tried, self._when_tried = self._when_tried, None
+            tried()
+
+    def _beat(self, name_server: _NameServer, now_ms: MonotonicMs) -> None:
+        if not name_server.is_linked:
+            return
+        name_server.beat.at(now_ms + HEARTBEAT_MS)
         header = BrokerHeartbeatHeader(
             broker_name=self._config.broker_name,
             broker_addr=self._config.address,
             cluster_name=self._config.cluster_name,
         )
-        call = broker_heartbeat(header)
-        while True:
-            await asyncio.sleep(HEARTBEAT_MS / 1000)
-            if self._remotes.is_connected(address):
-                # Whether it was heard is for registrations to find out.
-                self._remotes.send(address, call.command(), lambda _: None, timeout_ms=HEARTBEAT_MS)
+        # Whether it was heard is for registrations to find out.
+        question = Question(name_server.address, broker_heartbeat(header), _ignored, HEARTBEAT_MS)
+        self._effects.ask(question)
 
-    async def _registration(self) -> Call[object]:
-        """Who we are and which topics we have; encoded on a thread, as ten thousand topics take 100 ms."""
-        version = self._topics.data_version
-        if self._encoded is None or self._encoded[0] != version:
-            header, body = introduction(self._config, self._topics)
-            header.heartbeat_timeout_millis = HEARTBEAT_TIMEOUT_MS
-            call = await asyncio.to_thread(register_broker, header, body)
-            self._encoded = (version, call)
-        return self._encoded[1]
 
-    async def _tell(self, address: str, call: Call[object], timeout_ms: int) -> None:
-        try:
-            reply = await self._remotes.call(address, call.command(), timeout_ms=timeout_ms)
-            call.result(reply, where=f"name server {address}")
-        except LibraError as error:
-            if address not in self._failed:
-                log.warning("name server not reached; tried again soon", address=address, reason=str(error))
-            self._failed.add(address)
-        else:
-            self._failed.discard(address)
+def _ignored(_: object) -> None:
+    """Take no note of an answer."""

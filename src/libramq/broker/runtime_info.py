@@ -4,17 +4,22 @@ Upstream: AdminBrokerProcessor.prepareRuntimeInfo.
 """
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from libramq.clock import MonotonicMs, WallMs
+from libramq.clock import MonotonicMs
+from libramq.codes import RequestCode
+from libramq.kernel.parts import Kernel
 from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.route import KVTable
-from libramq.rpc.endpoint import Request
+from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import Outcome, Reply
+from libramq.rpc.request import Request
 from libramq.store.message_store import MessageStore
 
 #: StoreStatsService: rates over the last 10 s, 1 min and 10 min, from a sample a second.
 _WINDOWS_S: Final = (10, 60, 600)
+SAMPLE_MS: Final = 1_000
 _ZEROES: Final = (
     "sendThreadPoolQueueSize", "pullThreadPoolQueueSize", "ackThreadPoolQueueSize",
     "sendThreadPoolQueueHeadWaitTimeMills", "pullThreadPoolQueueHeadWaitTimeMills",
@@ -30,18 +35,34 @@ class _Sample(NamedTuple):
 
 
 class RuntimeInfo:
-    """The numbers, sampled once a second by `sample`."""
+    """The numbers, sampled once a second while they change."""
 
-    def __init__(self, store: MessageStore, *, version: str, started_ms: WallMs) -> None:
+    def __init__(self, store: MessageStore, *, version: str, kernel: Kernel) -> None:
         self._store = store
+        self._clock = kernel.clock
+        self._deadline = kernel.deadlines.new(self.sample)
         self._version = version
-        self._started_ms = started_ms
-        self._samples: deque[_Sample] = deque(maxlen=_WINDOWS_S[-1] + 1)
+        self._started_ms = kernel.clock.wall_ms()
+        self._samples: deque[_Sample] = deque()
+        self._sampled: tuple[int, int] | None = None
+        self.sample(kernel.clock.monotonic_ms())
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {RequestCode.GET_BROKER_RUNTIME_INFO: self.handle}
+
+    def settle(self) -> None:
+        """Take a sample a second after the counters changed."""
+        if self._deadline.due_ms is None and self._store.traffic != self._sampled:
+            self._deadline.at(self._clock.monotonic_ms() + SAMPLE_MS)
 
     def sample(self, now_ms: MonotonicMs) -> None:
         """Remember the counters as they are at a moment (monotonic)."""
-        statistics = self._store.statistics()
-        self._samples.append(_Sample(now_ms, (statistics.put_message_count, statistics.get_message_count)))
+        self._sampled = self._store.traffic
+        oldest_ms = now_ms - _WINDOWS_S[-1] * 1_000
+        while len(self._samples) > 1 and self._samples[1].at_ms <= oldest_ms:
+            self._samples.popleft()
+        self._samples.append(_Sample(now_ms, self._sampled))
 
     def handle(self, request: Request) -> Outcome:
         """Answer GET_BROKER_RUNTIME_INFO."""
@@ -75,9 +96,10 @@ class RuntimeInfo:
         return " ".join(f"{self._rate(column, window_s):.2f}" for window_s in _WINDOWS_S)
 
     def _rate(self, column: int, window_s: int) -> float:
-        if len(self._samples) < 2:
-            return 0.0
-        newest = self._samples[-1]
-        oldest = self._samples[max(0, len(self._samples) - 1 - window_s)]
-        elapsed_ms = newest.at_ms - oldest.at_ms
-        return (newest.counts[column] - oldest.counts[column]) * 1000 / elapsed_ms if elapsed_ms else 0.0
+        """Return the messages a second in a window that ends now; shorter while the broker is younger."""
+        now_ms = self._clock.monotonic_ms()
+        from_ms = max(now_ms - window_s * 1_000, self._samples[0].at_ms)
+        # Between two samples nothing happened, but for the second before the later one.
+        before = [sample for sample in self._samples if sample.at_ms <= from_ms]
+        count = self._store.traffic[column] - before[-1].counts[column]
+        return count * 1000 / (now_ms - from_ms) if now_ms > from_ms else 0.0

@@ -40,8 +40,23 @@ class DelaySchedule:
         self._store = store
         self._delays_ms = delays_ms
         self.offsets = dict(offsets)
+        #: Counts the changes of `offsets`.
+        self.version = 0
         self._moments = StoredMoments(now)
-        self._head_due_ms: dict[int, MonotonicMs] = {}
+        #: None: the level has grown since it was looked at.
+        self._head_due_ms: dict[int, MonotonicMs | None] = {}
+
+    def level_grew(self, queue_id: int) -> None:
+        """A level has another message; where it had none, it is to be looked at."""
+        level = queue_id + 1
+        if level not in self._head_due_ms and 1 <= level <= len(self._delays_ms):
+            self._head_due_ms[level] = None
+
+    def next_due_ms(self, now_ms: MonotonicMs) -> MonotonicMs | None:
+        """Return when a level is to be looked at next; None: all are empty."""
+        return min(
+            (now_ms if due_ms is None else due_ms for due_ms in self._head_due_ms.values()), default=None
+        )
 
     def delay(self, message: StoreMessage, level_text: str, *, now: Now) -> None:
         """Turn a message that is about to be stored towards its level; nothing without a level."""
@@ -96,6 +111,7 @@ class DelaySchedule:
                 break
         if offset != self.offsets.get(level, 0):
             self.offsets[level] = offset
+            self.version += 1
         return delivered
 
     def _store_again(self, due: Sequence[MessageExt], level: int) -> int:

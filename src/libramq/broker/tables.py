@@ -48,6 +48,11 @@ class Tables:
         self.group_states: dict[str, GroupState] = {}
         self._states_ledger = self._load_group_states()
 
+    @property
+    def has_changes(self) -> bool:
+        """Whether any table changed since it was last written."""
+        return any(ledger.has_changes for ledger, _ in self._folded)
+
     def plan_folds(self) -> list[Fold]:
         """The tables that changed, to be written in a thread."""
         return [

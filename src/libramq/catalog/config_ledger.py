@@ -80,6 +80,11 @@ class ConfigLedger(Generic[C]):
             self._number = number
             self._has_changes = True
 
+    @property
+    def has_changes(self) -> bool:
+        """Whether a fold would write something new."""
+        return self._has_changes
+
     def append(self, name: str, config: C | None, version: DataVersion = NO_VERSION) -> None:
         """Journal one change; raises OSError where the disk refuses, and then it must not take effect."""
         if self._file is None:

@@ -220,6 +220,9 @@ class ConsumerGroups(Generic[P]):
     def __iter__(self) -> Iterator[ConsumerGroup[P]]:
         return iter(self._groups.values())
 
+    def __len__(self) -> int:
+        return len(self._groups)
+
     def get(self, group: str) -> ConsumerGroup[P] | None:
         """The group, if a member is connected."""
         return self._groups.get(group)

@@ -27,6 +27,9 @@ class ProducerGroups(Generic[P]):
         self._names: dict[P, dict[str, None]] = {}
         self._count = 0
 
+    def __len__(self) -> int:
+        return self._count
+
     def beat(self, group: str, member: Member[P]) -> bool:
         """Take in a heartbeat; False when that would be one too many."""
         names = self._names.get(member.peer, {})

@@ -15,8 +15,9 @@ from libramq.remoting import headers as h
 from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.remoting.body.route import KVTable, TopicList
 from libramq.remoting.body.topic_config import DataVersion
-from libramq.rpc.endpoint import Processor, Request
+from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.rpc.request import Request
 
 log = get_logger(__name__)
 

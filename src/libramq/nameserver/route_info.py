@@ -154,6 +154,11 @@ class RouteInfo:
         """Forget the brokers that registered over a connection that ended."""
         return self._forget([address for address, broker in self._live.items() if broker.owner is owner])
 
+    @property
+    def has_brokers(self) -> bool:
+        """Whether any broker is registered."""
+        return bool(self._live)
+
     def expire(self, now_ms: MonotonicMs) -> tuple[list[BrokerAddress], list[object]]:
         """Forget brokers that were silent too long; also the connections that serve no other broker."""
         late = [

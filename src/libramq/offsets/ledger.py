@@ -78,6 +78,11 @@ class OffsetLedger:
                 log.warning("committed offsets were beyond the ends of their queues", of=key, now=queues)
         self.persist(wall_ms)
 
+    @property
+    def has_changes(self) -> bool:
+        """Whether a fold would write something new."""
+        return self._has_changes
+
     def append(self, records: Iterable[OffsetRecord]) -> None:
         """Journal changes, all by one write; after it they may be acknowledged."""
         self._journal.append(records)

@@ -16,16 +16,15 @@ from dataclasses import dataclass, field
 import msgspec
 
 from libramq.codes import ResponseCode
+from libramq.kernel.connection import Connection
 from libramq.remoting.command import FLAG_ONEWAY, Command
-from libramq.store.segments import FileRange
-from libramq.transport.server import Peer
 
 
 @dataclass(frozen=True, slots=True)
 class Notify:
     """A request to send to another connection: one way, or a question whose answer carries the number."""
 
-    peer: Peer
+    peer: Connection
     code: int
     ext: dict[str, str] = field(default_factory=dict)
     number: int | None = None
@@ -64,9 +63,9 @@ class ReplyWhenAnnounced:
 
 @dataclass(frozen=True, slots=True)
 class WaitForDisk:
-    """Decide again when these stretches of files are in memory."""
+    """Decide again when a thread has run `read`, which brings what is needed into memory."""
 
-    ranges: tuple[FileRange, ...]
+    read: Callable[[], None]
     again: Callable[[], "Outcome"]
 
 

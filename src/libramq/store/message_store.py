@@ -13,6 +13,7 @@ Everything here runs on one thread, the event loop's; nothing waits but `open` a
 Upstream: store/DefaultMessageStore.java.
 """
 
+import contextlib
 from collections import deque
 from collections.abc import Sequence
 
@@ -37,10 +38,11 @@ from libramq.store.flush import Flusher, FlushPlan, run_flush
 from libramq.store.open_files import OpenFiles
 from libramq.store.opening import ABORT, Opening
 from libramq.store.packing import PackedBatch, pack_batch
-from libramq.store.read import NO_QUEUE, ReadResult, find_record, read_queue
+from libramq.store.read import NO_QUEUE, ReadResult, find_record, read_queue, warm
 from libramq.store.recovery import RecoveryReport
 from libramq.store.recovery_point_writer import RecoveryPointWriter
 from libramq.store.refusal import Refusal
+from libramq.store.segments import FileRange
 from libramq.store.statistics import StoreStatistics
 from libramq.store.timestamp_search import Boundary, search_timestamp
 
@@ -154,6 +156,23 @@ class MessageStore:
         return touched
 
     # Flushing.
+
+    @property
+    def is_flush_wanted(self) -> bool:
+        """Whether the log is to be flushed at once: somebody waits for it."""
+        flushed = self._log.flushed
+        return self._log.end > flushed and (self._is_sync or flushed < self._flusher.wanted_end)
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether no flush is due, however long one waits."""
+        checkpoint = self._flusher.checkpoint
+        return (
+            self._log.end == self._log.flushed
+            and not self._queues.pending
+            and not self._queues.unsynced
+            and checkpoint.commit_log_timestamp_ms == self._last_store_timestamp_ms
+        ) or self._refusal.is_final
 
     @property
     def flushed_offset(self) -> int:
@@ -303,6 +322,16 @@ class MessageStore:
         count_max: CleanCommitLogService takes at most ten a round. Never removes the last one.
         """
         return delete_old_files(self._log, self._queues, older_than_ms, count_max)
+
+    @property
+    def traffic(self) -> tuple[int, int]:
+        """How many messages were stored and read since the store was opened."""
+        return self._put_count, self._get_count
+
+    def warm(self, ranges: tuple[FileRange, ...]) -> None:
+        """Bring stretches of files into the page cache; may be called in a thread."""
+        with contextlib.suppress(OSError):  # Who reads them finds out what is wrong.
+            warm(self._filesystem, ranges)
 
     def statistics(self) -> StoreStatistics:
         """A snapshot of what the store holds and did."""

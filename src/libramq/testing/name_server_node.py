@@ -1,17 +1,14 @@
-"""The simulated name server: the real route table and processors behind simulated connections."""
+"""The simulated name server: the real engine under the real performer, behind simulated connections."""
 
-from libramq.auth.authorizer import AllowAll
-from libramq.clock import MonotonicMs
-from libramq.nameserver.name_server import SCAN_INTERVAL_MS
-from libramq.nameserver.processor import NameServerProcessor
+import random
+
+from libramq.nameserver.engine import name_server_engine
 from libramq.nameserver.route_info import RouteInfo
-from libramq.rpc.endpoint import Endpoint
-from libramq.rpc.outcome import SUCCESS, Reply
-from libramq.standstill import Standstill
-from libramq.testing.network import ServerEnd
+from libramq.runtime.performer import Performer
 from libramq.testing.process import Process
+from libramq.testing.remotes import SimulatedRemotes
+from libramq.testing.seams import SimulatedThreads, SimulatedTimers, fail_the_simulation
 from libramq.testing.world import World
-from libramq.transport.server import Peer
 
 
 class SimulatedNameServer:
@@ -28,19 +25,20 @@ class SimulatedNameServer:
         """Listen, knowing nobody."""
         if self.process.is_alive:
             return
-        world = self._world
-        self.process.start()
+        world, process = self._world, self.process
+        process.start()
         self._route_info = RouteInfo()
-        self._standstill = Standstill(SCAN_INTERVAL_MS)
-        self._standstill.look(self.process.now_ms)
-        endpoint = Endpoint(
-            clock=self.process.clock,
-            authorizer=AllowAll(),
-            processors=NameServerProcessor(self._route_info).processors(),
-            closed=self._connection_closed,
+        performer = Performer(
+            name_server_engine(self._route_info, clock=process.clock),
+            remotes=SimulatedRemotes(world.network, process),
+            timers=SimulatedTimers(process),
+            threads=SimulatedThreads(process, random.Random(0), lambda _: None),
+            monotonic_ms=process.clock.monotonic_ms,
+            listen=lambda listening: listening(),
+            failed=fail_the_simulation,
         )
-        world.network.listen(self.address, self.process, endpoint)
-        self.process.every(SCAN_INTERVAL_MS, self._scan)
+        world.network.listen(self.address, process, performer)
+        performer.follow()
 
     def route(self, topic: str) -> object:
         """What it says of a topic; None: nothing."""
@@ -50,16 +48,3 @@ class SimulatedNameServer:
         """The process is gone."""
         self.process.kill()
         self._world.network.died(self.process)
-
-    def _scan(self) -> None:
-        now_ms = self.process.now_ms
-        stood_ms = self._standstill.look(now_ms)
-        if stood_ms:
-            self._route_info.stood_still(stood_ms, now_ms)
-        for connection in self._route_info.expire(now_ms)[1]:
-            assert isinstance(connection, ServerEnd)
-            connection.close("its broker was silent too long")
-
-    def _connection_closed(self, peer: Peer, _now_ms: MonotonicMs) -> Reply:
-        self._route_info.owner_lost(peer)
-        return SUCCESS

@@ -19,7 +19,7 @@ from libramq.clock import MonotonicMs
 from libramq.errors import ProtocolError
 from libramq.remoting.command import Command
 from libramq.remoting.connection import FrameReader
-from libramq.remoting.frame import decode_frame
+from libramq.remoting.frame import decode_frame, frame_end
 from libramq.testing.happening import Happening
 from libramq.testing.process import Process
 from libramq.transport.server import Handler
@@ -150,8 +150,19 @@ class ServerEnd:
         """Whether what is written can still arrive, as far as the server knows."""
         return self._connection.server_is_open
 
+    @property
+    def unsent_bytes(self) -> int:
+        """How many bytes have not left: here the network takes them all."""
+        return 0
+
+    def pause_reading(self) -> None:
+        """Read nothing: turns take no time here, so this is not asked for."""
+
+    def resume_reading(self) -> None:
+        """Read again."""
+
     def write(self, data: bytes) -> None:
-        """Send a frame."""
+        """Send bytes: frames that left in one write."""
         self._connection.write_to_client(data)
 
     def close(self, reason: str) -> None:
@@ -199,8 +210,14 @@ class Connection:
         """The server sends a frame."""
         if not self.server_is_open:
             return
-        weather = self._network.weather
-        if not weather.harms_notifications or not _is_notification(data):
+        if not self._network.weather.harms_notifications:
+            self._down.send(data)
+            return
+        for frame in _frames(data):  # One write may carry several.
+            self._write_frame(frame)
+
+    def _write_frame(self, data: bytes) -> None:
+        if not _is_notification(data):
             self._down.send(data)
             return
         for delay_ms in self._network.fate_of_notification():
@@ -380,6 +397,14 @@ class Network:
         """Take note of what is sent."""
         self.frame_count += 1
         self.checksum = zlib.crc32(data or b"end", self.checksum)
+
+
+def _frames(data: bytes) -> list[bytes]:
+    frames, position = [], 0
+    while (end := frame_end(data, position)) is not None:
+        frames.append(data[position:end])
+        position = end
+    return frames
 
 
 def _is_notification(data: bytes) -> bool:

@@ -1,8 +1,7 @@
 """A listening socket: frames in, one callback per read with every command it brought, bytes out.
 
-A connection is closed at the first bad byte, with the reason logged, and nobody else notices. Writes are
-joined: what handlers write while one read is worked off leaves in one write. Who does not read the answers is
-not read from either: requests that were read already wait until what was written has left.
+A connection is closed at the first bad byte, with the reason logged, and nobody else notices. A client that
+does not read what it asked for is not read from either; its handler hears when it reads again (`writable`).
 Upstream: remoting/netty/NettyRemotingServer.java.
 """
 
@@ -13,12 +12,16 @@ from typing import Any, Final, Protocol, cast
 
 from libramq.clock import MonotonicMs
 from libramq.errors import ConfigError, LibraError, ProtocolError
+from libramq.kernel.connection import Connection
 from libramq.logs import get_logger
 from libramq.remoting.command import Command
 from libramq.remoting.connection import FrameReader
 from libramq.transport.descriptors import for_connections
 
 log = get_logger(__name__)
+
+#: The other end of a connection, as services know it.
+Peer = Connection
 
 #: Ours; NettyServerConfig has no limit and runs into the operating system's.
 CONNECTIONS_MAX: Final = 20_000
@@ -28,8 +31,6 @@ ROOM_SHARE: Final = 0.9
 WRITE_BUFFER_BYTES_HIGH: Final = 8 * 1024 * 1024
 #: Ours: what is written unasked (held pulls that wake) to a peer that does not read.
 WRITE_BUFFER_BYTES_MAX: Final = 256 * 1024 * 1024
-#: Ours: requests worked off before their answers are written; with pulls of 256 KiB, 64 MiB of answers.
-COMMANDS_PER_TURN: Final = 256
 #: Ours: how long a closing connection may take to deliver what was written before.
 CLOSING_MS_MAX: Final = 1_000
 #: NettyServerConfig.serverChannelMaxIdleTimeSeconds.
@@ -38,44 +39,22 @@ IDLE_MS_MAX: Final = 120_000
 BACKLOG: Final = 1024
 
 
-class Peer(Protocol):
-    """The other end of a connection, as handlers see it."""
-
-    @property
-    def address(self) -> str:
-        """The peer's "host:port"."""
-        ...
-
-    @property
-    def is_open(self) -> bool:
-        """Whether what is written can still arrive."""
-        ...
-
-    def write(self, data: bytes) -> None:
-        """Send bytes; never waits, never raises for a peer that is gone."""
-        ...
-
-    def close(self, reason: str) -> None:
-        """End the connection; the reason is logged."""
-        ...
-
-    def __hash__(self) -> int:
-        """Connections are told apart by identity."""
-        ...
-
-
 class Handler(Protocol):
     """What a server does with its connections. All calls come from the event loop and must not wait."""
 
-    def connected(self, peer: Peer) -> None:
+    def connected(self, connection: Any) -> None:
         """A connection was accepted."""
         ...
 
-    def received(self, peer: Peer, commands: list[Command]) -> None:
-        """One read brought these commands."""
+    def received(self, connection: Any, requests: list[Command]) -> None:
+        """One read brought these requests."""
         ...
 
-    def closed(self, peer: Peer) -> None:
+    def writable(self, connection: Any) -> None:
+        """The client has read most of what was sent to it."""
+        ...
+
+    def closed(self, connection: Any) -> None:
         """The connection ended."""
         ...
 
@@ -87,9 +66,7 @@ class ServerConnection(asyncio.Protocol):
         self._server = server
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
-        self._corked: list[bytes] | None = None
-        self._unread: list[Command] = []
-        self._is_congested = False
+        self._is_congested = self._is_paused = False
         self.address = ""
         self.last_read_ms = server.monotonic_ms()
         self.closing_since_ms: MonotonicMs | None = None
@@ -117,42 +94,56 @@ class ServerConnection(asyncio.Protocol):
         except ProtocolError as error:
             self.close(str(error))
             return
-        if self._unread:
-            self._unread += commands
-        elif len(commands) <= COMMANDS_PER_TURN:
-            if commands:
-                self._work(commands)
-        else:
-            self._unread = commands
-            self._work_off()
+        if commands:
+            try:
+                self._server.handler.received(self, commands)
+            except Exception:
+                log.exception("handler failed; connection closed", peer=self.address)
+                self.close("handler failed")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio saw the end."""
         self._transport = None
-        self._unread = []
         self._server.discard(self)
 
     def pause_writing(self) -> None:
-        """The peer does not read what it asked for: ask it nothing more until it does."""
+        """The client does not read what it asked for: read nothing more until it does."""
         self._is_congested = True
-        if self.is_open:
-            assert self._transport is not None
-            self._transport.pause_reading()
+        self._read_or_not()
 
     def resume_writing(self) -> None:
-        """The peer reads again."""
+        """The client reads again."""
         self._is_congested = False
         self.last_read_ms = self._server.monotonic_ms()
-        self._work_off()
-        if self.is_open and not self._is_congested:
+        self._server.handler.writable(self)
+        self._read_or_not()
+
+    def pause_reading(self) -> None:
+        """Read nothing: what was read before is not worked off yet."""
+        self._is_paused = True
+        self._read_or_not()
+
+    def resume_reading(self) -> None:
+        """Read again, unless the client must read first."""
+        self._is_paused = False
+        self._read_or_not()
+
+    def _read_or_not(self) -> None:
+        if self.is_open:
             assert self._transport is not None
-            self._transport.resume_reading()
+            if self._is_paused or self._is_congested:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How many bytes that were written have not left."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def write(self, data: bytes) -> None:
-        """Send bytes, joined with what else the current read produces."""
-        if self._corked is not None:
-            self._corked.append(data)
-        elif self._transport is not None and not self._transport.is_closing():
+        """Send bytes."""
+        if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
             if self._is_congested and self._transport.get_write_buffer_size() > WRITE_BUFFER_BYTES_MAX:
                 self.abort(f"{WRITE_BUFFER_BYTES_MAX} bytes wait to be read by the peer")
@@ -169,25 +160,6 @@ class ServerConnection(asyncio.Protocol):
         if self._transport is not None:
             log.info("connection aborted", peer=self.address, reason=reason)
             self._transport.abort()
-
-    def _work_off(self) -> None:
-        """Work off what was read, as long as the peer reads the answers."""
-        while self._unread and not self._is_congested and self.is_open:
-            commands = self._unread[:COMMANDS_PER_TURN]
-            del self._unread[:COMMANDS_PER_TURN]
-            self._work(commands)
-
-    def _work(self, commands: list[Command]) -> None:
-        self._corked = []
-        try:
-            self._server.handler.received(self, commands)
-        except Exception:
-            log.exception("handler failed; connection closed", peer=self.address)
-            self.close("handler failed")
-        corked, self._corked = self._corked, None
-        if corked and self.is_open:
-            assert self._transport is not None
-            self._transport.write(corked[0] if len(corked) == 1 else b"".join(corked))
 
 
 class Server:

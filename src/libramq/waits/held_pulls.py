@@ -1,127 +1,147 @@
 """Held pulls: requests that found no message and wait for one (long polling).
 
-A pull is woken when its queue has a message at or after the offset it wants, or when its time is up. The
-broker runs a woken pull again, without the right to be held. Upstream: PullRequestHoldService.java.
+The index of the purgatory by queue: a pull is taken out when its queue has a message at or after the offset
+that it wants. The broker runs a woken pull again. Upstream: PullRequestHoldService.java.
 """
 
-import heapq
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 from libramq.clock import MonotonicMs
+from libramq.kernel.connection import Connection
+from libramq.kernel.purgatory import Parked, Purgatory
 
 T = TypeVar("T")
 
-#: Ours: one pull a queue and consumer; a million would be some 300 MB.
-HELD_PULLS_MAX: Final = 200_000
-#: Ours: a client with more queues than that looks again and again instead.
-HELD_PULLS_PER_OWNER_MAX: Final = 20_000
+#: Ours: the Java client asks for 15 s, proxies for 20 s; nobody may hold a pull for ever.
+SUSPEND_MS_MAX: Final = 120_000
+#: Ours: pulls of one connection that wait on one queue. A client has one a group; a proxy some dozens.
+HELD_PER_QUEUE_AND_CONNECTION_MAX: Final = 64
+#: Ours: pulls that wait on one queue, so that a send to it wakes thousands at the most. A group has one a
+#: queue.
+HELD_PER_QUEUE_MAX: Final = 10_000
 
 Key = tuple[str, int]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class HeldPull(Generic[T]):
-    """One pull that waits: for which queue and offset, for whom, and until when (monotonic)."""
+class HeldPull(Parked, Generic[T]):
+    """One pull that waits: for which queue and offset, for whom, and until when (monotonic).
 
-    topic: str
-    queue_id: int
-    offset: int
-    owner: Hashable
-    until_ms: MonotonicMs
-    request: T
+    expired: called when its time is up, with the pull.
+    """
+
+    __slots__ = ("_expired", "_held", "offset", "queue_id", "request", "topic", "until_ms")
+
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        connection: Connection,
+        until_ms: MonotonicMs,
+        request: T,
+        expired: Callable[["HeldPull[T]"], None],
+    ) -> None:
+        super().__init__(connection)
+        self.topic = topic
+        self.queue_id = queue_id
+        self.offset = offset
+        self.until_ms = until_ms
+        self.request = request
+        self._expired = expired
+        self._held: HeldPulls[T] | None = None
+
+    def expire(self, now_ms: MonotonicMs) -> None:
+        """Answer: the time is up."""
+        self._expired(self)
+
+    def unlink(self) -> None:
+        """Leave the index."""
+        if self._held is not None:
+            self._held.forget(self)
+
+
+class _Queue(Generic[T]):
+    """The pulls that wait on one queue."""
+
+    __slots__ = ("by_connection", "pulls")
+
+    def __init__(self) -> None:
+        self.pulls: dict[HeldPull[T], None] = {}
+        self.by_connection: dict[Connection, int] = {}
 
 
 class HeldPulls(Generic[T]):
-    """All pulls that wait: by queue, by owner, and by deadline."""
+    """All pulls that wait, by queue."""
 
-    def __init__(self) -> None:
-        self._by_queue: dict[Key, dict[HeldPull[T], None]] = {}
-        self._by_owner: dict[Hashable, dict[HeldPull[T], None]] = {}
-        self._deadlines: list[tuple[MonotonicMs, int, HeldPull[T]]] = []
-        self._sequence = 0
+    def __init__(self, purgatory: Purgatory) -> None:
+        self._purgatory = purgatory
+        self._queues: dict[Key, _Queue[T]] = {}
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def may_hold(self, owner: Hashable) -> bool:
-        """Whether another pull of this owner can be held."""
-        return self._count < HELD_PULLS_MAX and len(self._by_owner.get(owner, ())) < HELD_PULLS_PER_OWNER_MAX
+    @property
+    def next_due_ms(self) -> MonotonicMs | None:
+        """When the first pull is to be answered at the latest; None: nothing waits. Looks at every pull."""
+        return min((pull.until_ms for queue in self._queues.values() for pull in queue.pulls), default=None)
+
+    def may_hold(self, connection: Connection, topic: str, queue_id: int) -> bool:
+        """Return whether another pull of this connection can be held on a queue."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is not None and (
+            len(queue.pulls) >= HELD_PER_QUEUE_MAX
+            or queue.by_connection.get(connection, 0) >= HELD_PER_QUEUE_AND_CONNECTION_MAX
+        ):
+            return False
+        return self._purgatory.has_room(connection)
 
     def hold(self, pull: HeldPull[T]) -> None:
-        """Keep a pull until it is woken or its time is up."""
-        self._by_queue.setdefault((pull.topic, pull.queue_id), {})[pull] = None
-        self._by_owner.setdefault(pull.owner, {})[pull] = None
-        self._sequence += 1
-        heapq.heappush(self._deadlines, (pull.until_ms, self._sequence, pull))
+        """Park a pull until it is woken, its time is up or its connection ends."""
+        queue = self._queues.get((pull.topic, pull.queue_id))
+        if queue is None:
+            queue = self._queues[pull.topic, pull.queue_id] = _Queue()
+        queue.pulls[pull] = None
+        queue.by_connection[pull.connection] = queue.by_connection.get(pull.connection, 0) + 1
         self._count += 1
+        pull._held = self
+        self._purgatory.park(pull, pull.until_ms)
 
     def wake(self, topic: str, queue_id: int, max_offset: int) -> list[HeldPull[T]]:
         """Take out the pulls of a queue that want an offset below `max_offset`."""
-        pulls = self._by_queue.get((topic, queue_id))
-        if not pulls:
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
             return []
-        woken = [pull for pull in pulls if pull.offset < max_offset]
-        for pull in woken:
-            self._remove(pull)
-        self._tidy()
-        return woken
+        return self._release([pull for pull in queue.pulls if pull.offset < max_offset])
 
     def take(self, topic: str, queue_id: int, is_wanted: Callable[[T], bool]) -> list[HeldPull[T]]:
         """Take out the pulls of a queue whose requests are wanted, whatever they wait for."""
-        taken = [pull for pull in self._by_queue.get((topic, queue_id), ()) if is_wanted(pull.request)]
-        for pull in taken:
-            self._remove(pull)
-        self._tidy()
-        return taken
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return []
+        return self._release([pull for pull in queue.pulls if is_wanted(pull.request)])
 
     def take_where(self, is_wanted: Callable[[HeldPull[T]], bool]) -> list[HeldPull[T]]:
         """Take out pulls of whatever queues; looks at every one, for what happens seldom."""
-        taken = [pull for pulls in self._by_queue.values() for pull in pulls if is_wanted(pull)]
-        for pull in taken:
-            self._remove(pull)
-        self._tidy()
-        return taken
+        pulls = [pull for queue in self._queues.values() for pull in queue.pulls]
+        return self._release([pull for pull in pulls if is_wanted(pull)])
 
-    def expire(self, now_ms: MonotonicMs) -> list[HeldPull[T]]:
-        """Take out the pulls whose time is up."""
-        expired: list[HeldPull[T]] = []
-        while self._deadlines and self._deadlines[0][0] <= now_ms:
-            pull = heapq.heappop(self._deadlines)[2]
-            if self._remove(pull):
-                expired.append(pull)
-        return expired
-
-    @property
-    def next_due_ms(self) -> MonotonicMs | None:
-        """When `expire` has something to do next, at the earliest; None: nothing waits."""
-        return self._deadlines[0][0] if self._deadlines else None
-
-    def remove_owner(self, owner: Hashable) -> None:
-        """Forget the pulls of a connection that ended."""
-        for pull in list(self._by_owner.get(owner, ())):
-            self._remove(pull)
-        self._tidy()
-
-    def _remove(self, pull: HeldPull[T]) -> bool:
-        owned = self._by_owner.get(pull.owner)
-        if owned is None or pull not in owned:
-            return False
+    def forget(self, pull: HeldPull[T]) -> None:
+        """Drop a pull from the index; the purgatory has taken it out."""
         key = (pull.topic, pull.queue_id)
-        queued = self._by_queue[key]
-        del owned[pull], queued[pull]
-        if not owned:
-            del self._by_owner[pull.owner]
-        if not queued:
-            del self._by_queue[key]
+        queue = self._queues[key]
+        del queue.pulls[pull]
+        left = queue.by_connection[pull.connection] - 1
+        if left:
+            queue.by_connection[pull.connection] = left
+        else:
+            del queue.by_connection[pull.connection]
+        if not queue.pulls:
+            del self._queues[key]
         self._count -= 1
-        return True
 
-    def _tidy(self) -> None:
-        """Drop the deadlines of pulls that are gone, once they are the most."""
-        if len(self._deadlines) > 2 * self._count + 1024:
-            live = {id(pull) for pulls in self._by_owner.values() for pull in pulls}
-            self._deadlines = [entry for entry in self._deadlines if id(entry[2]) in live]
-            heapq.heapify(self._deadlines)
+    def _release(self, pulls: list[HeldPull[T]]) -> list[HeldPull[T]]:
+        for pull in pulls:
+            self._purgatory.release(pull)
+        return pulls

@@ -3,12 +3,12 @@
 Upstream: ClientManageProcessor.java, ConsumerManageProcessor.java.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.catalog import GroupTable, TopicTable
-from libramq.codes import ResponseCode
+from libramq.codes import RequestCode, ResponseCode
 from libramq.groups.consumer_group import ConsumerGroup, Member
 from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.rebalance_event import Reason
@@ -17,8 +17,9 @@ from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.remoting.body.consumers import CheckClientBody, ConsumerList
 from libramq.remoting.body.heartbeat import HeartbeatData
 from libramq.remoting.headers import GroupHeader, UnregisterClientHeader, decode_header
-from libramq.rpc.endpoint import Request
+from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import SUCCESS, Notify, Outcome, Reply
+from libramq.rpc.request import Request
 from libramq.transport.server import Peer
 
 #: The ext field by which a client says that it goes by a coordinator, and a broker that it has one.
@@ -49,6 +50,15 @@ class ClientManagement:
         self._topics = topics
         self._groups = groups
         self._gone = gone
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {
+            RequestCode.HEART_BEAT: self.heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self.unregister,
+            RequestCode.CHECK_CLIENT_CONFIG: self.check_config,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
+        }
 
     def heartbeat(self, request: Request) -> Outcome:
         """A client says who it is; whoever shares a group with it hears of a change."""

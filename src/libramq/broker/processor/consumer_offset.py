@@ -3,11 +3,11 @@
 Upstream: ConsumerManageProcessor.java.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from libramq.broker.offset_commits import OffsetCommits
 from libramq.catalog import GroupTable, TopicTable
-from libramq.codes import ResponseCode
+from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.offsets import Fences
 from libramq.remoting.headers import (
@@ -15,8 +15,9 @@ from libramq.remoting.headers import (
     UpdateConsumerOffsetHeader,
     decode_header,
 )
-from libramq.rpc.endpoint import Request, failure
+from libramq.rpc.endpoint import BatchProcessor, Processor
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.rpc.request import Request, failure
 from libramq.transport.server import Peer
 
 
@@ -37,6 +38,16 @@ class ConsumerOffsetRequests:
         self._topics = topics
         self._groups = groups
         self._committed = committed
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self.query,
+        }
+
+    def batch_processors(self) -> Mapping[int, BatchProcessor]:
+        """Return the requests that it serves, all that one read brought at once."""
+        return {RequestCode.UPDATE_CONSUMER_OFFSET: self.update_many}
 
     def query(self, request: Request) -> Outcome:
         """The committed offset, or where else to begin; a client may ask not to be told 0."""

@@ -3,25 +3,26 @@
 Upstream: AdminBrokerProcessor.java.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from libramq.broker.coordination import Coordination
 from libramq.broker.offset_commits import OffsetCommits
 from libramq.broker.processor.pull_message import Pull
 from libramq.catalog import GroupTable
-from libramq.codes import ResponseCode
+from libramq.codes import RequestCode, ResponseCode
 from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.remoting.body.topic_config import SubscriptionGroupConfig
 from libramq.remoting.headers import DeleteGroupHeader, GroupByNameHeader, decode_header
-from libramq.rpc.endpoint import Request, Woken
+from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.rpc.request import Request
 from libramq.waits import HeldPulls
 
 
 class GroupAdministration:
     """The processor of questions about groups, and of changes to them.
 
-    answer: takes the answers to pulls of a group that is deleted.
+    answer: gives the answers to pulls of a group that is deleted.
     """
 
     def __init__(
@@ -31,13 +32,22 @@ class GroupAdministration:
         offsets: OffsetCommits,
         coordination: Coordination,
         held: HeldPulls[Pull],
-        answer: Callable[[Woken], None],
+        answer: Callable[[Request, Outcome], None],
     ) -> None:
         self._groups = groups
         self._offsets = offsets
         self._coordination = coordination
         self._held = held
         self._answer = answer
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.create,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.list_all,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.get,
+        }
 
     def create(self, request: Request) -> Outcome:
         """Create a group or change it."""
@@ -61,7 +71,7 @@ class GroupAdministration:
         for held in self._held.take_where(
             lambda held: held.request.group == group and held.request.member is not None
         ):
-            self._answer(Woken(held.request.request, gone))
+            self._answer(held.request.request, gone)
 
     def list_all(self, request: Request) -> Outcome:
         """All groups with their configuration."""

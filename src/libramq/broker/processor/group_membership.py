@@ -4,13 +4,17 @@ The coordinator answers in its own time: every request but the last is held unti
 Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 """
 
+from collections.abc import Mapping
+
 from libramq.broker.coordination import Coordination
 from libramq.catalog import GroupTable, TopicTable
+from libramq.codes import RequestCode
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body.codec import decode_body
-from libramq.rpc.endpoint import Request
+from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import HOLD, Outcome, Reply
+from libramq.rpc.request import Request
 
 
 class GroupMembership:
@@ -20,6 +24,17 @@ class GroupMembership:
         self._coordination = coordination
         self._groups = groups
         self._topics = topics
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {
+            RequestCode.GROUP_JOIN: self.join,
+            RequestCode.GROUP_POLL: self.poll,
+            RequestCode.GROUP_RELEASE: self.release,
+            RequestCode.GROUP_LEAVE: self.leave,
+            RequestCode.GROUP_REMOVE: self.remove,
+            RequestCode.GROUP_FIND: self.find,
+        }
 
     def join(self, request: Request) -> Outcome:
         """Somebody becomes a member, or comes back; the group and its retry topic exist from then on."""

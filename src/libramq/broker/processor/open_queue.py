@@ -3,22 +3,23 @@
 Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from libramq.broker.offset_commits import OffsetCommits
 from libramq.broker.processor.pull_message import Pull
 from libramq.catalog import TopicTable
-from libramq.codes import ResponseCode
+from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.offsets import Claim, Fences
 from libramq.remoting.headers import OpenQueueHeader, decode_header
-from libramq.rpc.endpoint import Request, Woken
+from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import Outcome, Reply
+from libramq.rpc.request import Request
 from libramq.waits import HeldPulls
 
 
 class OpenQueue:
-    """The processor of openings. answer: takes the answers to pulls that a new owner ends."""
+    """Serves openings. answer: gives the answers to held pulls that a new owner ends."""
 
     def __init__(
         self,
@@ -27,13 +28,17 @@ class OpenQueue:
         offsets: OffsetCommits,
         topics: TopicTable,
         held: HeldPulls[Pull],
-        answer: Callable[[Woken], None],
+        answer: Callable[[Request, Outcome], None],
     ) -> None:
         self._fences = fences
         self._offsets = offsets
         self._topics = topics
         self._held = held
         self._answer = answer
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {RequestCode.OPEN_QUEUE: self.handle}
 
     def handle(self, request: Request) -> Outcome:
         """Open the queue, on disk before it is answered; the answer is the offset to begin at, if any."""
@@ -61,7 +66,7 @@ class OpenQueue:
     def _end_pulls(self, group: str, topic: str, queue_id: int, owner: Claim) -> None:
         remark = f"{topic}-{queue_id} of group {group} was opened under epoch {owner.epoch}"
         for held in self._held.take(topic, queue_id, lambda pull: _is_former(pull, group, owner)):
-            self._answer(Woken(held.request.request, Reply(ResponseCode.FENCED, remark)))
+            self._answer(held.request.request, Reply(ResponseCode.FENCED, remark))
 
 
 def _is_former(pull: Pull, group: str, owner: Claim) -> bool:

@@ -3,14 +3,18 @@
 Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 """
 
+from collections.abc import Mapping
+
 from libramq.broker.assigner import Assigner
 from libramq.broker.cluster import Cluster
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.coordination import Coordination
+from libramq.codes import RequestCode
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body.codec import decode_body, encode_body
-from libramq.rpc.endpoint import Request
+from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.rpc.request import Request
 
 
 class PeerRequests:
@@ -23,6 +27,19 @@ class PeerRequests:
         self._assigner = assigner
         self._coordination = coordination
         self._consumers = consumers
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {
+            RequestCode.PEER_GRANT: self.grant,
+            RequestCode.PEER_MEMBERS: self.members,
+            RequestCode.PEER_LIST: self.list,
+            RequestCode.PEER_GATHER: self.gather,
+            RequestCode.PEER_STARTED: self.started,
+            RequestCode.PEER_ASSIGN: self.assign,
+            RequestCode.PEER_GIVEN: self.given,
+            RequestCode.PEER_REMOVED: self.removed,
+        }
 
     def grant(self, request: Request) -> Outcome:
         """A coordinator says whose our queues are. Answers the highest epoch that our fence has seen."""

@@ -4,14 +4,15 @@ The order of the checks and their codes are upstream's: PullMessageProcessor.jav
 DefaultPullMessageResultHandler.java, PullRequestHoldService.java.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.offset_commits import OffsetCommits
 from libramq.catalog import GroupTable, TopicTable
-from libramq.clock import MonotonicMs
-from libramq.codes import ResponseCode
+from libramq.clock import Clock, MonotonicMs
+from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import ConfigError, broker_error
 from libramq.filter.tag import parse_tag_filter
 from libramq.logs import get_logger
@@ -21,16 +22,16 @@ from libramq.remoting.body.coordination import MODE_EPOCHS
 from libramq.remoting.body.heartbeat import BROADCASTING
 from libramq.remoting.headers import PullMessageHeader, decode_header
 from libramq.rpc.broker_calls import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
-from libramq.rpc.endpoint import Request
+from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import HOLD, Outcome, Reply, WaitForDisk
+from libramq.rpc.request import Request, failure
 from libramq.store.message_store import MessageStore
 from libramq.store.read import ReadResult, ReadStatus
 from libramq.waits import HeldPull, HeldPulls
+from libramq.waits.held_pulls import SUSPEND_MS_MAX
 
 log = get_logger(__name__)
 
-#: Ours: the Java client asks for 15 s, proxies for 20 s; nobody may hold a pull for ever.
-SUSPEND_MS_MAX: Final = 120_000
 _SQL92: Final = "SQL92"
 
 _CODES: Final = {
@@ -63,7 +64,7 @@ class Pull(NamedTuple):
 
 
 class PullMessage:
-    """The processor of pulls, and of those that were held."""
+    """Serves pulls, and those that were held. answer: gives the answer to a request that was held."""
 
     def __init__(
         self,
@@ -75,6 +76,8 @@ class PullMessage:
         offsets: OffsetCommits,
         fences: Fences,
         held: HeldPulls[Pull],
+        clock: Clock,
+        answer: Callable[[Request, Outcome], None],
         readable: bool,
         long_polling: bool,
         short_polling_ms: int,
@@ -86,9 +89,15 @@ class PullMessage:
         self._offsets = offsets
         self._fences = fences
         self._held = held
+        self._clock = clock
+        self._answer = answer
         self._readable = readable
         self._long_polling = long_polling
         self._short_polling_ms = short_polling_ms
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {RequestCode.PULL_MESSAGE: self.handle, RequestCode.LITE_PULL_MESSAGE: self.handle}
 
     def handle(self, request: Request) -> Outcome:
         """Answer a pull, or hold it."""
@@ -106,15 +115,24 @@ class PullMessage:
         )
         return self._read(pull, request.monotonic_ms + hold_ms if hold_ms else None)
 
-    def wake(self, held: HeldPull[Pull], *, now_ms: MonotonicMs) -> Outcome:
-        """Run a held pull again because its queue grew; it is held on when nothing for it came."""
-        self._check_fence(held.request)
-        return self._read(held.request, held.until_ms, woken_at_ms=now_ms)
+    def arrived(self, topic: str, queue_id: int, end: int) -> None:
+        """A queue has more to read, up to an offset: run its held pulls again."""
+        for held in self._held.wake(topic, queue_id, end):
+            # It is held on when nothing for it came.
+            self._run_again(held, held.until_ms, is_woken=False)
 
-    def expire(self, held: HeldPull[Pull], *, now_ms: MonotonicMs) -> Outcome:
-        """Answer a held pull whose time is up."""
-        self._check_fence(held.request)
-        return self._read(held.request, None, woken_at_ms=now_ms, is_woken=True)
+    def _expired(self, held: HeldPull[Pull]) -> None:
+        self._run_again(held, None, is_woken=True)
+
+    def _run_again(self, held: HeldPull[Pull], hold_until_ms: MonotonicMs | None, *, is_woken: bool) -> None:
+        pull = held.request
+        try:
+            self._check_fence(pull)
+            now_ms = self._clock.monotonic_ms()
+            outcome = self._read(pull, hold_until_ms, woken_at_ms=now_ms, is_woken=is_woken)
+        except Exception as error:  # A pull that fails is answered so; the others and the sender go on.
+            outcome = failure(error, pull.request)
+        self._answer(pull.request, outcome)
 
     def _checked(self, request: Request, header: PullMessageHeader) -> Pull:
         if not self._readable:
@@ -213,9 +231,9 @@ class PullMessage:
         )
         if result.status is ReadStatus.WOULD_WAIT:
             again = self._again(pull, hold_until_ms, woken_at_ms, is_woken)
-            return WaitForDisk(result.cold, again)
+            return WaitForDisk(partial(self._store.warm, result.cold), again)
         code = self._code(pull, result)
-        if hold_until_ms is not None and self._held.may_hold(pull.request.peer):
+        if hold_until_ms is not None and self._held.may_hold(pull.request.peer, pull.topic, pull.queue_id):
             if code == ResponseCode.PULL_NOT_FOUND:
                 return self._hold(pull, hold_until_ms)
             if woken_at_ms is not None and code == ResponseCode.PULL_RETRY_IMMEDIATELY:
@@ -250,7 +268,8 @@ class PullMessage:
         request = pull.request
         if not request.peer.is_open:  # It went while a thread read for it; nobody would take the pull out.
             return HOLD
-        self._held.hold(HeldPull(pull.topic, pull.queue_id, pull.offset, request.peer, until_ms, pull))
+        held = HeldPull(pull.topic, pull.queue_id, pull.offset, request.peer, until_ms, pull, self._expired)
+        self._held.hold(held)
         return HOLD
 
 

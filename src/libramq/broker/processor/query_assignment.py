@@ -4,12 +4,12 @@ POP is not served yet: every queue is to be pulled.
 Upstream: QueryAssignmentProcessor.java.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from libramq.broker.assigner import Assigner, reply_with
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.catalog import GroupTable, TopicTable
-from libramq.codes import ResponseCode
+from libramq.codes import RequestCode, ResponseCode
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.assignment import (
@@ -19,8 +19,9 @@ from libramq.remoting.body.assignment import (
 )
 from libramq.remoting.body.codec import decode_body
 from libramq.remoting.body.heartbeat import BROADCASTING
-from libramq.rpc.endpoint import Request
+from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.rpc.request import Request
 
 
 class QueryAssignment:
@@ -43,6 +44,13 @@ class QueryAssignment:
         self._groups = groups
         self._queues = queues
         self._assigner = assigner
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {
+            RequestCode.QUERY_ASSIGNMENT: self.query,
+            RequestCode.SET_MESSAGE_REQUEST_MODE: self.set_mode,
+        }
 
     def query(self, request: Request) -> Outcome:
         """A member's queues of a topic; ConfigError for a strategy that is not known or needs more."""

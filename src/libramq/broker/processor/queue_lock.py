@@ -3,14 +3,18 @@
 Upstream: AdminBrokerProcessor.java, RebalanceLockManager.java.
 """
 
+from collections.abc import Mapping
+
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.catalog import GroupTable, TopicTable
+from libramq.codes import RequestCode
 from libramq.groups.consumer_group import ConsumerGroup
 from libramq.groups.queue_lock import QueueLocks
 from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.remoting.body.consumers import LockBatchBody, LockBatchReply, QueueRef
-from libramq.rpc.endpoint import Request
+from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.rpc.request import Request
 from libramq.transport.server import Peer
 
 
@@ -24,6 +28,13 @@ class QueueLockRequests:
         self._clients = clients
         self._topics = topics
         self._groups = groups
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {
+            RequestCode.LOCK_BATCH_MQ: self.lock,
+            RequestCode.UNLOCK_BATCH_MQ: self.unlock,
+        }
 
     def lock(self, request: Request) -> Outcome:
         """Lock what can be locked; the answer names what the client holds."""

@@ -3,10 +3,13 @@
 Upstream: AdminBrokerProcessor.java.
 """
 
-from libramq.codes import ResponseCode
+from collections.abc import Mapping
+
+from libramq.codes import RequestCode, ResponseCode
 from libramq.remoting.headers import QueueHeader, SearchOffsetHeader, ViewMessageHeader, decode_header
-from libramq.rpc.endpoint import Request
+from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import Outcome, Reply
+from libramq.rpc.request import Request
 from libramq.store.message_store import MessageStore
 from libramq.store.timestamp_search import Boundary
 
@@ -16,6 +19,16 @@ class QueueOffsets:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {
+            RequestCode.VIEW_MESSAGE_BY_ID: self.view_message,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.by_timestamp,
+            RequestCode.GET_MAX_OFFSET: self.max_offset,
+            RequestCode.GET_MIN_OFFSET: self.min_offset,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_store_time,
+        }
 
     def max_offset(self, request: Request) -> Outcome:
         """The offset the next message gets."""

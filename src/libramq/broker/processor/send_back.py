@@ -3,20 +3,22 @@
 Upstream: AbstractSendMessageProcessor.consumerSendMsgBack.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from libramq.broker.message_log import MessageLog
 from libramq.broker.redelivery import Redelivery
 from libramq.broker.schedule import DelaySchedule
 from libramq.catalog import GroupTable
-from libramq.codes import ResponseCode
+from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.message import properties as p
 from libramq.message.ids import encode_host
 from libramq.message.tags import tag_code
 from libramq.remoting.headers import SendBackHeader, decode_header
-from libramq.rpc.endpoint import Request
+from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.rpc.request import Request
 from libramq.store.append import StoreMessage
 from libramq.store.message_store import MessageStore
 
@@ -40,6 +42,12 @@ class SendBack:
         self._groups = groups
         self._redelivery = redelivery
         self._schedule = schedule
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {
+            RequestCode.CONSUMER_SEND_MSG_BACK: self.handle,
+        }
 
     def handle(self, request: Request) -> Outcome:
         """Store a copy for another attempt, or among the dead letters."""

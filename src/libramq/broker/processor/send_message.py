@@ -5,7 +5,7 @@ upstream's: SendMessageProcessor.java, AbstractSendMessageProcessor.java.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -26,8 +26,9 @@ from libramq.message.ids import UniqueIdGenerator, encode_host
 from libramq.message.tags import tag_code
 from libramq.remoting.body.topic_config import TopicConfig
 from libramq.remoting.headers import SendMessageHeader, SendMessageHeaderV2, decode_header
-from libramq.rpc.endpoint import Request, failure
+from libramq.rpc.endpoint import BatchProcessor
 from libramq.rpc.outcome import Outcome, Reply
+from libramq.rpc.request import Request, failure
 from libramq.store.append import AppendResult, StoreMessage
 
 #: MQVersion.V3_4_9: older clients do not fill in maxReconsumeTimes.
@@ -80,6 +81,14 @@ class SendMessage:
         self._random = randomness
         self._unique_id = unique_id
         self._tail_ext = {p.MSG_REGION: properties.region, p.TRACE_ON: properties.trace_on}
+
+    def batch_processors(self) -> Mapping[int, BatchProcessor]:
+        """Return the requests that it serves, all that one read brought at once."""
+        return {
+            RequestCode.SEND_MESSAGE: self.handle_many,
+            RequestCode.SEND_MESSAGE_V2: self.handle_many,
+            RequestCode.SEND_BATCH_MESSAGE: self.handle_many,
+        }
 
     def handle_many(self, requests: Sequence[Request]) -> Sequence[Outcome]:
         """Store the messages of several requests by one append."""

@@ -3,13 +3,13 @@
 Upstream: AdminBrokerProcessor.java.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.group_health import GroupHealth
 from libramq.broker.offset_commits import OffsetCommits
 from libramq.catalog import TopicTable
-from libramq.codes import ResponseCode
+from libramq.codes import RequestCode, ResponseCode
 from libramq.groups.consumer_group import Member
 from libramq.groups.producer_group import ProducerGroups
 from libramq.message.queue import MessageQueue
@@ -33,8 +33,9 @@ from libramq.remoting.headers import (
     TopicHeader,
     decode_header,
 )
-from libramq.rpc.endpoint import Request
+from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import Outcome, Reply
+from libramq.rpc.request import Request
 from libramq.store.message_store import MessageStore
 from libramq.transport.server import Peer
 
@@ -60,6 +61,17 @@ class Statistics:
         self._consumers = consumers
         self._producers = producers
         self._health = health
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {
+            RequestCode.GET_TOPIC_STATS_INFO: self.topic_stats,
+            RequestCode.GET_CONSUME_STATS: self.consume_stats,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.consumer_connections,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self.producer_connections,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.topic_consumers,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: self.group_topics,
+        }
 
     def topic_stats(self, request: Request) -> Outcome:
         """The ends of a topic's queues."""

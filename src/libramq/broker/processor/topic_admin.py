@@ -3,22 +3,23 @@
 Upstream: AdminBrokerProcessor.java.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.coordination import Coordination
 from libramq.broker.offset_commits import OffsetCommits
 from libramq.broker.processor.pull_message import Pull
 from libramq.catalog import TopicTable
-from libramq.codes import ResponseCode
+from libramq.codes import RequestCode, ResponseCode
 from libramq.message import names
 from libramq.remoting import fastjson
 from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.route import TopicList
 from libramq.remoting.body.topic_config import TopicConfig, TopicConfigSerializeWrapper
 from libramq.remoting.headers import CreateTopicHeader, TopicHeader, decode_header
-from libramq.rpc.endpoint import Request, Woken
+from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenAnnounced
+from libramq.rpc.request import Request
 from libramq.store.message_store import MessageStore
 from libramq.waits import HeldPulls
 
@@ -28,7 +29,7 @@ _PERM_MAX = 7
 class TopicAdministration:
     """The processor of questions about topics, and of changes to them.
 
-    answer: takes the answers to pulls that wait for a topic that is deleted.
+    answer: gives the answers to pulls that wait for a topic that is deleted.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class TopicAdministration:
         coordination: Coordination,
         held: HeldPulls[Pull],
         address: str,
-        answer: Callable[[Woken], None],
+        answer: Callable[[Request, Outcome], None],
     ) -> None:
         self._topics = topics
         self._store = store
@@ -51,6 +52,16 @@ class TopicAdministration:
         self._held = held
         self._address = address
         self._answer = answer
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self.create,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self.list_all,
+            RequestCode.GET_TOPIC_CONFIG: self.get,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
+        }
 
     def create(self, request: Request) -> Outcome:
         """Create a topic or change it; it is on disk and at the name servers before the answer."""
@@ -95,7 +106,7 @@ class TopicAdministration:
         """They wait for offsets that the topic, if it is made again, has only after as many messages."""
         gone = Reply(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] was deleted")
         for held in self._held.take_where(lambda held: held.topic == topic):
-            self._answer(Woken(held.request.request, gone))
+            self._answer(held.request.request, gone)
 
     def list_all(self, request: Request) -> Outcome:
         """All topics with their configuration."""

@@ -3,11 +3,11 @@
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from libramq.broker.processor.pull_message import SUSPEND_MS_MAX
 from libramq.clock import MonotonicMs
 from libramq.groups.rebalance_event import Reason, RebalanceEvent
 from libramq.message.names import SCHEDULE_TOPIC
 from libramq.testing.invariants.invariant import Invariant
+from libramq.waits.held_pulls import SUSPEND_MS_MAX
 
 if TYPE_CHECKING:
     from libramq.broker.broker import Broker

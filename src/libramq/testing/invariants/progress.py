@@ -42,7 +42,8 @@ class DoneWhenDurable(Invariant):
     def step(self) -> None:
         for name, node in self.cluster.brokers.items():
             if node.broker is not None:
-                self._judge(name, node.broker)
+                with node.disk.observed():
+                    self._judge(name, node.broker)
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         self._copies.pop(name, None)

@@ -1,7 +1,4 @@
-"""The question: a request that a broker wants made of another process, and who takes the answer.
-
-Decided here, made by the shell.
-"""
+"""The question: a RocketMQ request to another process, and who takes its answer (`kernel.effect`)."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,6 +18,10 @@ class Question(NamedTuple):
     call: Call[Any]
     answered: Callable[[Any], None]
     timeout_ms: int
+
+    def command(self) -> Command:
+        """Return the request."""
+        return self.call.command()
 
     def done(self, outcome: Command | LibraError) -> None:
         """Hand on what came of the request."""

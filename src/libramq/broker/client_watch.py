@@ -1,0 +1,69 @@
+"""The client watch: what a broker does about its clients as time passes, and only while it has any.
+
+members that have not looked since a change   notified again, once a second each
+silent members, silent producers              asked, and then taken for gone
+rebalances                                    recorded once they have settled
+groups                                        diagnosed every few seconds
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from libramq.broker.consumer_clients import ConsumerClients
+from libramq.broker.group_health import GroupHealth
+from libramq.clock import MonotonicMs, read_clock
+from libramq.groups.producer_group import ProducerGroups
+from libramq.kernel.connection import Connection
+from libramq.kernel.parts import Kernel
+from libramq.rpc.outcome import Notify
+
+#: Ours: how exactly a repeated notification keeps its second.
+REPEAT_CHECK_MS: Final = 50
+#: Ours: how exactly sessions of members that send heartbeats only are kept; they last 75 s.
+TICK_MS: Final = 1_000
+
+
+class ClientWatch:
+    """Looks after consumers and producers. notify: sends notifications."""
+
+    def __init__(
+        self,
+        consumers: ConsumerClients,
+        producers: ProducerGroups[Connection],
+        health: GroupHealth,
+        kernel: Kernel,
+        *,
+        notify: Callable[[Sequence[Notify]], None],
+    ) -> None:
+        self._consumers = consumers
+        self._producers = producers
+        self._health = health
+        self._clock = kernel.clock
+        self._notify = notify
+        self._tick = kernel.deadlines.new(self._look)
+        self._repeat = kernel.deadlines.new(lambda _: self._notify_again())
+
+    def settle(self) -> None:
+        """Send what a coordinator's list brought about, and set the deadlines."""
+        consumers = self._consumers
+        if consumers.has_notifications:
+            self._notify(consumers.herd())
+        if consumers.has_stragglers and self._repeat.due_ms is None:
+            self._repeat.at(self._clock.monotonic_ms() + REPEAT_CHECK_MS)
+        if self._tick.due_ms is None and (consumers.is_busy or len(self._producers)):
+            self._tick.at(self._clock.monotonic_ms() + TICK_MS)
+
+    def connection_ended(self, connection: Connection) -> None:
+        """A client is gone."""
+        self._producers.remove_peer(connection)
+        self._notify(self._consumers.closed(connection, now=read_clock(self._clock)))
+
+    def _look(self, now_ms: MonotonicMs) -> None:
+        now = read_clock(self._clock)
+        self._notify(self._consumers.expire(now=now))
+        self._producers.remove_silent(now_ms)
+        self._consumers.settle(now=now)
+        self._health.tick()
+
+    def _notify_again(self) -> None:
+        self._notify(self._consumers.herd())

@@ -1,0 +1,102 @@
+"""The parts of a broker that know its groups: consumers, coordinator, assigner, and the other brokers."""
+
+from collections.abc import Callable
+
+from libramq.broker.assigner import Assigner
+from libramq.broker.cluster import Cluster
+from libramq.broker.config import BrokerConfig
+from libramq.broker.consumer_clients import ConsumerClients
+from libramq.broker.coordination import Coordination
+from libramq.broker.group_health import GroupHealth
+from libramq.broker.tables import Tables
+from libramq.groups.producer_group import ProducerGroups
+from libramq.groups.queue_lock import QueueLocks
+from libramq.groups.rebalance_event import RebalanceEvent
+from libramq.kernel.connection import Connection
+from libramq.kernel.parts import Kernel
+from libramq.rpc.outcome import Outcome
+from libramq.rpc.request import Request
+from libramq.secret_bits import SecretBits
+from libramq.transport.address import split_name_servers
+
+
+class GroupParts:
+    """Built from the bottom up. record: takes rebalance events. answer: answers a parked request."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        tables: Tables,
+        kernel: Kernel,
+        *,
+        secret_bits: SecretBits,
+        record: Callable[[RebalanceEvent], None],
+        answer: Callable[[Request, Outcome], None],
+    ) -> None:
+        clock, name = kernel.clock, config.broker_name
+        self.producers: ProducerGroups[Connection] = ProducerGroups()
+        self.locks = QueueLocks(grace_ms=config.orderly_lock_grace_ms)
+        self.consumers = ConsumerClients(
+            broker_name=name,
+            topics=tables.topics,
+            groups=tables.groups,
+            record=record,
+            locks=self.locks,
+            clock=clock,
+            mode=tables.fences.mode,
+        )
+        self.coordination = Coordination(
+            broker_name=name,
+            address=config.address,
+            tables=tables,
+            consumers=self.consumers,
+            locks=self.locks,
+            clock=clock,
+            secret_bits=secret_bits,
+            purgatory=kernel.purgatory,
+            answer=answer,
+        )
+        queues = self.coordination.queues
+        self.health = GroupHealth(self.consumers, here=tables.topics.queues, queues=queues, clock=clock)
+        self.assigner = Assigner(
+            broker_name=name,
+            consumers=self.consumers,
+            queues=queues,
+            clock=clock,
+            purgatory=kernel.purgatory,
+            answer=answer,
+        )
+        self.cluster = self._open_cluster(config, kernel) if config.namesrv_addr else None
+        self._connect(tables)
+
+    def _open_cluster(self, config: BrokerConfig, kernel: Kernel) -> Cluster:
+        return Cluster(
+            broker_name=config.broker_name,
+            address=config.address,
+            name_servers=split_name_servers(config.namesrv_addr or ""),
+            coordination=self.coordination,
+            consumers=self.consumers,
+            assigner=self.assigner,
+            topics=self._watched_topics,
+            clock=kernel.clock,
+            ask=kernel.effects.ask,
+        )
+
+    def _connect(self, tables: Tables) -> None:
+        """Let the parts hear of each other: members change what coordinator, assigner and others decide."""
+        self.consumers.stock_changed = self.coordination.stock_changed
+        self.consumers.members_changed = self._members_changed
+        self.coordination.begin(self.cluster)
+        self.assigner.peers = self.cluster
+        tables.topics.observe(self.coordination.topic_changed)
+        tables.topics.observe(self.assigner.topic_changed)
+
+    def _members_changed(self, group: str) -> None:
+        self.assigner.own_changed(group)
+        if self.cluster is not None:
+            self.cluster.members_changed(group)
+
+    def _watched_topics(self) -> list[str]:
+        """Return the topics whose queues at other brokers matter here."""
+        parts = (self.coordination, self.assigner, self.health)
+        return sorted(self.consumers.asked_topics().union(*(part.topics() for part in parts)))

@@ -1,0 +1,62 @@
+"""The start-up: a broker listens once it knows which other brokers there are, and then registers.
+
+begin ─► looking around, a second at most ─► listening ─► registered
+
+Members that ask where their group lives would be sent to the wrong broker before.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from libramq.broker.cluster import Cluster
+from libramq.broker.registration import Registration
+from libramq.clock import MonotonicMs
+from libramq.kernel.effect import Listen
+from libramq.kernel.parts import Kernel
+from libramq.logs import get_logger
+
+log = get_logger(__name__)
+
+#: Ours: how long a start waits to see the other brokers.
+LOOK_AROUND_MS_MAX: Final = 1_000
+
+
+class StartUp:
+    """Begins to serve. cluster: None where there are no name servers."""
+
+    def __init__(self, cluster: Cluster | None, registration: Registration, kernel: Kernel) -> None:
+        self._cluster = cluster
+        self._registration = registration
+        self._clock = kernel.clock
+        self._effects = kernel.effects
+        self._waited_enough = kernel.deadlines.new(self._give_up)
+        self._is_looking = False
+        self._started: Callable[[], None] | None = None
+
+    def begin(self, started: Callable[[], None]) -> None:
+        """Start; `started` is called when name servers were informed, or could not be."""
+        self._started = started
+        self._is_looking = True
+        if self._cluster is None:
+            self._listen()
+        else:
+            self._waited_enough.at(self._clock.monotonic_ms() + LOOK_AROUND_MS_MAX)
+
+    def settle(self) -> None:
+        """Listen, if the cluster is known by now."""
+        if self._is_looking and self._cluster is not None and self._cluster.view.is_known:
+            self._listen()
+
+    def _give_up(self, _: MonotonicMs) -> None:
+        if self._is_looking:
+            log.warning("no name server answers; members of groups have to wait")
+            self._listen()
+
+    def _listen(self) -> None:
+        self._is_looking = False
+        self._waited_enough.cancel()
+        self._effects.add(Listen(self._listening))
+
+    def _listening(self) -> None:
+        assert self._started is not None
+        self._registration.begin(self._started)

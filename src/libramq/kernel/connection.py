@@ -1,0 +1,21 @@
+"""The connection as an engine sees it: an opaque handle, told apart by identity."""
+
+from typing import Protocol
+
+
+class Connection(Protocol):
+    """The other end of a connection. An engine never writes to it: it returns `Send` and `Close`."""
+
+    @property
+    def address(self) -> str:
+        """The other end's "host:port"."""
+        ...
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what is sent can still arrive."""
+        ...
+
+    def __hash__(self) -> int:
+        """Connections are told apart by identity."""
+        ...

@@ -1,0 +1,109 @@
+"""Deadlines: everything an engine has to do at some later time, in one queue with one `next_due_ms`.
+
+Nothing wakes without something due. Times are monotonic.
+"""
+
+import heapq
+from collections.abc import Callable
+
+from libramq.clock import MonotonicMs
+from libramq.logs import get_logger
+
+log = get_logger(__name__)
+
+Action = Callable[[MonotonicMs], None]
+
+#: Ours: that many entries of deadlines that were met or moved are kept before the queue is cleaned.
+STALE_MAX = 1024
+
+
+class Deadline:
+    """Something to do at a time that can be moved. `action` gets the time at which it is called."""
+
+    __slots__ = ("_action", "_deadlines", "due_ms")
+
+    def __init__(self, deadlines: "Deadlines", action: Action) -> None:
+        self._deadlines = deadlines
+        self._action = action
+        self.due_ms: MonotonicMs | None = None
+
+    def at(self, due_ms: MonotonicMs | None) -> None:
+        """Act at this time, and at no other; None: not at all."""
+        if due_ms != self.due_ms:
+            self._deadlines._move(self, due_ms)
+
+    def by(self, due_ms: MonotonicMs) -> None:
+        """Act at this time at the latest."""
+        if self.due_ms is None or due_ms < self.due_ms:
+            self._deadlines._move(self, due_ms)
+
+    def cancel(self) -> None:
+        """Do not act."""
+        if self.due_ms is not None:
+            self._deadlines._move(self, None)
+
+    def _reached(self, now_ms: MonotonicMs) -> None:
+        self.due_ms = None
+        self._action(now_ms)
+
+
+class Deadlines:
+    """The queue."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[MonotonicMs, int, Deadline]] = []
+        self._sequence = 0
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def new(self, action: Action) -> Deadline:
+        """Return a deadline that is not set yet."""
+        return Deadline(self, action)
+
+    def set(self, due_ms: MonotonicMs, action: Action) -> Deadline:
+        """Act at a time."""
+        deadline = Deadline(self, action)
+        self._move(deadline, due_ms)
+        return deadline
+
+    @property
+    def next_due_ms(self) -> MonotonicMs | None:
+        """When `run` has something to do next; None: never, as things are."""
+        heap = self._heap
+        while heap:
+            due_ms, _, deadline = heap[0]
+            if deadline.due_ms == due_ms:
+                return due_ms
+            heapq.heappop(heap)
+        return None
+
+    def run(self, now_ms: MonotonicMs) -> None:
+        """Act on everything that is due. One action that fails is logged and keeps none of the others."""
+        # What an action sets for now is for the next run: one that is always due keeps nobody from the rest.
+        last = self._sequence
+        while (due_ms := self.next_due_ms) is not None and due_ms <= now_ms and self._heap[0][1] <= last:
+            deadline = heapq.heappop(self._heap)[2]
+            self._count -= 1
+            try:
+                deadline._reached(now_ms)
+            except Exception:
+                log.exception("work that was due failed")
+
+    def _move(self, deadline: Deadline, due_ms: MonotonicMs | None) -> None:
+        self._count += (due_ms is not None) - (deadline.due_ms is not None)
+        deadline.due_ms = due_ms
+        if due_ms is not None:
+            self._sequence += 1
+            heapq.heappush(self._heap, (due_ms, self._sequence, deadline))
+        if len(self._heap) > 2 * self._count + STALE_MAX:
+            self._clean()
+
+    def _clean(self) -> None:
+        latest: dict[Deadline, tuple[MonotonicMs, int, Deadline]] = {}
+        for entry in self._heap:
+            if entry[2].due_ms == entry[0]:
+                latest[entry[2]] = entry
+        self._heap = list(latest.values())
+        heapq.heapify(self._heap)

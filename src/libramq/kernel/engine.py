@@ -1,0 +1,114 @@
+"""The engine: events in, effects out. Plain and synchronous, so that it runs under any performer.
+
+    receive            a connection's requests, as many as take effect together
+    connection_ended   a connection that clients made
+    address_lost       a connection that we made
+    tick               time: everything that is due
+    settle             what follows from all of these: one journal write, held pulls that wake, flushes
+
+After each event the performer takes `effects` and sets its timer to `next_due_ms`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+
+from libramq.clock import Clock, MonotonicMs
+from libramq.kernel.connection import Connection
+from libramq.kernel.deadlines import Deadlines
+from libramq.kernel.effect import Effects
+from libramq.logs import get_logger
+
+log = get_logger(__name__)
+
+#: Ours: how late a timer must ring; the shortest sessions are of 1 s, with a request every third of it.
+LATE_MS_MIN: Final = 250
+
+
+class Translator(Protocol):
+    """A protocol: turns requests into operations of services, and their outcomes into bytes."""
+
+    def receive(self, connection: Connection, requests: Sequence[Any], start: int) -> int:
+        """Work off the requests from `start` on that take effect together; return where the next begin."""
+        ...
+
+
+class Polled(Protocol):
+    """A service that knows itself when it has something to do."""
+
+    @property
+    def next_due_ms(self) -> MonotonicMs | None:
+        """When `tick` has something to do next (monotonic); None: never, as things are."""
+        ...
+
+    def tick(self, now_ms: MonotonicMs) -> None:
+        """Do what is due."""
+        ...
+
+
+class Hooks(NamedTuple):
+    """What a composition wants to hear of, each in its order."""
+
+    connection_ended: Sequence[Callable[[Connection], None]] = ()
+    address_lost: Sequence[Callable[[str], None]] = ()
+    settle: Sequence[Callable[[], None]] = ()
+    stood_still: Sequence[Callable[[int, MonotonicMs], None]] = ()
+
+
+class Engine:
+    """One translator and its services. polled: services whose due time is looked at after every event."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        effects: Effects,
+        deadlines: Deadlines,
+        translator: Translator,
+        hooks: Hooks,
+        polled: Sequence[Polled] = (),
+    ) -> None:
+        self.effects = effects
+        self.receive = translator.receive
+        self._clock = clock
+        self._deadlines = deadlines
+        self._hooks = hooks
+        self._settled_ms = clock.monotonic_ms()
+        self._polled = [(service, deadlines.new(service.tick)) for service in polled]
+
+    def connection_ended(self, connection: Connection) -> None:
+        """A client's connection ended."""
+        for hear in self._hooks.connection_ended:
+            hear(connection)
+
+    def address_lost(self, address: str) -> None:
+        """Our own connection to an address ended."""
+        for hear in self._hooks.address_lost:
+            hear(address)
+
+    def tick(self) -> None:
+        """Do everything that is due.
+
+        A timer that rings much too late says that this process stood still: it was stopped, or its machine
+        was busy elsewhere. What others sent meanwhile lies unread in sockets; their silence is not theirs.
+        """
+        now_ms = self._clock.monotonic_ms()
+        due_ms = self._deadlines.next_due_ms
+        if due_ms is not None and now_ms - due_ms >= LATE_MS_MIN:
+            stood_ms = now_ms - self._settled_ms
+            log.warning("the process stood still; who was silent has that time again", ms=stood_ms)
+            for hear in self._hooks.stood_still:
+                hear(stood_ms, now_ms)
+        self._deadlines.run(now_ms)
+
+    def settle(self) -> None:
+        """Do what follows from the events since the last call."""
+        self._settled_ms = self._clock.monotonic_ms()
+        for follow in self._hooks.settle:
+            follow()
+        for service, deadline in self._polled:
+            deadline.at(service.next_due_ms)
+
+    @property
+    def next_due_ms(self) -> MonotonicMs | None:
+        """When `tick` has something to do next (monotonic); None: never, as things are."""
+        return self._deadlines.next_due_ms

@@ -1,0 +1,18 @@
+"""The parts of a kernel: effects, deadlines and purgatory, built once and shared by the services of one
+engine.
+"""
+
+from libramq.clock import Clock
+from libramq.kernel.deadlines import Deadlines
+from libramq.kernel.effect import Effects
+from libramq.kernel.purgatory import Purgatory
+
+
+class Kernel:
+    """What every service of one engine shares."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.effects = Effects()
+        self.deadlines = Deadlines()
+        self.purgatory = Purgatory(self.deadlines)

@@ -1,0 +1,74 @@
+"""The name server's engine: the route table, its requests, and brokers that are forgotten when they fall
+silent.
+
+Upstream: NamesrvController.java, routeinfo/BrokerHousekeepingService.java.
+"""
+
+from typing import Final, cast
+
+from libramq.auth.authorizer import AllowAll, Authorizer
+from libramq.clock import Clock, MonotonicMs
+from libramq.kernel.connection import Connection
+from libramq.kernel.deadlines import Deadlines
+from libramq.kernel.effect import Effects, Listen
+from libramq.kernel.engine import Engine, Hooks
+from libramq.logs import get_logger
+from libramq.nameserver.processor import NameServerProcessor
+from libramq.nameserver.route_info import RouteInfo
+from libramq.rpc.endpoint import Endpoint
+from libramq.rpc.responder import Responder
+
+log = get_logger(__name__)
+
+#: NamesrvConfig.scanNotActiveBrokerInterval.
+SCAN_INTERVAL_MS: Final = 5_000
+
+
+class Routes:
+    """The route table as time passes and connections end."""
+
+    def __init__(
+        self, route_info: RouteInfo, *, clock: Clock, effects: Effects, deadlines: Deadlines
+    ) -> None:
+        self._route_info = route_info
+        self._clock = clock
+        self._effects = effects
+        self._scan = deadlines.new(self._expire)
+
+    def settle(self) -> None:
+        """Look for silent brokers while there are any brokers."""
+        if self._scan.due_ms is None and self._route_info.has_brokers:
+            self._scan.at(self._clock.monotonic_ms() + SCAN_INTERVAL_MS)
+
+    def connection_ended(self, connection: Connection) -> None:
+        """Forget the brokers that registered over a connection."""
+        for key in self._route_info.owner_lost(connection):
+            log.info("broker's connection closed", cluster=key.cluster, address=key.address)
+
+    def _expire(self, now_ms: MonotonicMs) -> None:
+        forgotten, connections = self._route_info.expire(now_ms)
+        for key in forgotten:
+            log.warning("broker expired", cluster=key.cluster, address=key.address)
+        for connection in connections:
+            self._effects.close(cast(Connection, connection), "its broker was silent too long")
+
+
+def name_server_engine(
+    route_info: RouteInfo, *, clock: Clock, authorizer: Authorizer | None = None
+) -> Engine:
+    """Return the engine of a name server."""
+    effects, deadlines = Effects(), Deadlines()
+    routes = Routes(route_info, clock=clock, effects=effects, deadlines=deadlines)
+    endpoint = Endpoint(
+        clock=clock,
+        authorizer=authorizer or AllowAll(),
+        responder=Responder(effects),
+        processors=NameServerProcessor(route_info).processors(),
+    )
+    effects.add(Listen(lambda: None))
+    hooks = Hooks(
+        connection_ended=(routes.connection_ended,),
+        settle=(routes.settle,),
+        stood_still=(route_info.stood_still,),
+    )
+    return Engine(clock=clock, effects=effects, deadlines=deadlines, translator=endpoint, hooks=hooks)

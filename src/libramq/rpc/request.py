@@ -1,0 +1,43 @@
+"""The request: one command, whose connection it came over, and when; and the answer where it failed."""
+
+from typing import Final, NamedTuple
+
+from libramq.clock import MonotonicMs, Now, WallMs
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, ConfigError, ProtocolError
+from libramq.kernel.connection import Connection
+from libramq.logs import get_logger
+from libramq.remoting.command import Command
+from libramq.rpc.outcome import Reply
+
+log = get_logger(__name__)
+
+#: Ours: a remark is read by people; a whole traceback is not for them.
+REMARK_CHARACTERS_MAX: Final = 1000
+
+
+class Request(NamedTuple):
+    """One request, and when it was read."""
+
+    command: Command
+    peer: Connection
+    wall_ms: WallMs
+    monotonic_ms: MonotonicMs
+
+    @property
+    def now(self) -> Now:
+        """When it was read, by both clocks."""
+        return Now(wall_ms=self.wall_ms, monotonic_ms=self.monotonic_ms)
+
+
+def failure(error: Exception, request: Request) -> Reply:
+    """Return the answer to a request whose processor raised."""
+    remark = str(error)[:REMARK_CHARACTERS_MAX]
+    if isinstance(error, BrokerError):
+        return Reply(error.response_code, error.remark[:REMARK_CHARACTERS_MAX])
+    if isinstance(error, ConfigError):
+        return Reply(ResponseCode.INVALID_PARAMETER, remark)
+    if isinstance(error, ProtocolError):
+        return Reply(ResponseCode.SYSTEM_ERROR, remark)
+    log.error("processor failed", code=request.command.code, peer=request.peer.address, exc_info=error)
+    return Reply(ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {remark}")

@@ -1,0 +1,181 @@
+"""The responder: what becomes of an outcome. Outcomes of processors in, effects out.
+
+Reply               bytes for the connection, in the header form of its request
+ReplyWhenDurable    parked until the log is on disk; all of a batch together
+ReplyWhenAnnounced  parked until the name servers know the topics
+WaitForDisk         work for a thread, then the processor decides again
+Hold                nothing: a service has parked the request, and calls `answer` in its time
+Close               the end of the connection
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from libramq.clock import MonotonicMs
+from libramq.codes import ResponseCode
+from libramq.errors import ProtocolError
+from libramq.kernel.connection import Connection
+from libramq.kernel.effect import Effects, Send, Thread
+from libramq.kernel.purgatory import Parked
+from libramq.logs import get_logger
+from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
+from libramq.remoting.frame import encode_frame
+from libramq.rpc.outcome import (
+    Close,
+    Notify,
+    Outcome,
+    Reply,
+    ReplyWhenAnnounced,
+    ReplyWhenDurable,
+    WaitForDisk,
+)
+from libramq.rpc.request import Request, failure
+
+log = get_logger(__name__)
+
+
+class ParkedReplies(Parked):
+    """Replies of one connection that wait for something outside: the disk, or the name servers."""
+
+    __slots__ = ("_give_up", "_responder", "replies")
+
+    def __init__(
+        self, responder: "Responder", replies: list[tuple[Request, Reply]], give_up: Callable[[Reply], Reply]
+    ) -> None:
+        super().__init__(replies[0][0].peer, cost_bytes=sum(len(reply.body) for _, reply in replies))
+        self.replies = replies
+        self._responder = responder
+        self._give_up = give_up
+
+    def succeed(self) -> None:
+        """Answer: what was waited for has come."""
+        self._responder.answer_many(self.replies)
+
+    def fail(self) -> None:
+        """Answer: what was waited for has not come."""
+        self._responder.answer_many([(request, self._give_up(reply)) for request, reply in self.replies])
+
+    def expire(self, now_ms: MonotonicMs) -> None:
+        """Answer: the time is up."""
+        self.fail()
+
+
+class Gate(Protocol):
+    """Something outside that replies wait for."""
+
+    def wait(self, parked: ParkedReplies, physical_offset: int = 0) -> None:
+        """Park replies until the gate opens; may let them through at once."""
+        ...
+
+
+class Responder:
+    """Performs outcomes. durability, announcement: the gates; None where there is nothing to wait for."""
+
+    def __init__(
+        self, effects: Effects, *, durability: Gate | None = None, announcement: Gate | None = None
+    ) -> None:
+        self._effects = effects
+        self._durability = durability
+        self._announcement = announcement
+
+    def answer(self, request: Request, outcome: Outcome) -> None:
+        """Perform what was decided about a request, now or long after it came."""
+        if type(outcome) is Reply:
+            if not request.command.flag & FLAG_ONEWAY and request.peer.is_open:
+                self._effects.add(Send(request.peer, encode_reply(request.command, outcome)))
+            if outcome.notify:
+                self.notify(outcome.notify)
+        elif isinstance(outcome, ReplyWhenDurable):
+            self._park(self._durability, [(request, outcome.reply)], outcome.physical_offset, not_durable)
+        elif isinstance(outcome, ReplyWhenAnnounced):
+            self._park(self._announcement, [(request, outcome.reply)], 0, _unchanged)
+        elif isinstance(outcome, WaitForDisk):
+            again = outcome.again
+            self._effects.run(
+                Thread.READ, outcome.read, lambda _: self.answer(request, decide(again, request))
+            )
+        elif isinstance(outcome, Close):
+            self._effects.close(request.peer, outcome.reason)
+
+    def answer_batch(self, requests: Sequence[Request], outcomes: Sequence[Outcome]) -> None:
+        """Perform the outcomes of one connection's neighbours: one write, one parked value at most."""
+        frames: list[bytes] = []
+        durable: list[tuple[Request, Reply]] = []
+        physical_offset = 0
+        for request, outcome in zip(requests, outcomes, strict=True):
+            if type(outcome) is Reply and not outcome.notify:
+                if not request.command.flag & FLAG_ONEWAY:
+                    frames.append(encode_reply(request.command, outcome))
+            elif type(outcome) is ReplyWhenDurable:
+                durable.append((request, outcome.reply))
+                physical_offset = max(physical_offset, outcome.physical_offset)
+            else:
+                self.answer(request, outcome)
+        if frames:
+            data = frames[0] if len(frames) == 1 else b"".join(frames)
+            self._effects.add(Send(requests[0].peer, data))
+        if durable:
+            self._park(self._durability, durable, physical_offset, not_durable)
+
+    def answer_many(self, replies: Sequence[tuple[Request, Reply]]) -> None:
+        """Answer requests of one connection."""
+        self.answer_batch([request for request, _ in replies], [reply for _, reply in replies])
+
+    def notify(self, notifications: Sequence[Notify]) -> None:
+        """Send notifications to the connections that are still open."""
+        frame, ext = b"", None
+        for notification in notifications:
+            if notification.peer.is_open:
+                if notification.ext is not ext or notification.number is not None:
+                    # All members of a group get the same frame.
+                    frame, ext = encode_frame(notification.command()), notification.ext
+                self._effects.send(notification.peer, frame)
+
+    def close(self, connection: Connection, reason: str) -> None:
+        """End a connection."""
+        self._effects.close(connection, reason)
+
+    def _park(
+        self,
+        gate: Gate | None,
+        replies: list[tuple[Request, Reply]],
+        physical_offset: int,
+        give_up: Callable[[Reply], Reply],
+    ) -> None:
+        if gate is None:
+            self.answer_many(replies)
+        else:
+            gate.wait(ParkedReplies(self, replies, give_up), physical_offset)
+
+
+def decide(processor: Callable[[], Outcome], request: Request) -> Outcome:
+    """Run a processor's second half; one that fails answers its own request only."""
+    try:
+        return processor()
+    except Exception as error:
+        return failure(error, request)
+
+
+def not_durable(reply: Reply) -> Reply:
+    """Return the answer for what is stored, but not known to be on the disk."""
+    remark = "stored, but the disk did not confirm it"
+    return msgspec.structs.replace(reply, code=ResponseCode.FLUSH_DISK_TIMEOUT, remark=remark)
+
+
+def _unchanged(reply: Reply) -> Reply:
+    return reply
+
+
+def encode_reply(request: Command, reply: Reply) -> bytes:
+    """Return the answer's frame; where none can be made of it (too large, no proper text), an error's."""
+    try:
+        return encode_frame(
+            reply_to(request, reply.code, remark=reply.remark, ext=reply.ext, body=reply.body)
+        )
+    except (ProtocolError, UnicodeError) as error:
+        log.error("reply cannot be sent", code=request.code, reason=str(error))
+        return encode_frame(
+            reply_to(request, ResponseCode.SYSTEM_ERROR, remark="the answer cannot be sent in one frame")
+        )

@@ -1,0 +1,3 @@
+"""The runtime: what performs the effects of an engine, over a network, timers and threads that are real or
+simulated.
+"""

@@ -1,0 +1,55 @@
+"""The real seams: the event loop's timers, and threads by kind of work."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final
+
+from libramq.kernel.effect import Thread
+from libramq.runtime.seams import Timer
+
+#: Ours: one thread where writes must follow each other or have nobody waiting; readers of old data side by
+#: side.
+THREADS: Final = {Thread.FLUSH: 1, Thread.DISK: 1, Thread.READ: 4, Thread.COMPUTE: 1}
+
+
+class LoopTimers:
+    """The timers of the running event loop."""
+
+    def after(self, delay_ms: int, action: Callable[[], None]) -> Timer:
+        """Call something later; with no delay, after what is ready now."""
+        loop = asyncio.get_running_loop()
+        return loop.call_later(delay_ms / 1000, action) if delay_ms else loop.call_soon(action)
+
+    def elapsed_us(self) -> int:
+        """Microseconds since a fixed moment."""
+        return time.perf_counter_ns() // 1_000
+
+
+class WorkerThreads:
+    """A pool for each kind of work, made when it is first needed."""
+
+    def __init__(self) -> None:
+        self._pools: dict[Thread, ThreadPoolExecutor] = {}
+
+    def run(self, thread: Thread, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Run work; `done` gets its result or its exception, on the event loop."""
+        loop = asyncio.get_running_loop()
+        pool = self._pools.get(thread)
+        if pool is None:
+            name = f"libra-{thread.value}"
+            pool = self._pools[thread] = ThreadPoolExecutor(THREADS[thread], thread_name_prefix=name)
+
+        def finished(future: Future[Any]) -> None:
+            error = future.exception()
+            result = error if error is not None else future.result()
+            loop.call_soon_threadsafe(done, result)
+
+        pool.submit(work).add_done_callback(finished)
+
+    async def close(self) -> None:
+        """Wait for the work under way; nobody else may write its files meanwhile."""
+        pools, self._pools = list(self._pools.values()), {}
+        for pool in pools:
+            await asyncio.to_thread(pool.shutdown)

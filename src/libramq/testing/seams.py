@@ -1,0 +1,79 @@
+"""The simulated seams: timers and threads of one process, on virtual time. `testing.remotes` is the
+network's.
+"""
+
+import random
+from collections.abc import Callable
+from typing import Any, Final
+
+from libramq.errors import LibraError
+from libramq.kernel.effect import Thread
+from libramq.testing.process import Process
+
+#: How long threads take for a flush, for a table, for cold bytes, for a large body.
+WORK_MS_MAX: Final = {Thread.FLUSH: 8, Thread.DISK: 20, Thread.READ: 20, Thread.COMPUTE: 2}
+
+
+class SimulatedTimer:
+    """One call that may be cancelled."""
+
+    __slots__ = ("action",)
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self.action: Callable[[], None] | None = action
+
+    def cancel(self) -> None:
+        """Do not call it."""
+        self.action = None
+
+    def ring(self) -> None:
+        """Call it."""
+        if self.action is not None:
+            self.action()
+
+
+class SimulatedTimers:
+    """The timers of a process, by its clock."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def after(self, delay_ms: int, action: Callable[[], None]) -> SimulatedTimer:
+        """Call something later."""
+        timer = SimulatedTimer(action)
+        self._process.after(delay_ms, timer.ring)
+        return timer
+
+    def elapsed_us(self) -> int:
+        """Microseconds since a fixed moment: a turn takes none."""
+        return int(self._process.time.now_ms) * 1_000
+
+
+class SimulatedThreads:
+    """Threads whose work takes a while, then happens at once. failed: hears of work the disk refused."""
+
+    def __init__(
+        self, process: Process, randomness: random.Random, failed: Callable[[OSError | LibraError], None]
+    ) -> None:
+        self._process = process
+        self._random = randomness
+        self._failed = failed
+
+    def run(self, thread: Thread, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Run work later; `done` gets its result or its exception."""
+
+        def happen() -> None:
+            try:
+                result = work()
+            except (OSError, LibraError) as error:
+                done(error)
+                self._failed(error)
+            else:
+                done(result)
+
+        self._process.after(self._random.randint(0, WORK_MS_MAX[thread]), happen)
+
+
+def fail_the_simulation(what: str, error: Exception) -> None:
+    """Raise what an engine could not cope with: in a simulation that is a finding."""
+    raise AssertionError(what) from error

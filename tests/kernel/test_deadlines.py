@@ -1,0 +1,112 @@
+"""Deadlines: what is due is done in its order, once, and nothing else wakes anybody."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from libramq.kernel import deadlines as module
+from libramq.kernel.deadlines import Deadlines
+
+
+class Diary:
+    """Deadlines, and what they did."""
+
+    def __init__(self) -> None:
+        self.queue = Deadlines()
+        self.done: list[tuple[str, int]] = []
+
+    def new(self, name: str):
+        return self.queue.new(lambda now_ms: self.done.append((name, now_ms)))
+
+
+def test_what_is_due_is_done_in_the_order_of_its_times():
+    diary = Diary()
+    diary.new("late").at(300)
+    diary.new("early").at(200)
+    diary.new("later").at(301)
+    assert diary.queue.next_due_ms == 200
+    diary.queue.run(199)
+    assert diary.done == []
+    diary.queue.run(300)
+    assert diary.done == [("early", 300), ("late", 300)]
+    assert diary.queue.next_due_ms == 301
+
+
+def test_a_deadline_can_be_moved_both_ways_and_cancelled():
+    diary = Diary()
+    moved, cancelled = diary.new("moved"), diary.new("cancelled")
+    moved.at(100)
+    moved.at(300)
+    cancelled.at(50)
+    cancelled.cancel()
+    diary.queue.run(200)
+    assert diary.done == []
+    moved.by(400)
+    assert moved.due_ms == 300
+    moved.by(250)
+    diary.queue.run(250)
+    assert diary.done == [("moved", 250)]
+    assert diary.queue.next_due_ms is None
+    assert len(diary.queue) == 0
+
+
+def test_a_deadline_that_sets_itself_again_for_now_waits_for_the_next_run():
+    queue = Deadlines()
+    calls: list[int] = []
+
+    def again(now_ms: int) -> None:
+        calls.append(now_ms)
+        deadline.at(now_ms)
+
+    deadline = queue.new(again)
+    deadline.at(5)
+    queue.run(5)
+    assert calls == [5]
+    assert queue.next_due_ms == 5
+
+
+def test_an_action_that_fails_keeps_none_of_the_others():
+    diary = Diary()
+
+    def fail(_: int) -> None:
+        raise ValueError("a bug")
+
+    diary.queue.set(1, fail)
+    diary.new("other").at(2)
+    diary.queue.run(2)
+    assert diary.done == [("other", 2)]
+
+
+def test_entries_of_moved_deadlines_do_not_pile_up(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "STALE_MAX", 16)
+    diary = Diary()
+    deadline = diary.new("moved")
+    for time_ms in range(10_000, 0, -1):
+        deadline.at(time_ms)
+    assert len(diary.queue._heap) < 32
+    diary.queue.run(1)
+    assert diary.done == [("moved", 1)]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcx"), st.one_of(st.none(), st.integers(0, 20)))))
+def test_the_queue_agrees_with_a_plain_table(steps):
+    diary = Diary()
+    named = {name: diary.new(name) for name in "abc"}
+    model: dict[str, int] = {}
+    now_ms = 0
+    for name, value in steps:
+        if name == "x":
+            now_ms += value or 0
+            expected = sorted(each for each, due_ms in model.items() if due_ms <= now_ms)
+            diary.done.clear()
+            diary.queue.run(now_ms)
+            assert sorted(each for each, _ in diary.done) == expected
+            model = {each: due_ms for each, due_ms in model.items() if due_ms > now_ms}
+        elif value is None:
+            named[name].cancel()
+            model.pop(name, None)
+        else:
+            named[name].at(now_ms + value)
+            model[name] = now_ms + value
+        assert diary.queue.next_due_ms == min(model.values(), default=None)
+        assert len(diary.queue) == len(model)

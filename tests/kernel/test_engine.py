@@ -1,0 +1,46 @@
+"""The engine: a timer that rings late is a process that stood still, and an idle time is none."""
+
+from tests.fakes import ManualClock
+
+from libramq.kernel.engine import LATE_MS_MIN, Engine, Hooks
+from libramq.kernel.parts import Kernel
+
+
+class Judge:
+    """An engine that would judge somebody after a second of silence."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        kernel = Kernel(self.clock)
+        self.stood: list[tuple[int, int]] = []
+        self.judged: list[int] = []
+        self.deadline = kernel.deadlines.new(self.judged.append)
+        hooks = Hooks(stood_still=(lambda stood_ms, now_ms: self.stood.append((stood_ms, now_ms)),))
+        self.engine = Engine(
+            clock=self.clock,
+            effects=kernel.effects,
+            deadlines=kernel.deadlines,
+            translator=self,
+            hooks=hooks,
+        )
+        self.deadline.at(self.clock.monotonic_ms() + 1_000)
+        self.engine.settle()
+
+    def receive(self, connection: object, requests: object, start: int) -> int:
+        raise AssertionError("nobody asks for anything")
+
+
+def test_a_timer_that_rings_late_says_how_long_nothing_was_done_before_anybody_is_judged():
+    judge = Judge()
+    judge.clock.advance(6_000)
+    judge.engine.tick()
+    assert judge.stood == [(6_000, judge.clock.monotonic_ms())]
+    assert judge.judged == [judge.clock.monotonic_ms()]
+
+
+def test_a_timer_that_rings_in_time_says_nothing_however_long_it_was_quiet():
+    judge = Judge()
+    judge.clock.advance(1_000 + LATE_MS_MIN - 1)
+    judge.engine.tick()
+    assert judge.stood == []
+    assert len(judge.judged) == 1

@@ -1,0 +1,244 @@
+"""The performer: turns, back-pressure, one write a turn, and effects in their order."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from tests.fakes import ManualClock, ManualThreads, ManualTimers, raise_it
+
+from libramq.errors import ConnectionLost
+from libramq.kernel.deadlines import Deadlines
+from libramq.kernel.effect import Effects, Thread
+from libramq.kernel.engine import Engine, Hooks
+from libramq.runtime.performer import TURN_US_MAX, UNSENT_BYTES_HIGH, Performer
+
+
+class Line:
+    """A connection that keeps what is written to it."""
+
+    def __init__(self) -> None:
+        self.address = "127.0.0.1:50000"
+        self.is_open = True
+        self.unsent_bytes = 0
+        self.leaves_at_once = True
+        self.is_reading = True
+        self.writes: list[bytes] = []
+        self.closed: str | None = None
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(data)
+        if not self.leaves_at_once:
+            self.unsent_bytes += len(data)
+
+    def close(self, reason: str) -> None:
+        self.is_open, self.closed = False, reason
+
+    def pause_reading(self) -> None:
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        self.is_reading = True
+
+
+class Words:
+    """A protocol whose requests are functions of the connection; each takes `cost_us` of the turn's time."""
+
+    def __init__(self) -> None:
+        self.clock, self.timers, self.threads = ManualClock(), ManualTimers(), ManualThreads()
+        self.effects, self.deadlines = Effects(), Deadlines()
+        self.cost_us = 0
+        self.settled = 0
+        self.ended: list[object] = []
+        self.lost: list[str] = []
+        self.asked: list[tuple[str, Any, Any]] = []
+        self.listening: list[Any] = []
+        hooks = Hooks(
+            connection_ended=(self.ended.append,), address_lost=(self.lost.append,), settle=(self._settle,)
+        )
+        engine = Engine(
+            clock=self.clock, effects=self.effects, deadlines=self.deadlines, translator=self, hooks=hooks
+        )
+        self.performer = Performer(
+            engine,
+            remotes=self,
+            timers=self.timers,
+            threads=self.threads,
+            monotonic_ms=self.clock.monotonic_ms,
+            listen=self.listening.append,
+            failed=raise_it,
+        )
+
+    def _settle(self) -> None:
+        self.settled += 1
+
+    def receive(self, connection: Any, requests: Sequence[Any], start: int) -> int:
+        self.timers.now_us += self.cost_us
+        answer = requests[start](connection)
+        if answer:
+            self.effects.send(connection, answer)
+        return start + 1
+
+    def send(self, address: str, request: Any, done: Any, *, timeout_ms: int = 0) -> None:
+        self.asked.append((address, request, done))
+
+
+class Question:
+    """A request to another process."""
+
+    address, timeout_ms = "10.0.0.1:10911", 100
+
+    def __init__(self, done: Any) -> None:
+        self.done = done
+
+    def command(self) -> str:
+        return "who are you?"
+
+
+@pytest.fixture
+def words():
+    return Words()
+
+
+def say(text: bytes):
+    return lambda _: text
+
+
+def test_what_a_turn_answers_leaves_in_one_write_after_it_has_settled(words):
+    line = Line()
+    seen: list[int] = []
+    words.performer.received(line, [say(b"a"), say(b"b"), lambda _: seen.append(len(line.writes))])
+    assert line.writes == [b"ab"]
+    assert seen == [0]
+    assert words.settled == 1
+
+
+def test_a_connection_whose_time_is_up_goes_on_after_the_others(words):
+    slow, other = Line(), Line()
+    words.cost_us = TURN_US_MAX // 2
+    words.performer.received(slow, [say(b"%d" % n) for n in range(5)])
+    assert slow.writes == [b"01"]
+    assert not slow.is_reading
+    words.cost_us = 0
+    words.performer.received(other, [say(b"x")])
+    assert other.writes == [b"x"]
+    words.cost_us = TURN_US_MAX // 2
+    words.timers.ring()
+    assert slow.writes == [b"01", b"23"]
+    words.timers.ring()
+    assert slow.writes == [b"01", b"23", b"4"]
+    assert slow.is_reading
+    assert words.timers.due == []
+
+
+def test_two_connections_with_much_to_do_take_turns(words):
+    one, two = Line(), Line()
+    words.cost_us = TURN_US_MAX
+    log: list[str] = []
+    for line, name in ((one, "one"), (two, "two")):
+        words.performer.received(line, [lambda _, name=name: log.append(name)] * 3)
+    while words.timers.due:
+        words.timers.ring()
+    assert log == ["one", "two", "one", "two", "one", "two"]
+
+
+def test_requests_that_come_while_others_wait_keep_their_order(words):
+    line = Line()
+    words.cost_us = TURN_US_MAX
+    words.performer.received(line, [say(b"1"), say(b"2")])
+    words.performer.received(line, [say(b"3")])
+    while words.timers.due:
+        words.timers.ring()
+    assert b"".join(line.writes) == b"123"
+
+
+def test_who_does_not_read_is_not_served_until_it_does(words):
+    line = Line()
+    large = bytes(UNSENT_BYTES_HIGH)
+    line.leaves_at_once = False
+    words.performer.received(line, [say(large + b"x"), say(large + b"y"), say(b"z")])
+    assert len(line.writes) == 1
+    assert words.timers.due == []
+    line.unsent_bytes = 0
+    words.performer.writable(line)
+    words.timers.ring()
+    assert len(line.writes) == 2, "what it holds is bounded by one answer"
+    assert words.timers.due == []
+    line.unsent_bytes = 0
+    words.performer.writable(line)
+    words.timers.ring()
+    assert line.writes[2] == b"z"
+    assert line.is_reading
+
+
+def test_who_reads_at_once_is_served_on_without_being_asked(words):
+    line = Line()
+    large = bytes(UNSENT_BYTES_HIGH)
+    words.performer.received(line, [say(large), say(large)])
+    while words.timers.due:
+        words.timers.ring()
+    assert line.writes == [large, large]
+
+
+def test_what_a_connection_had_to_do_goes_with_it(words):
+    line = Line()
+    words.cost_us = TURN_US_MAX
+    words.performer.received(line, [say(b"1"), say(b"2")])
+    line.is_open = False
+    words.performer.closed(line)
+    assert words.ended == [line]
+    while words.timers.due:
+        words.timers.ring()
+    assert line.writes == [b"1"]
+
+
+def test_a_close_leaves_after_what_was_said_before(words):
+    line = Line()
+
+    def close(connection: Line) -> bytes:
+        words.effects.send(connection, b"bye")
+        words.effects.close(connection, "enough")
+        return b""
+
+    words.performer.received(line, [close, say(b"never")])
+    assert line.writes == [b"bye"]
+    assert line.closed == "enough"
+
+
+def test_work_and_questions_come_back_as_events(words):
+    heard: list[object] = []
+    words.effects.run(Thread.DISK, lambda: "written", heard.append)
+    words.effects.ask(Question(heard.append))
+    words.performer.follow()
+    ((address, request, done),) = words.asked
+    assert (address, request) == ("10.0.0.1:10911", "who are you?")
+    settled = words.settled
+    words.threads.run_all()
+    done(ConnectionLost("gone"))
+    assert heard[0] == "written"
+    assert isinstance(heard[1], ConnectionLost)
+    assert words.settled == settled + 2
+
+
+def test_a_timer_rings_for_what_is_due_first_and_only_then(words):
+    rung: list[int] = []
+    words.deadlines.set(words.clock.monotonic_ms() + 500, rung.append)
+    words.performer.follow()
+    assert len(words.timers.due) == 1
+    words.performer.follow()
+    assert len(words.timers.due) == 1
+    words.clock.advance(500)
+    words.timers.ring()
+    assert rung == [words.clock.monotonic_ms()]
+    assert words.timers.due == [], "nothing wakes without something due"
+
+
+def test_after_the_stop_nothing_is_an_event_any_more(words):
+    heard: list[object] = []
+    words.effects.run(Thread.DISK, lambda: "written", heard.append)
+    words.performer.follow()
+    words.performer.stop()
+    words.threads.run_all()
+    words.performer.closed(Line())
+    words.performer.lost("10.0.0.1:1")
+    words.performer.received(Line(), [say(b"x")])
+    assert (heard, words.ended, words.lost) == ([], [], [])
