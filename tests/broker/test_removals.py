@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from libramq.client import Admin
 from libramq.clock import SystemClock
 from libramq.remoting.body.topic_config import TopicConfig
 from libramq.rpc import admin_calls
@@ -107,6 +108,36 @@ async def test_a_group_that_is_deleted_while_members_live(
         if not clean_offset:
             assert len(one.gained) + len(two.gained) == gained
             assert cluster.repeated == {}
+
+
+@pytest.mark.parametrize("names", [[A], [A, B]], ids=["one broker", "two brokers"])
+async def test_offsets_that_are_reset_while_members_live(tmp_path: Path, names: list[str]):
+    """Every message comes again, once; every queue goes on to be read and committed."""
+    async with asyncio.timeout(12), Cluster(tmp_path, dict.fromkeys(names, 4)) as cluster:
+        group = group_at(names[-1], names)
+        one, two = await cluster.join(group, "one"), await cluster.join(group, "two")
+        await all_is_read(cluster, group, one, two)
+        await cluster.all_committed(group, 2)
+        async with Admin(namesrv=cluster.namesrv.address) as admin:
+            offsets = await admin.reset_offsets(group, TOPIC, 0)
+        assert offsets == dict.fromkeys(cluster.queues(), 0)
+        await until(lambda: len(cluster.repeated) == len(cluster.sent))
+        await all_is_read(cluster, group, one, two)
+        await cluster.all_committed(group, 4)
+        assert set(cluster.handled.values()) == {1, 2}
+
+
+async def test_offsets_of_a_coordinated_group_are_reset_when_nobody_is_there(tmp_path: Path):
+    async with asyncio.timeout(12), Cluster(tmp_path, {A: 4, B: 4}) as cluster:
+        group = group_at(A, [A, B])
+        one = await cluster.join(group, "one")
+        await all_is_read(cluster, group, one)
+        await cluster.all_committed(group, 2)
+        await cluster.leave("one")
+        async with Admin(namesrv=cluster.namesrv.address) as admin:
+            assert set((await admin.reset_offsets(group, TOPIC, 0)).values()) == {0}
+        await cluster.join(group, "two")
+        await until(lambda: len(cluster.repeated) == len(cluster.sent))
 
 
 async def test_a_fence_that_has_forgotten_and_said_nothing(tmp_path: Path):

@@ -127,6 +127,34 @@ def test_a_benchmark_and_its_groups_progress(up, topic):
     assert "206 CONSUMER_NOT_ONLINE" in gone
 
 
+def test_offsets_are_reset_by_time(up, topic):
+    libra("bench", "produce", "-n", up.namesrv, "-t", topic, "--count", "30", "--size", "10")
+    group = f"G_{topic}"
+    libra("bench", "consume", "-n", up.namesrv, "-t", topic, "-g", group)
+    assert ask(up, "consumerProgress", "-g", group)["diffTotal"] == 0
+    rows = ask(up, "resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
+    assert rows == [{"broker": "broker-a", "queue": queue, "offset": 0} for queue in range(3)]
+    assert ask(up, "consumerProgress", "-g", group)["diffTotal"] == 30
+    forwards = ("resetOffsetByTime", "-g", group, "-t", topic, "-s", "now")
+    ask(up, *forwards, "-f", "false")
+    assert ask(up, "consumerProgress", "-g", group)["diffTotal"] == 30
+    shown = libra("admin", *forwards, "-n", up.namesrv).out
+    assert f"group[{group}], topic[{topic}], force[true], timestamp(string)[now]" in shown
+    assert ask(up, "consumerProgress", "-g", group)["diffTotal"] == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["-s", "yesterday"], "'yesterday' is no time: now, milliseconds, or yyyy-MM-dd#HH:mm:ss:SSS"),
+        (["-s", "now", "-f", "perhaps"], "-f is true or false, not 'perhaps'"),
+    ],
+)
+def test_a_reset_that_makes_no_sense(up, more, said):
+    done = libra("admin", "resetOffsetByTime", "-n", up.namesrv, "-g", "g", "-t", "T", *more)
+    assert one_line(done) == said
+
+
 def test_what_is_not_there(up):
     assert one_line(libra("admin", "topicRoute", "-n", up.namesrv, "-t", "Nope")) == (
         f"no topic Nope at name server {up.namesrv}; create it "

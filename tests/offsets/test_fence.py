@@ -189,6 +189,26 @@ def test_what_goes_leaves_its_epoch_behind(removal: str):
         assert one.open("G", "T", 0, Claim("bob", 8)) == NOBODY
 
 
+def test_a_queue_that_an_operator_closed_is_read_again_under_a_later_epoch_only():
+    """Whoever had it may still be told that it is its own: the fence knows better, also after a restart."""
+    book = Book()
+    fences = book.fences()
+    fences.grant(word(7, queue(0, "alice", 5), queue(1, "alice", 7), complete=True))
+    fences.open("G", "T", 0, Claim("alice", 5))
+    for queue_id in (0, 1, 2):
+        fences.close("G", "T", queue_id)
+    fences.close("H", "T", 0)
+    for one in (fences, book.fences()):
+        assert outcome(one.check, "G", "T", 0, "alice", 5) is Fenced
+        assert one.readers("G") == {}
+        assert one.grant(word(8, queue(0, "alice", 5), complete=True)) == 9
+        assert one.gathered("G").open == [queue(0, "", 5), queue(1, "", 7)]
+        one.grant(word(9, queue(0, "alice", 9), queue(1, "bob", 9), complete=True))
+        assert one.open("G", "T", 0, Claim("alice", 9)) == Claim("", 5)
+        assert one.open("G", "T", 1, Claim("bob", 9)) == Claim("", 7)
+    assert "H" not in fences
+
+
 def test_a_group_that_is_gone_has_no_fence_that_stands_in_anybodys_way():
     """Members that allocate for themselves commit as if it had never been coordinated."""
     fences = Fences("b")

@@ -14,6 +14,7 @@ from libramq.remoting.requests import REQUESTS, Action, Resource
 #: Codes that are in codes.py because clients or replies use them, and that no server of ours serves yet.
 NOT_SERVED = {
     RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,  # Asked of clients.
+    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
     RequestCode.GET_CONSUMER_RUNNING_INFO,
     RequestCode.CONSUME_MESSAGE_DIRECTLY,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,

@@ -37,6 +37,7 @@ from libramq.broker.processor.pull_message import Pull, PullMessage
 from libramq.broker.processor.query_assignment import QueryAssignment
 from libramq.broker.processor.queue_lock import QueueLockRequests
 from libramq.broker.processor.queue_offset import QueueOffsets
+from libramq.broker.processor.reset_offset import OffsetReset
 from libramq.broker.processor.send_back import SendBack
 from libramq.broker.processor.send_message import SendMessage
 from libramq.broker.processor.statistics import Statistics
@@ -272,6 +273,17 @@ class Broker:
             held=self.held,
             answer=self._responder.answer,
         )
+        reset = OffsetReset(
+            store=self.store,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            fences=self.fences,
+            clients=self.consumers,
+            coordination=self.coordination,
+            held=self.held,
+            answer=self._responder.answer,
+        )
         statistics = Statistics(
             broker_name=self.config.broker_name,
             topics=self.topics,
@@ -281,7 +293,7 @@ class Broker:
             producers=self.producers,
             health=self.health,
         )
-        return [topics, groups, statistics, self.runtime]
+        return [topics, groups, reset, statistics, self.runtime]
 
     def _build_engine(self, services: Sequence[Any]) -> Engine:
         self._processors: dict[int, Processor] = {}

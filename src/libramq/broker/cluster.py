@@ -135,7 +135,7 @@ class Cluster:
             self._say(name, peer_calls.tell_started(body), lambda _: None)
 
     def removed(self, *, topic: str = "", group: str = "") -> None:
-        """Tell all others that a topic or a group was deleted here."""
+        """Tell all others that a topic or a group was deleted here; both: the group's offsets were set."""
         body = bodies.PeerRemovedBody(broker_name=self._name, topic=topic, group=group)
         for name in self._links:
             self._say(name, peer_calls.tell_removed(body), lambda _: None)
@@ -241,13 +241,15 @@ class Cluster:
 
     def took_removal(self, body: bodies.PeerRemovedBody) -> None:
         """Another broker has deleted a topic or a group; name servers are asked what there is now."""
-        if body.topic:
+        if body.topic and body.group:
+            self._coordination.queues_reset(body.group, body.topic, body.broker_name)
+        elif body.topic:
             self._coordination.queues_removed(body.topic, body.broker_name)
             if self.view.topic_removed(body.topic, body.broker_name):
                 self._topic_changed(body.topic)
             if body.topic in self._watched():
                 self._watch.look_at(body.topic)
-        if body.group:
+        elif body.group:
             self._coordination.fence_removed(body.group)
 
     # Time.

@@ -182,6 +182,12 @@ class Coordination:
         else:
             self.stock_members(group, client_ids)
 
+    def offsets_reset(self, group: str, topic: str) -> None:
+        """A group's offsets were set here, and our fence has closed its queues of that topic."""
+        self.queues_reset(group, topic, self._broker_name)
+        if self.peers is not None:
+            self.peers.removed(topic=topic, group=group)
+
     def topic_removed(self, topic: str) -> None:
         """A topic was deleted here; it may be made again at once."""
         self._fences.remove_topic(topic)
@@ -233,6 +239,10 @@ class Coordination:
     def fence_removed(self, group: str) -> None:
         """A group was deleted at another broker, and with it what its fence knew."""
         self._perform(self._coordinator.gather_again(group, now_ms=self._now_ms()))
+
+    def queues_reset(self, group: str, topic: str, broker_name: str) -> None:
+        """A group's offsets were set at a broker, whose fence has closed the queues of that topic."""
+        self._perform(self._coordinator.queues_reset(group, topic, broker_name, now_ms=self._now_ms()))
 
     def gathered(self, group: str, answers: Sequence[bodies.PeerGathered]) -> None:
         """What all fences know of a group, ours among them."""

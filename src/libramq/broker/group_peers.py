@@ -38,7 +38,7 @@ class GroupPeers(Protocol):
         ...
 
     def removed(self, *, topic: str = "", group: str = "") -> None:
-        """Tell all others that a topic or a group was deleted here."""
+        """Tell all others that a topic or a group was deleted here; both: the group's offsets were set."""
         ...
 
     def stock_changed(self, group: str, client_ids: Sequence[str]) -> None:

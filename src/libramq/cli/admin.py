@@ -174,6 +174,35 @@ def consumer_progress(
     )
 
 
+@app.command("resetOffsetByTime")
+def reset_offset_by_time(
+    group: Annotated[str, typer.Option("-g", "--group", help="The consumer group.")],
+    topic: options.Topic,
+    timestamp: Annotated[
+        str, typer.Option("-s", "--timestamp", help="now, milliseconds, or yyyy-MM-dd#HH:mm:ss:SSS.")
+    ],
+    namesrv: options.Namesrv = None,
+    force: Annotated[
+        str, typer.Option("-f", "--force", help="true: forwards too; false: only back.")
+    ] = "true",
+    json: options.Json = False,
+) -> None:
+    """Set how far a group is in a topic, to the messages of a time."""
+    from libramq.cli import admin_queries, output
+
+    timestamp_ms, forwards = admin_queries.timestamp_of(timestamp), admin_queries.truth_of("-f", force)
+    with _session(namesrv) as session:
+        rows = admin_queries.reset_offsets(session, group, topic, timestamp_ms=timestamp_ms, force=forwards)
+    if json:
+        output.print_json(rows)
+        return
+    print(
+        f"reset consumer offset by specified, group[{group}], topic[{topic}], force[{force}], "
+        f"timestamp(string)[{timestamp}], timestamp(long)[{timestamp_ms}]"
+    )
+    output.print_table(("broker", "queue", "offset"), (list(row.values()) for row in rows))
+
+
 @app.command("consumerConnection")
 def consumer_connection(
     group: options.Group, namesrv: options.Namesrv = None, json: options.Json = False

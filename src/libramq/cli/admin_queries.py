@@ -3,6 +3,9 @@
 Upstream: tools/command/topic, cluster, consumer, connection.
 """
 
+import re
+import time
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -10,6 +13,7 @@ import msgspec
 from libramq.cli.admin_session import AdminSession, addresses
 from libramq.errors import BrokerError, ConfigError, RemoteError, RouteNotFound
 from libramq.message.names import DLQ_PREFIX, RETRY_PREFIX, retry_topic, validate_group, validate_topic
+from libramq.message.queue import MessageQueue
 from libramq.remoting.body.heartbeat import CONSUME_ACTIVELY
 from libramq.remoting.body.topic_config import TopicConfig
 from libramq.rpc import admin_calls, name_server_calls
@@ -44,6 +48,42 @@ def _cluster_and_groups(session: AdminSession, topic: str) -> tuple[str, list[st
     except RemoteError:
         return "", []  # A topic that just went; mqadmin passes over it too.
     return ", ".join(sorted({broker.cluster for broker in brokers})), sorted(groups)
+
+
+def timestamp_of(text: str) -> int:
+    """Return the milliseconds since 1970 that mqadmin's ways of writing a time mean."""
+    if text == "now":
+        return time.time_ns() // 1_000_000
+    if re.fullmatch(r"-?\d+", text):
+        return int(text)
+    try:
+        seconds, _, milliseconds = text.rpartition(":")
+        moment = datetime.strptime(seconds, "%Y-%m-%d#%H:%M:%S")
+        return round(moment.timestamp() * 1_000) + int(milliseconds)
+    except (ValueError, OverflowError):
+        raise ConfigError(f"{text!r} is no time: now, milliseconds, or yyyy-MM-dd#HH:mm:ss:SSS") from None
+
+
+def truth_of(option: str, text: str) -> bool:
+    """Return what true and false mean."""
+    if text.lower() not in ("true", "false"):
+        raise ConfigError(f"{option} is true or false, not {text!r}")
+    return text.lower() == "true"
+
+
+def reset_offsets(
+    session: AdminSession, group: str, topic: str, *, timestamp_ms: int, force: bool
+) -> list[Row]:
+    """Set how far a group is, at every broker of a topic; where it goes on."""
+    validate_group(group)
+    call = admin_calls.reset_offsets(group, topic, timestamp_ms=timestamp_ms, force=force)
+    found: dict[MessageQueue, int] = {}
+    for address in addresses(session.route(topic).broker_datas):
+        found |= session.ask(address, call)
+    return [
+        {"broker": queue.broker_name, "queue": queue.queue_id, "offset": found[queue]}
+        for queue in sorted(found)
+    ]
 
 
 def update_topic(

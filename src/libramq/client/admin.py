@@ -141,6 +141,19 @@ class Admin:
         answers = await self._ask_group(group, lambda: admin_calls.consume_stats(group, topic))
         return {queue: offset for stats in answers for queue, offset in stats.offset_table.items()}
 
+    async def reset_offsets(
+        self, group: str, topic: str, timestamp_ms: int = -1, *, force: bool = True
+    ) -> dict[MessageQueue, int]:
+        """Set how far a group is in a topic, to a time (-1: the end); where it goes on, queue by queue.
+
+        force: forwards too, not only back. Members of a coordinated group go on there at once: they lose
+        their queues, and open them again; what handlers have under way is not committed.
+        """
+        validate_group(group)
+        call = admin_calls.reset_offsets(group, topic, timestamp_ms=timestamp_ms, force=force)
+        answers = await self._ask_each(topic, lambda: call)
+        return {queue: offset for answer in answers for queue, offset in answer.items()}
+
     async def consumer_connection(self, group: str) -> ConsumerConnection:
         """Who of a group is connected, over all brokers; raises ConsumerNotOnline when nobody is."""
         answers = await self._ask_group(

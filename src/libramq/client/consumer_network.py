@@ -28,6 +28,8 @@ from libramq.errors import LibraError, NameServerUnavailable, RemoteError, Route
 from libramq.filter.tag import TagFilter
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
+from libramq.remoting.body.codec import decode_body
+from libramq.remoting.body.consumers import ResetOffsetBody
 from libramq.remoting.body.route import TopicRouteData
 from libramq.remoting.command import Command, reply_to
 from libramq.rpc import broker_calls as calls
@@ -245,9 +247,21 @@ class ConsumerNetwork:
         if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             if self._running and request.ext.get("consumerGroup") == self._settings.group:
                 self._perform(self._core.members_changed(self._clock.monotonic_ms()))
+        elif request.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+            self._offsets_set(request)
         elif not request.is_oneway:
             remark = f"request type {request.code} is not supported by this client"
             answer(reply_to(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
+
+    def _offsets_set(self, request: Command) -> None:
+        if self._running and request.ext.get("group") == self._settings.group:
+            try:
+                offsets = decode_body(request.body, ResetOffsetBody).offset_table
+            except LibraError as error:
+                log.warning("offsets that an operator set cannot be read", reason=str(error))
+                return
+            topic, now_ms = request.ext.get("topic", ""), self._clock.monotonic_ms()
+            self._perform(self._core.offsets_set(topic, offsets, now_ms))
 
     def _lost(self, address: str) -> None:
         if self._running:

@@ -1,7 +1,8 @@
 """The fence: for each queue at this broker, who may open it and who has.
 
     grant      (member, epoch)   the coordinator's word: who may open the queue; heard again after a restart
-    opening    (member, epoch)   who did: only its pulls and commits are taken; outlives the process
+    opening    (member, epoch)   who did: only its pulls and commits are taken; outlives the process; without
+                                 a member: nobody reads until the queue is granted under a later epoch
 
 An opening gives way to one under a higher epoch and to nothing else. So a queue has one reader at any moment,
 whatever coordinators say: they may be wrong, or two of them.
@@ -102,6 +103,7 @@ class Fences:
         return {
             MessageQueue(topic, self._broker_name, queue_id): claim.member
             for (topic, queue_id), claim in openings.items()
+            if claim.member
         }
 
     # The coordinator's word.
@@ -165,7 +167,8 @@ class Fences:
         if grant is None:
             if claim == opening:
                 return None
-            if claim.epoch >= fence.epoch or not fence.is_told:  # Its grant may be on its way.
+            is_behind = opening is not None and claim.epoch <= opening.epoch
+            if not is_behind and (claim.epoch >= fence.epoch or not fence.is_told):  # It may be on its way.
                 raise _not_yet(group, topic, queue_id, claim, opening or NOBODY)
             raise _fenced(group, topic, queue_id, claim, opening or NOBODY)
         if claim != grant:
@@ -196,6 +199,18 @@ class Fences:
         claim = Claim(member, epoch or 0)
         refuse = _not_yet if claim.epoch > opening.epoch else _fenced
         raise refuse(group, topic, queue_id, claim, opening)
+
+    def close(self, group: str, topic: str, queue_id: int) -> None:
+        """Nobody reads a queue until it is granted under a later epoch: its offset is about to be set."""
+        fence, key = self._groups.get(group), (topic, queue_id)
+        if fence is None:
+            return
+        granted, opened = fence.grants.get(key, NOBODY), fence.openings.get(key, NOBODY)
+        closed = Claim("", max(granted.epoch, opened.epoch))
+        if closed.epoch and opened != closed:
+            self._record(_name(group, key), Opening(member="", epoch=closed.epoch))
+            fence.openings[key] = closed
+        fence.grants.pop(key, None)
 
     # What ends.
 

@@ -196,6 +196,20 @@ class DeleteGroupHeader(Header):
     clean_offset: bool = False
 
 
+class ResetOffsetHeader(Header):
+    """INVOKE_BROKER_TO_RESET_OFFSET, RESET_CONSUMER_CLIENT_OFFSET.
+
+    To an offset, else to a time (-1: the end). queue_id -1: of all queues. is_force: forwards, too.
+    """
+
+    topic: str
+    group: str
+    queue_id: Int = -1
+    offset: Long | None = None
+    timestamp: Long = -1
+    is_force: bool = False
+
+
 class GroupByNameHeader(Header):
     """GET_SUBSCRIPTIONGROUP_CONFIG, QUERY_TOPICS_BY_CONSUMER."""
 

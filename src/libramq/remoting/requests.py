@@ -96,6 +96,7 @@ _SPECS: Final = (
     RequestSpec(R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, h.NoHeader, _C, None, Action.LIST),
     RequestSpec(R.GET_SUBSCRIPTIONGROUP_CONFIG, h.GroupByNameHeader, _G, "group", Action.GET),
     RequestSpec(R.GET_CONSUME_STATS, h.ConsumeStatsHeader, _G, "consumerGroup", Action.GET),
+    RequestSpec(R.INVOKE_BROKER_TO_RESET_OFFSET, h.ResetOffsetHeader, _G, "group", Action.UPDATE),
     RequestSpec(R.GET_CONSUMER_CONNECTION_LIST, h.GroupHeader, _G, "consumerGroup", Action.GET),
     RequestSpec(R.GET_PRODUCER_CONNECTION_LIST, h.ProducerConnectionHeader, _C, None, Action.GET),
     RequestSpec(R.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicHeader, _T, "topic", Action.GET),

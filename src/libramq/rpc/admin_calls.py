@@ -4,9 +4,10 @@ Upstream: MQClientAPIImpl.java, DefaultMQAdminExtImpl.java.
 """
 
 from libramq.codes import RequestCode
+from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.remoting.body.codec import decode_body
-from libramq.remoting.body.consumers import ConsumerConnection, ConsumeStats, TopicStatsTable
+from libramq.remoting.body.consumers import ConsumerConnection, ConsumeStats, ResetOffsetBody, TopicStatsTable
 from libramq.remoting.body.route import GroupList, KVTable, TopicList
 from libramq.remoting.body.topic_config import TopicConfig
 from libramq.rpc.call import Call, header_call, nothing
@@ -37,6 +38,19 @@ def delete_group(group: str, *, clean_offset: bool = False) -> Call[None]:
     """Delete a group's configuration at a broker; clean_offset: and its offsets."""
     header = h.DeleteGroupHeader(group_name=group, clean_offset=clean_offset)
     return header_call(RequestCode.DELETE_SUBSCRIPTIONGROUP, header, nothing)
+
+
+def reset_offsets(group: str, topic: str, *, timestamp_ms: int, force: bool) -> Call[dict[MessageQueue, int]]:
+    """Set how far a group is at a broker, to a time (-1: the end); where it goes on, queue by queue.
+
+    force: forwards too, not only back.
+    """
+    header = h.ResetOffsetHeader(group=group, topic=topic, timestamp=timestamp_ms, is_force=force)
+    return header_call(
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        header,
+        lambda reply: decode_body(reply.body, ResetOffsetBody).offset_table,
+    )
 
 
 def topic_stats(topic: str) -> Call[TopicStatsTable]:

@@ -28,12 +28,13 @@ class Notify:
     code: int
     ext: dict[str, str] = field(default_factory=dict)
     number: int | None = None
+    body: bytes = b""
 
     def command(self) -> Command:
         """The request as a command."""
         if self.number is None:
-            return Command(code=self.code, flag=FLAG_ONEWAY, ext=self.ext)
-        return Command(code=self.code, opaque=self.number, ext=self.ext)
+            return Command(code=self.code, flag=FLAG_ONEWAY, ext=self.ext, body=self.body)
+        return Command(code=self.code, opaque=self.number, ext=self.ext, body=self.body)
 
 
 class Reply(msgspec.Struct, frozen=True):

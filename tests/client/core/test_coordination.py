@@ -144,6 +144,13 @@ def test_a_queue_whose_broker_is_away_is_not_refused():
     assert talk.core.owned() == [q(0)]
 
 
+def test_an_operators_reset_of_granted_queues_is_their_brokers_to_do():
+    """It fences us, and lets us open them anew."""
+    talk = Member().holding(q(0))
+    assert talk._(talk.core.offsets_set("T", {q(0): 0}, talk.now_ms)) == []
+    assert talk.core.owned() == [q(0)]
+
+
 # Giving up
 
 

@@ -218,6 +218,21 @@ def test_a_refused_offset_is_replaced_committed_and_begun_anew():
     assert talk.committed(q(0), 10)[0].offset == 10
 
 
+def test_where_an_operator_set_the_offset_we_commit_it_and_go_on_there():
+    """What handlers have under way changes nothing; other topics and queues are none of it."""
+    talk = Conversation().pulling(offset=50)
+    talk.pulled(q(0), found(50))
+    late = talk.deliveries()[0]
+    assert talk._(talk.core.offsets_set("U", {q(0): 7}, talk.now_ms)) == []
+    effects = talk._(talk.core.offsets_set("T", {q(0): 7, q(9): 3}, talk.now_ms))
+    assert effects == [fx.CommitOffset(q(0), talk.generation(q(0)), 7, "a:1")]
+    (commit,) = effects
+    talk.handled((late, Outcome.SUCCESS))
+    (query,) = talk.commit_answered(commit)
+    assert query == fx.QueryOffset(q(0), talk.generation(q(0)), "a:1")
+    assert talk.committed(q(0), 7)[0].offset == 7
+
+
 def test_an_offset_refused_again_and_again_is_not_asked_for_in_a_circle():
     """The second time, it waits a second."""
     talk = Conversation().pulling()

@@ -707,6 +707,38 @@ def test_a_group_that_was_deleted_at_another_broker_is_gathered_and_granted_agai
     assert (grant.body.complete, len(grant.body.grants)) == (True, 8)
 
 
+def test_queues_whose_offsets_an_operator_set_are_granted_anew():
+    """Those of the one group; of another group of the topic nothing moves."""
+    group = group_of("alice", "bob")
+    before = dict(group.view.owners)
+    group.take(Grant)
+    group.do(group.coordinator.queues_reset("H", "T", "b", now_ms=group.now_ms))
+    assert group.take(Grant) == []
+    group.do(group.coordinator.queues_reset(GROUP, "T", "b", now_ms=group.now_ms))
+    group.run(100)
+    assert group.loads() == {"alice": 4, "bob": 4}
+    assert all(holding.epoch > before[queue].epoch for queue, holding in group.view.owners.items())
+    assert {name: len(each.held) for name, each in group.consumers.items()} == group.loads()
+    assert reasons(group) == [Reason.OPERATOR]
+
+
+def test_nobody_waits_for_the_reader_of_a_queue_that_an_operator_closed():
+    """A group is taken over: its claims on that queue are void, the others count."""
+    group = group_of("alice")
+    first = min(group.view.owners)
+    opened = [
+        QueueGrant.of(queue, holding.epoch, "" if queue == first else holding.member)
+        for queue, holding in group.view.owners.items()
+    ]
+    group.fences = {"b": PeerGathered(epoch=group.view.epoch, open=opened)}
+    before = dict(group.view.owners)
+    group.do(group.coordinator.gather_again(GROUP, now_ms=group.now_ms))
+    group.run(100)
+    after = group.view.owners
+    assert after[first].epoch > before[first].epoch
+    assert all(after[queue].epoch == before[queue].epoch for queue in before if queue != first)
+
+
 def test_a_broker_that_comes_is_another_reason():
     group = group_of("alice", "bob")
     group.tell("T", [*queues_of("T", 8), *queues_of("T", 8, "c")])

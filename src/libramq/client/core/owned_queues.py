@@ -8,7 +8,7 @@ In a coordinated group a queue is LOADING while it is opened (`opening`). How a 
 Upstream: RebalancePushImpl.java, RebalanceImpl.updateProcessQueueTableInRebalance.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from libramq.client.core import effects as fx
@@ -41,6 +41,7 @@ ILLEGAL_OFFSET_PAUSE_MS: Final = 1_000
 #: way from the coordinator to the queue's broker for about a millisecond.
 OPEN_AGAIN_MS: Final = 10
 OPEN_AGAIN_MS_MAX: Final = 200
+_READ: Final = (QueueState.LOADING, QueueState.PULLING)
 _TOLD: Final = (QueueState.REVOKING, QueueState.LEAVING)
 
 
@@ -284,12 +285,32 @@ class OwnedQueues:
         """The broker does not have that offset: begin anew where it says."""
         queue = owned.queue
         log.warning("offset refused", queue=str(queue), offset=owned.next_offset, next_offset=next_offset)
+        return self._go_on_from(owned, next_offset, now_ms)
+
+    def _go_on_from(self, owned: ProcessQueue, next_offset: int, now_ms: MonotonicMs) -> list[fx.Effect]:
         owned.dropped = True
         owned.state = QueueState.DRAINING
-        self._offsets.freeze(queue, next_offset)
+        self._offsets.freeze(owned.queue, next_offset)
         if self._settings.broadcasting:
             return [*self._commits.commit([owned]), *self._take_anew(owned, now_ms)]
         return self.begin_anew(owned, now_ms)
+
+    def offsets_set(
+        self, topic: str, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs
+    ) -> list[fx.Effect]:
+        """An operator has set how far the group is; it is for us to commit, and to go on there.
+
+        Of a queue that a coordinator granted the broker has set it, and lets us open it anew.
+        """
+        found: list[fx.Effect] = []
+        for queue, offset in offsets.items():
+            owned = self._table.get(queue)
+            is_ours = owned is not None and not owned.dropped and owned.granted is None
+            if owned is None or not is_ours or queue.topic != topic or owned.state not in _READ:
+                continue
+            log.warning("offset set by an operator", queue=str(queue), offset=offset)
+            found += self._go_on_from(owned, offset, now_ms)
+        return found
 
     def begin_anew(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
         """Take a queue again whose offset was refused, once the broker has our word for the new one."""

@@ -290,6 +290,10 @@ class PushConsumerCore:
             effects = self._owned.pulled(queue, generation, outcome, messages, now_ms)
         return self._settled(effects, now_ms)
 
+    def offsets_set(self, topic: str, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs) -> Effects:
+        """A broker says that an operator has set how far the group is (request code 220)."""
+        return self._settled(self._owned.offsets_set(topic, offsets, now_ms), now_ms)
+
     def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
         """Handlers have returned."""
         return self._settled(self._deadlines.handled(results, now_ms), now_ms)
@@ -324,8 +328,7 @@ class PushConsumerCore:
     def _persist(self, now_ms: MonotonicMs) -> Effects:
         if now_ms - self._persisted_ms < self._coordination.persist_ms:
             return []  # The period has become shorter; another timer came up before.
-        self._persist_later(now_ms)
-        # Where a coordinator allocates, nobody commits after us.
+        self._persist_later(now_ms)  # Where a coordinator allocates, nobody commits after us.
         all_of_them = self._coordination.allocates and now_ms >= self._persist_all_due_ms
         if all_of_them:
             self._persist_all_due_ms = now_ms + PERSIST_ALL_MS
@@ -375,7 +378,6 @@ class PushConsumerCore:
         return [fx.Unregister(tuple(sorted(self._contacts.alive)))]
 
     def _settled(self, effects: Effects, now_ms: MonotonicMs) -> Effects:
-        """What follows from an event besides its own effects."""
         if self._coordination.must_rebalance:
             self._coordination.must_rebalance = False
             effects += self._rebalance(now_ms)

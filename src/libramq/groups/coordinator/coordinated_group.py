@@ -21,7 +21,7 @@ from libramq.groups.coordinator.group_inquiry import (
     GroupInquiry,
     InquiryKind,
 )
-from libramq.groups.coordinator.group_member import GroupMember, Told
+from libramq.groups.coordinator.group_member import GroupMember, Held, Told
 from libramq.groups.coordinator.group_membership import GroupMembership
 from libramq.groups.coordinator.group_publication import GroupPublication
 from libramq.groups.coordinator.group_state import GroupState, MemberProfile
@@ -105,13 +105,7 @@ class CoordinatedGroup(Generic[P, T]):
     # What members ask.
 
     def join(
-        self,
-        profile: MemberProfile,
-        wanted: str | None,
-        held: dict[MessageQueue, int],
-        peer: P,
-        *,
-        now_ms: MonotonicMs,
+        self, profile: MemberProfile, wanted: str | None, held: Held, peer: P, *, now_ms: MonotonicMs
     ) -> GroupMember[P, T]:
         """A client joins, or a member comes back; see GroupMembership.admit for what it raises."""
         admission = self.members.admit(profile, wanted, peer, now_ms=now_ms)
@@ -138,14 +132,7 @@ class CoordinatedGroup(Generic[P, T]):
         return Answer(ticket, member=member.id, assignment=assignment)
 
     def poll(
-        self,
-        ticket: T,
-        member: GroupMember[P, T],
-        epoch: int,
-        held: dict[MessageQueue, int],
-        peer: P,
-        *,
-        now_ms: MonotonicMs,
+        self, ticket: T, member: GroupMember[P, T], epoch: int, held: Held, peer: P, *, now_ms: MonotonicMs
     ) -> None:
         """A member polls; `publish` answers, now or later. epoch: of the assignment it goes by."""
         if member.poll is not None:
@@ -199,9 +186,9 @@ class CoordinatedGroup(Generic[P, T]):
         self.members.closed(member, now_ms=now_ms)
         self.queues.stirred[member.id] = None
 
-    def queues_removed(self, topic: str, broker_name: str, *, now_ms: MonotonicMs) -> None:
-        """The queues of a topic at a broker are none any more, or others under the same names."""
-        self.balance.told(Reason.QUEUE_COUNT_CHANGED, topic, now_ms=now_ms)
+    def queues_removed(self, topic: str, broker_name: str, reason: Reason, *, now_ms: MonotonicMs) -> None:
+        """A fence has taken a topic's queues from their holders; those that exist are granted anew."""
+        self.balance.told(reason, topic, now_ms=now_ms)
         self.queues.vanish_at(topic, broker_name)
         self._publication.is_changed = True
 
@@ -354,9 +341,7 @@ class CoordinatedGroup(Generic[P, T]):
         remark = self.members.fenced(former.profile.instance or "").remark
         self._publication.refuse(former, ResponseCode.FENCED, remark)
 
-    def _heard_of(
-        self, member: GroupMember[P, T], held: dict[MessageQueue, int], now_ms: MonotonicMs, epoch: int = 0
-    ) -> None:
+    def _heard_of(self, member: GroupMember[P, T], held: Held, now_ms: MonotonicMs, epoch: int = 0) -> None:
         """What a member says it holds is the truth: revoked queues that it does not list are free.
 
         epoch: of the assignment it goes by. One above ours the disk has lost.

@@ -219,9 +219,19 @@ class Coordinator(Generic[P, T]):
         effects: list[Effect[T]] = []
         for name in self._shared.topics.groups(topic):
             group = self._groups[name]
-            group.queues_removed(topic, broker_name, now_ms=now_ms)
+            group.queues_removed(topic, broker_name, Reason.QUEUE_COUNT_CHANGED, now_ms=now_ms)
             effects += group.publish(now_ms=now_ms)
         return effects
+
+    def queues_reset(
+        self, group: str, topic: str, broker_name: str, *, now_ms: MonotonicMs
+    ) -> list[Effect[T]]:
+        """An operator has set the group's offsets at a broker, whose fence has closed the queues before."""
+        return self._tell(
+            group,
+            lambda known: known.queues_removed(topic, broker_name, Reason.OPERATOR, now_ms=now_ms),
+            now_ms,
+        )
 
     def stock_members(self, group: str, client_ids: Sequence[str], *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """These members of a group, wherever connected, allocate for themselves; all of them."""
@@ -240,12 +250,7 @@ class Coordinator(Generic[P, T]):
         self, group: str, answers: Sequence[PeerGathered], *, now_ms: MonotonicMs
     ) -> list[Effect[T]]:
         """What the fences know of a group; the answer to `Gather`."""
-        self._begin(now_ms)
-        known = self._groups.get(group)
-        if known is None:
-            return []
-        known.gathered(answers, now_ms=now_ms)
-        return known.publish(now_ms=now_ms)
+        return self._tell(group, lambda known: known.gathered(answers, now_ms=now_ms), now_ms)
 
     def refused(self, group: str, granted: int, epoch: int, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """A fence did not take a grant under `granted`, as it knows better, up to `epoch`.
@@ -253,21 +258,11 @@ class Coordinator(Generic[P, T]):
         Somebody else had the group meanwhile. If it lives there now, `drop` it; else it is gathered again,
         and goes on above that epoch.
         """
-        self._begin(now_ms)
-        known = self._groups.get(group)
-        if known is None:
-            return []
-        known.refused(granted, epoch, now_ms=now_ms)
-        return known.publish(now_ms=now_ms)
+        return self._tell(group, lambda known: known.refused(granted, epoch, now_ms=now_ms), now_ms)
 
     def gather_again(self, group: str, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Fences may know other things than we do: a broker has come, or has deleted the group."""
-        self._begin(now_ms)
-        known = self._groups.get(group)
-        if known is None:
-            return []
-        known.gather(known.epoch, now_ms=now_ms)
-        return known.publish(now_ms=now_ms)
+        return self._tell(group, lambda known: known.gather(known.epoch, now_ms=now_ms), now_ms)
 
     def drop(self, group: str, address: str = "", *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """The group lives elsewhere now, at that address (empty: not known)."""
@@ -321,11 +316,9 @@ class Coordinator(Generic[P, T]):
 
     def stood_still(self, stood_ms: int, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Nobody listened for so long, until now: all that members have time for lasts as much longer."""
-        self._begin(now_ms)
         effects: list[Effect[T]] = []
-        for group in self._groups.values():
-            group.stood_still(stood_ms, now_ms=now_ms)
-            effects += group.publish(now_ms=now_ms)
+        for name in self._groups:
+            effects += self._tell(name, lambda known: known.stood_still(stood_ms, now_ms=now_ms), now_ms)
         return effects
 
     @property
@@ -369,6 +362,16 @@ class Coordinator(Generic[P, T]):
         for group in self._groups.values():
             group.begin(now_ms=now_ms)
         self._restored.clear()
+
+    def _tell(
+        self, group: str, tell: Callable[[CoordinatedGroup[P, T]], None], now_ms: MonotonicMs
+    ) -> list[Effect[T]]:
+        self._begin(now_ms)
+        known = self._groups.get(group)
+        if known is None:
+            return []
+        tell(known)
+        return known.publish(now_ms=now_ms)
 
     def _group_to_join(self, name: str, now_ms: MonotonicMs) -> CoordinatedGroup[P, T]:
         group = self._groups.get(name)

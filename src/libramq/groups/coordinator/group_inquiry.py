@@ -92,7 +92,8 @@ class GroupInquiry:
         self.awaited = {
             holding.member: None
             for holding in self.openings.values()
-            if holding.member not in members
+            if holding.member  # Else an operator closed the queue.
+            and holding.member not in members
             and holding.member not in self.gone
             and (newest < self.epoch or holding.member in in_the_end)
         } | dict.fromkeys(unheard)

@@ -5,7 +5,7 @@ or a third of the session has passed. When the member's connection ends a short 
 request over another one ends. A static member has none: it is known by its name and comes back to it.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -25,10 +25,11 @@ POLLS_PER_SESSION: Final = 3
 #: Ours: how soon a grant that a member does not list is said again; it may be about to take it up.
 REPEAT_MS: Final = 100
 
-Held = Mapping[MessageQueue, int]
+#: Queues that a member says it holds, and their epochs.
+Held = dict[MessageQueue, int]
 
 
-def held_of(grants: list[QueueGrant]) -> dict[MessageQueue, int]:
+def held_of(grants: list[QueueGrant]) -> Held:
     """Queues and their epochs, as a request lists them."""
     return {grant.queue: grant.epoch for grant in grants}
 
@@ -60,7 +61,7 @@ class GroupMember(Generic[P, T]):
     peer: P | None = None
     closed_at_ms: MonotonicMs | None = None
     poll: HeldPoll[T] | None = None
-    held: dict[MessageQueue, int] = field(default_factory=dict)
+    held: Held = field(default_factory=dict)
     told: Told[P] | None = None
 
     @property

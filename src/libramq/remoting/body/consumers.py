@@ -100,6 +100,12 @@ class ConsumeStats(Body, frozen=True, kw_only=True):
     consume_tps: float = 0.0
 
 
+class ResetOffsetBody(Body, frozen=True, kw_only=True):
+    """INVOKE_BROKER_TO_RESET_OFFSET, its answer, and RESET_CONSUMER_CLIENT_OFFSET: where a group goes on."""
+
+    offset_table: dict[MessageQueue, int] = {}
+
+
 class TopicOffset(Body, frozen=True, kw_only=True):
     """The ends of one queue."""
 

@@ -219,7 +219,8 @@ class PeerGathered(Body, frozen=True, kw_only=True):
 class PeerRemovedBody(Body, frozen=True, kw_only=True):
     """PEER_REMOVED: a broker has deleted a topic, or a group; its fence has forgotten who had what open.
 
-    One of the two is named; it may be there again by now.
+    One of the two is named; it may be there again by now. Both: an operator has set the group's offsets
+    there, and nobody reads its queues of that topic until they are granted anew.
     """
 
     broker_name: str

@@ -1,0 +1,148 @@
+"""INVOKE_BROKER_TO_RESET_OFFSET: an operator sets how far a group is, back or forwards.
+
+    coordinated group           its queues are closed at the fence, the offsets set, the queues granted anew
+    members that allocate       told (RESET_CONSUMER_CLIENT_OFFSET): they hold the offsets, and commit them
+    nobody connected            the offsets are set
+
+Upstream: AdminBrokerProcessor.resetOffset, Broker2Client.resetOffset; there nobody connected is an error.
+"""
+
+from collections.abc import Callable, Mapping
+
+from libramq.broker.consumer_clients import ConsumerClients
+from libramq.broker.coordination import Coordination
+from libramq.broker.offset_commits import OffsetCommits
+from libramq.broker.processor.pull_message import Pull
+from libramq.catalog import GroupTable, TopicTable
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import broker_error
+from libramq.message.queue import MessageQueue
+from libramq.offsets import Fences
+from libramq.remoting.body.codec import encode_body
+from libramq.remoting.body.consumers import ResetOffsetBody
+from libramq.remoting.body.coordination import MODE_EPOCHS
+from libramq.remoting.headers import ResetOffsetHeader, decode_header, encode_header
+from libramq.rpc.endpoint import Processor
+from libramq.rpc.outcome import Notify, Outcome, Reply
+from libramq.rpc.request import Request
+from libramq.store.message_store import MessageStore
+from libramq.waits import HeldPulls
+
+#: ResetOffsetRequestHeader: all queues.
+ALL_QUEUES = -1
+#: Broker2Client.resetOffset: the time that means the end.
+THE_END = -1
+
+
+class OffsetReset:
+    """The processor of resets. answer: gives the answers to pulls that a reset ends."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetCommits,
+        fences: Fences,
+        clients: ConsumerClients,
+        coordination: Coordination,
+        held: HeldPulls[Pull],
+        answer: Callable[[Request, Outcome], None],
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._fences = fences
+        self._clients = clients
+        self._coordination = coordination
+        self._held = held
+        self._answer = answer
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.handle}
+
+    def handle(self, request: Request) -> Outcome:
+        """Set the offsets, or have members set them; the answer names them, queue by queue."""
+        header = decode_header(request.command, ResetOffsetHeader)
+        offsets = {queue_id: self._target(header, queue_id) for queue_id in self._queue_ids(header)}
+        body = encode_body(
+            ResetOffsetBody(
+                offset_table={
+                    MessageQueue(header.topic, self._clients.broker_name, queue_id): offset
+                    for queue_id, offset in offsets.items()
+                }
+            )
+        )
+        members = self._clients.group(header.group)
+        if self._fences.mode(header.group) == MODE_EPOCHS:
+            return self._set_under_epochs(header, offsets, body)
+        if members is not None and members.members:
+            told = encode_header(ResetOffsetHeader(topic=header.topic, group=header.group))
+            code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+            notify = tuple(Notify(peer, code, told, body=body) for peer in members.members)
+            return Reply(body=body, notify=notify)
+        return self._set(header, offsets, body)
+
+    def _queue_ids(self, header: ResetOffsetHeader) -> list[int]:
+        topic = self._topics.require(header.topic)
+        if header.group not in self._groups:
+            raise broker_error(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the group {header.group} does not exist here"
+            )
+        count = max(topic.read_queue_nums, topic.write_queue_nums)
+        if header.queue_id == ALL_QUEUES:
+            return list(range(count))
+        if not 0 <= header.queue_id < count:
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER,
+                f"topic {header.topic} has {count} queues, no {header.queue_id}",
+            )
+        return [header.queue_id]
+
+    def _target(self, header: ResetOffsetHeader, queue_id: int) -> int:
+        """Where the group goes on: without force never further than it is."""
+        first = self._store.min_offset(header.topic, queue_id)
+        end = self._store.max_offset(header.topic, queue_id)
+        if header.offset is not None:
+            target = header.offset
+        elif header.timestamp == THE_END:
+            target = end
+        else:
+            target = self._store.offset_by_timestamp(header.topic, queue_id, header.timestamp)
+        target = max(first, min(target, end))
+        committed = self._offsets.query(header.group, header.topic, queue_id)
+        return target if header.is_force or committed is None else min(target, committed)
+
+    def _set_under_epochs(self, header: ResetOffsetHeader, offsets: dict[int, int], body: bytes) -> Outcome:
+        """Fence first: whoever reads a queue commits nothing any more, or it would undo the reset."""
+        try:
+            for queue_id in offsets:
+                self._fences.close(header.group, header.topic, queue_id)
+        except OSError as error:
+            return Reply(ResponseCode.SYSTEM_ERROR, f"the fence cannot be journalled: {error}")
+        outcome = self._set(header, offsets, body)
+        self._end_pulls(header, offsets)
+        self._coordination.offsets_reset(header.group, header.topic)
+        return outcome
+
+    def _set(self, header: ResetOffsetHeader, offsets: dict[int, int], body: bytes) -> Outcome:
+        for queue_id, offset in offsets.items():
+            self._offsets.commit(header.group, header.topic, queue_id, offset)
+        try:
+            self._offsets.write()
+        except OSError as error:
+            return Reply(ResponseCode.SYSTEM_ERROR, f"the offsets cannot be journalled: {error}")
+        return Reply(body=body)
+
+    def _end_pulls(self, header: ResetOffsetHeader, offsets: dict[int, int]) -> None:
+        fenced = Reply(ResponseCode.FENCED, f"the offsets of group {header.group} were reset")
+        for queue_id in offsets:
+            for held in self._held.take(header.topic, queue_id, lambda pull: _is_of(pull, header.group)):
+                self._answer(held.request.request, fenced)
+
+
+def _is_of(pull: Pull, group: str) -> bool:
+    return pull.group == group and pull.member is not None

@@ -1,0 +1,150 @@
+"""INVOKE_BROKER_TO_RESET_OFFSET: the group goes on where the operator says, and nobody undoes it."""
+
+import pytest
+
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
+from libramq.message.queue import MessageQueue
+from libramq.remoting import headers as h
+from libramq.remoting.body.codec import decode_body
+from libramq.remoting.body.consumers import ResetOffsetBody
+from libramq.remoting.body.topic_config import SubscriptionGroupConfig
+from libramq.remoting.command import Command
+from tests.broker.brokers import Conversation, answer, find_answer
+from tests.broker.test_coordinated_groups import COLLECT_MS, Client, alone, both, committed, reasons
+from tests.broker.test_coordinated_groups import talk as talk
+from tests.fakes import FakePeer
+
+
+def reset(talk: Conversation, **fields: object) -> Command:
+    header = h.ResetOffsetHeader(**({"group": "G", "topic": "T", "is_force": True} | fields))  # type: ignore[arg-type]
+    return talk.ask(FakePeer(), R.INVOKE_BROKER_TO_RESET_OFFSET, header)
+
+
+def offsets_of(reply: Command) -> dict[int, int]:
+    assert reply.code == C.SUCCESS, reply.remark
+    table = decode_body(reply.body, ResetOffsetBody).offset_table
+    assert {(queue.topic, queue.broker_name) for queue in table} == {("T", "broker-a")}
+    return {queue.queue_id: offset for queue, offset in table.items()}
+
+
+def test_a_member_of_a_coordinated_group_goes_on_where_the_operator_says(talk):
+    """Fenced first: what it commits of before is refused, and cannot undo the reset."""
+    alice = alone(talk)
+    for queue_id in range(4):
+        assert alice.commit(queue_id, 3) == C.SUCCESS
+    held = alice.pull_command(1, 3, hold_ms=10_000)
+    talk.give(alice.peer, held)
+    assert offsets_of(reset(talk, offset=1)) == {0: 1, 1: 1, 2: 1, 3: 1}
+    assert answer(alice.peer, held).code == C.FENCED
+    assert alice.commit(0, 3) == C.FENCED
+    assert alice.pull(2) == C.FENCED
+    assert alice.open(0).code == C.FENCED
+    assert alice.news() == C.SUCCESS
+    assert sorted(alice.revoke) == [0, 1, 2, 3]
+    alice.held.clear()
+    alice.poll()
+    talk.advance(COLLECT_MS)
+    assert alice.news() == C.SUCCESS
+    assert [alice.open(queue_id).ext["offset"] for queue_id in sorted(alice.held)] == ["1"] * 4
+    assert alice.commit(0, 2) == C.SUCCESS
+    assert reasons(talk)[1:] == [("operator", "T")]
+
+
+def test_one_queue_is_reset_and_the_others_of_the_topic_keep_their_offsets(talk):
+    """They are granted anew all the same, and go on where they are."""
+    alice, bob = both(talk)
+    for client in (alice, bob):
+        for queue_id in client.held:
+            assert client.commit(queue_id, 2) == C.SUCCESS
+    assert offsets_of(reset(talk, queue_id=3, offset=0)) == {3: 0}
+    assert [committed(talk, queue_id) for queue_id in range(4)] == [2, 2, 2, 0]
+
+
+def test_a_coordinated_group_without_members_is_reset(talk):
+    alice = alone(talk)
+    assert alice.commit(0, 3) == C.SUCCESS
+    alice.leave()
+    assert offsets_of(reset(talk, timestamp=0)) == {0: 0, 1: 0, 2: 0, 3: 0}
+    bob = Client(talk, "bob").join().poll()
+    talk.advance(COLLECT_MS)
+    assert bob.news() == C.SUCCESS
+    assert [bob.open(queue_id).ext["offset"] for queue_id in range(4)] == ["0"] * 4
+
+
+def test_a_reset_outlives_the_broker(talk, tmp_path):
+    alice = alone(talk)
+    assert alice.commit(0, 3) == C.SUCCESS
+    reset(talk, offset=1)
+    talk.kill()
+    again = Conversation(tmp_path / "data")
+    assert committed(again, 0) == 1
+    assert again.pull(alice.peer, lb_member=alice.member, lb_queue_epoch=1).code == C.FENCED
+    again.close()
+    talk.broker.close = lambda: None  # The fixture's; its files are another's now.
+
+
+def test_members_that_allocate_for_themselves_are_told(talk):
+    """They hold the offsets in memory, and would commit them over ours."""
+    java = FakePeer("10.0.0.9:5000")
+    talk.beat(java, "java")
+    commit = h.UpdateConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=0, commit_offset=3)
+    assert talk.ask(java, R.UPDATE_CONSUMER_OFFSET, commit).code == C.SUCCESS
+    assert offsets_of(reset(talk, offset=1))[0] == 1
+    (told,) = [reply for reply in java.replies if reply.code == R.RESET_CONSUMER_CLIENT_OFFSET]
+    assert (told.is_oneway, told.ext["group"], told.ext["topic"]) == (True, "G", "T")
+    assert decode_body(told.body, ResetOffsetBody).offset_table[MessageQueue("T", "broker-a", 0)] == 1
+    assert committed(talk, 0) == 3
+
+
+def test_where_nobody_is_connected_the_offsets_are_set(talk):
+    talk.ask(FakePeer(), R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, SubscriptionGroupConfig(group_name="G"))
+    assert offsets_of(reset(talk, timestamp=-1)) == {0: 3, 1: 3, 2: 3, 3: 3}
+    assert committed(talk, 2) == 3
+
+
+def test_without_force_a_group_goes_back_and_never_forwards(talk):
+    alice = alone(talk)
+    assert alice.commit(0, 1) == C.SUCCESS
+    assert alice.commit(1, 3) == C.SUCCESS
+    assert offsets_of(reset(talk, offset=2, is_force=False)) == {0: 1, 1: 2, 2: 2, 3: 2}
+
+
+@pytest.mark.parametrize(("offset", "lands_at"), [(-5, 0), (99, 3)])
+def test_an_offset_that_is_not_there_is_the_next_one_that_is(talk, offset, lands_at):
+    alone(talk)
+    assert offsets_of(reset(talk, offset=offset))[0] == lands_at
+
+
+def test_a_time_is_looked_up_in_each_queue(talk):
+    alone(talk)
+    talk.clock.advance(10_000)
+    at_ms = talk.clock.wall_ms()
+    talk.send(FakePeer(), queue_id=2)
+    assert offsets_of(reset(talk, timestamp=at_ms))[2] == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"topic": "nowhere"}, C.TOPIC_NOT_EXIST),
+        ({"group": "nobody"}, C.SUBSCRIPTION_GROUP_NOT_EXIST),
+        ({"queue_id": 4}, C.INVALID_PARAMETER),
+        ({"queue_id": -2}, C.INVALID_PARAMETER),
+    ],
+)
+def test_a_reset_that_makes_no_sense(talk, fields, code):
+    alone(talk)
+    reply = reset(talk, **fields)
+    assert (reply.code, bool(reply.remark)) == (code, True)
+
+
+def test_what_cannot_be_journalled_is_not_reset(talk):
+    alice = alone(talk)
+    assert alice.commit(0, 3) == C.SUCCESS
+    talk.disk.bytes_left = 10
+    reply = reset(talk, offset=0)
+    assert (reply.code, "no space left" in (reply.remark or "")) == (C.SYSTEM_ERROR, True)
+    assert committed(talk, 0) == 3
+    talk.disk.bytes_left = None
+    assert find_answer(alice.peer, talk.command(0)) is None

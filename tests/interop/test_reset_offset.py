@@ -1,0 +1,81 @@
+"""mqadmin's resetOffsetByTime: for our members and Java's, connected or gone, at Apache's broker and ours."""
+
+import pytest
+
+from libramq.client import ConsumeFrom
+from libramq.sync import PushConsumer
+from tests.interop.cluster import Cluster
+from tests.interop.process import PATIENCE_S
+from tests.interop.test_our_client import Inbox
+
+pytestmark = pytest.mark.interop
+
+COUNT = 6
+QUEUES = 2
+
+
+def filled(cluster: Cluster) -> tuple[str, str]:
+    """A topic with messages, and a group."""
+    topic, group = cluster.fresh_name("Reset"), cluster.fresh_name("group")
+    cluster.create_topic(topic, QUEUES)
+    for i in range(COUNT):
+        cluster.send(topic=topic, body=str(i))
+    return topic, group
+
+
+def member(cluster: Cluster, group: str, topic: str, inbox: Inbox) -> PushConsumer:
+    consumer = PushConsumer(
+        group=group, namesrv=cluster.namesrv, consume_from=ConsumeFrom.FIRST_OFFSET, persist_ms=100
+    )
+    consumer.subscribe(topic, "*", inbox)
+    return consumer
+
+
+def is_behind(cluster: Cluster, group: str, topic: str, count: int) -> bool:
+    rows = [line.split() for line in cluster.admin("consumerProgress", "-g", group).splitlines()]
+    of_topic = [row for row in rows if row[:1] == [topic]]
+    return len(of_topic) == QUEUES and sum(int(row[3]) - int(row[4]) for row in of_topic) == count
+
+
+def reset(cluster: Cluster, group: str, topic: str, timestamp: str = "0") -> list[tuple[str, int]]:
+    """The queues and offsets that mqadmin prints."""
+    printed = cluster.admin("resetOffsetByTime", "-g", group, "-t", topic, "-s", timestamp)
+    rows = [line.split() for line in printed.splitlines()]
+    return sorted((row[1], int(row[2])) for row in rows if row[:1] == [cluster.broker_name])
+
+
+def test_our_members_go_on_where_mqadmin_says(cluster: Cluster) -> None:
+    """Under a coordinator of ours, and at Apache's broker, which has clients do it."""
+    topic, group = filled(cluster)
+    inbox = Inbox()
+    with member(cluster, group, topic, inbox):
+        inbox.wait_count(COUNT)
+        cluster.wait_until(lambda: is_behind(cluster, group, topic, 0), "commits", within_s=PATIENCE_S)
+        assert reset(cluster, group, topic) == [("0", 0), ("1", 0)]
+        inbox.wait_count(2 * COUNT)
+        cluster.wait_until(lambda: is_behind(cluster, group, topic, 0), "commits", within_s=PATIENCE_S)
+    assert len(inbox.messages) == 2 * COUNT
+    assert len(inbox.bodies()) == COUNT
+
+
+def test_a_group_of_ours_that_is_gone_goes_on_where_mqadmin_says(cluster: Cluster) -> None:
+    topic, group = filled(cluster)
+    first = Inbox()
+    with member(cluster, group, topic, first):
+        first.wait_count(COUNT)
+        cluster.wait_until(lambda: is_behind(cluster, group, topic, 0), "commits", within_s=PATIENCE_S)
+    cluster.admin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
+    assert is_behind(cluster, group, topic, COUNT)
+    again = Inbox()
+    with member(cluster, group, topic, again):
+        again.wait_count(COUNT)
+
+
+def test_javas_members_go_on_where_mqadmin_says(cluster: Cluster) -> None:
+    topic, group = filled(cluster)
+    program = cluster.consumer(group, topic, tags="*")
+    program.wait_count(COUNT, "message")
+    cluster.wait_until(lambda: is_behind(cluster, group, topic, 0), "commits", within_s=PATIENCE_S)
+    assert reset(cluster, group, topic) == [("0", 0), ("1", 0)]
+    program.wait_count(2 * COUNT, "message", within_s=3 * PATIENCE_S)  # It pauses for 10 s.
+    program.finish()
