@@ -6,6 +6,7 @@
     ├── InvalidMessage              a message that no broker would take (empty, too large, reserved property)
     ├── InvalidResult               a handler returned what says nothing about its messages
     ├── BufferFull                  as many messages wait to be sent as may wait
+    ├── HandlerTooSlow              a handler runs longer than it may; its member has left the group
     ├── LoopClosed                  the event loop was closed before its consumer was stopped
     ├── StoreError                  the store directory cannot be used as it is
     │   ├── StoreLocked             another process has it open
@@ -21,6 +22,7 @@
         ├── RequestTimeout          no answer within the time allowed
         ├── NameServerUnavailable   none of the name servers answered
         ├── RouteNotFound           the name server knows no broker for the topic
+        ├── MemberReplaced          another client has joined under our static member's name
         └── BrokerError             the answer is an error: `.response_code`, `.remark`
             └── one class a response code: TopicNotExist, NoPermission, SystemBusy …
 
@@ -55,6 +57,10 @@ class InvalidResult(LibraError, TypeError):
 
 class BufferFull(LibraError):
     """As many messages wait to be sent as may wait; go on when some have left."""
+
+
+class HandlerTooSlow(LibraError):
+    """A handler runs longer than max_processing_ms; its member has left the group until it is done."""
 
 
 class LoopClosed(LibraError):
@@ -115,6 +121,10 @@ class NameServerUnavailable(RemoteError):
 
 class RouteNotFound(RemoteError):
     """The name server knows no broker for the topic."""
+
+
+class MemberReplaced(RemoteError):
+    """Another client has joined the group under the name (instance_id) of our static member."""
 
 
 class BrokerError(RemoteError):

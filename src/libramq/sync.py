@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError
-from typing import Any, ClassVar, Final, Self, TypeVar
+from typing import Any, ClassVar, Final, Literal, Self, TypeVar, Unpack
 
 from libramq.client import admin as asynchronous_admin
 from libramq.client import producer as asynchronous_producer
@@ -25,6 +25,7 @@ from libramq.client.core.queue_selector import QueueSelector
 from libramq.client.handler_call import awaited
 from libramq.client.handlers import Handler
 from libramq.client.network_thread import FORKED, NetworkThread, run_on_thread
+from libramq.client.options import AdminOptions, ProducerOptions, PushConsumerOptions, TopicOptions
 from libramq.client.producer import hand_over, report_failure
 from libramq.client.send_pipeline import Callback
 from libramq.client.send_result import SendResult
@@ -43,7 +44,9 @@ log = get_logger(__name__)
 TAKEN_IN_MAX: Final = 1_000
 
 #: The options that are called with queues; plain functions among them run where they may wait.
-HOOKS: Final = ("on_assigned", "on_revoked", "on_lost")
+HOOKS: Final[tuple[Literal["on_assigned", "on_revoked", "on_lost", "on_error"], ...]] = (
+    "on_assigned", "on_revoked", "on_lost", "on_error",
+)  # fmt: skip
 
 T = TypeVar("T")
 
@@ -140,7 +143,7 @@ class Producer(_Blocking):
 
     _advice = "in a callback or selector, use send_nowait() instead"
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[ProducerOptions]) -> None:
         super().__init__("producer")
         self._producer = asynchronous_producer.Producer(**options)
         self._handed_over: deque[tuple[Message, Callback | None, MessageQueue | None, QueueSelector | None]]
@@ -291,11 +294,12 @@ class PushConsumer(_Blocking):
 
     _advice = "make the handler or hook a plain function: it runs on a thread that may wait"
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[PushConsumerOptions]) -> None:
         super().__init__("consumer")
         for name in HOOKS:
-            if options.get(name) is not None:
-                options[name] = on_thread(options[name])
+            hook = options.get(name)
+            if hook is not None:
+                options[name] = on_thread(hook)
         self._consumer = asynchronous_push_consumer.PushConsumer(**options)
         self._stop_timeout_ms = asynchronous_push_consumer.STOP_TIMEOUT_MS
 
@@ -326,6 +330,15 @@ class PushConsumer(_Blocking):
         self._stop_timeout_ms = timeout_ms
         super().stop()
 
+    def wait_closed(self) -> None:
+        """Wait until the consumer has ended, or cannot go on.
+
+        Returns when another thread has stopped it; raises what libramq.client.PushConsumer.wait_closed does.
+        """
+        thread = self._running("wait_closed")
+        with contextlib.suppress(CancelledError, asyncio.CancelledError):  # It was stopped.
+            thread.run(self._consumer.wait_closed()).result()
+
     def assignment(self) -> list[MessageQueue]:
         """The queues that are ours now; none while the consumer does not run."""
         return [] if self._thread is None else self._wait("assignment", self._consumer.assignment())
@@ -340,7 +353,7 @@ class PushConsumer(_Blocking):
 class Admin(_Blocking):
     """Asks and changes; see libramq.client.Admin."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options: Unpack[AdminOptions]) -> None:
         super().__init__("admin")
         self._admin = asynchronous_admin.Admin(**options)
 
@@ -362,7 +375,7 @@ class Admin(_Blocking):
         """Where a topic is."""
         return self._wait("topic_route", self._admin.topic_route(topic))
 
-    def create_topic(self, topic: str, **options: Any) -> list[str]:
+    def create_topic(self, topic: str, **options: Unpack[TopicOptions]) -> list[str]:
         """Create a topic at every master of a cluster, or change it."""
         return self._wait("create_topic", self._admin.create_topic(topic, **options))
 

@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from libramq.client import ConsumeFrom, PushConsumer
-from libramq.codes import RequestCode
-from libramq.errors import LocalProtocolError
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import LocalProtocolError, LoopClosed, NoPermission
 from tests.client.fake_cluster import FakeBroker, FakeNameServer
 
 
@@ -208,3 +208,72 @@ def test_a_loop_that_ends_without_stop_ends_the_consumer(cluster, caplog, kind):
         await reader.stop()
 
     asyncio.run(again())
+
+
+async def test_a_member_that_is_denied_says_so_and_goes_on_when_it_is_let_in(namesrv, broker, watch):
+    """Its program hears it by a hook, and by `wait_closed`; nothing is logged only."""
+    errors = []
+
+    async def on_error(error):
+        errors.append(error)
+        watch.touch()
+
+    broker.refuse(RequestCode.HEART_BEAT, ResponseCode.NO_PERMISSION, times=2)
+    broker.put("T", 0, b"x")
+    handled = []
+
+    def handle(messages):
+        handled.extend(messages)
+        watch.touch()
+
+    reader = consumer(namesrv, on_error=on_error)
+    reader.subscribe("T", "*", handle)
+    with pytest.raises(LocalProtocolError, match="not started"):
+        await reader.wait_closed()
+    async with reader:
+        with pytest.raises(NoPermission):
+            await reader.wait_closed()
+        await watch.until(lambda: errors)
+        await watch.until(lambda: handled)
+        waiting = asyncio.create_task(reader.wait_closed())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+    await waiting
+    assert [type(error) for error in errors] == [NoPermission]
+
+
+async def test_an_error_hook_that_fails_does_no_harm(namesrv, broker, watch):
+    """It is logged, and called again for the next error."""
+    called = []
+
+    def on_error(error):
+        called.append(error)
+        watch.touch()
+        raise SystemExit(1)
+
+    broker.refuse(RequestCode.HEART_BEAT, ResponseCode.NO_PERMISSION)
+    broker.put("T", 0, b"x")
+    handled = []
+
+    def handle(messages):
+        handled.extend(messages)
+        watch.touch()
+
+    reader = consumer(namesrv, on_error=on_error)
+    reader.subscribe("T", "*", handle)
+    async with reader:
+        await watch.until(lambda: called and handled)
+
+
+def test_who_waits_hears_that_the_loop_was_closed(cluster):
+    """On whichever loop it waits."""
+    namesrv, _ = cluster
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", print)
+    asyncio.run(reader.start())
+
+    async def wait():
+        with pytest.raises(LoopClosed, match="await stop"):
+            await reader.wait_closed()
+
+    asyncio.run(wait())

@@ -11,8 +11,9 @@ import pytest
 from libramq.broker.config import BrokerConfig
 from libramq.broker.shell import BrokerServer
 from libramq.client import Admin, ConsumeFrom, Producer, PushConsumer
+from libramq.client.core import membership
 from libramq.clock import SystemClock
-from libramq.errors import UnknownMember
+from libramq.errors import MemberReplaced, UnknownMember
 from libramq.filesystem import LocalFileSystem
 from libramq.message import Message
 from libramq.message.queue import MessageQueue
@@ -216,6 +217,33 @@ async def test_a_static_member_comes_back_to_its_queues(home, group):
     assert len(one.events["assigned"]) + len(one.events["revoked"]) <= 2
     await group.handled()
     assert repeated(group.seen) == {}
+
+
+async def test_a_static_member_that_was_replaced_says_so_and_comes_back(home, group, watch, monkeypatch):
+    """Its program hears it, by a hook and by who waits; it goes on when the other is gone."""
+    monkeypatch.setattr(membership, "NAME_AGAIN_MS", 100)
+    errors = []
+    one = await group.join(
+        instance_id="one", session_ms=1_000, on_error=lambda error: (errors.append(error), watch.touch())
+    )
+    await group.shared(one)
+    closed = asyncio.create_task(one.consumer.wait_closed())
+    two = await group.join(instance_id="one", session_ms=1_000)
+    await watch.until(lambda: errors)
+    with pytest.raises(MemberReplaced, match="instance_id one"):
+        await closed
+    with pytest.raises(MemberReplaced):
+        await one.consumer.wait_closed()
+    await group.shared(two)
+    assert one.queues == set()
+    await two.consumer.stop()
+    await group.shared(one)
+    await home.send(2)
+    await group.handled()
+    assert [type(error) for error in errors] == [MemberReplaced]
+    closed = asyncio.create_task(one.consumer.wait_closed())
+    await one.consumer.stop()
+    await closed
 
 
 async def test_an_operator_removes_a_member_that_is_alive(home, group):

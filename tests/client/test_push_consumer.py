@@ -389,8 +389,8 @@ async def test_mistakes_are_named(namesrv):
     """Each by one clear line."""
     with pytest.raises(ConfigError, match="AVG"):
         consumer(namesrv, strategy="NONE")
-    with pytest.raises(ConfigError, match="no such option"):
-        consumer(namesrv, nonsense=1)
+    with pytest.raises(ConfigError, match="no such option: session; did you mean session_ms"):
+        consumer(namesrv, session=1)
     with pytest.raises(ConfigError, match="threads"):
         consumer(namesrv, threads=0)
     reader = consumer(namesrv)

@@ -11,8 +11,15 @@ import warnings
 import pytest
 
 from libramq.client import ConsumeFrom, by_hash
-from libramq.codes import RequestCode
-from libramq.errors import BufferFull, InvalidMessage, LibraError, LocalProtocolError, NameServerUnavailable
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import (
+    BufferFull,
+    InvalidMessage,
+    LibraError,
+    LocalProtocolError,
+    NameServerUnavailable,
+    NoPermission,
+)
 from libramq.message import Message
 from libramq.sync import Admin, Producer, PushConsumer
 from tests.client.fake_cluster import SENDS, FakeBroker, FakeNameServer
@@ -385,3 +392,29 @@ def test_two_starts_at_once_make_one_client(cluster):
     assert refused == ["this consumer runs already"] * 3
     consumer.stop()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("libramq-sync-consumer")]
+
+
+def test_who_waits_for_the_end_is_woken_by_a_stop(cluster):
+    """Without an error; what keeps the consumer out is raised."""
+    namesrv, broker = cluster
+    consumer = PushConsumer(group="g", namesrv=namesrv.address)
+    consumer.subscribe("T", "*", print)
+    ended = threading.Event()
+
+    def wait():
+        consumer.wait_closed()
+        ended.set()
+
+    with consumer:
+        thread = threading.Thread(target=wait)
+        thread.start()
+    thread.join(10)
+    assert ended.is_set()
+    broker.refuse(RequestCode.HEART_BEAT, ResponseCode.NO_PERMISSION)
+    heard = threading.Event()
+    consumer = PushConsumer(group="g", namesrv=namesrv.address, on_error=lambda error: heard.set())
+    consumer.subscribe("T", "*", print)
+    with consumer:
+        with pytest.raises(NoPermission):
+            consumer.wait_closed()
+        assert heard.wait(10)

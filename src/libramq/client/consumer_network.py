@@ -57,6 +57,12 @@ class Run(Protocol):
     def tell(self, change: fx.Assigned | fx.Revoked | fx.Lost) -> None:
         """Have the hooks called."""
 
+    def begin_trouble(self, trouble: fx.Trouble) -> None:
+        """Tell the user what keeps messages from us."""
+
+    def end_trouble(self, recovered: fx.Recovered) -> None:
+        """Nothing keeps us out any more."""
+
 
 class ConsumerNetwork:
     """Everything here happens on one loop, but for `report`."""
@@ -95,6 +101,8 @@ class ConsumerNetwork:
             fx.Assigned: run.tell,
             fx.Revoked: run.tell,
             fx.Lost: run.tell,
+            fx.Trouble: run.begin_trouble,
+            fx.Recovered: run.end_trouble,
             fx.Unregister: self._unregister,
             fx.Stopped: lambda _: self._stopped.set(),
         }

@@ -80,7 +80,8 @@ class ConsumerRequests:
             if not ok:
                 log.warning("heartbeat failed", broker=effect.address, reason=str(outcome))
             offers = isinstance(outcome, calls.HeartbeatReply) and outcome.coordinates
-            return self._core.heartbeat_answered(effect.address, now_ms, ok=ok, offers=offers)
+            effects = self._core.heartbeat_answered(effect.address, now_ms, ok=ok, offers=offers)
+            return [*effects, *self._core.answered(f"broker {effect.address}", outcome, keeps_out=True)]
 
         call = calls.heartbeat(effect.data, coordinated=not self._settings.broadcasting)
         self._ask(effect.address, call, answered, REQUEST_TIMEOUT_MS)
@@ -144,7 +145,10 @@ class ConsumerRequests:
                     messages = decode_records(outcome.body, broker_name=queue.broker_name)
                 except LibraError as error:
                     outcome = error
-            return self._core.pulled(queue, effect.generation, outcome, messages, now_ms, claim=effect.claim)
+            effects = self._core.pulled(
+                queue, effect.generation, outcome, messages, now_ms, claim=effect.claim
+            )
+            return [*effects, *self._core.answered(f"topic {queue.topic}", outcome)]
 
         self._ask(effect.address, calls.pull_message(header), answered, PULL_TIMEOUT_MS)
 

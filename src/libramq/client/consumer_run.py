@@ -15,10 +15,11 @@ from enum import Enum
 from typing import Final, TypeVar
 
 from libramq.client.consumer_network import ConsumerNetwork
+from libramq.client.core import effects as fx
 from libramq.client.core.process_queue import Delivery
 from libramq.client.handlers import Handler, Handlers
 from libramq.client.network_thread import NetworkThread
-from libramq.client.queue_listener import Change, QueueHook, QueueListener
+from libramq.client.queue_listener import Change, Hooks, QueueListener
 from libramq.errors import LibraError, LocalProtocolError, LoopClosed
 from libramq.logs import get_logger
 
@@ -47,7 +48,7 @@ class ConsumerRun:
         self,
         group: str,
         handlers: Mapping[str, Handler],
-        hooks: Mapping[type[Change], QueueHook | None],
+        hooks: Hooks,
         *,
         concurrency: int,
         network: Callable[["ConsumerRun"], ConsumerNetwork],
@@ -59,6 +60,7 @@ class ConsumerRun:
         self._started: Future[None] = Future()
         #: Resolved when nothing is left of it; with an exception when it has ended by itself.
         self.ended: Future[None] = Future()
+        self._kept_out: Future[None] = Future()  # With the reason, as long as it holds.
         self._network = network(self)
         self._listener = QueueListener(hooks, loop=self._loop, heard=self._network.revoke_heard)
         self._handlers = Handlers(
@@ -128,6 +130,26 @@ class ConsumerRun:
                 "stop() in a handler would wait for the handler itself; have another task (or thread) stop "
                 "the consumer, such as the main one, which the handler tells"
             )
+
+    def begin_trouble(self, trouble: fx.Trouble) -> None:
+        """Tell the user what keeps messages from us; called on the network thread."""
+        log.error("the consumer has trouble", group=self._group, reason=str(trouble.error))
+        if trouble.keeps_out and not self._kept_out.done():
+            self._kept_out.set_exception(trouble.error)
+        self._listener.tell(trouble)
+
+    def end_trouble(self, recovered: fx.Recovered) -> None:
+        """Nothing keeps us out any more."""
+        log.warning("the consumer is back in its group", group=self._group)
+        if self._kept_out.done():
+            self._kept_out = Future()
+
+    async def wait_closed(self) -> None:
+        """Wait until the run has ended or is kept out; raises why, unless it was stopped."""
+        ended, kept_out = asyncio.wrap_future(self.ended), asyncio.wrap_future(self._kept_out)
+        await asyncio.wait([ended, kept_out], return_when=asyncio.FIRST_COMPLETED)
+        first = ended if ended.done() else kept_out
+        first.result()
 
     async def call(self, function: Callable[[ConsumerNetwork], T]) -> T:
         """Call a function with the network, on its thread."""

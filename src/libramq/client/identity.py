@@ -23,14 +23,18 @@ _INSTANCE_NAME: Final = re.compile(r"[A-Za-z0-9_.#-]{1,64}")
 _instances = itertools.count()
 
 
+#: Where `libra up` and Apache's name server listen; the commands and Spark have the same default.
+NAMESRV_DEFAULT: Final = "127.0.0.1:9876"
+
+
 def name_server_addresses(namesrv: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The name servers a user gave, or the environment's."""
+    """Return the name servers a user gave, else the environment's, else the one of this machine."""
     if namesrv is None:
-        namesrv = os.environ.get(NAMESRV_VARIABLE)
-        if not namesrv:
-            raise ConfigError(
-                f"no name server given: pass namesrv='host:9876' or set {NAMESRV_VARIABLE}=host:9876"
-            )
+        namesrv = os.environ.get(NAMESRV_VARIABLE) or NAMESRV_DEFAULT
+    if not isinstance(namesrv, str) and not (
+        isinstance(namesrv, Sequence) and all(isinstance(each, str) for each in namesrv)
+    ):
+        raise ConfigError(f'namesrv is "host:port", or a list of these, not {namesrv!r}')
     text = namesrv if isinstance(namesrv, str) else ";".join(namesrv)
     for prefix in ("http://", "https://"):
         text = text.removeprefix(prefix)
@@ -52,7 +56,7 @@ def local_address(towards: str) -> str:
 
 def named_client_id(ip: str, instance_name: str) -> str:
     """The id of a client that its user has named; the same after a restart."""
-    if not _INSTANCE_NAME.fullmatch(instance_name):
+    if not isinstance(instance_name, str) or not _INSTANCE_NAME.fullmatch(instance_name):
         raise ConfigError(
             f"{instance_name!r} cannot be the name of an instance: 1 to 64 of A-Z a-z 0-9 _ . # -"
         )

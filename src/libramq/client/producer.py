@@ -27,6 +27,7 @@ from libramq.client.core.send_request import (
 )
 from libramq.client.identity import local_address, name_server_addresses, new_client_id
 from libramq.client.name_servers import NameServers
+from libramq.client.options import whole_number
 from libramq.client.routes import Routes
 from libramq.client.send_pipeline import BUFFER_BYTES_MAX, Callback, SendPipeline
 from libramq.client.send_result import SendResult
@@ -62,7 +63,7 @@ Work = Callable[[], Awaitable[None]]
 class Producer:
     """Sends messages. One for a process is enough; it belongs to the event loop it was started on.
 
-    namesrv: "host:port", several separated by ";"; without it the environment's NAMESRV_ADDR.
+    namesrv: "host:port", several separated by ";"; else the environment's NAMESRV_ADDR, else 127.0.0.1:9876.
     retries: further attempts, at other brokers, within send_timeout_ms.
     latency_fault: keep away from brokers that were slow or failed, for the times of back_off_table.
     linger_ms: how long `send_nowait` waits for company. buffer_bytes_max: how much may wait.
@@ -91,8 +92,19 @@ class Producer:
         clock: Clock | None = None,
         randomness: random.Random | None = None,
     ) -> None:
-        if send_timeout_ms <= 0 or retries < 0 or linger_ms < 0:
-            raise ConfigError("send_timeout_ms is above 0; retries and linger_ms are not below 0")
+        for name, value, low in (
+            ("send_timeout_ms", send_timeout_ms, 1),
+            ("retries", retries, 0),
+            ("body_bytes_max", body_bytes_max, 1),
+            ("compress_over_bytes", compress_over_bytes, 0),
+            ("default_topic_queue_nums", default_topic_queue_nums, 1),
+            ("route_refresh_ms", route_refresh_ms, 1),
+            ("heartbeat_ms", heartbeat_ms, 1),
+            ("buffer_bytes_max", buffer_bytes_max, 1),
+        ):
+            whole_number(name, value, low)
+        if isinstance(linger_ms, bool) or not isinstance(linger_ms, int | float) or not linger_ms >= 0:
+            raise ConfigError(f"linger_ms is a number of milliseconds, 0 or more, not {linger_ms!r}")
         self.group = validate_group(group)
         self._name_server_addresses = name_server_addresses(namesrv)
         self._settings = SendSettings(

@@ -10,9 +10,9 @@ Upstream: client/consumer/DefaultMQPushConsumer.java.
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
 from libramq.balance import TopicRule, averagely, strategy_named
 from libramq.client.consumer_network import ConsumerNetwork
@@ -27,7 +27,16 @@ from libramq.client.identity import (
     new_client_id,
 )
 from libramq.client.local_offset_store import DIRECTORY, LocalOffsetStore
-from libramq.client.queue_listener import Change, QueueHook
+from libramq.client.options import (
+    Beginning,
+    ConsumerTuning,
+    PushConsumerOptions,
+    beginning,
+    check_names,
+    instance_of,
+    whole_number,
+)
+from libramq.client.queue_listener import ErrorHook, Hooks, QueueHook
 from libramq.clock import Clock, SystemClock
 from libramq.errors import ConfigError, LocalProtocolError
 from libramq.filesystem import FileSystem, LocalFileSystem
@@ -77,7 +86,10 @@ class PushConsumer:
     after the other; plain or coroutine functions. A revoked queue is given away when on_revoked has ended,
     at the latest after revoke_timeout_ms. What a lost one had under way, somebody else may have got already.
     credentials: whose requests these are, where brokers ask (ACL). tls: connections are encrypted.
-    options: further fields of ConsumerSettings.
+    on_error: called with what keeps messages from this consumer, once each time it begins: MemberReplaced
+    (another client has its instance_id), NoPermission, HandlerTooSlow. It goes on by itself when that is
+    over; `wait_closed` raises the first two meanwhile.
+    tuning: further fields of ConsumerSettings, each a whole number.
     """
 
     def __init__(
@@ -85,7 +97,7 @@ class PushConsumer:
         *,
         group: str,
         namesrv: str | Sequence[str] | None = None,
-        consume_from: ConsumeFrom = ConsumeFrom.LAST_OFFSET,
+        consume_from: Beginning = ConsumeFrom.LAST_OFFSET,
         consume_timestamp_ms: int | None = None,
         strategy: str | TopicRule | None = None,
         threads: int = THREADS,
@@ -98,24 +110,29 @@ class PushConsumer:
         on_assigned: QueueHook | None = None,
         on_revoked: QueueHook | None = None,
         on_lost: QueueHook | None = None,
+        on_error: ErrorHook | None = None,
         credentials: Credentials | None = None,
         tls: Tls | None = None,
         clock: Clock | None = None,
         randomness: random.Random | None = None,
         filesystem: FileSystem | None = None,
-        **options: Any,
+        **tuning: Unpack[ConsumerTuning],
     ) -> None:
+        check_names(tuning, PushConsumerOptions.__annotations__, "PushConsumer")
         self.group = validate_group(group)
         self._name_server_addresses = name_server_addresses(namesrv)
         self._clock = clock or SystemClock()
         self._random = randomness or random.Random()
         self._access = Access(credentials, tls)
-        self._hooks: dict[type[Change], QueueHook | None] = {
-            fx.Assigned: on_assigned,
-            fx.Revoked: on_revoked,
-            fx.Lost: on_lost,
+        self._hooks: Hooks = {
+            fx.Assigned: _hook("on_assigned", on_assigned),
+            fx.Revoked: _hook("on_revoked", on_revoked),
+            fx.Lost: _hook("on_lost", on_lost),
+            fx.Trouble: _hook("on_error", on_error),
         }
-        if consume_timestamp_ms is None:
+        if consume_timestamp_ms is not None:
+            whole_number("consume_timestamp_ms", consume_timestamp_ms, 0)
+        else:
             consume_timestamp_ms = int(self._clock.wall_ms()) - CONSUME_TIMESTAMP_AGO_MS
         address = local_address(self._name_server_addresses[0])
         if broadcasting and instance_name is None:
@@ -127,28 +144,27 @@ class PushConsumer:
         )
         self._local_offsets: LocalOffsetStore | None = None
         if broadcasting:
+            if local_offsets is not None:
+                instance_of("local_offsets", local_offsets, (str, Path), "a path")
             directory = Path.home() / DIRECTORY if local_offsets is None else Path(local_offsets)
             self._local_offsets = LocalOffsetStore(
                 directory, self.client_id, group, filesystem or LocalFileSystem()
             )
-        try:
-            self._settings = ConsumerSettings(
-                group=group,
-                client_id=self.client_id,
-                consume_from=consume_from,
-                consume_timestamp_ms=consume_timestamp_ms,
-                strategy=_rule(strategy),
-                group_strategy=strategy if isinstance(strategy, str) else GROUP_STRATEGY,
-                instance_id=instance_id,
-                threads=threads,
-                batch_size=batch_size,
-                orderly=orderly,
-                broadcasting=broadcasting,
-                revoke_is_heard=on_revoked is not None,
-                **options,
-            )
-        except TypeError as error:
-            raise ConfigError(f"PushConsumer has no such option: {error}") from None
+        self._settings = ConsumerSettings(
+            group=group,
+            client_id=self.client_id,
+            consume_from=beginning(consume_from),
+            consume_timestamp_ms=consume_timestamp_ms,
+            strategy=_rule(strategy),
+            group_strategy=strategy if isinstance(strategy, str) else GROUP_STRATEGY,
+            instance_id=instance_id,
+            threads=threads,
+            batch_size=batch_size,
+            orderly=orderly,
+            broadcasting=broadcasting,
+            revoke_is_heard=on_revoked is not None,
+            **tuning,
+        )
         self._filters: dict[str, TagFilter] = {}
         self._handlers: dict[str, Handler] = {}
         self._run: ConsumerRun | None = None
@@ -207,6 +223,16 @@ class PushConsumer:
         if self._run is not None:
             await self._run.stop(timeout_ms)
 
+    async def wait_closed(self) -> None:
+        """Wait until the consumer has ended, or cannot go on.
+
+        Returns when it was stopped. Raises MemberReplaced or NoPermission while one of these keeps it out of
+        its group (it still goes on by itself when that is over), and LoopClosed when its loop was closed.
+        """
+        if self._run is None:
+            raise LocalProtocolError("this consumer was not started; use `async with` or await start()")
+        await self._run.wait_closed()
+
     def refuse_stop_in_handler(self) -> None:
         """Raise LocalProtocolError when a handler of this consumer is the caller."""
         if self._run is not None:
@@ -247,7 +273,15 @@ class PushConsumer:
 def _rule(strategy: str | TopicRule | None) -> TopicRule:
     if strategy is None:
         return averagely
+    if not isinstance(strategy, str) and not callable(strategy):
+        raise ConfigError(f"strategy is a name, or what strategy_named returned, not {strategy!r}")
     return strategy_named(strategy) if isinstance(strategy, str) else strategy
+
+
+def _hook(name: str, hook: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:
+    if hook is not None and not callable(hook):
+        raise ConfigError(f"{name} is a function, not {hook!r}")
+    return hook
 
 
 def _listed(queues: Iterable[MessageQueue] | None) -> tuple[MessageQueue, ...] | None:

@@ -1,4 +1,4 @@
-"""The queue listener: the user's hooks about queues, called one after the other on the user's loop.
+"""The queue listener: the user's hooks about queues and errors, called one by one on the user's loop.
 
     network thread ─► tell ─► hook, plain or coroutine function ─► heard ─► network thread
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from libramq.client.core import effects as fx
 from libramq.client.handler_call import awaited, is_from_outside
+from libramq.errors import LibraError
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 
@@ -19,7 +20,11 @@ log = get_logger(__name__)
 
 #: Called with queues; a plain function or a coroutine function.
 QueueHook = Callable[[tuple[MessageQueue, ...]], Any]
+#: Called with an error of LibraMQ's.
+ErrorHook = Callable[[LibraError], Any]
 Change = fx.Assigned | fx.Revoked | fx.Lost
+#: By what they are told of.
+Hooks = Mapping[type[Change | fx.Trouble], Callable[[Any], Any] | None]
 
 
 class QueueListener:
@@ -27,7 +32,7 @@ class QueueListener:
 
     def __init__(
         self,
-        hooks: Mapping[type[Change], QueueHook | None],
+        hooks: Hooks,
         *,
         loop: asyncio.AbstractEventLoop,
         heard: Callable[[tuple[MessageQueue, ...]], None],
@@ -35,10 +40,10 @@ class QueueListener:
         self._hooks = {change: hook for change, hook in hooks.items() if hook is not None}
         self._loop = loop
         self._heard = heard
-        self._waiting: deque[Change] = deque()
+        self._waiting: deque[Change | fx.Trouble] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    def tell(self, change: Change) -> None:
+    def tell(self, change: Change | fx.Trouble) -> None:
         """Called on the network thread."""
         if type(change) not in self._hooks:
             return
@@ -54,7 +59,7 @@ class QueueListener:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    def _accept(self, change: Change) -> None:
+    def _accept(self, change: Change | fx.Trouble) -> None:
         self._waiting.append(change)
         if self._task is None:
             self._task = self._loop.create_task(self._work())
@@ -66,9 +71,10 @@ class QueueListener:
         finally:
             self._task = None
 
-    async def _call(self, change: Change) -> None:
+    async def _call(self, change: Change | fx.Trouble) -> None:
         try:
-            await awaited(self._hooks[type(change)](change.queues))
+            about = change.error if isinstance(change, fx.Trouble) else change.queues
+            await awaited(self._hooks[type(change)](about))
         except BaseException as error:  # SystemExit would end the user's loop.
             if is_from_outside(error):
                 raise
@@ -76,6 +82,6 @@ class QueueListener:
         finally:
             self._finished(change)
 
-    def _finished(self, change: Change) -> None:
+    def _finished(self, change: Change | fx.Trouble) -> None:
         if isinstance(change, fx.Revoked):
             self._heard(change.queues)

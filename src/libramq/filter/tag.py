@@ -39,6 +39,8 @@ EVERYTHING: Final = TagFilter(ALL, frozenset())
 
 def parse_tag_filter(expression: str | None) -> TagFilter:
     """Parse an expression; raises ConfigError when it consists of separators only."""
+    if expression is not None and not isinstance(expression, str):
+        raise ConfigError(f"a tag expression is a text such as '*' or 'tagA || tagB', not {expression!r}")
     if not expression or expression == ALL:
         return EVERYTHING
     tags = frozenset(tag.strip() for tag in expression.split("||") if tag.strip())

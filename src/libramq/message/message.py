@@ -6,7 +6,7 @@ it; the record in the commit log and in a pull reply is its byte form.
 Upstream: common/message/Message.java, MessageExt.java; client/Validators.java for the bounds.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -50,6 +50,8 @@ class Message:
 
 def validate(message: Message, body_bytes_max: int = BODY_BYTES_MAX) -> None:
     """Raise InvalidName or InvalidMessage for a message that no broker would take."""
+    if not isinstance(message, Message):
+        raise InvalidMessage(f"what is sent is a Message, not a {type(message).__name__}")
     validate_topic(message.topic)
     if message.topic in NOT_ALLOWED_SEND_TOPICS:
         raise InvalidMessage(f"sending to topic {message.topic} is not allowed: it is the broker's own")
@@ -57,6 +59,10 @@ def validate(message: Message, body_bytes_max: int = BODY_BYTES_MAX) -> None:
         raise InvalidMessage(f"the body must be bytes, not {type(message.body).__name__}")
     if not 0 < len(message.body) <= body_bytes_max:
         raise InvalidMessage(f"a body has between 1 and {body_bytes_max} bytes, not {len(message.body)}")
+    if not isinstance(message.flag, int) or not isinstance(message.delay_level, int):
+        raise InvalidMessage("flag and delay_level are whole numbers")
+    if not isinstance(message.properties, dict) or not isinstance(message.keys, Iterable):
+        raise InvalidMessage("properties is a dict of texts, and keys a text or several")
     if not -(1 << 31) <= message.flag < 1 << 31:
         raise InvalidMessage(f"the flag {message.flag} does not fit in 32 bits")
     if not 0 <= message.delay_level <= DELAY_LEVEL_MAX:

@@ -86,10 +86,13 @@ def dlq_topic(group: str) -> str:
 
 
 def _topic_length_max(topic: str) -> int:
-    return RETRY_OR_DLQ_TOPIC_LENGTH_MAX if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_LENGTH_MAX
+    is_of_a_group = isinstance(topic, str) and topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+    return RETRY_OR_DLQ_TOPIC_LENGTH_MAX if is_of_a_group else TOPIC_LENGTH_MAX
 
 
 def _validate(noun: str, name: str, length_max: int) -> str:
+    if not isinstance(name, str):
+        raise InvalidName(f"the {noun} is a text, not {name!r}")
     if not name or name.isspace():
         raise InvalidName(f"the {noun} is blank")
     if len(name) > length_max:

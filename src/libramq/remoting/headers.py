@@ -285,6 +285,7 @@ class GroupJoinHeader(Header):
     """GROUP_JOIN. lb_member: who we were, when we come back to a coordinator that may have forgotten us.
 
     lb_revoke_timeout_ms: how long we may take to give up a queue.
+    lb_if_free: do not take the place of the static member that has our name now.
     """
 
     consumer_group: str
@@ -293,6 +294,7 @@ class GroupJoinHeader(Header):
     lb_revoke_timeout_ms: Int | None = None
     lb_instance: str | None = None
     lb_member: str | None = None
+    lb_if_free: bool | None = None
 
 
 class GroupMemberHeader(Header):

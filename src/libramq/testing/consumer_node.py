@@ -110,6 +110,8 @@ class SimulatedConsumer:
             fx.Assigned: lambda effect: self._tell("assigned", effect.queues),
             fx.Revoked: lambda effect: self._tell("revoked", effect.queues),
             fx.Lost: lambda effect: self._tell("lost", effect.queues),
+            fx.Trouble: lambda _: None,  # Nobody is told.
+            fx.Recovered: lambda _: None,
             fx.Unregister: self._unregister,
             fx.Stopped: lambda _: self._stopped(),
         }

@@ -6,6 +6,7 @@ One place for the asyncio and the blocking shell. Requests are signed as they ar
 from dataclasses import dataclass
 from typing import Final
 
+from libramq.errors import ConfigError
 from libramq.remoting.command import Command
 from libramq.remoting.credentials import Credentials, sign
 from libramq.transport.tls import Tls
@@ -17,6 +18,12 @@ class Access:
 
     credentials: Credentials | None = None
     tls: Tls | None = None
+
+    def __post_init__(self) -> None:
+        if self.credentials is not None and not isinstance(self.credentials, Credentials):
+            raise ConfigError(f"credentials is a Credentials(…), not {type(self.credentials).__name__!r}")
+        if self.tls is not None and not isinstance(self.tls, Tls):
+            raise ConfigError(f"tls is a Tls(…), not {self.tls!r}")
 
     def signed(self, request: Command) -> Command:
         """What is written for a request."""

@@ -5,7 +5,7 @@ import pytest
 from libramq.client.core import effects as fx
 from libramq.client.core.handler_result import Outcome
 from libramq.client.core.push_consumer_core import Phase
-from libramq.errors import ConnectFailed, ConnectionLost
+from libramq.errors import ConnectFailed, ConnectionLost, HandlerTooSlow
 from libramq.remoting.body.coordination import QueueGrant
 from tests.client.core.conversation import found, nothing, q
 from tests.client.core.coordinated import (
@@ -502,6 +502,8 @@ def test_a_handler_that_runs_too_long_costs_the_membership_until_it_is_done():
     talk.at(1_100)
     assert talk.of(fx.Lost) == [fx.Lost((q(0), q(1)))]
     assert talk.of(fx.LeaveGroup) == [fx.LeaveGroup("a:1", "m1", "processing_timeout")]
+    (trouble,) = talk.of(fx.Trouble)
+    assert (type(trouble.error), trouble.keeps_out) == (HandlerTooSlow, False)
     assert talk.of(fx.CommitOffset)[1:] == []
     assert [each for each in talk.at(10_000) if isinstance(each, fx.FindGroup)] == []
     talk.handled((running[0], Outcome.SUCCESS))

@@ -3,8 +3,9 @@
 import pytest
 
 from libramq.client.core import effects as fx
-from libramq.client.core.membership import ASK_AGAIN_MS
-from libramq.errors import ConnectFailed, ConnectionLost, RequestTimeout
+from libramq.client.core.membership import ASK_AGAIN_MS, NAME_AGAIN_MS
+from libramq.codes import ResponseCode
+from libramq.errors import ConnectFailed, ConnectionLost, MemberReplaced, NoPermission, RequestTimeout
 from tests.client.core.conversation import RETRY, q
 from tests.client.core.coordinated import (
     FENCED,
@@ -15,6 +16,8 @@ from tests.client.core.coordinated import (
     refusal,
 )
 from tests.client.core.examples import route
+
+NO_PERMISSION = ResponseCode.NO_PERMISSION
 
 
 def test_a_member_finds_joins_and_polls():
@@ -188,6 +191,58 @@ def test_a_static_member_that_another_has_replaced_is_none_any_more():
     assert talk.of(fx.JoinGroup) == talk.of(fx.FindGroup) == []
     talk._(talk.core.heartbeat_answered("b:1", talk.now_ms, ok=True, offers=True))
     assert talk.of(fx.FindGroup) == talk.of(fx.FetchConsumerList) == []
+
+
+def test_a_former_self_asks_for_its_name_until_it_is_free():
+    """It takes nobody's place; its user hears when it is kept out, and when it is back."""
+    talk = Member(instance_id="left").holding(q(0))
+    talk.polled(refusal(FENCED))
+    (trouble,) = talk.of(fx.Trouble)
+    assert (type(trouble.error), trouble.keeps_out) == (MemberReplaced, True)
+    for _ in range(3):
+        talk.at(talk.now_ms + NAME_AGAIN_MS - 1)
+        assert talk.of(fx.JoinGroup) == []
+        talk.at(talk.now_ms + 1)
+        (join,) = talk.of(fx.JoinGroup)
+        header = join.header
+        assert (header.lb_instance, header.lb_member, header.lb_if_free) == ("left", "m1", True)
+        assert join.body.held == []
+        talk.group_joined(refusal(FENCED))
+        assert talk.of(fx.Trouble) == talk.of(fx.Lost) == []
+    talk.at(talk.now_ms + NAME_AGAIN_MS)
+    talk.group_joined(assigned(q(1), epoch=5), member="m2")
+    assert talk.of(fx.Recovered) == [fx.Recovered()]
+    assert talk.question.member == "m2"
+    assert [each.queue for each in talk.of(fx.OpenQueue)] == [q(1)]
+
+
+def test_a_coordinator_that_denies_is_a_trouble_until_it_does_not():
+    """Told once, however often it is asked."""
+    talk = Member().looking()
+    talk.found_group()
+    talk.group_joined(refusal(NO_PERMISSION, "not for you"))
+    (trouble,) = talk.of(fx.Trouble)
+    assert (type(trouble.error), trouble.keeps_out) == (NoPermission, True)
+    talk.at(talk.now_ms + 2_000)
+    talk.found_group()
+    talk.group_joined(refusal(NO_PERMISSION, "not for you"))
+    assert talk.of(fx.Trouble) == []
+    talk.at(talk.now_ms + 2_000)
+    talk.found_group()
+    talk.group_joined()
+    assert talk.of(fx.Recovered) == [fx.Recovered()]
+
+
+def test_a_denied_heartbeat_keeps_out_and_a_denied_topic_does_not():
+    """Other topics may go on; both are told."""
+    talk = Member().looking()
+    denied = refusal(NO_PERMISSION)
+    assert talk.core.answered("broker a:1", denied, keeps_out=True) == [fx.Trouble(denied, True)]
+    assert talk.core.answered("topic T", denied) == [fx.Trouble(denied, False)]
+    assert talk.core.answered("topic T", denied) == talk.core.answered("topic U", None) == []
+    assert talk.core.answered("topic T", None) == []
+    assert talk.core.answered("broker a:1", RequestTimeout("x"), keeps_out=True) == []
+    assert talk.core.answered("broker a:1", None, keeps_out=True) == [fx.Recovered()]
 
 
 def test_the_strategy_that_was_chosen_by_name_is_asked_for():

@@ -126,7 +126,7 @@ class Surroundings:
         self.join(consumer)
         return consumer
 
-    def join(self, consumer: Consumer, *, claims: bool = False) -> None:
+    def join(self, consumer: Consumer, *, claims: bool = False, if_free: bool = False) -> None:
         header = GroupJoinHeader(
             consumer_group=GROUP,
             client_id=consumer.client_id,
@@ -134,6 +134,7 @@ class Surroundings:
             lb_revoke_timeout_ms=consumer.revoke_timeout_ms,
             lb_instance=consumer.instance,
             lb_member=consumer.member,
+            lb_if_free=True if if_free else None,
         )
         body = GroupJoinBody(
             subscriptions=dict.fromkeys(consumer.topics, "*"),

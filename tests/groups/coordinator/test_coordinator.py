@@ -506,6 +506,28 @@ def test_the_former_self_of_a_static_member_is_turned_away():
     assert group.loads() == {"alice@2": 8}
 
 
+def test_a_former_self_gets_its_name_back_when_nobody_has_it():
+    """It takes nobody's place, whatever it says it was; afterwards it is a new member."""
+    group = group_of("alice", instance="a")
+    alice = group.consumers["alice"]
+    former = alice.member
+    second = group.add("alice@2", instance="a")
+    for said in (former, None):
+        alice.member, alice.refused = said, None
+        group.join(alice, if_free=True)
+        assert alice.refused == ResponseCode.FENCED
+        assert group.loads() == {"alice@2": 8}
+    second.is_silent = True
+    second.polls.clear()
+    group.run(SESSION_MS + 1_000)
+    alice.member, alice.refused = former, None
+    group.join(alice, if_free=True)
+    assert alice.refused is None
+    assert alice.member not in (None, former)
+    group.run(100)
+    assert group.loads() == {"alice": 8}
+
+
 def test_who_asks_for_the_id_of_a_former_self_without_its_name_is_somebody_new():
     group = group_of("alice", instance="a")
     former = group.consumers["alice"].member

@@ -108,8 +108,15 @@ class ConsumerSettings:
         validate_group(self.group)
         for name, low, high in _RANGES:
             value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise ConfigError(f"{name} is a whole number, not {value!r}")
             if not low <= value <= high:
                 raise ConfigError(f"{name} is between {low} and {high}, not {value}")
+        for name in ("orderly", "broadcasting"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} is True or False, not {getattr(self, name)!r}")
+        if self.instance_id is not None and not isinstance(self.instance_id, str):
+            raise ConfigError(f"instance_id is a text, not {self.instance_id!r}")
         if self.instance_id is not None and not _INSTANCE_ID.fullmatch(self.instance_id):
             raise ConfigError(f"instance_id is 1 to 64 of A-Z a-z 0-9 _ . # -, not {self.instance_id!r}")
 

@@ -27,8 +27,15 @@ from libramq.client.core.owned_queues import OwnedQueues
 from libramq.client.core.process_queue import Claim, Delivery, QueueState
 from libramq.client.core.queue_table import QueueTable
 from libramq.client.core.timers import Timers
+from libramq.client.core.troubles import Troubles
 from libramq.clock import MonotonicMs
-from libramq.errors import LibraError, RequestCodeNotSupported, VersionNotSupported
+from libramq.errors import (
+    HandlerTooSlow,
+    LibraError,
+    MemberReplaced,
+    RequestCodeNotSupported,
+    VersionNotSupported,
+)
 from libramq.logs import get_logger
 from libramq.remoting.body.coordination import MODE_CLIENT, MODE_EPOCHS, GroupAssignment, QueueGrant
 from libramq.rpc.group_calls import Joined
@@ -57,6 +64,7 @@ class Coordination:
         owned: OwnedQueues,
         opening: Opening,
         giving_up: GivingUp,
+        troubles: Troubles,
     ) -> None:
         self._settings = settings
         self._membership = membership
@@ -68,6 +76,7 @@ class Coordination:
         self._owned = owned
         self._opening = opening
         self._giving_up = giving_up
+        self._troubles = troubles
         self._mode = ""
         self._is_offered = False
         self._release_due_ms: MonotonicMs | None = None
@@ -195,16 +204,32 @@ class Coordination:
         self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: MonotonicMs
     ) -> list[fx.Effect]:
         """The coordinator took us in, or did not."""
-        return self._heard(self._membership.joined(request, outcome, now_ms), now_ms)
+        answer = self._membership.joined(request, outcome, now_ms)
+        self._note(outcome)
+        return self._heard(answer, now_ms)
 
     def polled(
         self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
     ) -> list[fx.Effect]:
         """The coordinator said what is ours, or does not know us."""
         answer = self._membership.polled(request, outcome, now_ms)
+        self._note(outcome)
         if answer is not None and answer.assignment is not None:
             self._duplicates.count -= request.body.duplicates
         return self._heard(answer, now_ms)
+
+    def _note(self, outcome: object) -> None:
+        """Report when the coordinator does not let us in, and when it does again."""
+        self._troubles.answered("coordinator", outcome, keeps_out=True)
+        if self._membership.is_replaced:
+            error = MemberReplaced(
+                f"another client has joined group {self._settings.group} as instance_id "
+                f"{self._settings.instance_id}; this consumer gets nothing until that one is gone, and then "
+                "goes on (give each member a name of its own)"
+            )
+            self._troubles.begin("name", error, keeps_out=True)
+        elif not isinstance(outcome, LibraError):
+            self._troubles.over("name")
 
     def _heard(self, answer: Answer | None, now_ms: MonotonicMs) -> list[fx.Effect]:
         if answer is None:
@@ -276,11 +301,11 @@ class Coordination:
         self._overdue.look(now_ms)
         if not self._overdue:
             return []
-        log.warning(
-            "a handler runs too long; the consumer leaves its group until it is done",
-            group=self._settings.group,
-            max_processing_ms=self._settings.max_processing_ms,
+        error = HandlerTooSlow(
+            f"a handler runs for longer than max_processing_ms={self._settings.max_processing_ms}; the "
+            f"consumer has left group {self._settings.group} until it is done"
         )
+        self._troubles.begin("handler", error)
         return self._lose_all(now_ms) + self._leave("processing_timeout")
 
     def ended(self, deliveries: Iterable[Delivery], now_ms: MonotonicMs) -> list[fx.Effect]:
@@ -288,4 +313,7 @@ class Coordination:
         if not self._overdue:
             return []
         self._overdue.ended(deliveries)
-        return [] if self._overdue else self.look(now_ms)
+        if self._overdue:
+            return []
+        self._troubles.over("handler")
+        return self.look(now_ms)

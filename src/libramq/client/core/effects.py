@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from libramq.client.core.consumer_settings import PULL_BATCH_SIZE
 from libramq.client.core.process_queue import Claim, Delivery
 from libramq.clock import MonotonicMs
+from libramq.errors import LibraError
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import GroupJoinBody, GroupPollBody, QueueGrant
@@ -197,6 +198,19 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Trouble:
+    """Tell the user what keeps messages from us. keeps_out: all of them, and until others do something."""
+
+    error: LibraError
+    keeps_out: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """Nothing keeps us out any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class FindGroup:
     """Ask a broker for the coordinator of our group → `group_found`. number: of the question."""
 
@@ -282,6 +296,8 @@ Effect = (
     | Assigned
     | Revoked
     | Lost
+    | Trouble
+    | Recovered
     | FindGroup
     | JoinGroup
     | PollGroup

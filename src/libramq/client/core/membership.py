@@ -4,7 +4,7 @@
             ▲       ▲        ├► another broker is the coordinator: there
             │       └────────┼► it does not know us any more: joined again
             ├────────────────┴► no answer: asked for at the next broker, after a pause
-    REPLACED ◄───────┴ another client has our instance id: it is the member now, for good
+            │       ▲────────┴► another client has our instance id: asked for again, until nobody has it
 
 One question at a time. An answer to an earlier one (`number` tells) comes too late and is ignored.
 Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
@@ -44,17 +44,17 @@ POLL_AGAIN_MS: Final = 100
 ANSWER_MS_MIN: Final = 500
 
 
+#: Ours: how often a former self asks whether its name is free; the other's session is as long or longer.
+NAME_AGAIN_MS: Final = 5_000
+
+
 class Step(Enum):
-    """What to ask next. OFF, REPLACED: nothing; we are no member and do not want to be one."""
+    """What to ask next. OFF: nothing; we are no member and do not want to be one."""
 
     OFF = "off"
-    REPLACED = "replaced"
     FIND = "find"
     JOIN = "join"
     POLL = "poll"
-
-
-_NOTHING: Final = (Step.OFF, Step.REPLACED)
 
 
 class Answer(NamedTuple):
@@ -89,11 +89,14 @@ class Membership:
         self.coordinator = ""
         #: Who we are to it; "" while we are no member.
         self.member = ""
+        #: Whether another client has our name; we ask for it until it is free.
+        self.is_replaced = False
+        self._former_self = ""
 
     @property
     def is_on(self) -> bool:
-        """Whether we are a member or want to be one."""
-        return self._step not in _NOTHING
+        """Whether we are a member, or will be one as soon as we are answered."""
+        return self._step is not Step.OFF and not self.is_replaced
 
     def begin(self) -> None:
         """Become a member, unless we are one."""
@@ -104,7 +107,8 @@ class Membership:
     def end(self) -> tuple[str, str] | None:
         """Be no member any more; whom to tell, and as whom. None when nobody knows us."""
         known = (self.coordinator, self.member) if self.member and self.coordinator else None
-        self._step, self._is_asking, self.member, self._last = Step.OFF, False, "", None
+        self._step, self._is_asking, self._last = Step.OFF, False, None
+        self.member, self.is_replaced = "", False
         self._number += 1
         return known
 
@@ -119,7 +123,7 @@ class Membership:
         leaving: bool = False,
     ) -> fx.FindGroup | fx.JoinGroup | fx.PollGroup | None:
         """The next question; None while one is under way, or during a pause."""
-        if self._step in _NOTHING or self._is_asking or now_ms < self._due_ms:
+        if self._step is Step.OFF or self._is_asking or now_ms < self._due_ms:
             return None
         session_ms = self._settings.session_ms
         timeout_ms = max(ANSWER_MS_MIN, session_ms // 3)
@@ -139,7 +143,8 @@ class Membership:
                 lb_session_ms=session_ms,
                 lb_revoke_timeout_ms=self._settings.revoke_timeout_ms,
                 lb_instance=self._settings.instance_id,
-                lb_member=self.member or None,
+                lb_member=(self._former_self if self.is_replaced else self.member) or None,
+                lb_if_free=True if self.is_replaced else None,
             )
             body = GroupJoinBody(
                 subscriptions=self._subscriptions, strategy=self._settings.group_strategy, held=held()
@@ -178,11 +183,11 @@ class Membership:
         if not self._is_awaited(request.number):
             return None
         if isinstance(outcome, Fenced):
-            return self._replaced(request.asked_ms, outcome)
+            return self._replaced(request.asked_ms, outcome, now_ms)
         if isinstance(outcome, LibraError):
             self._failed(outcome, now_ms)
             return None
-        self.member = outcome.member
+        self.member, self.is_replaced = outcome.member, False
         return self._answered(request.asked_ms, outcome.assignment)
 
     def polled(
@@ -195,7 +200,7 @@ class Membership:
             self._step, self._last, self._failures = Step.JOIN, None, 0
             return Answer(request.asked_ms, None)
         if isinstance(outcome, Fenced):
-            return self._replaced(request.asked_ms, outcome)
+            return self._replaced(request.asked_ms, outcome, now_ms)
         if isinstance(outcome, LibraError):
             self._failed(outcome, now_ms)
             return None
@@ -224,9 +229,12 @@ class Membership:
         self._step, self._last, self._failures = Step.POLL, assignment, 0
         return Answer(asked_ms, assignment)
 
-    def _replaced(self, asked_ms: MonotonicMs, error: Fenced) -> Answer:
-        log.error("another client is this member now", group=self._settings.group, reason=str(error))
-        self._step, self.member, self._last = Step.REPLACED, "", None
+    def _replaced(self, asked_ms: MonotonicMs, error: Fenced, now_ms: MonotonicMs) -> Answer:
+        if not self.is_replaced:
+            log.error("another client is this member now", group=self._settings.group, reason=str(error))
+            self.is_replaced, self._former_self = True, self.member
+        self._step, self.member, self._last = Step.JOIN, "", None
+        self._pause(now_ms, NAME_AGAIN_MS)
         return Answer(asked_ms, None)
 
     def _failed(self, error: LibraError, now_ms: MonotonicMs) -> None:

@@ -28,6 +28,7 @@ from libramq.client.core.rebalancing import Rebalancing
 from libramq.client.core.route_table import RouteTable
 from libramq.client.core.subscription import with_retry_topic
 from libramq.client.core.timers import Timers
+from libramq.client.core.troubles import Troubles
 from libramq.clock import MonotonicMs
 from libramq.filter.tag import TagFilter
 
@@ -36,6 +37,7 @@ from libramq.filter.tag import TagFilter
 class Parts:
     """What the core gives its events to."""
 
+    troubles: Troubles
     timers: Timers[Due]
     offsets: OffsetStore
     routes: RouteTable
@@ -64,7 +66,7 @@ class Parts:
         if not settings.broadcasting:
             subscriptions = with_retry_topic(settings.group, subscriptions)
         timers, offsets, routes, duplicates = Timers[Due](), OffsetStore(), RouteTable(), Duplicates()
-        lease = Lease(monotonic_ms)
+        lease, troubles = Lease(monotonic_ms), Troubles()
         table = QueueTable(lease)
         contacts = BrokerContacts(routes, timers)
         delivering = Delivering(settings, lease)
@@ -80,9 +82,20 @@ class Parts:
             settings, routes, offsets, timers, table, delivering, duplicates, giving_up, pulling
         )
         coordination = Coordination(
-            settings, membership, contacts, timers, table, lease, duplicates, owned, opening, giving_up
+            settings,
+            membership,
+            contacts,
+            timers,
+            table,
+            lease,
+            duplicates,
+            owned,
+            opening,
+            giving_up,
+            troubles,
         )
         return cls(
+            troubles=troubles,
             timers=timers,
             offsets=offsets,
             routes=routes,

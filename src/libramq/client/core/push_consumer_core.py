@@ -18,7 +18,7 @@ from libramq.client.core.effects import Effects
 from libramq.client.core.handler_result import Ending
 from libramq.client.core.orderly_consumption import OrderlyConsumption
 from libramq.client.core.parts import Parts
-from libramq.client.core.process_queue import Claim, Delivery, QueueState
+from libramq.client.core.process_queue import Claim, Delivery
 from libramq.clock import MonotonicMs, Now
 from libramq.errors import Fenced, LibraError, NotYetGranted
 from libramq.filter.tag import TagFilter
@@ -74,6 +74,7 @@ class PushConsumerCore:
         self._deadlines = parts.deadlines
         self._rebalancing = parts.rebalancing
         self._coordination = parts.coordination
+        self._troubles = parts.troubles
         self._phase = Phase.NEW
         self._persisted_ms = MonotonicMs(0)
         self._persist_all_due_ms = MonotonicMs(0)
@@ -90,11 +91,7 @@ class PushConsumerCore:
 
     def owned(self) -> list[MessageQueue]:
         """The queues that are ours, sorted."""
-        return sorted(queue for queue in self._table.all() if self._is_ours(queue))
-
-    def _is_ours(self, queue: MessageQueue) -> bool:
-        owned = self._table.get(queue)
-        return owned is not None and not owned.dropped and owned.state is not QueueState.LOCKING
+        return self._table.ours()
 
     # Starting and time
 
@@ -178,6 +175,11 @@ class PushConsumerCore:
         effects = self._coordination.look(now_ms) + self._pulling.reachable(address, now_ms)
         self._locking.confirm(address)
         return self._settled(effects + self._rebalance(now_ms), now_ms)
+
+    def answered(self, about: str, outcome: object, *, keeps_out: bool = False) -> Effects:
+        """A request about something was answered: whether it was denied is for the user to know."""
+        self._troubles.answered(about, outcome, keeps_out=keeps_out)
+        return self._troubles.take()
 
     def connection_lost(self, address: str, now_ms: MonotonicMs) -> Effects:
         """A connection ended: the broker has forgotten us, or is gone."""
@@ -397,4 +399,4 @@ class PushConsumerCore:
             effects += self._coordination.farewell() or self._unregister()
         elif self._phase in (Phase.RUNNING, Phase.DRAINING):
             effects += self._coordination.requests(now_ms)
-        return fx.merged(effects)
+        return fx.merged(effects + self._troubles.take())

@@ -56,6 +56,14 @@ class QueueTable:
         """Every process queue, ours or being given up."""
         return list(self._queues.values())
 
+    def ours(self) -> list[MessageQueue]:
+        """Return the queues that are ours now, sorted."""
+        return sorted(
+            owned.queue
+            for owned in self._queues.values()
+            if not owned.dropped and owned.state is not QueueState.LOCKING
+        )
+
     def idle(self, now_ms: MonotonicMs) -> list[MessageQueue]:
         """Queues that were not pulled for so long that something must have gone wrong."""
         return [

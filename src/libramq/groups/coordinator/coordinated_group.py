@@ -105,10 +105,17 @@ class CoordinatedGroup(Generic[P, T]):
     # What members ask.
 
     def join(
-        self, profile: MemberProfile, wanted: str | None, held: Held, peer: P, *, now_ms: MonotonicMs
+        self,
+        profile: MemberProfile,
+        wanted: str | None,
+        held: Held,
+        peer: P,
+        *,
+        if_free: bool = False,
+        now_ms: MonotonicMs,
     ) -> GroupMember[P, T]:
         """A client joins, or a member comes back; see GroupMembership.admit for what it raises."""
-        admission = self.members.admit(profile, wanted, peer, now_ms=now_ms)
+        admission = self.members.admit(profile, wanted, peer, if_free=if_free, now_ms=now_ms)
         self._watch(profile.subscriptions, now_ms)
         if admission.replaced is not None:
             self._replace(admission.replaced, admission.member, now_ms)

@@ -96,7 +96,14 @@ class Coordinator(Generic[P, T]):
             group = self._group_to_join(header.consumer_group, now_ms)
             if group.is_mute:
                 raise busy(group.name)
-            member = group.join(profile, header.lb_member, held_of(body.held), peer, now_ms=now_ms)
+            member = group.join(
+                profile,
+                header.lb_member,
+                held_of(body.held),
+                peer,
+                if_free=bool(header.lb_if_free),
+                now_ms=now_ms,
+            )
         except (BrokerError, InvalidName) as error:
             return [refusal(ticket, error)]
         effects = group.publish(now_ms=now_ms)

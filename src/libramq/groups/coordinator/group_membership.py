@@ -118,10 +118,17 @@ class GroupMembership(Generic[P, T]):
         )
 
     def admit(
-        self, profile: MemberProfile, wanted: str | None, peer: P, *, now_ms: MonotonicMs
+        self,
+        profile: MemberProfile,
+        wanted: str | None,
+        peer: P,
+        *,
+        if_free: bool = False,
+        now_ms: MonotonicMs,
     ) -> Admission[P, T]:
         """A client joins; profile.member is a new id, `wanted` the one it says it has.
 
+        if_free: it takes nobody's place, and gets its name back only when nobody has it.
         Raises Fenced, InvalidParameter, or SystemError when the group is full.
         """
         wanted = wanted or self._twin(profile, peer)
@@ -135,8 +142,10 @@ class GroupMembership(Generic[P, T]):
                     " leave first, or choose another lbInstance",
                 )
             return self._readmit(self._members[wanted], profile, peer, now_ms)
-        if instance is not None and wanted is not None and self._replaced.get(wanted) == instance:
-            raise self.fenced(instance)
+        if instance is not None:
+            was_replaced = wanted is not None and self._replaced.get(wanted) == instance
+            if former is not None if if_free else was_replaced:
+                raise self.fenced(instance)
         replaced = self._members[former] if former is not None else None
         if replaced is None and len(self._members) >= MEMBERS_MAX:
             raise broker_error(

@@ -1,0 +1,166 @@
+"""The options of clients, with their types: the same for asyncio and for blocking code."""
+
+import random
+from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal, Required, TypedDict
+
+from libramq.balance import TopicRule
+from libramq.client.core.consumer_settings import ConsumeFrom
+from libramq.client.core.fault_strategy import BackOff
+from libramq.client.queue_listener import ErrorHook, QueueHook
+from libramq.clock import Clock
+from libramq.errors import ConfigError
+from libramq.filesystem import FileSystem
+from libramq.remoting.credentials import Credentials
+from libramq.transport.tls import Tls
+
+#: Where a new group begins; the words are those of other clients.
+Beginning = ConsumeFrom | Literal["earliest", "latest", "timestamp"]
+
+
+class ConsumerTuning(TypedDict, total=False):
+    """What few programs change; see ConsumerSettings for what each means."""
+
+    consume_timeout_ms: int
+    pull_batch_size: int
+    pull_batch_bytes: int
+    pull_interval_ms: int
+    pull_threshold_for_queue: int
+    pull_threshold_mib_for_queue: int
+    pull_threshold_for_topic: int
+    pull_threshold_mib_for_topic: int
+    span_max: int
+    max_reconsume_times: int
+    route_refresh_ms: int
+    heartbeat_ms: int
+    persist_ms: int
+    rebalance_ms: int
+    takeover_delay_ms: int
+    revoke_drain_ms: int
+    orderly_drain_ms: int
+    orderly_takeover_ms: int
+    suspend_ms: int
+    revoke_timeout_ms: int
+    catch_up_rate: int
+    session_ms: int
+    max_processing_ms: int
+
+
+class PushConsumerOptions(ConsumerTuning, total=False):
+    """All options of a PushConsumer."""
+
+    group: Required[str]
+    namesrv: str | Sequence[str] | None
+    consume_from: Beginning
+    consume_timestamp_ms: int | None
+    strategy: str | TopicRule | None
+    threads: int
+    batch_size: int
+    orderly: bool
+    broadcasting: bool
+    instance_name: str | None
+    instance_id: str | None
+    local_offsets: str | Path | None
+    on_assigned: QueueHook | None
+    on_revoked: QueueHook | None
+    on_lost: QueueHook | None
+    on_error: ErrorHook | None
+    credentials: Credentials | None
+    tls: Tls | None
+    clock: Clock | None
+    randomness: random.Random | None
+    filesystem: FileSystem | None
+
+
+class ProducerOptions(TypedDict, total=False):
+    """All options of a Producer."""
+
+    group: str
+    namesrv: str | Sequence[str] | None
+    send_timeout_ms: int
+    retries: int
+    retry_when_not_safe: bool
+    latency_fault: bool
+    back_off_table: Sequence[BackOff]
+    body_bytes_max: int
+    compress_over_bytes: int
+    default_topic_queue_nums: int
+    route_refresh_ms: int
+    heartbeat_ms: int
+    linger_ms: float
+    buffer_bytes_max: int
+    credentials: Credentials | None
+    tls: Tls | None
+    clock: Clock | None
+    randomness: random.Random | None
+
+
+class AdminOptions(TypedDict, total=False):
+    """All options of an Admin."""
+
+    namesrv: str | Sequence[str] | None
+    timeout_ms: int
+    credentials: Credentials | None
+    tls: Tls | None
+    clock: Clock | None
+    randomness: random.Random | None
+
+
+class TopicOptions(TypedDict, total=False):
+    """All options of a topic that is created."""
+
+    queues: int
+    cluster: str | None
+    perm: int
+    read_queues: int | None
+    write_queues: int | None
+
+
+def beginning(consume_from: object) -> ConsumeFrom:
+    """Return where a group begins, by one of its names; raises ConfigError."""
+    if isinstance(consume_from, ConsumeFrom):
+        return consume_from
+    if isinstance(consume_from, str):
+        found = _BEGINNINGS.get(consume_from.lower())
+        if found is not None:
+            return found
+    raise ConfigError(
+        f'consume_from is "earliest", "latest" or "timestamp" (or a ConsumeFrom), not {consume_from!r}'
+    )
+
+
+def check_names(options: Mapping[str, Any], allowed: Collection[str], what: str) -> None:
+    """Raise ConfigError for an option that there is not, with the nearest that there is."""
+    for name in options:
+        if name not in allowed:
+            near = get_close_matches(name, allowed, n=1)
+            advice = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"{what} has no such option: {name}{advice}")
+
+
+def whole_number(name: str, value: object, low: int, high: int | None = None) -> None:
+    """Raise ConfigError for what is no whole number, or not between the two."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ConfigError(f"{name} is a whole number, not {value!r}")
+    if value < low or (high is not None and value > high):
+        allowed = f"{low} or more" if high is None else f"between {low} and {high}"
+        raise ConfigError(f"{name} is {allowed}, not {value}")
+
+
+def instance_of(name: str, value: object, kind: type | tuple[type, ...], what: str) -> None:
+    """Raise ConfigError for a value of another type. what: the types in words."""
+    if not isinstance(value, kind):
+        raise ConfigError(f"{name} is {what}, not {value!r}")
+
+
+_BEGINNINGS = (
+    {
+        "earliest": ConsumeFrom.FIRST_OFFSET,
+        "latest": ConsumeFrom.LAST_OFFSET,
+        "timestamp": ConsumeFrom.TIMESTAMP,
+    }
+    | {each.value.lower(): each for each in ConsumeFrom}
+    | {each.name.lower(): each for each in ConsumeFrom}
+)

@@ -1,0 +1,191 @@
+"""Options: by whatever name and of whatever type, each mistake is one clear sentence."""
+
+import inspect
+
+import pytest
+
+import libramq
+from libramq import (
+    ConfigError,
+    InvalidMessage,
+    InvalidName,
+    LibraError,
+    Message,
+    Producer,
+    PushConsumer,
+    errors,
+    sync,
+)
+from libramq.client import Admin, ConsumeFrom, identity
+from libramq.client.core.consumer_settings import ConsumerSettings
+from libramq.client.options import (
+    AdminOptions,
+    ConsumerTuning,
+    ProducerOptions,
+    PushConsumerOptions,
+    TopicOptions,
+)
+
+
+def keywords(function):
+    """The keyword-only parameters of a function, by name, with their annotations."""
+    parameters = inspect.signature(function).parameters.values()
+    return {each.name: each.annotation for each in parameters if each.kind is each.KEYWORD_ONLY}
+
+
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [(Producer, ProducerOptions), (Admin, AdminOptions), (Admin.create_topic, TopicOptions)],
+)
+def test_blocking_clients_have_the_options_of_asynchronous_ones(function, options):
+    """Each with the same type."""
+    assert {name: str(kind) for name, kind in keywords(function).items()} == {
+        name: str(kind) for name, kind in options.__annotations__.items()
+    }
+
+
+def test_a_push_consumer_has_every_option_of_its_settings():
+    """Some by name, the others as tuning."""
+    named = keywords(PushConsumer)
+    assert named.keys() | ConsumerTuning.__annotations__.keys() == PushConsumerOptions.__annotations__.keys()
+    assert not named.keys() & ConsumerTuning.__annotations__.keys()
+    ours = {"client_id", "group_strategy", "revoke_is_heard"}
+    assert ConsumerSettings.__annotations__.keys() - ours <= PushConsumerOptions.__annotations__.keys()
+
+
+WRONG = [
+    ({"session_ms": "abc"}, "session_ms is a whole number, not 'abc'"),
+    ({"session_ms": 1.5}, "session_ms is a whole number, not 1.5"),
+    ({"session_ms": True}, "session_ms is a whole number, not True"),
+    ({"session_ms": 5}, "session_ms is between 1000 and 1800000, not 5"),
+    ({"threads": "4"}, "threads is a whole number"),
+    ({"batch_size": None}, "batch_size is a whole number"),
+    ({"consume_from": "oldest"}, 'consume_from is "earliest", "latest" or "timestamp"'),
+    ({"consume_from": 0}, "consume_from is"),
+    ({"consume_timestamp_ms": "now"}, "consume_timestamp_ms is a whole number"),
+    ({"orderly": "yes"}, "orderly is True or False, not 'yes'"),
+    ({"broadcasting": 1}, "broadcasting is True or False, not 1"),
+    ({"strategy": 5}, "strategy is a name"),
+    ({"strategy": "best"}, "best"),
+    ({"instance_id": 7}, "instance_id is a text"),
+    ({"instance_name": 7}, "instance"),
+    ({"on_assigned": 5}, "on_assigned is a function, not 5"),
+    ({"on_error": "print"}, "on_error is a function"),
+    ({"namesrv": 9876}, 'namesrv is "host:port"'),
+    ({"namesrv": [9876]}, 'namesrv is "host:port"'),
+    ({"namesrv": "localhost"}, "host:port"),
+    ({"credentials": "me"}, "credentials is"),
+    ({"tls": True}, "tls is"),
+    ({"local_offsets": 5, "broadcasting": True}, "local_offsets is a path"),
+    ({"sesion_ms": 5000}, "no such option: sesion_ms; did you mean session_ms?"),
+]
+
+
+@pytest.mark.parametrize(("options", "text"), WRONG, ids=str)
+@pytest.mark.parametrize("kind", [PushConsumer, sync.PushConsumer])
+def test_a_wrong_option_is_explained(kind, options, text):
+    """By its name, what is allowed, and what it was."""
+    with pytest.raises(ConfigError) as caught:
+        kind(group="g", **options)
+    assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"retries": "2"}, "retries is a whole number, not '2'"),
+        ({"send_timeout_ms": 0}, "send_timeout_ms is 1 or more"),
+        ({"linger_ms": "1"}, "linger_ms is a number"),
+        ({"linger_ms": -1}, "linger_ms is a number"),
+        ({"buffer_bytes_max": None}, "buffer_bytes_max is a whole number"),
+        ({"group": 5}, "the group is a text, not 5"),
+        ({"tls": "yes"}, "tls is"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", [Producer, sync.Producer])
+def test_so_is_a_producers(kind, options, text):
+    """In blocking code, too."""
+    with pytest.raises(ConfigError) as caught:
+        kind(**options)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("group", [None, 5, b"g", ["g"]])
+def test_a_group_is_a_text(group):
+    """Not what happens to have a length."""
+    with pytest.raises(InvalidName, match="the group is a text"):
+        PushConsumer(group=group)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((5, "*", print), "the topic is a text, not 5"),
+        (("T", ["a"], print), "a tag expression is a text"),
+        (("T", "*", None), "not a function"),
+        (("T", "*", "print"), "not a function"),
+    ],
+    ids=str,
+)
+def test_a_wrong_subscription_is_explained(arguments, text):
+    """When it is made."""
+    with pytest.raises(ConfigError) as caught:
+        PushConsumer(group="g").subscribe(*arguments)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "text", None, Message("T", "text"), Message("T", b"x", delay_level="3"), Message("T", b"x", flag="1"),
+        Message("T", b"x", keys=5), Message("T", b"x", properties=["a"]), Message(5, b"x"),
+        Message("T", b"x", properties={"a": 1}), Message("T", b"x", tags=5),
+    ],
+    ids=str,
+)  # fmt: skip
+async def test_what_is_no_message_is_explained(message):
+    """By an error of ours, before anything is sent."""
+    async with Producer() as producer:
+        for call in (producer.send, producer.send_oneway):
+            with pytest.raises((InvalidMessage, InvalidName)):
+                await call(message)
+        with pytest.raises((InvalidMessage, InvalidName)):
+            producer.send_nowait(message)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("earliest", ConsumeFrom.FIRST_OFFSET), ("latest", ConsumeFrom.LAST_OFFSET),
+        ("timestamp", ConsumeFrom.TIMESTAMP), ("EARLIEST", ConsumeFrom.FIRST_OFFSET),
+        ("CONSUME_FROM_FIRST_OFFSET", ConsumeFrom.FIRST_OFFSET),
+        (ConsumeFrom.TIMESTAMP, ConsumeFrom.TIMESTAMP),
+    ],
+)  # fmt: skip
+def test_where_a_group_begins_has_the_names_of_other_clients(given, meant):
+    """And RocketMQ's."""
+    assert PushConsumer(group="g", consume_from=given)._settings.consume_from is meant
+
+
+def test_without_a_name_server_it_is_the_one_of_this_machine(monkeypatch):
+    """As the commands have it; the environment outranks it."""
+    monkeypatch.delenv("NAMESRV_ADDR", raising=False)
+    assert identity.name_server_addresses(None) == ("127.0.0.1:9876",)
+    for kind in (PushConsumer, sync.PushConsumer):
+        kind(group="g")
+    monkeypatch.setenv("NAMESRV_ADDR", "a:1;b:2")
+    assert identity.name_server_addresses(None) == ("a:1", "b:2")
+
+
+def test_every_error_can_be_imported_from_the_package():
+    """LibraError first."""
+    public = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, LibraError)
+    }
+    assert public <= set(libramq.__all__)
+    for name in libramq.__all__:
+        assert getattr(libramq, name).__name__ == name

@@ -1,0 +1,40 @@
+"""What a type checker says of programs that use the client: it accepts right ones and refuses wrong ones."""
+
+import re
+from pathlib import Path
+
+import pytest
+from mypy import api
+
+PROGRAMS = Path(__file__).parent / "programs"
+
+
+@pytest.fixture(scope="module")
+def complaints(tmp_path_factory):
+    """Lines that mypy complains about, by file; one run for all of them."""
+    cache = tmp_path_factory.mktemp("mypy")
+    files = sorted(map(str, PROGRAMS.glob("*.py")))
+    out, err, _ = api.run(["--strict", "--config-file=", f"--cache-dir={cache}", *files])
+    assert not err, err
+    found = {Path(file).name: {} for file in files}
+    for line in out.splitlines():
+        match = re.match(r"(.*\.py):(\d+): error: (.*)", line)
+        if match:
+            found[Path(match[1]).name].setdefault(int(match[2]), []).append(match[3])
+    return found
+
+
+@pytest.mark.timeout(300)
+def test_a_right_program_is_accepted(complaints):
+    """Every handler, hook and option that the documentation shows."""
+    assert complaints["right.py"] == {}
+
+
+@pytest.mark.timeout(300)
+def test_a_wrong_program_is_refused(complaints):
+    """Each line of it, and no other."""
+    lines = (PROGRAMS / "wrong.py").read_text().splitlines()
+    wrong = {number for number, line in enumerate(lines, start=1) if line.endswith("# wrong")}
+    accepted = [lines[number - 1] for number in sorted(wrong - set(complaints["wrong.py"]))]
+    assert accepted == []
+    assert set(complaints["wrong.py"]) == wrong
