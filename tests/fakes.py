@@ -51,6 +51,9 @@ class FakePeer:
         self.is_open = False
         self.close_reason = reason
 
+    def abort(self, reason: str) -> None:
+        self.close(reason)
+
     def pause_reading(self) -> None:
         self.is_reading = False
 

@@ -40,7 +40,16 @@ def move(pause_ms: int, double_owner_ms: int = 0) -> QueueMove:
 
 def sample(**fields: object) -> Sample:
     nothing: dict[str, object] = dict.fromkeys(
-        ("messages_in", "messages_out", "bytes_in", "bytes_out", "held_pulls", "connections"), 0
+        (
+            "messages_in",
+            "messages_out",
+            "bytes_in",
+            "bytes_out",
+            "held_pulls",
+            "connections",
+            "longest_turn_us",
+        ),
+        0,
     )
     return Sample(**(nothing | {"diagnoses": {}} | fields))  # type: ignore[arg-type]
 
@@ -145,6 +154,7 @@ async def test_a_broker_is_scraped(tmp_path):
                 while found["rocketmq_messages_in_total"] < 3:  # Sampled once a second.
                     found = await asyncio.to_thread(scrape, port)
         assert found["libra_connections"] >= 1
+        assert found["libra_longest_turn_seconds"] > 0
     finally:
         await broker.stop()
         await names.stop()

@@ -10,7 +10,9 @@ from libramq.errors import ConnectionLost
 from libramq.kernel.deadlines import Deadlines
 from libramq.kernel.effect import Effects, Thread
 from libramq.kernel.engine import Engine, Hooks
+from libramq.kernel.longest_turn import METRICS, RUNTIME_INFO
 from libramq.runtime.performer import TURN_US_MAX, UNSENT_BYTES_HIGH, Performer
+from libramq.runtime.unread import SHARE_BYTES, STEP_BYTES, UNREAD_BYTES_HIGH, UNREAD_BYTES_MAX
 
 
 class Line:
@@ -32,6 +34,10 @@ class Line:
 
     def close(self, reason: str) -> None:
         self.is_open, self.closed = False, reason
+
+    def abort(self, reason: str) -> None:
+        self.close(reason)
+        self.unsent_bytes = 0
 
     def pause_reading(self) -> None:
         self.is_reading = False
@@ -242,3 +248,110 @@ def test_after_the_stop_nothing_is_an_event_any_more(words):
     words.performer.lost("10.0.0.1:1")
     words.performer.received(Line(), [say(b"x")])
     assert (heard, words.ended, words.lost) == ([], [], [])
+
+
+def test_a_connection_is_served_no_further_while_a_thread_decodes_for_it(words):
+    """Its requests take effect in their order; others are served."""
+    line, other = Line(), Line()
+    decoded: list[object] = []
+
+    def large(connection: Line) -> None:
+        words.effects.run(Thread.COMPUTE, lambda: "decoded", decoded.append, connection)
+
+    words.performer.received(line, [large, say(b"after")])
+    assert (line.writes, line.is_reading) == ([], False)
+    words.performer.received(other, [say(b"served")])
+    assert other.writes == [b"served"]
+    words.threads.run_all()
+    assert (decoded, line.writes) == (["decoded"], [])
+    words.timers.ring()
+    assert (line.writes, line.is_reading) == ([b"after"], True)
+
+
+def test_steps_take_a_turn_at_a_time_and_others_are_served_between(words):
+    line, other = Line(), Line()
+    taken: list[int] = []
+
+    def count():
+        for number in range(6):
+            taken.append(number)
+            words.timers.now_us += TURN_US_MAX // 2
+            yield
+        words.effects.send(line, b"done")
+
+    words.performer.received(
+        line, [lambda connection: words.effects.proceed(connection, count()), say(b"after")]
+    )
+    assert (taken, line.is_reading) == ([0, 1], False)
+    words.performer.received(other, [say(b"served")])
+    assert other.writes == [b"served"]
+    words.timers.ring()
+    words.timers.ring()
+    assert (len(taken), line.writes) == (6, [])
+    words.timers.ring()
+    assert (b"".join(line.writes), line.is_reading) == (b"doneafter", True)
+
+
+def test_steps_end_although_their_connection_is_gone(words):
+    """A batch that is half stored is stored whole."""
+    line = Line()
+    taken: list[int] = []
+
+    def count():
+        for number in range(4):
+            taken.append(number)
+            words.timers.now_us += TURN_US_MAX
+            yield
+
+    words.performer.received(line, [lambda connection: words.effects.proceed(connection, count())])
+    line.close("gone")
+    words.performer.closed(line)
+    while words.timers.due:
+        words.timers.ring()
+    assert taken == [0, 1, 2, 3]
+
+
+def test_the_longest_turn_is_measured_for_each_reader(words):
+    words.cost_us = 700
+    words.performer.received(Line(), [say(b"a"), say(b"b")])
+    words.cost_us = 100
+    words.performer.received(Line(), [say(b"c")])
+    longest = words.performer._engine.longest_turn
+    assert longest.take_us(RUNTIME_INFO) == 1_400
+    words.performer.received(Line(), [say(b"d")])
+    assert (longest.take_us(RUNTIME_INFO), longest.take_us(METRICS)) == (100, 1_400)
+
+
+def test_connections_that_do_not_read_are_not_served_while_all_have_too_much_to_read(words):
+    """Twenty readers that sleep hold little more than the bound together; who reads is served."""
+    answer = bytes(4 * SHARE_BYTES)
+    lines = [Line() for _ in range(100)]
+    for line in lines:
+        line.leaves_at_once = False
+        words.performer.received(line, [say(answer)] * 100)
+    for _ in range(1_000):
+        if words.timers.due:
+            words.timers.ring()
+    total = sum(line.unsent_bytes for line in lines)
+    assert total <= UNREAD_BYTES_HIGH + UNSENT_BYTES_HIGH + len(lines) * len(answer)
+    reader = Line()
+    words.performer.received(reader, [say(b"served")])
+    assert reader.writes == [b"served"]
+    sleeper = lines[0]
+    written = len(sleeper.writes)
+    for line in lines:
+        line.unsent_bytes = 0
+        words.performer.writable(line)
+    for _ in range(100):
+        words.timers.ring()
+    assert len(sleeper.writes) > written, "who has read is served again"
+
+
+def test_who_has_most_to_read_is_closed_when_what_is_sent_unasked_fills_the_memory(words):
+    lines = [Line() for _ in range(10)]
+    for number, line in enumerate(lines):
+        line.leaves_at_once = False
+        words.performer.received(line, [say(bytes(UNREAD_BYTES_MAX // 10 + number * STEP_BYTES))])
+    assert [line.is_open for line in lines[:3]] == [True] * 3
+    assert sum(line.unsent_bytes for line in lines) <= UNREAD_BYTES_MAX + STEP_BYTES
+    assert any(line.closed for line in lines)

@@ -322,6 +322,7 @@ class Broker:
             translator=endpoint,
             hooks=self._hooks(),
             polled=polled,
+            longest_turn=kernel.longest_turn,
         )
 
     def _hooks(self) -> Hooks:

@@ -31,6 +31,7 @@ class Sample:
     bytes_out: int
     held_pulls: int
     connections: int
+    longest_turn_us: int
     diagnoses: Mapping[str, Collection[str]]
 
 
@@ -49,6 +50,11 @@ class Metrics:
         self._sampled = dict.fromkeys(self._totals, 0)
         self._held_pulls = Gauge("libra_held_pulls", "Pulls that wait for messages.", registry=registry)
         self._connections = Gauge("libra_connections", "Open connections.", registry=registry)
+        self._longest_turn = Gauge(
+            "libra_longest_turn_seconds",
+            "The longest that one event kept the loop from all others, since the last sample.",
+            registry=registry,
+        )
         self._diagnoses = Gauge(
             "libra_group_diagnosis",
             "1 while this is wrong with the group.",
@@ -118,6 +124,7 @@ class Metrics:
             self._sampled[name] = total
         self._held_pulls.set(sample.held_pulls)
         self._connections.set(sample.connections)
+        self._longest_turn.set(sample.longest_turn_us / 1e6)
         found = {(self._label(group), kind) for group, kinds in sample.diagnoses.items() for kind in kinds}
         for group, kind in found:
             self._diagnoses.labels(group, kind).set(1)

@@ -13,6 +13,7 @@ from libramq.broker.broker import Broker
 from libramq.broker.metrics import Metrics, Sample
 from libramq.errors import ConfigError
 from libramq.groups.rebalance_event import RebalanceEvent
+from libramq.kernel.longest_turn import METRICS
 
 
 class MetricsServer:
@@ -58,6 +59,7 @@ class MetricsServer:
                 bytes_out=store.get_bytes,
                 held_pulls=len(broker.held),
                 connections=connection_count,
+                longest_turn_us=broker.engine.longest_turn.take_us(METRICS),
                 diagnoses=broker.health.kinds(),
             )
         )

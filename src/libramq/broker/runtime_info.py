@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode
+from libramq.kernel.longest_turn import RUNTIME_INFO
 from libramq.kernel.parts import Kernel
 from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.route import KVTable
@@ -41,6 +42,7 @@ class RuntimeInfo:
         self._store = store
         self._clock = kernel.clock
         self._deadline = kernel.deadlines.new(self.sample)
+        self._longest_turn = kernel.longest_turn
         self._version = version
         self._started_ms = kernel.clock.wall_ms()
         self._samples: deque[_Sample] = deque()
@@ -89,6 +91,8 @@ class RuntimeInfo:
             putMessageTimesTotal=str(statistics.put_message_count),
             putMessageSizeTotal=str(statistics.put_bytes),
             remainHowManyDataToFlush=str(statistics.max_physical_offset - statistics.flushed_offset),
+            # Not Apache's: since somebody last asked.
+            libraLongestTurnMicros=str(self._longest_turn.take_us(RUNTIME_INFO)),
         )
         return Reply(body=encode_body(KVTable(table=table)))
 

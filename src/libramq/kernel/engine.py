@@ -16,6 +16,7 @@ from libramq.clock import Clock, MonotonicMs
 from libramq.kernel.connection import Connection
 from libramq.kernel.deadlines import Deadlines
 from libramq.kernel.effect import Effects
+from libramq.kernel.longest_turn import LongestTurn
 from libramq.logs import get_logger
 
 log = get_logger(__name__)
@@ -55,7 +56,10 @@ class Hooks(NamedTuple):
 
 
 class Engine:
-    """One translator and its services. polled: services whose due time is looked at after every event."""
+    """One translator and its services.
+
+    polled: services whose due time is looked at after every event. longest_turn: what the performer measures.
+    """
 
     def __init__(
         self,
@@ -66,8 +70,10 @@ class Engine:
         translator: Translator,
         hooks: Hooks,
         polled: Sequence[Polled] = (),
+        longest_turn: LongestTurn | None = None,
     ) -> None:
         self.effects = effects
+        self.longest_turn = longest_turn or LongestTurn()
         self.receive = translator.receive
         self._clock = clock
         self._deadlines = deadlines

@@ -5,6 +5,7 @@ engine.
 from libramq.clock import Clock
 from libramq.kernel.deadlines import Deadlines
 from libramq.kernel.effect import Effects
+from libramq.kernel.longest_turn import LongestTurn
 from libramq.kernel.purgatory import Purgatory
 
 
@@ -16,3 +17,4 @@ class Kernel:
         self.effects = Effects()
         self.deadlines = Deadlines()
         self.purgatory = Purgatory(self.deadlines)
+        self.longest_turn = LongestTurn()

@@ -4,14 +4,17 @@
     ReplyWhenDurable    answer when the log is safe on disk up to an offset
     ReplyWhenAnnounced  answer when the name servers know the topics as they are now
     WaitForDisk         decide again when a thread has read what is not in memory
+    Compute             decide when a thread has decoded, or encoded, something large
+    InSteps             decide in steps, between which others are served
     Hold                answer later; a wait table has the request
     Close               end the connection
 
 Each can carry notifications for other connections.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -71,6 +74,27 @@ class WaitForDisk:
 
 
 @dataclass(frozen=True, slots=True)
+class Compute:
+    """Decide with the result of `work`, which a thread does; it must touch nothing of the engine.
+
+    What it raises is the answer. A connection's further requests wait.
+    """
+
+    work: Callable[[], Any]
+    then: Callable[[Any], "Outcome"]
+
+
+@dataclass(frozen=True, slots=True)
+class InSteps:
+    """Decide in steps: each is bounded in its units of work, and others are served between two of them.
+
+    A connection's further requests wait. What the steps return is the outcome.
+    """
+
+    steps: Generator[None, None, "Outcome"]
+
+
+@dataclass(frozen=True, slots=True)
 class Hold:
     """Do not answer yet: the processor has put the request into a wait table."""
 
@@ -82,7 +106,7 @@ class Close:
     reason: str
 
 
-Outcome = Reply | ReplyWhenDurable | ReplyWhenAnnounced | WaitForDisk | Hold | Close
+Outcome = Reply | ReplyWhenDurable | ReplyWhenAnnounced | WaitForDisk | Compute | InSteps | Hold | Close
 
 HOLD = Hold()
 SUCCESS = Reply()

@@ -4,12 +4,15 @@ Reply               bytes for the connection, in the header form of its request
 ReplyWhenDurable    parked until the log is on disk; all of a batch together
 ReplyWhenAnnounced  parked until the name servers know the topics
 WaitForDisk         work for a thread, then the processor decides again
+Compute             work for a thread, then the processor decides
+InSteps             steps, a turn at a time, then the outcome that they return
 Hold                nothing: a service has parked the request, and calls `answer` in its time
 Close               the end of the connection
 """
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 import msgspec
 
@@ -24,6 +27,8 @@ from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
 from libramq.remoting.frame import encode_frame
 from libramq.rpc.outcome import (
     Close,
+    Compute,
+    InSteps,
     Notify,
     Outcome,
     Reply,
@@ -94,8 +99,17 @@ class Responder:
         elif isinstance(outcome, WaitForDisk):
             again = outcome.again
             self._effects.run(
-                Thread.READ, outcome.read, lambda _: self.answer(request, decide(again, request))
+                Thread.READ,
+                outcome.read,
+                lambda _: self.answer(request, decide(again, request)),
+                request.peer,
             )
+        elif isinstance(outcome, Compute):
+            self._effects.run(
+                Thread.COMPUTE, outcome.work, partial(self._computed, request, outcome.then), request.peer
+            )
+        elif isinstance(outcome, InSteps):
+            self._effects.proceed(request.peer, self._in_steps(request, outcome.steps))
         elif isinstance(outcome, Close):
             self._effects.close(request.peer, outcome.reason)
 
@@ -136,6 +150,19 @@ class Responder:
     def close(self, connection: Connection, reason: str) -> None:
         """End a connection."""
         self._effects.close(connection, reason)
+
+    def _computed(self, request: Request, then: Callable[[Any], Outcome], result: object) -> None:
+        if isinstance(result, Exception):
+            self.answer(request, failure(result, request))
+        elif request.peer.is_open:  # Who is gone is neither registered nor a member any more.
+            self.answer(request, decide(partial(then, result), request))
+
+    def _in_steps(self, request: Request, steps: Generator[None, None, Outcome]) -> Generator[None]:
+        try:
+            outcome = yield from steps
+        except Exception as error:  # Steps that fail answer their own request only.
+            outcome = failure(error, request)
+        self.answer(request, outcome)
 
     def _park(
         self,

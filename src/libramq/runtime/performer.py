@@ -7,7 +7,7 @@ simulator.
 
 What a turn sends to a connection leaves in one write, after what the turn decided is journalled. A connection
 whose turn ended early is read no further; it goes on after the others had theirs, or when its client has
-read.
+read, or when a thread has done what its last request needs (`Run`), or its steps are done (`Proceed`).
 """
 
 from collections import deque
@@ -16,10 +16,12 @@ from typing import Any, Final
 
 from libramq.clock import MonotonicMs
 from libramq.kernel.connection import Connection
-from libramq.kernel.effect import Ask, Close, Effect, Listen, Run, Send
+from libramq.kernel.effect import Ask, Close, Effect, Listen, Proceed, Run, Send
 from libramq.kernel.engine import Engine
 from libramq.logs import get_logger
+from libramq.runtime.busy import Busy
 from libramq.runtime.seams import Channel, Remotes, Threads, Timer, Timers
+from libramq.runtime.unread import Unread
 
 log = get_logger(__name__)
 
@@ -29,6 +31,8 @@ TURN_US_MAX: Final = 5_000
 UNSENT_BYTES_HIGH: Final = 8 * 1024 * 1024
 #: Ours: timers are not finer, and what is always due does not keep the loop from everything else.
 DELAY_MS_MIN: Final = 1
+#: Ours: how soon connections that may not be served because all together have too much to read are looked at.
+CROWDED_MS: Final = 20
 
 
 class _Outgoing:
@@ -72,7 +76,10 @@ class Performer:
         self._failed = failed
         self._backlogs: dict[Channel, deque[Any]] = {}
         self._put_off: list[Channel] = []
-        self._waiting_turns: deque[Channel] = deque()
+        self._crowded: list[Channel] = []
+        self._waiting_turns: dict[Channel, None] = {}
+        self._busy = Busy()
+        self._unread = Unread()
         self._outgoing: dict[Connection, _Outgoing] = {}
         self._turns: Timer | None = None
         self._timer: Timer | None = None
@@ -92,17 +99,21 @@ class Performer:
         if backlog is not None:
             backlog.extend(requests)
             return
+        began_us = self._timers.elapsed_us()
         self._serve(connection, requests)
         self.follow()
+        self._engine.longest_turn.record(self._timers.elapsed_us() - began_us)
 
     def writable(self, connection: Channel) -> None:
         """A connection's client has read what was sent to it."""
+        self._unread.note(connection)
         if connection in self._backlogs:
             self._enqueue(connection)
 
     def closed(self, connection: Channel) -> None:
         """A connection ended."""
         self._backlogs.pop(connection, None)
+        self._unread.forget(connection)
         if not self._is_stopped:
             self._engine.connection_ended(connection)
             self.follow()
@@ -142,46 +153,88 @@ class Performer:
             while position < end and connection.is_open:
                 position = engine.receive(connection, requests, position)
                 self._perform()
+                if self._busy.is_full(connection):
+                    self._put_back(connection, requests[position:])
+                    return
                 if position < end and (
-                    self._timers.elapsed_us() - began_us >= TURN_US_MAX
-                    or self._unsent_bytes(connection) >= UNSENT_BYTES_HIGH
+                    self._timers.elapsed_us() - began_us >= TURN_US_MAX or not self._has_room(connection)
                 ):
-                    connection.pause_reading()
-                    self._backlogs[connection] = deque(requests[position:])
+                    self._put_back(connection, requests[position:])
                     self._put_off.append(connection)
                     return
         except Exception as error:
             self._failed(f"a request of {connection.address} failed; the connection is closed", error)
             connection.close("handler failed")
 
+    def _put_back(self, connection: Channel, requests: Sequence[Any]) -> None:
+        connection.pause_reading()
+        self._backlogs[connection] = deque(requests)
+
     def _queue_put_off(self) -> None:
         """Have connections whose turn ended early go on, but for those that must read first (`writable`)."""
         put_off, self._put_off = self._put_off, []
         for connection in put_off:
-            if connection in self._backlogs and connection.unsent_bytes <= UNSENT_BYTES_HIGH:
+            if connection not in self._backlogs or connection.unsent_bytes > UNSENT_BYTES_HIGH:
+                continue
+            if self._unread.may_serve(connection.unsent_bytes):
                 self._enqueue(connection)
+            else:
+                if not self._crowded:
+                    self._timers.after(CROWDED_MS, self._look_at_crowded)
+                self._crowded.append(connection)
+
+    def _look_at_crowded(self) -> None:
+        """All connections together had too much to read: see who may be served now."""
+        self._unread.refresh()
+        crowded, self._crowded = self._crowded, []
+        if not self._is_stopped:
+            self._put_off += crowded
+            self._queue_put_off()
 
     def _enqueue(self, connection: Channel) -> None:
-        if connection not in self._waiting_turns:
-            self._waiting_turns.append(connection)
-        if self._turns is None:
+        self._waiting_turns[connection] = None
+        if self._turns is None and not self._is_stopped:
             self._turns = self._timers.after(0, self._next_turn)
 
     def _next_turn(self) -> None:
+        began_us = self._timers.elapsed_us()
         self._turns = None
-        connection = self._waiting_turns.popleft()
-        backlog = self._backlogs.pop(connection, None)
-        if backlog is not None and connection.is_open:
-            self._serve(connection, list(backlog))
-            if connection not in self._backlogs:
-                connection.resume_reading()
+        connection = next(iter(self._waiting_turns))
+        del self._waiting_turns[connection]
+        self._advance(connection, began_us)
+        if not self._busy.is_full(connection):
+            backlog = self._backlogs.pop(connection, None)
+            if backlog is not None and connection.is_open:
+                self._serve(connection, list(backlog))
+                if connection not in self._backlogs:
+                    connection.resume_reading()
         self.follow()
         if self._waiting_turns and self._turns is None:
             self._turns = self._timers.after(0, self._next_turn)
+        self._engine.longest_turn.record(self._timers.elapsed_us() - began_us)
 
-    def _unsent_bytes(self, connection: Channel) -> int:
+    def _advance(self, connection: Connection, began_us: int) -> None:
+        """Take steps that a connection waits for, as many as a turn has time for."""
+        channel: Any = connection
+        try:
+            while (steps := self._busy.steps(connection)) is not None:
+                if next(steps, self) is self:  # They are at their end.
+                    self._busy.stepped(connection)
+                    self._perform()
+                if self._timers.elapsed_us() - began_us >= TURN_US_MAX:
+                    break
+        except Exception as error:
+            self._busy.stepped(connection)
+            self._failed(f"a request of {connection.address} failed; the connection is closed", error)
+            channel.close("handler failed")
+        if self._busy.steps(connection) is not None:
+            self._enqueue(channel)
+
+    def _has_room(self, connection: Channel) -> bool:
+        """Return whether a connection may be sent another answer, and all connections together."""
         outgoing = self._outgoing.get(connection)
-        return connection.unsent_bytes + (outgoing.size if outgoing is not None else 0)
+        unsent_bytes = connection.unsent_bytes + (outgoing.size if outgoing is not None else 0)
+        return unsent_bytes < UNSENT_BYTES_HIGH and self._unread.may_serve(unsent_bytes)
 
     # Effects.
 
@@ -209,10 +262,30 @@ class Performer:
                 done = self._event(question.done)
                 self._remotes.send(question.address, question.command(), done, timeout_ms=question.timeout_ms)
             case Run():
-                self._threads.run(effect.thread, effect.work, self._event(effect.done))
+                self._run(effect)
+            case Proceed():
+                if self._busy.add_steps(effect.connection, effect.steps):
+                    self._advance(effect.connection, self._timers.elapsed_us())
             case Listen():
                 listening = effect.done
                 self._listen(self._event(lambda _: listening()))
+
+    def _run(self, effect: Run) -> None:
+        connection = effect.connection
+        done = self._event(effect.done)
+        if connection is None:
+            self._threads.run(effect.thread, effect.work, done)
+            return
+        self._busy.began(connection, effect.thread)
+
+        def ended(result: object) -> None:
+            self._busy.ended(connection, effect.thread)
+            channel: Any = connection
+            if channel in self._backlogs:
+                self._enqueue(channel)
+            done(result)
+
+        self._threads.run(effect.thread, effect.work, ended)
 
     def _event(self, take: Callable[[Any], None]) -> Callable[..., None]:
         """Return a callback that hands a result to the engine, and does what follows."""
@@ -220,11 +293,13 @@ class Performer:
         def happened(result: Any = None) -> None:
             if self._is_stopped:
                 return
+            began_us = self._timers.elapsed_us()
             try:
                 take(result)
             except Exception as error:
                 self._failed("the result of an effect could not be worked off", error)
             self.follow()
+            self._engine.longest_turn.record(self._timers.elapsed_us() - began_us)
 
         return happened
 
@@ -236,6 +311,7 @@ class Performer:
                 channel: Any = connection  # Engines know connections as opaque handles only.
                 pieces = outgoing.pieces
                 channel.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+                self._unread.note(channel)
 
     def _set_timer(self) -> None:
         due_ms = self._engine.next_due_ms
@@ -250,5 +326,7 @@ class Performer:
 
     def _tick(self) -> None:
         self._timer = self._due_ms = None
+        began_us = self._timers.elapsed_us()
         self._engine.tick()
         self.follow()
+        self._engine.longest_turn.record(self._timers.elapsed_us() - began_us)

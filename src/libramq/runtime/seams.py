@@ -23,6 +23,10 @@ class Channel(Connection, Protocol):
         """End the connection when what was written has left; the reason is logged."""
         ...
 
+    def abort(self, reason: str) -> None:
+        """End the connection now, whatever has not left yet."""
+        ...
+
     def pause_reading(self) -> None:
         """Read nothing more for now."""
         ...

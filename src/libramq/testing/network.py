@@ -155,8 +155,12 @@ class ServerEnd:
         """How many bytes have not left: here the network takes them all."""
         return 0
 
+    def abort(self, reason: str) -> None:
+        """End the connection now."""
+        self._connection.close_by_server()
+
     def pause_reading(self) -> None:
-        """Read nothing: turns take no time here, so this is not asked for."""
+        """Read nothing: what comes while a thread works for the connection waits with the performer."""
 
     def resume_reading(self) -> None:
         """Read again."""

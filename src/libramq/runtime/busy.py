@@ -1,0 +1,69 @@
+"""Busy connections: a thread works for them, or steps are under way; they are served no further meanwhile."""
+
+from collections import deque
+from collections.abc import Generator, Mapping
+from typing import Final
+
+from libramq.kernel.connection import Connection
+from libramq.kernel.effect import Thread
+
+#: Ours: what one connection may have under way. A large body is decoded before what follows it is looked at,
+#: so that requests take effect in their order; 16 cold reads of the usual 256 KiB keep four threads busy.
+RUNS_MAX: Final[Mapping[Thread, int]] = {Thread.COMPUTE: 1, Thread.READ: 16}
+
+
+class _Work:
+    __slots__ = ("runs", "steps")
+
+    def __init__(self) -> None:
+        self.runs: dict[Thread, int] = {}
+        self.steps: deque[Generator[None]] = deque()
+
+
+class Busy:
+    """Work under way by connection."""
+
+    def __init__(self) -> None:
+        self._work: dict[Connection, _Work] = {}
+
+    def is_full(self, connection: Connection) -> bool:
+        """Return whether a connection has to wait for what is under way."""
+        if not self._work:  # As nearly always.
+            return False
+        work = self._work.get(connection)
+        if work is None:
+            return False
+        return bool(work.steps) or any(
+            count >= RUNS_MAX.get(thread, count + 1) for thread, count in work.runs.items()
+        )
+
+    def began(self, connection: Connection, thread: Thread) -> None:
+        """A thread works for a connection."""
+        runs = self._work.setdefault(connection, _Work()).runs
+        runs[thread] = runs.get(thread, 0) + 1
+
+    def ended(self, connection: Connection, thread: Thread) -> None:
+        """A thread has done its work for a connection."""
+        self._work[connection].runs[thread] -= 1
+        self._clean(connection)
+
+    def add_steps(self, connection: Connection, steps: Generator[None]) -> bool:
+        """Add steps behind those under way; return whether there were none."""
+        waiting = self._work.setdefault(connection, _Work()).steps
+        waiting.append(steps)
+        return len(waiting) == 1
+
+    def steps(self, connection: Connection) -> Generator[None] | None:
+        """Return the steps that are next for a connection."""
+        work = self._work.get(connection)
+        return work.steps[0] if work is not None and work.steps else None
+
+    def stepped(self, connection: Connection) -> None:
+        """The first steps are at their end."""
+        self._work[connection].steps.popleft()
+        self._clean(connection)
+
+    def _clean(self, connection: Connection) -> None:
+        work = self._work[connection]
+        if not work.steps and not any(work.runs.values()):
+            del self._work[connection]

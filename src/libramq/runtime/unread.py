@@ -1,0 +1,71 @@
+"""Unread answers: what all connections together have been sent and have not read.
+
+    below UNREAD_BYTES_HIGH   everybody is served, each up to its own high water
+    above                     whoever has more than a share unread is served when it has read
+    above UNREAD_BYTES_MAX    whoever has most unread is closed (what is sent unasked cannot wait)
+
+A socket takes bytes without notice, so that sizes are what they were when noted, and looked at anew when
+their sum has grown by a step.
+"""
+
+from typing import Final
+
+from libramq.logs import get_logger
+from libramq.runtime.seams import Channel
+
+log = get_logger(__name__)
+
+#: Ours: with the store's and the tables' memory, what a broker of 1 GB has to spare.
+UNREAD_BYTES_HIGH: Final = 64 * 1024 * 1024
+#: Ours: held pulls that wake are answered whether their client reads or not; the process must survive it.
+UNREAD_BYTES_MAX: Final = 256 * 1024 * 1024
+#: Ours: a pull's usual answer (MessageStoreConfig.maxTransferBytesOnMessageInMemory, 256 KiB).
+SHARE_BYTES: Final = 256 * 1024
+#: Ours: sizes are looked at again when their sum has grown by so much.
+STEP_BYTES: Final = 4 * 1024 * 1024
+
+
+class Unread:
+    """Sizes by connection."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[Channel, int] = {}
+        self._total = 0
+        self._look_again_at = UNREAD_BYTES_HIGH
+
+    def note(self, connection: Channel) -> None:
+        """Take note of what a connection has unread now."""
+        size = connection.unsent_bytes
+        before = self._sizes.get(connection, 0)
+        if size == before:
+            return
+        self._total += size - before
+        if size:
+            self._sizes[connection] = size
+        else:
+            del self._sizes[connection]
+        if self._total > self._look_again_at:
+            self._look_again()
+
+    def forget(self, connection: Channel) -> None:
+        """A connection ended."""
+        self._total -= self._sizes.pop(connection, 0)
+
+    def may_serve(self, unsent_bytes: int) -> bool:
+        """Return whether a connection that has so much unread may be sent more answers now."""
+        return self._total <= UNREAD_BYTES_HIGH or unsent_bytes <= SHARE_BYTES
+
+    def refresh(self) -> None:
+        """Look at all sizes."""
+        self._sizes = {each: size for each in self._sizes if (size := each.unsent_bytes)}
+        self._total = sum(self._sizes.values())
+        self._look_again_at = max(UNREAD_BYTES_HIGH, self._total + STEP_BYTES)
+
+    def _look_again(self) -> None:
+        self.refresh()
+        while self._total > UNREAD_BYTES_MAX:
+            largest = max(self._sizes, key=self._sizes.__getitem__)
+            log.warning("answers that nobody reads fill the memory", peer=largest.address, bytes=self._total)
+            self.forget(largest)
+            largest.abort("all connections together have too much to read, and this one has most")
+        self._look_again_at = max(UNREAD_BYTES_HIGH, self._total + STEP_BYTES)
