@@ -2,7 +2,6 @@
 
 import pytest
 
-from libramq.broker.processor.pull_message import SUSPEND_MS_MAX
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.message import decode_records
@@ -10,6 +9,7 @@ from libramq.message.tags import java_hash
 from libramq.remoting import headers as h
 from libramq.remoting.body.topic_config import SubscriptionGroupConfig
 from libramq.rpc.broker_calls import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from libramq.waits.held_pulls import SUSPEND_MS_MAX
 from tests.broker.brokers import Conversation, answer, find_answer, subscription
 from tests.fakes import FakePeer
 

@@ -33,7 +33,7 @@ from libramq.broker.processor.group_admin import GroupAdministration
 from libramq.broker.processor.group_membership import GroupMembership
 from libramq.broker.processor.open_queue import OpenQueue
 from libramq.broker.processor.peers import PeerRequests
-from libramq.broker.processor.pull_message import Pull, PullMessage
+from libramq.broker.processor.pull_message import PullMessage
 from libramq.broker.processor.query_assignment import QueryAssignment
 from libramq.broker.processor.queue_lock import QueueLockRequests
 from libramq.broker.processor.queue_offset import QueueOffsets
@@ -42,6 +42,7 @@ from libramq.broker.processor.send_back import SendBack
 from libramq.broker.processor.send_message import SendMessage
 from libramq.broker.processor.statistics import Statistics
 from libramq.broker.processor.topic_admin import TopicAdministration
+from libramq.broker.reading import Pull, Reading
 from libramq.broker.redelivery import Redelivery
 from libramq.broker.registration import Registration
 from libramq.broker.runtime_info import RuntimeInfo
@@ -169,7 +170,7 @@ class Broker:
 
     def _message_services(self, unique_id: UniqueIdGenerator, randomness: random.Random) -> Sequence[Any]:
         config = self.config
-        self._pulls = PullMessage(
+        self.reading = Reading(
             store=self.store,
             topics=self.topics,
             groups=self.groups,
@@ -178,11 +179,12 @@ class Broker:
             fences=self.fences,
             held=self.held,
             clock=self._kernel.clock,
-            answer=self._responder.answer,
+            effects=self._kernel.effects,
             readable=bool(config.broker_permission & PERM_READ),
             long_polling=config.long_polling_enable,
             short_polling_ms=config.short_polling_time_ms,
         )
+        pulls = PullMessage(self.reading, answer=self._responder.answer)
         redelivery = Redelivery(self.topics, randomness)
         messages = MessageLog(self.store)
         sends = SendMessage(
@@ -214,7 +216,7 @@ class Broker:
             groups=self.groups,
             committed=self.consumers.committed,
         )
-        return [self._pulls, sends, send_back, offsets, QueueOffsets(self.store)]
+        return [pulls, sends, send_back, offsets, QueueOffsets(self.store)]
 
     def _group_services(self) -> Sequence[Any]:
         services: list[Any] = [
@@ -234,7 +236,6 @@ class Broker:
                 offsets=self.offsets,
                 topics=self.topics,
                 held=self.held,
-                answer=self._responder.answer,
             ),
             QueryAssignment(
                 clients=self.consumers,
@@ -264,14 +265,12 @@ class Broker:
             coordination=self.coordination,
             held=self.held,
             address=self.config.address,
-            answer=self._responder.answer,
         )
         groups = GroupAdministration(
             groups=self.groups,
             offsets=self.offsets,
             coordination=self.coordination,
             held=self.held,
-            answer=self._responder.answer,
         )
         reset = OffsetReset(
             store=self.store,
@@ -331,7 +330,7 @@ class Broker:
         if self.cluster is not None:
             lost.append(self.cluster.lost)
             stood_still.append(self.cluster.stood_still)
-        arrivals = Arrivals(self.store, (self._pulls, self._delivery))
+        arrivals = Arrivals(self.store, (self.reading, self._delivery))
         return Hooks(
             connection_ended=(
                 self._kernel.purgatory.connection_ended,

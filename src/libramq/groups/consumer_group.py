@@ -83,9 +83,14 @@ class ConsumerGroup(Generic[P]):
         return list(self._connections)
 
     @property
+    def is_broadcasting(self) -> bool:
+        """Whether every member gets every message."""
+        return self.message_model == BROADCASTING
+
+    @property
     def stock_client_ids(self) -> list[str]:
         """Those of members that allocate for themselves, each once; who is broadcast to allocates nothing."""
-        return [] if self.message_model == BROADCASTING else list(self._stock)
+        return [] if self.is_broadcasting else list(self._stock)
 
     @property
     def allocates(self) -> bool:

@@ -91,6 +91,10 @@ class Fences:
         fence = self._groups.get(group)
         return fence.mode if fence is not None else None
 
+    def goes_by_epochs(self, group: str) -> bool:
+        """Return whether the group's coordinator assigns its queues, as far as we were told."""
+        return self.mode(group) == MODE_EPOCHS
+
     def epoch(self, group: str) -> int:
         """The highest epoch of the group that was seen here; 0 for none."""
         fence = self._groups.get(group)

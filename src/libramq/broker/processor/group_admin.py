@@ -3,13 +3,14 @@
 Upstream: AdminBrokerProcessor.java.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from libramq.broker.coordination import Coordination
 from libramq.broker.offset_commits import OffsetCommits
-from libramq.broker.processor.pull_message import Pull
+from libramq.broker.reading import Pull
 from libramq.catalog import GroupTable
 from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import broker_error
 from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.remoting.body.topic_config import SubscriptionGroupConfig
 from libramq.remoting.headers import DeleteGroupHeader, GroupByNameHeader, decode_header
@@ -32,13 +33,11 @@ class GroupAdministration:
         offsets: OffsetCommits,
         coordination: Coordination,
         held: HeldPulls[Pull],
-        answer: Callable[[Request, Outcome], None],
     ) -> None:
         self._groups = groups
         self._offsets = offsets
         self._coordination = coordination
         self._held = held
-        self._answer = answer
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -67,11 +66,11 @@ class GroupAdministration:
 
     def _end_pulls(self, group: str) -> None:
         """Members of a coordinated group that live have to open their queues again, and learn it so."""
-        gone = Reply(ResponseCode.NOT_YET_GRANTED, f"group {group} was deleted")
+        gone = broker_error(ResponseCode.NOT_YET_GRANTED, f"group {group} was deleted")
         for held in self._held.take_where(
             lambda held: held.request.group == group and held.request.member is not None
         ):
-            self._answer(held.request.request, gone)
+            held.request.waiter.refuse(gone)
 
     def list_all(self, request: Request) -> Outcome:
         """All groups with their configuration."""

@@ -3,10 +3,10 @@
 Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from libramq.broker.offset_commits import OffsetCommits
-from libramq.broker.processor.pull_message import Pull
+from libramq.broker.reading import Pull
 from libramq.catalog import TopicTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
@@ -19,7 +19,7 @@ from libramq.waits import HeldPulls
 
 
 class OpenQueue:
-    """Serves openings. answer: gives the answers to held pulls that a new owner ends."""
+    """Serves openings, which end the held pulls of former owners."""
 
     def __init__(
         self,
@@ -28,13 +28,11 @@ class OpenQueue:
         offsets: OffsetCommits,
         topics: TopicTable,
         held: HeldPulls[Pull],
-        answer: Callable[[Request, Outcome], None],
     ) -> None:
         self._fences = fences
         self._offsets = offsets
         self._topics = topics
         self._held = held
-        self._answer = answer
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -64,9 +62,11 @@ class OpenQueue:
             )
 
     def _end_pulls(self, group: str, topic: str, queue_id: int, owner: Claim) -> None:
-        remark = f"{topic}-{queue_id} of group {group} was opened under epoch {owner.epoch}"
+        fenced = broker_error(
+            ResponseCode.FENCED, f"{topic}-{queue_id} of group {group} was opened under epoch {owner.epoch}"
+        )
         for held in self._held.take(topic, queue_id, lambda pull: _is_former(pull, group, owner)):
-            self._answer(held.request.request, Reply(ResponseCode.FENCED, remark))
+            held.request.waiter.refuse(fenced)
 
 
 def _is_former(pull: Pull, group: str, owner: Claim) -> bool:

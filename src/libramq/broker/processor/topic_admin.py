@@ -3,14 +3,15 @@
 Upstream: AdminBrokerProcessor.java.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.coordination import Coordination
 from libramq.broker.offset_commits import OffsetCommits
-from libramq.broker.processor.pull_message import Pull
+from libramq.broker.reading import Pull
 from libramq.catalog import TopicTable
 from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import broker_error
 from libramq.message import names
 from libramq.remoting import fastjson
 from libramq.remoting.body.codec import encode_body
@@ -27,10 +28,7 @@ _PERM_MAX = 7
 
 
 class TopicAdministration:
-    """The processor of questions about topics, and of changes to them.
-
-    answer: gives the answers to pulls that wait for a topic that is deleted.
-    """
+    """The processor of questions about topics, and of changes to them."""
 
     def __init__(
         self,
@@ -42,7 +40,6 @@ class TopicAdministration:
         coordination: Coordination,
         held: HeldPulls[Pull],
         address: str,
-        answer: Callable[[Request, Outcome], None],
     ) -> None:
         self._topics = topics
         self._store = store
@@ -51,7 +48,6 @@ class TopicAdministration:
         self._coordination = coordination
         self._held = held
         self._address = address
-        self._answer = answer
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -104,9 +100,9 @@ class TopicAdministration:
 
     def _end_pulls(self, topic: str) -> None:
         """They wait for offsets that the topic, if it is made again, has only after as many messages."""
-        gone = Reply(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] was deleted")
+        gone = broker_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] was deleted")
         for held in self._held.take_where(lambda held: held.topic == topic):
-            self._answer(held.request.request, gone)
+            held.request.waiter.refuse(gone)
 
     def list_all(self, request: Request) -> Outcome:
         """All topics with their configuration."""

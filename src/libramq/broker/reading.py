@@ -1,0 +1,297 @@
+"""Reading: pulls of whatever protocol. Messages of a queue from an offset on, now or when there are some.
+
+    Pull ─► checks ─► read ─┬─► answered                    found, or it does not wait
+                            ├─► held ─► arrived | expired   nothing there yet
+                            └─► a thread reads what is not in memory, then again
+
+The order of the checks and their codes are upstream's: PullMessageProcessor.java,
+PullRequestHoldService.java.
+"""
+
+from enum import Enum, auto
+from functools import partial
+from typing import Final, NamedTuple
+
+import msgspec
+
+from libramq.broker.consumer_clients import ConsumerClients
+from libramq.broker.offset_commits import OffsetCommits
+from libramq.catalog import GroupTable, TopicTable
+from libramq.clock import Clock, MonotonicMs, WallMs
+from libramq.codes import ResponseCode
+from libramq.errors import ConfigError, broker_error
+from libramq.filter.tag import parse_tag_filter
+from libramq.kernel.effect import Effects, Thread
+from libramq.kernel.waiter import Waiter
+from libramq.message.queue import MessageQueue
+from libramq.offsets import Fences
+from libramq.store.message_store import MessageStore
+from libramq.store.read import ReadResult, ReadStatus
+from libramq.waits import HeldPull, HeldPulls
+from libramq.waits.held_pulls import SUSPEND_MS_MAX
+
+_SQL92: Final = "SQL92"
+
+
+class PullStatus(Enum):
+    """What a pull came to."""
+
+    FOUND = auto()
+    NOTHING_YET = auto()  # The offset is the queue's end.
+    NOTHING_MATCHED = auto()  # What lies before `next_offset` was filtered out, or is gone: go on there.
+    OFFSET_MOVED = auto()  # The queue has no such offset; `next_offset` is the nearest that it has.
+
+
+_STATUSES: Final = {
+    ReadStatus.FOUND: PullStatus.FOUND,
+    ReadStatus.NO_MATCHED_MESSAGE: PullStatus.NOTHING_MATCHED,
+    ReadStatus.MESSAGE_WAS_REMOVING: PullStatus.NOTHING_MATCHED,
+    ReadStatus.OFFSET_FOUND_NULL: PullStatus.NOTHING_YET,
+    ReadStatus.OFFSET_OVERFLOW_ONE: PullStatus.NOTHING_YET,
+    ReadStatus.OFFSET_OVERFLOW_BADLY: PullStatus.OFFSET_MOVED,
+    ReadStatus.OFFSET_TOO_SMALL: PullStatus.OFFSET_MOVED,
+}
+
+
+class _Cause(Enum):
+    """Why a pull is run."""
+
+    ASKED = auto()
+    WOKEN = auto()
+    EXPIRED = auto()
+
+
+class PullResult(NamedTuple):
+    """The answer to a pull. read: the records, back to back, and the ends of the queue."""
+
+    status: PullStatus
+    read: ReadResult
+
+
+class Pull(msgspec.Struct, eq=False, kw_only=True):
+    """What to read, and for whom. A Struct, because one is made for every pull.
+
+    expression: which messages are wanted, by tag; None: as the group has subscribed (by heartbeats), where
+    `subscription_version` is the one that the reader knows. member, epoch: of a coordinated group; the queue
+    must be open to it under that epoch as long as the pull lasts. commit_offset: what the group has read
+    before. hold_ms: how long to wait for a message; None: not at all. tag_codes: filled in by `Reading`.
+    """
+
+    waiter: Waiter[PullResult]
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    count_max: int
+    bytes_max: int | None = None
+    expression: str | None = "*"
+    expression_type: str | None = None
+    subscription_version: int = 0
+    member: str | None = None
+    epoch: int | None = None
+    commit_offset: int | None = None
+    hold_ms: int | None = None
+    tag_codes: frozenset[int] | None = None
+
+
+class Reading:
+    """Serves pulls, and those that were held."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        clients: ConsumerClients,
+        offsets: OffsetCommits,
+        fences: Fences,
+        held: HeldPulls[Pull],
+        clock: Clock,
+        effects: Effects,
+        readable: bool,
+        long_polling: bool,
+        short_polling_ms: int,
+    ) -> None:
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._offsets = offsets
+        self._fences = fences
+        self._held = held
+        self._clock = clock
+        self._effects = effects
+        self._readable = readable
+        self._long_polling = long_polling
+        self._short_polling_ms = short_polling_ms
+
+    def pull(self, pull: Pull, *, wall_ms: WallMs, now_ms: MonotonicMs) -> None:
+        """Answer a pull by its waiter, now or later; raises BrokerError where it is refused at once."""
+        self._check(pull, wall_ms)
+        self._check_fence(pull)
+        if pull.commit_offset is not None and self._may_commit(pull):
+            self._offsets.commit(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
+        self._clients.pulled(
+            pull.waiter.connection, pull.group, pull.topic, pull.queue_id, pull.offset, now_ms=now_ms
+        )
+        hold_ms = 0
+        if pull.hold_ms is not None:
+            hold_ms = pull.hold_ms if self._long_polling else self._short_polling_ms
+            hold_ms = min(max(hold_ms, 0), SUSPEND_MS_MAX)
+        self._read(pull, now_ms + hold_ms if hold_ms else None, now_ms, _Cause.ASKED)
+
+    def arrived(self, topic: str, queue_id: int, end: int) -> None:
+        """A queue has more to read, up to an offset: run its held pulls again."""
+        for held in self._held.wake(topic, queue_id, end):
+            # It is held on when nothing for it came.
+            self._run_again(held.request, held.until_ms, _Cause.WOKEN)
+
+    def _expired(self, held: HeldPull[Pull]) -> None:
+        self._run_again(held.request, None, _Cause.EXPIRED)
+
+    def _run_again(
+        self,
+        pull: Pull,
+        hold_until_ms: MonotonicMs | None,
+        cause: _Cause,
+        *,
+        may_wait: bool = False,
+    ) -> None:
+        try:
+            self._check_fence(pull)
+            self._read(pull, hold_until_ms, self._clock.monotonic_ms(), cause, may_wait=may_wait)
+        except Exception as error:  # A pull that fails is answered so; the others and the sender go on.
+            pull.waiter.refuse(error)
+
+    def _check(self, pull: Pull, wall_ms: WallMs) -> None:
+        if not self._readable:
+            raise broker_error(ResponseCode.NO_PERMISSION, "the broker's brokerPermission forbids pulling")
+        group = self._groups.require(pull.group, wall_ms)
+        if not group.consume_enable:
+            raise broker_error(
+                ResponseCode.NO_PERMISSION, f"subscription group no permission, {group.group_name}"
+            )
+        topic = self._topics.require(pull.topic)
+        if not topic.readable:
+            raise broker_error(
+                ResponseCode.NO_PERMISSION, f"the topic[{pull.topic}] pulling message is forbidden"
+            )
+        if not 0 <= pull.queue_id < topic.read_queue_nums:
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{pull.queue_id}] is illegal, topic:[{pull.topic}] topicConfig.readQueueNums:"
+                f"[{topic.read_queue_nums}] consumer:[{pull.waiter.connection.address}]",
+            )
+        if pull.expression is not None:
+            pull.tag_codes = _codes(pull.expression, pull.expression_type)
+        else:
+            pull.tag_codes = self._subscribed_codes(pull, group.consume_broadcast_enable)
+
+    def _check_fence(self, pull: Pull) -> None:
+        if pull.member is not None:
+            self._fences.check(pull.group, pull.topic, pull.queue_id, pull.member, pull.epoch)
+
+    def _may_commit(self, pull: Pull) -> bool:
+        """A pull that names no member does no harm; a commit without an epoch would."""
+        return pull.member is not None or not self._fences.goes_by_epochs(pull.group)
+
+    def _subscribed_codes(self, pull: Pull, may_broadcast: bool) -> frozenset[int] | None:
+        group = self._clients.group(pull.group)
+        if group is None:
+            raise broker_error(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                "the consumer's group info not exist; send a heartbeat first",
+            )
+        if not may_broadcast and group.is_broadcasting:
+            raise broker_error(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{group.name}] can not consume by broadcast way",
+            )
+        subscription = group.subscriptions.get(pull.topic)
+        if subscription is None:
+            raise broker_error(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription not exist: group {group.name}, topic {pull.topic}",
+            )
+        _refuse_sql92(subscription.expression_type)
+        # A newer version means that a heartbeat is on its way, or that the Java client dropped it because
+        # another of its threads was sending one. Upstream refuses (SUBSCRIPTION_NOT_LATEST) until the next,
+        # up to 30 s later. Clients check tags exactly, so giving them everything meanwhile is right.
+        if subscription.sub_string == "*" or subscription.sub_version < pull.subscription_version:
+            return None
+        return frozenset(subscription.code_set)
+
+    def _read(
+        self,
+        pull: Pull,
+        hold_until_ms: MonotonicMs | None,
+        now_ms: MonotonicMs,
+        cause: _Cause,
+        *,
+        may_wait: bool = False,
+    ) -> None:
+        result = self._store.read(
+            pull.topic,
+            pull.queue_id,
+            pull.offset,
+            pull.count_max,
+            pull.bytes_max,
+            pull.tag_codes,
+            may_wait=may_wait,
+        )
+        if result.status is ReadStatus.WOULD_WAIT:
+            again = partial(self._run_again, pull, hold_until_ms, cause, may_wait=True)
+            self._effects.run(Thread.READ, partial(self._store.warm, result.cold), lambda _: again())
+            return
+        status = _status(pull, result)
+        if hold_until_ms is not None and self._held.may_hold(
+            pull.waiter.connection, pull.topic, pull.queue_id
+        ):
+            if status is PullStatus.NOTHING_YET:
+                self._hold(pull, hold_until_ms)
+                return
+            if cause is _Cause.WOKEN and status is PullStatus.NOTHING_MATCHED:
+                # What came was filtered out: wait on behind it rather than answer with nothing.
+                pull.offset = result.next_offset
+                self._hold(pull, hold_until_ms)
+                return
+        if cause is _Cause.EXPIRED and status is PullStatus.NOTHING_MATCHED:
+            status = PullStatus.NOTHING_YET
+        self._clients.answered(
+            pull.waiter.connection,
+            pull.group,
+            MessageQueue(pull.topic, self._clients.broker_name, pull.queue_id),
+            result.next_offset if result.count else None,
+            now_ms=now_ms,
+        )
+        pull.waiter.answer(PullResult(status, result))
+
+    def _hold(self, pull: Pull, until_ms: MonotonicMs) -> None:
+        connection = pull.waiter.connection
+        if not connection.is_open:  # It went while a thread read for it; nobody would take the pull out.
+            return
+        self._held.hold(
+            HeldPull(pull.topic, pull.queue_id, pull.offset, connection, until_ms, pull, self._expired)
+        )
+
+
+def _status(pull: Pull, result: ReadResult) -> PullStatus:
+    if result.status in (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE):
+        return PullStatus.OFFSET_MOVED if pull.offset else PullStatus.NOTHING_YET
+    return _STATUSES[result.status]
+
+
+def _codes(expression: str, expression_type: str | None) -> frozenset[int] | None:
+    _refuse_sql92(expression_type)
+    try:
+        return parse_tag_filter(expression).codes
+    except ConfigError as error:
+        raise broker_error(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+
+
+def _refuse_sql92(expression_type: str | None) -> None:
+    if expression_type == _SQL92:
+        raise broker_error(
+            ResponseCode.SYSTEM_ERROR, "the broker does not support consumer to filter message by SQL92"
+        )

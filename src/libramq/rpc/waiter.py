@@ -1,0 +1,32 @@
+"""The waiter of a request: turns what a service decided into RocketMQ's answer."""
+
+from collections.abc import Callable
+from typing import Any
+
+from libramq.rpc.outcome import Outcome
+from libramq.rpc.request import Request, failure
+
+
+class RequestWaiter:
+    """A `kernel.waiter.Waiter` for one request. translate: returns the reply that a result means."""
+
+    __slots__ = ("_answer", "_request", "_translate", "connection")
+
+    def __init__(
+        self,
+        request: Request,
+        answer: Callable[[Request, Outcome], None],
+        translate: Callable[[Any], Outcome],
+    ) -> None:
+        self.connection = request.peer
+        self._request = request
+        self._answer = answer
+        self._translate = translate
+
+    def answer(self, result: Any) -> None:
+        """Send the reply that a result means."""
+        self._answer(self._request, self._translate(result))
+
+    def refuse(self, error: Exception) -> None:
+        """Send the reply that an error means."""
+        self._answer(self._request, failure(error, self._request))
