@@ -281,7 +281,6 @@ class Broker:
             clients=self.consumers,
             coordination=self.coordination,
             held=self.held,
-            answer=self._responder.answer,
         )
         statistics = Statistics(
             broker_name=self.config.broker_name,

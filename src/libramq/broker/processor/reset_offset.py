@@ -7,12 +7,12 @@
 Upstream: AdminBrokerProcessor.resetOffset, Broker2Client.resetOffset; there nobody connected is an error.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.coordination import Coordination
 from libramq.broker.offset_commits import OffsetCommits
-from libramq.broker.processor.pull_message import Pull
+from libramq.broker.reading import Pull
 from libramq.catalog import GroupTable, TopicTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
@@ -35,7 +35,7 @@ THE_END = -1
 
 
 class OffsetReset:
-    """The processor of resets. answer: gives the answers to pulls that a reset ends."""
+    """The processor of resets, which end the held pulls of members."""
 
     def __init__(
         self,
@@ -48,7 +48,6 @@ class OffsetReset:
         clients: ConsumerClients,
         coordination: Coordination,
         held: HeldPulls[Pull],
-        answer: Callable[[Request, Outcome], None],
     ) -> None:
         self._store = store
         self._topics = topics
@@ -58,7 +57,6 @@ class OffsetReset:
         self._clients = clients
         self._coordination = coordination
         self._held = held
-        self._answer = answer
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -138,10 +136,10 @@ class OffsetReset:
         return Reply(body=body)
 
     def _end_pulls(self, header: ResetOffsetHeader, offsets: dict[int, int]) -> None:
-        fenced = Reply(ResponseCode.FENCED, f"the offsets of group {header.group} were reset")
+        fenced = broker_error(ResponseCode.FENCED, f"the offsets of group {header.group} were reset")
         for queue_id in offsets:
             for held in self._held.take(header.topic, queue_id, lambda pull: _is_of(pull, header.group)):
-                self._answer(held.request.request, fenced)
+                held.request.waiter.refuse(fenced)
 
 
 def _is_of(pull: Pull, group: str) -> bool:
