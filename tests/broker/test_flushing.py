@@ -88,13 +88,7 @@ class Flushes:
         kernel = Kernel(SystemClock())
         self.durability = Durability(store, disk, kernel)
         self._noted = asyncio.Event()
-        engine = Engine(
-            clock=kernel.clock,
-            effects=kernel.effects,
-            deadlines=kernel.deadlines,
-            translator=Nobody(),
-            hooks=Hooks(settle=(self.durability.settle, self._noted.set)),
-        )
+        engine = Engine(kernel, Nobody(), Hooks(settle=(self.durability.settle, self._noted.set)))
         self.threads = WorkerThreads()
         self.performer = Performer(
             engine,

@@ -16,13 +16,7 @@ class Judge:
         self.judged: list[int] = []
         self.deadline = kernel.deadlines.new(self.judged.append)
         hooks = Hooks(stood_still=(lambda stood_ms, now_ms: self.stood.append((stood_ms, now_ms)),))
-        self.engine = Engine(
-            clock=self.clock,
-            effects=kernel.effects,
-            deadlines=kernel.deadlines,
-            translator=self,
-            hooks=hooks,
-        )
+        self.engine = Engine(kernel, self, hooks)
         self.deadline.at(self.clock.monotonic_ms() + 1_000)
         self.engine.settle()
 

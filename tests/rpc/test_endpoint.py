@@ -8,9 +8,8 @@ from libramq.auth.authorizer import ANONYMOUS, AllowAll
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConfigError, NoPermission, RemoteProtocolError, broker_error
-from libramq.kernel.deadlines import Deadlines
-from libramq.kernel.effect import Effects
 from libramq.kernel.engine import Engine, Hooks
+from libramq.kernel.parts import Kernel
 from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Serialization
 from libramq.remoting.frame import FRAME_BYTES_MAX
 from libramq.remoting.requests import REQUESTS, Action, Resource
@@ -29,17 +28,18 @@ class Served:
         self.outcome = outcome
         self.log: list[object] = []
         self.durable: list[tuple[int, ParkedReplies]] = []
-        effects, deadlines, clock = Effects(), Deadlines(), ManualClock()
+        clock = ManualClock()
+        kernel = Kernel(clock)
         defaults: dict[str, object] = {
             "authorizer": AllowAll(),
             "processors": {R.GET_MAX_OFFSET: self.single, R.HEART_BEAT: self.single},
             "batch_processors": {R.SEND_MESSAGE_V2: self.send, R.UPDATE_CONSUMER_OFFSET: self.commit},
         }
         ended = options.pop("ended", lambda _: None)
-        self.responder = Responder(effects, durability=self)
+        self.responder = Responder(kernel.effects, durability=self)
         endpoint = Endpoint(clock=clock, responder=self.responder, **(defaults | options))  # type: ignore[arg-type]
         hooks = Hooks(connection_ended=(ended,), settle=(lambda: self.log.append("settled"),))  # type: ignore[arg-type]
-        engine = Engine(clock=clock, effects=effects, deadlines=deadlines, translator=endpoint, hooks=hooks)
+        engine = Engine(kernel, endpoint, hooks)
         self.threads, self.timers = ManualThreads(), ManualTimers()
         self.performer = Performer(
             engine,

@@ -7,10 +7,10 @@ import pytest
 from tests.fakes import ManualClock, ManualThreads, ManualTimers, raise_it
 
 from libramq.errors import ConnectionLost
-from libramq.kernel.deadlines import Deadlines
-from libramq.kernel.effect import Effects, Thread
+from libramq.kernel.effect import Thread
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.longest_turn import METRICS, RUNTIME_INFO
+from libramq.kernel.parts import Kernel
 from libramq.runtime.performer import TURN_US_MAX, UNSENT_BYTES_HIGH, Performer
 from libramq.runtime.unread import SHARE_BYTES, STEP_BYTES, UNREAD_BYTES_HIGH, UNREAD_BYTES_MAX
 
@@ -51,7 +51,8 @@ class Words:
 
     def __init__(self) -> None:
         self.clock, self.timers, self.threads = ManualClock(), ManualTimers(), ManualThreads()
-        self.effects, self.deadlines = Effects(), Deadlines()
+        kernel = Kernel(self.clock)
+        self.effects, self.deadlines = kernel.effects, kernel.deadlines
         self.cost_us = 0
         self.settled = 0
         self.ended: list[object] = []
@@ -61,9 +62,7 @@ class Words:
         hooks = Hooks(
             connection_ended=(self.ended.append,), address_lost=(self.lost.append,), settle=(self._settle,)
         )
-        engine = Engine(
-            clock=self.clock, effects=self.effects, deadlines=self.deadlines, translator=self, hooks=hooks
-        )
+        engine = Engine(kernel, self, hooks)
         self.performer = Performer(
             engine,
             remotes=self,

@@ -9,9 +9,8 @@ import pytest
 
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError
-from libramq.kernel.deadlines import Deadlines
-from libramq.kernel.effect import Effects
 from libramq.kernel.engine import Engine, Hooks
+from libramq.kernel.parts import Kernel
 from libramq.remoting.command import Command, reply_to
 from libramq.remoting.connection import FrameReader
 from libramq.remoting.frame import encode_frame
@@ -182,10 +181,9 @@ class EchoEngine:
         self.body = body
         self.count = 0
         clock = SystemClock()
-        self.effects = Effects()
-        engine = Engine(
-            clock=clock, effects=self.effects, deadlines=Deadlines(), translator=self, hooks=Hooks()
-        )
+        kernel = Kernel(clock)
+        self.effects = kernel.effects
+        engine = Engine(kernel, self, Hooks())
         self.performer = Performer(
             engine,
             remotes=None,  # type: ignore[arg-type]

@@ -309,19 +309,13 @@ class Broker:
             processors=self._processors,
             batch_processors=self._batch_processors,
             answered=self._answered,
+            stir=kernel.stir,
         )
+        self.topics.observe(lambda _: kernel.stir())  # A send may create one.
         polled: list[Polled] = [self.coordination]
         if self.cluster is not None:
             polled.append(self.cluster)
-        return Engine(
-            clock=kernel.clock,
-            effects=kernel.effects,
-            deadlines=kernel.deadlines,
-            translator=endpoint,
-            hooks=self._hooks(),
-            polled=polled,
-            longest_turn=kernel.longest_turn,
-        )
+        return Engine(kernel, endpoint, self._hooks(), polled)
 
     def _hooks(self) -> Hooks:
         lost = [self.registration.lost]

@@ -48,7 +48,7 @@ class ClientWatch:
         consumers = self._consumers
         if consumers.has_notifications:
             self._notify(consumers.herd())
-        if consumers.has_stragglers and self._repeat.due_ms is None:
+        if self._repeat.due_ms is None and consumers.has_stragglers:
             self._repeat.at(self._clock.monotonic_ms() + REPEAT_CHECK_MS)
         if self._tick.due_ms is None and (consumers.is_busy or len(self._producers)):
             self._tick.at(self._clock.monotonic_ms() + TICK_MS)

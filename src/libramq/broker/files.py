@@ -82,7 +82,8 @@ class BrokerFiles:
         return (
             self.ledger.has_changes
             or self.schedule.version != self._schedule_saved
-            or any(file.is_taken for file in self.progress)
+            or self.progress[0].is_taken
+            or self.progress[1].is_taken
         )
 
     def close(self) -> None:

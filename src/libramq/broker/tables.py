@@ -42,19 +42,17 @@ class Tables:
         self._config = config
         self._filesystem = filesystem
         self._folded: list[tuple[ConfigLedger[Any], Callable[[], object]]] = []
+        #: Whether any table changed since it was last written.
+        self.has_changes = False
         self.topics = self._load_topics()
         self.groups = self._load_groups()
         self.fences = self._load_fences()
         self.group_states: dict[str, GroupState] = {}
         self._states_ledger = self._load_group_states()
 
-    @property
-    def has_changes(self) -> bool:
-        """Whether any table changed since it was last written."""
-        return any(ledger.has_changes for ledger, _ in self._folded)
-
     def plan_folds(self) -> list[Fold]:
         """The tables that changed, to be written in a thread."""
+        self.has_changes = False
         return [
             Fold(ledger, plan)
             for ledger, value in self._folded
@@ -80,7 +78,10 @@ class Tables:
 
     def _ledger(self, file_name: str, kind: type[C]) -> ConfigLedger[C]:
         path = Path(self._config.store_path) / "config" / file_name
-        return ConfigLedger(self._filesystem, path, kind)
+        return ConfigLedger(self._filesystem, path, kind, self._note_change)
+
+    def _note_change(self) -> None:
+        self.has_changes = True
 
     def _load_topics(self) -> TopicTable:
         rules = TopicRules(

@@ -50,9 +50,11 @@ def run_fold(plan: FoldPlan) -> None:
 
 
 class ConfigLedger(Generic[C]):
-    """The file of one table and its journals. `kind` is what an entry is."""
+    """The file of one table and its journals. `kind` is what an entry is. changed: called when a fold is due."""
 
-    def __init__(self, filesystem: FileSystem, path: Path, kind: type[C]) -> None:
+    def __init__(
+        self, filesystem: FileSystem, path: Path, kind: type[C], changed: Callable[[], None] | None = None
+    ) -> None:
         self._filesystem = filesystem
         self._path = path
         self._config_file = ConfigFile(filesystem, path)
@@ -62,6 +64,7 @@ class ConfigLedger(Generic[C]):
         self._file: int | None = None
         self._end = 0
         self._has_changes = False
+        self._changed = changed
 
     def load(self, kind: type[T]) -> T | None:
         """The table as it was last folded; StoreCorrupt where it is there and cannot be read."""
@@ -78,12 +81,7 @@ class ConfigLedger(Generic[C]):
                     continue
                 apply(change)
             self._number = number
-            self._has_changes = True
-
-    @property
-    def has_changes(self) -> bool:
-        """Whether a fold would write something new."""
-        return self._has_changes
+            self._note_change()
 
     def append(self, name: str, config: C | None, version: DataVersion = NO_VERSION) -> None:
         """Journal one change; raises OSError where the disk refuses, and then it must not take effect."""
@@ -97,7 +95,7 @@ class ConfigLedger(Generic[C]):
             self._close()  # Half a line may be there: the next one goes elsewhere.
             raise
         self._end += len(line)
-        self._has_changes = True
+        self._note_change()
 
     def plan_fold(self, value: Callable[[], object]) -> FoldPlan | None:
         """The fold that is due, if anything changed; `run_fold` it, then `complete_fold` or `fail_fold`."""
@@ -116,7 +114,12 @@ class ConfigLedger(Generic[C]):
 
     def fail_fold(self) -> None:
         """The table was not written; the journals stay, and the next fold is due."""
+        self._note_change()
+
+    def _note_change(self) -> None:
         self._has_changes = True
+        if self._changed is not None:
+            self._changed()
 
     def close(self, value: Callable[[], object]) -> None:
         """Fold, waiting for the disk, and close."""

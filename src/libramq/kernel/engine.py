@@ -12,11 +12,9 @@ After each event the performer takes `effects` and sets its timer to `next_due_m
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from libramq.clock import Clock, MonotonicMs
+from libramq.clock import MonotonicMs
 from libramq.kernel.connection import Connection
-from libramq.kernel.deadlines import Deadlines
-from libramq.kernel.effect import Effects
-from libramq.kernel.longest_turn import LongestTurn
+from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 
 log = get_logger(__name__)
@@ -56,40 +54,36 @@ class Hooks(NamedTuple):
 
 
 class Engine:
-    """One translator and its services.
-
-    polled: services whose due time is looked at after every event. longest_turn: what the performer measures.
-    """
+    """One translator and its services. polled: services that are asked when they are due, when stirred."""
 
     def __init__(
-        self,
-        *,
-        clock: Clock,
-        effects: Effects,
-        deadlines: Deadlines,
-        translator: Translator,
-        hooks: Hooks,
-        polled: Sequence[Polled] = (),
-        longest_turn: LongestTurn | None = None,
+        self, kernel: Kernel, translator: Translator, hooks: Hooks, polled: Sequence[Polled] = ()
     ) -> None:
-        self.effects = effects
-        self.longest_turn = longest_turn or LongestTurn()
+        self.effects = kernel.effects
+        self.longest_turn = kernel.longest_turn
         self.receive = translator.receive
-        self._clock = clock
-        self._deadlines = deadlines
+        self._kernel = kernel
+        self._clock = kernel.clock
+        self._deadlines = deadlines = kernel.deadlines
         self._hooks = hooks
-        self._settled_ms = clock.monotonic_ms()
+        self._settled_ms = kernel.clock.monotonic_ms()
         self._polled = [(service, deadlines.new(service.tick)) for service in polled]
 
     def connection_ended(self, connection: Connection) -> None:
         """A client's connection ended."""
+        self._kernel.is_stirred = True
         for hear in self._hooks.connection_ended:
             hear(connection)
 
     def address_lost(self, address: str) -> None:
         """Our own connection to an address ended."""
+        self._kernel.is_stirred = True
         for hear in self._hooks.address_lost:
             hear(address)
+
+    def stir(self) -> None:
+        """Something happened that is no request: an answer came, or work was done."""
+        self._kernel.is_stirred = True
 
     def tick(self) -> None:
         """Do everything that is due.
@@ -97,6 +91,7 @@ class Engine:
         A timer that rings much too late says that this process stood still: it was stopped, or its machine
         was busy elsewhere. What others sent meanwhile lies unread in sockets; their silence is not theirs.
         """
+        self._kernel.is_stirred = True
         now_ms = self._clock.monotonic_ms()
         due_ms = self._deadlines.next_due_ms
         if due_ms is not None and now_ms - due_ms >= LATE_MS_MIN:
@@ -111,8 +106,10 @@ class Engine:
         self._settled_ms = self._clock.monotonic_ms()
         for follow in self._hooks.settle:
             follow()
-        for service, deadline in self._polled:
-            deadline.at(service.next_due_ms)
+        if self._kernel.is_stirred:
+            self._kernel.is_stirred = False
+            for service, deadline in self._polled:
+                deadline.at(service.next_due_ms)
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:

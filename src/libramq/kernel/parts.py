@@ -18,3 +18,9 @@ class Kernel:
         self.deadlines = Deadlines()
         self.purgatory = Purgatory(self.deadlines)
         self.longest_turn = LongestTurn()
+        #: Whether something happened since the last look that services with times of their own may go by.
+        self.is_stirred = True
+
+    def stir(self) -> None:
+        """Have the engine ask such services when they are due."""
+        self.is_stirred = True

@@ -9,9 +9,9 @@ from typing import Final, cast
 from libramq.auth.authorizer import AllowAll, Authorizer
 from libramq.clock import Clock, MonotonicMs
 from libramq.kernel.connection import Connection
-from libramq.kernel.deadlines import Deadlines
-from libramq.kernel.effect import Effects, Listen
+from libramq.kernel.effect import Listen
 from libramq.kernel.engine import Engine, Hooks
+from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.nameserver.processor import NameServerProcessor
 from libramq.nameserver.route_info import RouteInfo
@@ -27,13 +27,11 @@ SCAN_INTERVAL_MS: Final = 5_000
 class Routes:
     """The route table as time passes and connections end."""
 
-    def __init__(
-        self, route_info: RouteInfo, *, clock: Clock, effects: Effects, deadlines: Deadlines
-    ) -> None:
+    def __init__(self, route_info: RouteInfo, kernel: Kernel) -> None:
         self._route_info = route_info
-        self._clock = clock
-        self._effects = effects
-        self._scan = deadlines.new(self._expire)
+        self._clock = kernel.clock
+        self._effects = kernel.effects
+        self._scan = kernel.deadlines.new(self._expire)
 
     def settle(self) -> None:
         """Look for silent brokers while there are any brokers."""
@@ -57,18 +55,18 @@ def name_server_engine(
     route_info: RouteInfo, *, clock: Clock, authorizer: Authorizer | None = None
 ) -> Engine:
     """Return the engine of a name server."""
-    effects, deadlines = Effects(), Deadlines()
-    routes = Routes(route_info, clock=clock, effects=effects, deadlines=deadlines)
+    kernel = Kernel(clock)
+    routes = Routes(route_info, kernel)
     endpoint = Endpoint(
         clock=clock,
         authorizer=authorizer or AllowAll(),
-        responder=Responder(effects),
+        responder=Responder(kernel.effects),
         processors=NameServerProcessor(route_info).processors(),
     )
-    effects.add(Listen(lambda: None))
+    kernel.effects.add(Listen(lambda: None))
     hooks = Hooks(
         connection_ended=(routes.connection_ended,),
         settle=(routes.settle,),
         stood_still=(route_info.stood_still,),
     )
-    return Engine(clock=clock, effects=effects, deadlines=deadlines, translator=endpoint, hooks=hooks)
+    return Engine(kernel, endpoint, hooks)

@@ -10,7 +10,7 @@ from typing import Final
 
 from libramq.auth.authorizer import ANONYMOUS, Authorizer
 from libramq.clock import Clock, MonotonicMs
-from libramq.codes import ResponseCode
+from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import BrokerError
 from libramq.kernel.connection import Connection
 from libramq.remoting.command import FLAG_RESPONSE, Command
@@ -25,6 +25,7 @@ BatchProcessor = Callable[[Sequence[Request]], Sequence[Outcome]]
 #: Called with the answer to a question of ours, and when it came (monotonic).
 Answered = Callable[[Connection, Command, MonotonicMs], None]
 
+PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 #: Ours: neighbours that are worked off together; a connection with more takes several turns.
 BATCH_MAX: Final = 256
 
@@ -32,7 +33,8 @@ BATCH_MAX: Final = 256
 class Endpoint:
     """Serves RocketMQ's remoting protocol; a `kernel.engine.Translator`.
 
-    answered: hears the answers of clients to questions of ours.
+    answered: hears the answers of clients to questions of ours. stir: called at requests that may change when
+    services are due: all but the hot ones, which are batches and pulls.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Endpoint:
         processors: Mapping[int, Processor],
         batch_processors: Mapping[int, BatchProcessor] | None = None,
         answered: Answered | None = None,
+        stir: Callable[[], None] | None = None,
     ) -> None:
         self._clock = clock
         self._authorizer = authorizer
@@ -51,6 +54,7 @@ class Endpoint:
         self._processors = processors
         self._batch_processors = batch_processors or {}
         self._answered = answered
+        self._stir = stir
 
     def receive(self, connection: Connection, requests: Sequence[Command], start: int) -> int:
         """Work off one request, or neighbours that one batch processor takes; return where the next begin."""
@@ -67,6 +71,8 @@ class Endpoint:
             return start + 1
         processor = self._batch_processors.get(command.code)
         if processor is None:
+            if self._stir is not None and command.code not in PULLS:
+                self._stir()
             self._responder.answer(request, self._run(self._processors[command.code], request))
             return start + 1
         batch = [request]

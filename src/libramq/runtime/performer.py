@@ -294,6 +294,7 @@ class Performer:
             if self._is_stopped:
                 return
             began_us = self._timers.elapsed_us()
+            self._engine.stir()
             try:
                 take(result)
             except Exception as error:
