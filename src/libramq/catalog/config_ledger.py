@@ -50,7 +50,10 @@ def run_fold(plan: FoldPlan) -> None:
 
 
 class ConfigLedger(Generic[C]):
-    """The file of one table and its journals. `kind` is what an entry is. changed: called when a fold is due."""
+    """The file of one table and its journals.
+
+    kind: what an entry is. changed: called when a fold is due.
+    """
 
     def __init__(
         self, filesystem: FileSystem, path: Path, kind: type[C], changed: Callable[[], None] | None = None
