@@ -19,6 +19,7 @@ from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.message.queue import MessageQueue
 from libramq.nameserver import NameServer
 from libramq.remoting.body.topic_config import TopicConfig
+from libramq.remoting.credentials import Credentials
 from tests.interop.ports import free_broker_port
 from tests.transport.loops import until
 
@@ -79,9 +80,10 @@ class Member:
 
 
 class Cluster:
-    """queues: how many of the topic each broker has."""
+    """queues: how many of the topic each broker has. credentials: what brokers sign with."""
 
-    def __init__(self, root: Path, queues: dict[str, int]) -> None:
+    def __init__(self, root: Path, queues: dict[str, int], *, credentials: Credentials | None = None) -> None:
+        self._credentials = credentials
         self._root = root
         self._ports = {name: free_broker_port() for name in queues}
         self._queues = queues
@@ -121,6 +123,7 @@ class Cluster:
             store_path=str(self._root / name),
             listen_port=self._ports[name],
             namesrv_addr=self.namesrv.address,
+            credentials=self._credentials,
         )
         server = BrokerServer(config, clock=SystemClock(), filesystem=LocalFileSystem())
         await server.start()

@@ -166,3 +166,15 @@ def test_an_unknown_name_gets_the_nearest_right_one():
     assert nearest_option("autoCreateTopicsEnable") == "autoCreateTopicEnable"
     assert nearest_option("listenport") == "listenPort"
     assert nearest_option("noSuchName") is None
+
+
+def test_credentials_of_brokers_are_read_and_never_shown():
+    name = "innerClientAuthenticationCredentials"
+    config, unknown = broker_config({name: '{"accessKey":"libra","secretKey":"hush"}'})
+    assert unknown == []
+    assert config.credentials.secret_key == "hush"
+    assert "hush" not in repr(config) + str(config)
+    for properties in ({name: "{hush}"}, {name[:-1]: "hush"}, {name: '{"accessKey":"","secretKey":"hush"}'}):
+        with pytest.raises(ConfigError, match=name) as raised:
+            broker_config(properties)
+        assert "hush" not in str(raised.value)

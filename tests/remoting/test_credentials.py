@@ -8,7 +8,15 @@ from libramq.clock import SystemClock
 from libramq.codes import RequestCode
 from libramq.errors import ConfigError
 from libramq.remoting.command import Command, Serialization
-from libramq.remoting.credentials import Credentials, sign, signature
+from libramq.remoting.credentials import (
+    Credentials,
+    is_signed,
+    is_signed_for,
+    parse_credentials,
+    sign,
+    sign_for,
+    signature,
+)
 from libramq.remoting.frame import decode_frame, encode_frame
 from libramq.transport.access import Access
 from libramq.transport.blocking import BlockingRemote
@@ -76,3 +84,50 @@ def test_every_request_of_a_connection_is_signed() -> None:
         signature({"AccessKey": "bob", "topic": "T"}, b"", "12345678"),
         signature({"AccessKey": "bob"}, b"x", "12345678"),
     ]
+
+
+def test_a_signature_holds_for_its_request_and_its_secret_alone() -> None:
+    signed = sign(Command(code=1, ext={"topic": "T"}, body=b"x"), BOB)
+    assert is_signed(signed, BOB)
+    for other in (
+        Command(code=1, ext=signed.ext, body=b"y"),
+        Command(code=1, ext=signed.ext | {"topic": "U"}, body=b"x"),
+        Command(code=1, ext={"topic": "T"}, body=b"x"),
+        Command(code=1, ext=signed.ext | {"Signature": "\ud800"}, body=b"x"),
+        Command(code=1, ext=signed.ext | {"topic": "\ud800"}, body=b"x"),
+        sign(Command(code=1, ext={"topic": "T"}, body=b"x"), Credentials("bob", "a guess")),
+        sign(Command(code=1, ext={"topic": "T"}, body=b"x"), Credentials("alice", "12345678")),
+    ):
+        assert not is_signed(other, BOB)
+
+
+def test_a_request_between_brokers_is_good_for_its_code_and_its_receiver_alone() -> None:
+    signed = sign_for(Command(code=31010, ext={"lbVersion": "1"}, body=b"{}"), BOB, "10.0.0.1:10911")
+    assert is_signed_for(signed, BOB, "10.0.0.1:10911")
+    assert not is_signed_for(signed, BOB, "10.0.0.2:10911")
+    assert not is_signed_for(Command(code=31011, ext=signed.ext, body=b"{}"), BOB, "10.0.0.1:10911")
+    assert not is_signed_for(sign(Command(code=31010, body=b"{}"), BOB), BOB, "10.0.0.1:10911")
+
+
+def test_credentials_are_read_as_apache_writes_them() -> None:
+    """AuthConfig.innerClientAuthenticationCredentials."""
+    found = parse_credentials("option", '{"accessKey":"bob","secretKey":"12345678"}')
+    assert found == BOB
+    assert parse_credentials("option", '{"accessKey":"b","secretKey":"s","securityToken":"t"}').security_token
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "hush",
+        '{"accessKey":"bob"}',
+        '{"accessKey":"","secretKey":"hush"}',
+        '{"secretKey":["hush"]}',
+        '["hush"]',
+    ],
+)
+def test_credentials_that_cannot_be_read_are_named_and_not_shown(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^option cannot be read; write") as raised:
+        parse_credentials("option", text)
+    assert "hush" not in str(raised.value)
+    assert raised.value.__cause__ is None

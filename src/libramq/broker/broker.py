@@ -252,6 +252,8 @@ class Broker:
                     coordination=self.coordination,
                     consumers=self.consumers,
                     assigner=self.assigner,
+                    credentials=self.config.credentials,
+                    address=self.config.address,
                 )
             )
         return services

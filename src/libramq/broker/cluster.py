@@ -209,8 +209,8 @@ class Cluster:
     def require_peer(self, address: str, broker_name: str | None = None) -> None:
         """Raises NoPermission for requests that do not come from a broker's host: from that one's, if named.
 
-        Hosts are all we go by: who can send from a broker's host, or pretend to, is believed. Brokers do not
-        authenticate themselves to each other yet.
+        A host proves little: every program there is believed. What proves more is a signature, which
+        `processor/peers.py` asks for where the cluster has credentials.
         """
         host = address.rpartition(":")[0]
         if self.view.is_at(broker_name, host) if broker_name is not None else self.view.has_host(host):

@@ -18,6 +18,7 @@ from libramq.errors import ConfigError
 from libramq.message.names import validate_topic
 from libramq.message.record import RECORD_BYTES_MAX
 from libramq.remoting.body.topic_config import PERM_INHERIT, PERM_READ, PERM_WRITE
+from libramq.remoting.credentials import Credentials, parse_credentials
 from libramq.remoting.frame import HEADER_BYTES_MAX
 
 #: MetricsExporterType, by name or number; what else Apache has (OTLP_GRPC, LOG) is not served.
@@ -37,6 +38,8 @@ _BOUNDS: Final = {
 }
 #: java.util.Properties ends a line nowhere else; str.splitlines() does, at U+2028 for one.
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
+#: AuthConfig.innerClientAuthenticationCredentials.
+CREDENTIALS_OPTION: Final = "innerClientAuthenticationCredentials"
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -78,6 +81,8 @@ class BrokerConfig:
     metrics_host: str = _option("127.0.0.1", "metricsPromExporterHost")  # Ours: Apache's is brokerIP1.
     region_id: str = _option("DefaultRegion", "regionId")
     trace_on: bool = _option(True, "traceOn")
+    #: What brokers of a cluster sign their requests to each other with; in no repr.
+    credentials: Credentials | None = field(default=None, repr=False, metadata={"name": CREDENTIALS_OPTION})
     #: What an operator decided about a damaged store, for one start: in no file, where it would stay.
     damaged: str | None = None
 
@@ -184,6 +189,8 @@ def nearest_option(name: str) -> str | None:
 
 
 def _value(name: str, text: str, default: object) -> object:
+    if name == CREDENTIALS_OPTION:
+        return parse_credentials(name, text) if text else None
     if isinstance(default, bool):
         if text.lower() not in ("true", "false"):
             raise ConfigError(f"{name}={text}; true or false is allowed")

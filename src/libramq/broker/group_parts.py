@@ -15,6 +15,7 @@ from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.connection import Connection
 from libramq.kernel.parts import Kernel
 from libramq.rpc.outcome import Outcome
+from libramq.rpc.question import signing
 from libramq.rpc.request import Request
 from libramq.secret_bits import SecretBits
 from libramq.transport.address import split_name_servers
@@ -79,7 +80,7 @@ class GroupParts:
             assigner=self.assigner,
             topics=self._watched_topics,
             clock=kernel.clock,
-            ask=kernel.effects.ask,
+            ask=signing(kernel.effects.ask, config.credentials),
         )
 
     def _connect(self, tables: Tables) -> None:

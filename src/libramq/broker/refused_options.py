@@ -47,8 +47,10 @@ _REFUSED: Final = {
         Refusal("duplicationEnable", ("false",), _ALONE),
     )
 }
-#: By their names in small letters; the last two are kept, when they are spelt right.
-_PROMISES: Final = {name.lower(): name for name in (*_REFUSED, "flushDiskType", "bindAddress")}
+#: What is kept, when it is spelt right.
+_KEPT: Final = ("flushDiskType", "bindAddress", "innerClientAuthenticationCredentials")
+#: By their names in small letters.
+_PROMISES: Final = {name.lower(): name for name in (*_REFUSED, *_KEPT)}
 
 
 def check_refused(properties: Mapping[str, str], known: frozenset[str]) -> None:
@@ -63,7 +65,8 @@ def check_refused(properties: Mapping[str, str], known: frozenset[str]) -> None:
         if refusal is None and name not in known:
             near = difflib.get_close_matches(name.lower(), _PROMISES, n=1, cutoff=LIKENESS)
             if near:
-                raise ConfigError(f"{name}={value}: no such option; did you mean {_PROMISES[near[0]]}?")
+                # The value is not shown: it may be a secret.
+                raise ConfigError(f"{name}: no such option; did you mean {_PROMISES[near[0]]}?")
 
 
 def is_harmless(name: str) -> bool:

@@ -29,7 +29,7 @@ from libramq.remoting.body.topic_config import (
 from libramq.remoting.headers import BrokerHeartbeatHeader, RegisterBrokerHeader, UnregisterBrokerHeader
 from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import broker_heartbeat, register_broker, unregister_broker
-from libramq.rpc.question import Question
+from libramq.rpc.question import Question, signing
 from libramq.rpc.responder import ParkedReplies
 
 log = get_logger(__name__)
@@ -115,6 +115,7 @@ class Registration:
         self._topics = topics
         self._clock = kernel.clock
         self._effects = kernel.effects
+        self._ask_signed = signing(kernel.effects.ask, config.credentials)
         self._purgatory = kernel.purgatory
         self._name_servers = {
             address: _NameServer(address, kernel.deadlines, self) for address in name_servers
@@ -182,7 +183,7 @@ class Registration:
             name_server.beat.cancel()
         for address in sorted(unheard):
             call = unregister_broker(header)
-            self._effects.ask(Question(address, call, partial(heard, address), UNREGISTER_TIMEOUT_MS))
+            self._ask_signed(Question(address, call, partial(heard, address), UNREGISTER_TIMEOUT_MS))
         if not unheard:
             left()
 
@@ -214,7 +215,7 @@ class Registration:
         self._effects.run(Thread.COMPUTE, partial(register_broker, header, body), encoded)
 
     def _ask(self, name_server: _NameServer, call: Call[object], answered: Callable[[object], None]) -> None:
-        self._effects.ask(Question(name_server.address, call, answered, REGISTER_TIMEOUT_MS))
+        self._ask_signed(Question(name_server.address, call, answered, REGISTER_TIMEOUT_MS))
 
     def _registered(self, name_server: _NameServer, heard: frozenset[ParkedReplies], outcome: object) -> None:
         if not self._is_begun:
@@ -265,7 +266,7 @@ class Registration:
         )
         # Whether it was heard is for registrations to find out.
         question = Question(name_server.address, broker_heartbeat(header), _ignored, HEARTBEAT_MS)
-        self._effects.ask(question)
+        self._ask_signed(question)
 
 
 def _ignored(_: object) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from libramq.broker.broker import Broker
-from libramq.broker.config import BrokerConfig
+from libramq.broker.config import CREDENTIALS_OPTION, BrokerConfig
 from libramq.broker.registration import FIRST_ROUND_MS_MAX
 from libramq.broker.start_up import LOOK_AROUND_MS_MAX
 from libramq.clock import Clock
@@ -19,7 +19,7 @@ from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
 from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
 from libramq.runtime.performer import Performer
-from libramq.transport.bind import check_bind_address
+from libramq.transport.bind import check_bind_address, is_loopback
 from libramq.transport.remote import Remotes
 from libramq.transport.server import Server
 
@@ -47,6 +47,7 @@ class BrokerServer:
     ) -> None:
         for address in (config.bind_address, config.metrics_host):
             check_bind_address(address, allow_public=config.allow_public, remedy="set allowPublic=true")
+        _check_peers_are_known(config)
         self._config = config
         self._clock = clock
         self._filesystem = filesystem
@@ -167,3 +168,14 @@ class BrokerServer:
         self._metrics.sample(self.broker, sum(server.connection_count for server in self._servers))
         loop = asyncio.get_running_loop()
         self._metrics_timer = loop.call_later(METRICS_MS / 1000, self._sample_metrics)
+
+
+def _check_peers_are_known(config: BrokerConfig) -> None:
+    """Raise ConfigError where others could pretend to be brokers of our cluster."""
+    if config.namesrv_addr is None or config.credentials is not None or is_loopback(config.bind_address):
+        return
+    raise ConfigError(
+        f"refusing to listen on {config.bind_address} among other brokers without "
+        f'{CREDENTIALS_OPTION}={{"accessKey":"…","secretKey":"…"}}, the same at all brokers of the cluster: '
+        "whoever reaches it could pretend to be one of them"
+    )

@@ -59,13 +59,13 @@ class ClusterView:
         return self._masters[broker_name]
 
     def is_at(self, broker_name: str, host: str) -> bool:
-        """Whether a broker of that name is known, on that host."""
-        address = self._masters.get(broker_name)
+        """Whether another broker of that name is known, on that host."""
+        address = self.others.get(broker_name)
         return address is not None and _host(address) == host
 
     def has_host(self, host: str) -> bool:
-        """Whether a broker is known on that host."""
-        return any(_host(address) == host for address in self._masters.values())
+        """Whether another broker is known on that host."""
+        return any(_host(address) == host for address in self.others.values())
 
     # What name servers report.
 

@@ -1,11 +1,13 @@
 """The question: a RocketMQ request to another process, and who takes its answer (`kernel.effect`)."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from libramq.errors import LibraError, RemoteError
 from libramq.logs import get_logger
 from libramq.remoting.command import Command
+from libramq.remoting.credentials import Credentials, sign_for
 from libramq.rpc.call import Call
 
 log = get_logger(__name__)
@@ -40,3 +42,15 @@ class Question(NamedTuple):
 
 
 Ask = Callable[[Question], None]
+
+
+def signing(ask: Ask, credentials: Credentials | None) -> Ask:
+    """Return what asks the same questions, each signed for the address that it goes to; None: as they are."""
+    if credentials is None:
+        return ask
+
+    def ask_signed(question: Question) -> None:
+        command = sign_for(question.command(), credentials, question.address)
+        ask(question._replace(call=replace(question.call, ext=command.ext)))
+
+    return ask_signed

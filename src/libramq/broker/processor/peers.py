@@ -9,20 +9,35 @@ from libramq.broker.assigner import Assigner
 from libramq.broker.cluster import Cluster
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.coordination import Coordination
-from libramq.codes import RequestCode
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import broker_error
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body.codec import decode_body, encode_body
+from libramq.remoting.credentials import Credentials, is_signed_for
 from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Request
 
 
 class PeerRequests:
-    """The processor of requests from other brokers; who is none is refused."""
+    """The processor of requests from other brokers; who is none is refused.
+
+    credentials: what brokers of this cluster sign with; None: their hosts are all that they are known by.
+    address: ours, as name servers report it; requests are signed for it.
+    """
 
     def __init__(
-        self, *, cluster: Cluster, coordination: Coordination, consumers: ConsumerClients, assigner: Assigner
+        self,
+        *,
+        cluster: Cluster,
+        coordination: Coordination,
+        consumers: ConsumerClients,
+        assigner: Assigner,
+        credentials: Credentials | None,
+        address: str,
     ) -> None:
+        self._credentials = credentials
+        self._address = address
         self._cluster = cluster
         self._assigner = assigner
         self._coordination = coordination
@@ -30,7 +45,7 @@ class PeerRequests:
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
-        return {
+        processors: dict[int, Processor] = {
             RequestCode.PEER_GRANT: self.grant,
             RequestCode.PEER_MEMBERS: self.members,
             RequestCode.PEER_LIST: self.list,
@@ -40,6 +55,24 @@ class PeerRequests:
             RequestCode.PEER_GIVEN: self.given,
             RequestCode.PEER_REMOVED: self.removed,
         }
+        credentials = self._credentials
+        if credentials is None:
+            return processors
+        return {code: self._signed(credentials, processor) for code, processor in processors.items()}
+
+    def _signed(self, credentials: Credentials, processor: Processor) -> Processor:
+        """Return a processor that refuses requests which are not signed for us, before it reads them."""
+
+        def process(request: Request) -> Outcome:
+            if is_signed_for(request.command, credentials, self._address):
+                return processor(request)
+            raise broker_error(
+                ResponseCode.NO_PERMISSION,
+                "the request is not signed with the innerClientAuthenticationCredentials of this cluster; "
+                "set the same at all of its brokers",
+            )
+
+        return process
 
     def grant(self, request: Request) -> Outcome:
         """A coordinator says whose our queues are. Answers the highest epoch that our fence has seen."""
