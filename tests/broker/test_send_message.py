@@ -149,6 +149,28 @@ def test_transactions_are_refused_clearly(tmp_path, peer, reject):
     talk.close()
 
 
+@pytest.mark.parametrize("sys_flag", [4, 12], ids=["prepared", "rolled back"])
+def test_a_transaction_by_its_system_flag_alone_is_refused_as_well(talk, peer, sys_flag):
+    """No queue would have it: acknowledged, it could be read by nobody."""
+    reply = talk.send(peer, sys_flag=sys_flag)
+    assert (reply.code, "transaction" in reply.remark) == (C.NO_PERMISSION, True)
+    batch = talk.command(
+        R.SEND_BATCH_MESSAGE, send_header(batch=True, sys_flag=sys_flag), encode_batch([item(b"1")])
+    )
+    talk.give(peer, batch)
+    assert answer(peer, batch).code == C.NO_PERMISSION
+    assert talk.broker.store.statistics().put_message_count == 0
+
+
+def test_a_retry_of_what_a_transaction_committed_can_be_read(talk, peer):
+    """Java's clients before 4.6.1 leave the mark of a transaction in what they send to be tried again."""
+    properties = {"TRAN_MSG": "true", "DELAY": "1", "RETRY_TOPIC": "T"}
+    reply = talk.send(peer, "%RETRY%G", sys_flag=4, reconsume_times=1, properties=properties)
+    assert reply.code == C.SUCCESS
+    talk.advance(1_000)
+    assert [message.sys_flag & 12 for message in talk.messages("%RETRY%G")] == [0]
+
+
 @pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"])
 def test_timer_messages_are_refused_clearly(talk, peer, name):
     assert talk.send(peer, properties={name: "5"}).code == C.MESSAGE_ILLEGAL

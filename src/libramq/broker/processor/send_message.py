@@ -23,6 +23,7 @@ from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.batch import decode_batch
 from libramq.message.ids import UniqueIdGenerator, encode_host
+from libramq.message.sys_flag import TRANSACTION_MASK, is_queued
 from libramq.message.tags import tag_code
 from libramq.remoting.body.topic_config import TopicConfig
 from libramq.remoting.headers import SendMessageHeader, SendMessageHeaderV2, decode_header
@@ -159,7 +160,10 @@ class SendMessage:
         text = header.properties or ""
         text_properties.require_storable(text)
         name = topic.topic_name
-        self._refuse_unbuilt(text, header.reconsume_times or 0)
+        sys_flag = header.sys_flag
+        self._refuse_unbuilt(text, sys_flag, header.reconsume_times or 0)
+        if not is_queued(sys_flag):  # Clients before 4.6.1 retry what a transaction committed as prepared.
+            sys_flag &= ~TRANSACTION_MASK
         if name.startswith(names.RETRY_PREFIX):
             name, queue_id, text = self._retry_send(request, header, name, queue_id, text)
         unique_key = text_properties.find(text, p.UNIQ_KEY)
@@ -175,7 +179,7 @@ class SendMessage:
             self._properties.added_to(text).encode("utf-8", "replace"),
             tag_code(text_properties.find(text, p.TAGS)),
             header.flag,
-            header.sys_flag,
+            sys_flag,
             header.born_timestamp,
             born_host(request.peer.address),
             header.reconsume_times or 0,
@@ -199,7 +203,7 @@ class SendMessage:
         for item in decode_batch(request.command.body):
             text = item.properties.decode("utf-8", "replace")
             text_properties.require_storable(text)
-            self._refuse_unbuilt(text, 0)
+            self._refuse_unbuilt(text, header.sys_flag, 0)
             if text_properties.find(text, p.UNIQ_KEY) is None:
                 text = text_properties.with_property(text, p.UNIQ_KEY, self._unique_id())
             properties = self._properties.added_to(text).encode("utf-8", "replace")
@@ -246,9 +250,11 @@ class SendMessage:
             return target.config.topic_name, target.queue_id, text
         return topic, queue_id, text
 
-    def _refuse_unbuilt(self, text: str, reconsume_times: int) -> None:
-        """Refuse clearly what this broker does not do yet."""
-        if p.TRANSACTION_PREPARED in text and text_properties.find(text, p.TRANSACTION_PREPARED) == "true":
+    def _refuse_unbuilt(self, text: str, sys_flag: int, reconsume_times: int) -> None:
+        """Refuse clearly what this broker does not do yet: once stored, nobody could read it."""
+        if not is_queued(sys_flag) or (
+            p.TRANSACTION_PREPARED in text and text_properties.find(text, p.TRANSACTION_PREPARED) == "true"
+        ):
             redelivered = reconsume_times > 0 and text_properties.find(text, p.DELAY) is not None
             if not redelivered:
                 words = "is rejected here" if self._reject_transactions else "is not supported yet"
