@@ -202,3 +202,60 @@ def test_a_message_by_its_physical_offset_if_one_is_there(filled, peer):
         assert (
             filled.ask(peer, R.VIEW_MESSAGE_BY_ID, h.ViewMessageHeader(offset=offset)).code == C.SYSTEM_ERROR
         )
+
+
+def migrated(root, resets: str) -> Conversation:
+    """A broker whose directory has pending resets, and ten messages in queue 0 of which six are consumed."""
+    before, producer = Conversation(root), FakePeer()
+    for n in range(10):
+        before.send(producer, body=str(n).encode())
+    before.close()
+    text = '{"offsetTable":{"T@G":{0:6}},"resetOffsetTable":{"T@G":' + resets + "}}"
+    (root / "config" / "consumerOffset.json").write_text(text)
+    talk = Conversation(root)
+    talk.beat(producer, "alice")
+    return talk
+
+
+def test_a_pending_reset_sends_the_next_pull_there_and_later_commits_count(tmp_path, peer):
+    """An Apache broker was stopped between an operator's reset and the group's next pull."""
+    talk = migrated(tmp_path, "{0:2}")
+    assert query(talk, peer) == 2
+    talk.ask(peer, R.UPDATE_CONSUMER_OFFSET, commit(8))
+    assert query(talk, peer) == 2, "a commit of what was read before the reset"
+    moved = talk.pull(peer, queue_offset=8)
+    assert (moved.code, moved.remark) == (C.PULL_OFFSET_MOVED, "OFFSET_RESET")
+    assert (moved.ext["nextBeginOffset"], moved.ext["minOffset"], moved.ext["maxOffset"]) == ("2", "0", "10")
+    assert talk.pull(peer, queue_offset=2).code == C.SUCCESS
+    assert talk.ask(peer, R.UPDATE_CONSUMER_OFFSET, commit(7)).code == C.SUCCESS
+    assert query(talk, peer) == 7
+    talk.kill()
+    again = Conversation(tmp_path)
+    assert query(again, peer) == 7
+    again.close()
+
+
+def test_a_pull_that_begins_at_the_reset_is_served_at_once(tmp_path, peer):
+    talk = migrated(tmp_path, "{0:2}")
+    assert talk.pull(peer, queue_offset=2).code == C.SUCCESS
+    talk.ask(peer, R.UPDATE_CONSUMER_OFFSET, commit(9))
+    assert query(talk, peer) == 9
+    talk.close()
+
+
+def test_a_pending_reset_beyond_its_queue_comes_back_to_the_end(tmp_path, peer):
+    talk = migrated(tmp_path, "{0:99}")
+    assert query(talk, peer) == 10
+    assert talk.pull(peer, queue_offset=6).ext["nextBeginOffset"] == "10"
+    talk.close()
+
+
+def test_an_operators_reset_replaces_a_pending_one(tmp_path, peer):
+    talk = migrated(tmp_path, "{0:2}")
+    header = h.ResetOffsetHeader(topic="T", group="Other", queue_id=0, offset=5, is_force=True)
+    talk.beat(peer, "bob", "Other")
+    talk.performer.closed(peer)
+    talk.broker.offsets._ledger.offsets.reset("Other", "T", 0, 1, 10)
+    assert talk.ask(FakePeer(), R.INVOKE_BROKER_TO_RESET_OFFSET, header).code == C.SUCCESS
+    assert talk.broker.offsets.query("Other", "T", 0) == 5
+    talk.close()

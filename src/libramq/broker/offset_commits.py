@@ -43,6 +43,14 @@ class OffsetCommits:
             return 0
         return offset
 
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return the pending reset of a queue and end it; the pull of the group is answered with it."""
+        taken = self._ledger.offsets.take_reset(group, topic, queue_id)
+        if taken is None:
+            return None
+        self._unwritten.append(taken[1])
+        return taken[0]
+
     def offsets(self, group: str, topic: str) -> dict[int, int]:
         """All of a group's offsets in a topic."""
         return self._ledger.offsets.offsets(group, topic)

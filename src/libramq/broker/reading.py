@@ -135,6 +135,10 @@ class Reading:
         self._clients.pulled(
             pull.waiter.connection, pull.group, pull.topic, pull.queue_id, pull.offset, now_ms=now_ms
         )
+        reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
+        if reset is not None and reset != pull.offset:
+            pull.waiter.answer(self._moved(pull, reset))
+            return
         hold_ms = 0
         if pull.hold_ms is not None:
             hold_ms = pull.hold_ms if self._long_polling else self._short_polling_ms
@@ -266,6 +270,13 @@ class Reading:
             now_ms=now_ms,
         )
         pull.waiter.answer(PullResult(status, result))
+
+    def _moved(self, pull: Pull, offset: int) -> PullResult:
+        """Send a consumer to the offset that an operator set."""
+        min_offset = self._store.min_offset(pull.topic, pull.queue_id)
+        max_offset = self._store.max_offset(pull.topic, pull.queue_id)
+        read = ReadResult(ReadStatus.OFFSET_RESET, offset, min_offset, max_offset)
+        return PullResult(PullStatus.OFFSET_MOVED, read)
 
     def _hold(self, pull: Pull, until_ms: MonotonicMs) -> None:
         connection = pull.waiter.connection

@@ -65,6 +65,8 @@ class ConsumerOffset:
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> tuple[int, OffsetRecord] | None:
         """The pending reset, which a pull is now told of."""
+        if not self._resets:  # Every pull asks.
+            return None
         key = topic + SEPARATOR + group
         resets = self._resets.get(key)
         if resets is None or queue_id not in resets:
@@ -104,6 +106,12 @@ class ConsumerOffset:
                 if end is not None and offset > end:
                     offsets[queue_id] = end
                     changes.append(OffsetRecord(RecordKind.COMMIT, key, queue_id, end))
+        for key, resets in self._resets.items():
+            for queue_id, offset in resets.items():
+                end = durable_end(_parts(key)[0], queue_id)
+                if end is not None and offset > end:
+                    resets[queue_id] = end
+                    changes.append(OffsetRecord(RecordKind.RESET, key, queue_id, end))
         return changes
 
     def apply(self, record: OffsetRecord) -> None:
@@ -131,9 +139,11 @@ class ConsumerOffset:
         }
 
     def load(self, offsets: Mapping[str, Mapping[int, int]], resets: Mapping[str, Mapping[int, int]]) -> None:
-        """Start from tables that were read."""
+        """Start from tables that were read; a pending reset is what the group has committed."""
         self._offsets = {key: dict(queues) for key, queues in offsets.items()}
         self._resets = {key: dict(queues) for key, queues in resets.items() if queues}
+        for key, queues in self._resets.items():
+            self._offsets.setdefault(key, {}).update(queues)
 
     def _remove(self, keys: list[str]) -> list[OffsetRecord]:
         for key in keys:

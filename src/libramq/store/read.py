@@ -47,6 +47,7 @@ class ReadStatus(Enum):
     OFFSET_TOO_SMALL = auto()
     NO_MATCHED_LOGIC_QUEUE = auto()
     NO_MESSAGE_IN_QUEUE = auto()
+    OFFSET_RESET = auto()  # By an operator; no read comes to it.
     WOULD_WAIT = auto()  # Ours: warm `cold` in a thread, then read again.
 
 

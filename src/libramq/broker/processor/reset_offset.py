@@ -128,6 +128,9 @@ class OffsetReset:
 
     def _set(self, header: ResetOffsetHeader, offsets: dict[int, int], body: bytes) -> Outcome:
         for queue_id, offset in offsets.items():
+            self._offsets.take_reset(
+                header.group, header.topic, queue_id
+            )  # An older one: it would outrank this.
             self._offsets.commit(header.group, header.topic, queue_id, offset)
         try:
             self._offsets.write()
