@@ -12,10 +12,12 @@ from libramq.broker.registration import (
     UNREGISTER_TIMEOUT_MS,
 )
 from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode
 from libramq.errors import ConnectFailed
 from libramq.kernel.effect import Thread
+from libramq.remoting.command import Command
 from libramq.rpc.question import Question
-from tests.broker.brokers import Conversation, find_answer
+from tests.broker.brokers import Conversation, find_answer, send_header
 from tests.fakes import FakePeer
 
 ONE, TWO = "127.0.0.1:9876", "127.0.0.1:9877"
@@ -24,8 +26,10 @@ ONE, TWO = "127.0.0.1:9876", "127.0.0.1:9877"
 class Registering(Conversation):
     """A broker and its name servers, which a test plays."""
 
-    def __init__(self, root: Path) -> None:
-        super().__init__(root, namesrv_addr=f"{ONE};{TWO}", register_name_server_period_ms=PERIOD_MS_MIN)
+    def __init__(self, root: Path, **options: object) -> None:
+        super().__init__(
+            root, namesrv_addr=f"{ONE};{TWO}", register_name_server_period_ms=PERIOD_MS_MIN, **options
+        )
         self.tried = 0
         self.broker.registration.begin(self._tried)
         self.encode()
@@ -47,6 +51,12 @@ class Registering(Conversation):
         (question,) = self.take(R.REGISTER_BROKER, address)
         question.answered(outcome)
         self.performer.follow()
+
+    def begin_send(self, peer: FakePeer, topic: str) -> Command:
+        """Send a message whose answer may have to wait."""
+        command = self.command(R.SEND_MESSAGE_V2, send_header(topic), b"hello")
+        self.give(peer, command)
+        return command
 
 
 @pytest.fixture
@@ -88,7 +98,7 @@ def test_a_change_is_told_at_once_and_many_changes_once(talk):
     talk.answer(ONE)
     talk.answer(TWO)
     for number in range(3):
-        talk.send(FakePeer(), f"T{number}")
+        talk.begin_send(FakePeer(), f"T{number}")
     talk.advance(5)
     talk.encode()
     (question,) = talk.take(R.REGISTER_BROKER, ONE)
@@ -142,6 +152,76 @@ def test_name_servers_that_hang_are_not_waited_for_long(talk):
     assert find_answer(peer, command) is None
     talk.advance(1)
     assert find_answer(peer, command) is not None
+
+
+def test_a_send_that_creates_a_topic_is_answered_when_all_name_servers_know_it(talk, peer):
+    """Who is answered may look the topic up at once, or have a consumer do so."""
+    talk.answer(ONE)
+    talk.answer(TWO)
+    creates, follows = talk.begin_send(peer, "T"), talk.begin_send(peer, "T")
+    assert find_answer(peer, follows) is not None, "only who created it waits"
+    talk.advance(5)
+    talk.encode()
+    talk.answer(ONE)
+    assert find_answer(peer, creates) is None
+    talk.answer(TWO)
+    reply = find_answer(peer, creates)
+    assert reply is not None
+    assert (reply.code, reply.ext["queueOffset"]) == (ResponseCode.SUCCESS, "0")
+
+
+def test_a_send_that_creates_a_topic_under_sync_flush_waits_for_the_disk_and_for_the_name_servers(
+    tmp_path, peer
+):
+    talk = Registering(tmp_path, flush_disk_type="SYNC_FLUSH")
+    talk.answer(ONE)
+    talk.answer(TWO)
+    disk_first, names_first = talk.begin_send(peer, "T"), None
+    talk.flush()
+    assert find_answer(peer, disk_first) is None
+    talk.advance(5)
+    talk.encode()
+    names_first = talk.begin_send(peer, "U")
+    talk.answer(ONE)
+    talk.answer(TWO)
+    assert find_answer(peer, disk_first) is not None
+    talk.advance(5)
+    talk.encode()
+    talk.answer(ONE)
+    talk.answer(TWO)
+    assert find_answer(peer, names_first) is None
+    talk.flush()
+    assert find_answer(peer, names_first) is not None, "the name servers know it already"
+    talk.close()
+
+
+def test_name_servers_that_hang_delay_one_creation_and_not_every_one(talk, peer):
+    talk.answer(ONE)
+    talk.answer(TWO)
+    first = talk.begin_send(peer, "T1")
+    talk.advance(5)
+    talk.encode()
+    talk.answer(ONE)
+    talk.advance(ANNOUNCED_MS_MAX)
+    assert find_answer(peer, first) is not None
+    second = talk.begin_send(peer, "T2")
+    assert find_answer(peer, second) is None, "one name server answers, and does not know it yet"
+    talk.advance(5)
+    talk.encode()
+    talk.answer(ONE)
+    assert find_answer(peer, second) is not None, "the other one is not waited for"
+    talk.answer(TWO)
+    third = talk.begin_send(peer, "T3")
+    talk.advance(5)
+    talk.encode()
+    talk.answer(ONE)
+    assert find_answer(peer, third) is None, "it answers again"
+
+
+def test_name_servers_that_are_gone_delay_no_creation(talk, peer):
+    talk.answer(ONE, ConnectFailed("nobody there"))
+    talk.answer(TWO, ConnectFailed("nobody there"))
+    assert find_answer(peer, talk.begin_send(peer, "T")) is not None
 
 
 def test_leaving_is_told_to_those_that_know_us_and_waited_for(talk):

@@ -8,7 +8,7 @@ from typing import Final
 
 from libramq.codes import ResponseCode
 from libramq.message import properties as p
-from libramq.rpc.outcome import Outcome, Reply, ReplyWhenDurable
+from libramq.rpc.outcome import Outcome, Reply, ReplyWhenAnnounced, ReplyWhenDurable
 from libramq.store.append import AppendResult, AppendStatus, StoreMessage
 from libramq.store.config import FlushDiskType
 from libramq.store.message_store import MessageStore
@@ -36,7 +36,7 @@ class MessageLog:
         """Store messages by one write."""
         return self._store.append_batch(messages)
 
-    def answer(self, reply: Reply, last: AppendResult, *, waits: bool) -> Outcome:
+    def answer(self, reply: Reply | ReplyWhenAnnounced, last: AppendResult, *, waits: bool) -> Outcome:
         """The answer for stored messages: at once, or when the last of them is on the disk."""
         if self._is_sync and waits:
             return ReplyWhenDurable(last.end, reply)

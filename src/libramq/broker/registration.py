@@ -80,16 +80,18 @@ def _permitted(topic: TopicConfig, config: BrokerConfig) -> TopicConfig:
 class _NameServer:
     """What one name server knows of us.
 
-    is_asking: a registration is under way. is_linked: it answered, and the connection has not ended since.
+    asked_ms: since when a registration is under way. is_linked: it answered, and the connection has not ended
+    since. known: how many changes of the topics it knows, while it is linked.
     """
 
     __slots__ = (
         "address",
+        "asked_ms",
         "beat",
         "has_changed",
         "has_failed",
-        "is_asking",
         "is_linked",
+        "known",
         "register",
         "tried",
     )
@@ -98,7 +100,18 @@ class _NameServer:
         self.address = address
         self.register = deadlines.new(lambda _: registration._register(self))
         self.beat = deadlines.new(lambda now_ms: registration._beat(self, now_ms))
-        self.is_asking = self.is_linked = self.has_changed = self.has_failed = self.tried = False
+        self.asked_ms: MonotonicMs | None = None
+        self.known = -1
+        self.is_linked = self.has_changed = self.has_failed = self.tried = False
+
+    def is_waited_for(self, counter: int, now_ms: MonotonicMs) -> bool:
+        """Return whether a change is unknown to it and it may be expected to answer soon.
+
+        One that let somebody wait for nothing is waited for again when it has answered: an outage delays one
+        send, not every one that creates a topic.
+        """
+        is_silent = self.asked_ms is not None and now_ms - self.asked_ms >= ANNOUNCED_MS_MAX
+        return not self.has_failed and not is_silent and not (self.is_linked and self.known >= counter)
 
 
 class Registration:
@@ -120,7 +133,7 @@ class Registration:
         self._name_servers = {
             address: _NameServer(address, kernel.deadlines, self) for address in name_servers
         }
-        self._waiting: dict[ParkedReplies, set[str]] = {}
+        self._waiting: dict[ParkedReplies, tuple[int, set[str]]] = {}
         self._encoded: tuple[DataVersion, Call[object]] | None = None
         self._when_tried: Callable[[], None] | None = None
         self._is_begun = False
@@ -154,13 +167,15 @@ class Registration:
 
         Name servers that do not answer are not waited for.
         """
-        addresses = {address for address, each in self._name_servers.items() if not each.has_failed}
-        if not addresses or not self._is_begun or not self._purgatory.has_room(parked.connection):
+        now_ms, counter = self._clock.monotonic_ms(), self._topics.data_version.counter
+        awaited = {
+            address for address, each in self._name_servers.items() if each.is_waited_for(counter, now_ms)
+        }
+        if not awaited or not self._is_begun or not self._purgatory.has_room(parked.connection):
             parked.succeed()
             return
-        self._purgatory.park(parked, self._clock.monotonic_ms() + ANNOUNCED_MS_MAX)
-        self._waiting[parked] = addresses
-        self.announce()
+        self._purgatory.park(parked, now_ms + ANNOUNCED_MS_MAX)
+        self._waiting[parked] = counter, awaited
 
     def leave(self, left: Callable[[], None]) -> None:
         """Tell every name server that we leave; `left` is called once all have heard it, or could not."""
@@ -191,15 +206,14 @@ class Registration:
 
     def _register_again(self, name_server: _NameServer) -> None:
         name_server.has_changed = True
-        if not name_server.is_asking:
+        if name_server.asked_ms is None:
             name_server.register.by(self._clock.monotonic_ms() + CHANGE_DELAY_MS)
 
     def _register(self, name_server: _NameServer) -> None:
         """Register at one name server; the body is encoded on a thread: 10,000 topics take 100 ms."""
-        name_server.is_asking, name_server.has_changed = True, False
+        name_server.asked_ms, name_server.has_changed = self._clock.monotonic_ms(), False
         version = self._topics.data_version
-        # Who waits already is answered by this registration; who comes later, by the next one.
-        registered = partial(self._registered, name_server, frozenset(self._waiting))
+        registered = partial(self._registered, name_server, version.counter)
         if self._encoded is not None and self._encoded[0] == version:
             self._ask(name_server, self._encoded[1], registered)
             return
@@ -217,17 +231,17 @@ class Registration:
     def _ask(self, name_server: _NameServer, call: Call[object], answered: Callable[[object], None]) -> None:
         self._ask_signed(Question(name_server.address, call, answered, REGISTER_TIMEOUT_MS))
 
-    def _registered(self, name_server: _NameServer, heard: frozenset[ParkedReplies], outcome: object) -> None:
+    def _registered(self, name_server: _NameServer, counter: int, outcome: object) -> None:
         if not self._is_begun:
             return
         now_ms = self._clock.monotonic_ms()
-        name_server.is_asking, name_server.tried = False, True
+        name_server.asked_ms, name_server.tried = None, True
         failed = isinstance(outcome, BaseException)
         if failed and not name_server.has_failed:
             log.warning(
                 "name server not reached; tried again soon", address=name_server.address, reason=str(outcome)
             )
-        name_server.has_failed, name_server.is_linked = failed, not failed
+        name_server.has_failed, name_server.is_linked, name_server.known = failed, not failed, counter
         if failed:
             name_server.register.at(now_ms + RETRY_MS)
         else:
@@ -235,16 +249,16 @@ class Registration:
             name_server.register.at(now_ms + (CHANGE_DELAY_MS if name_server.has_changed else period_ms))
             if name_server.beat.due_ms is None:
                 name_server.beat.at(now_ms + HEARTBEAT_MS)
-        self._release(name_server.address, heard)
+        self._release(name_server, counter)
         self._look_whether_tried()
 
-    def _release(self, address: str, heard: frozenset[ParkedReplies]) -> None:
-        """Answer those whom this name server was the last to hear of."""
-        for parked, addresses in list(self._waiting.items()):
+    def _release(self, name_server: _NameServer, counter: int) -> None:
+        """Answer those who waited for this name server last, to know so many changes or to fail."""
+        for parked, (awaited_counter, addresses) in list(self._waiting.items()):
             if not parked.is_parked:
                 del self._waiting[parked]
-            elif parked in heard:
-                addresses.discard(address)
+            elif awaited_counter <= counter or name_server.has_failed:
+                addresses.discard(name_server.address)
                 if not addresses:
                     del self._waiting[parked]
                     self._purgatory.release(parked)

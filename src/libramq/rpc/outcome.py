@@ -51,18 +51,18 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class ReplyWhenDurable:
-    """Answer when the commit log is durable up to `physical_offset`."""
-
-    physical_offset: int
-    reply: Reply
-
-
-@dataclass(frozen=True, slots=True)
 class ReplyWhenAnnounced:
     """Answer when the name servers know the topics as they are now: who is answered looks for them there."""
 
     reply: Reply
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyWhenDurable:
+    """When the commit log is durable up to `physical_offset`, answer, or wait for name servers as well."""
+
+    physical_offset: int
+    reply: Reply | ReplyWhenAnnounced
 
 
 @dataclass(frozen=True, slots=True)

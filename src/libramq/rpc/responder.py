@@ -40,16 +40,23 @@ from libramq.rpc.request import Request, failure
 
 log = get_logger(__name__)
 
+#: What is to become of a request once what it waits for has come.
+Later = Reply | ReplyWhenAnnounced
+
 
 class ParkedReplies(Parked):
-    """Replies of one connection that wait for something outside: the disk, or the name servers."""
+    """Replies of one connection that wait for something outside: the disk, or the name servers.
+
+    What waits for both waits for the disk first.
+    """
 
     __slots__ = ("_give_up", "_responder", "replies")
 
     def __init__(
-        self, responder: "Responder", replies: list[tuple[Request, Reply]], give_up: Callable[[Reply], Reply]
+        self, responder: "Responder", replies: list[tuple[Request, Later]], give_up: Callable[[Later], Reply]
     ) -> None:
-        super().__init__(replies[0][0].peer, cost_bytes=sum(len(reply.body) for _, reply in replies))
+        cost_bytes = sum(len(_reply(reply).body) for _, reply in replies)
+        super().__init__(replies[0][0].peer, cost_bytes=cost_bytes)
         self.replies = replies
         self._responder = responder
         self._give_up = give_up
@@ -95,7 +102,7 @@ class Responder:
         elif isinstance(outcome, ReplyWhenDurable):
             self._park(self._durability, [(request, outcome.reply)], outcome.physical_offset, not_durable)
         elif isinstance(outcome, ReplyWhenAnnounced):
-            self._park(self._announcement, [(request, outcome.reply)], 0, _unchanged)
+            self._park(self._announcement, [(request, outcome.reply)], 0, _reply)
         elif isinstance(outcome, WaitForDisk):
             again = outcome.again
             self._effects.run(
@@ -116,7 +123,7 @@ class Responder:
     def answer_batch(self, requests: Sequence[Request], outcomes: Sequence[Outcome]) -> None:
         """Perform the outcomes of one connection's neighbours: one write, one parked value at most."""
         frames: list[bytes] = []
-        durable: list[tuple[Request, Reply]] = []
+        durable: list[tuple[Request, Later]] = []
         physical_offset = 0
         for request, outcome in zip(requests, outcomes, strict=True):
             if type(outcome) is Reply and not outcome.notify:
@@ -133,7 +140,7 @@ class Responder:
         if durable:
             self._park(self._durability, durable, physical_offset, not_durable)
 
-    def answer_many(self, replies: Sequence[tuple[Request, Reply]]) -> None:
+    def answer_many(self, replies: Sequence[tuple[Request, Later]]) -> None:
         """Answer requests of one connection."""
         self.answer_batch([request for request, _ in replies], [reply for _, reply in replies])
 
@@ -167,9 +174,9 @@ class Responder:
     def _park(
         self,
         gate: Gate | None,
-        replies: list[tuple[Request, Reply]],
+        replies: list[tuple[Request, Later]],
         physical_offset: int,
-        give_up: Callable[[Reply], Reply],
+        give_up: Callable[[Later], Reply],
     ) -> None:
         if gate is None:
             self.answer_many(replies)
@@ -185,14 +192,14 @@ def decide(processor: Callable[[], Outcome], request: Request) -> Outcome:
         return failure(error, request)
 
 
-def not_durable(reply: Reply) -> Reply:
+def not_durable(later: Later) -> Reply:
     """Return the answer for what is stored, but not known to be on the disk."""
     remark = "stored, but the disk did not confirm it"
-    return msgspec.structs.replace(reply, code=ResponseCode.FLUSH_DISK_TIMEOUT, remark=remark)
+    return msgspec.structs.replace(_reply(later), code=ResponseCode.FLUSH_DISK_TIMEOUT, remark=remark)
 
 
-def _unchanged(reply: Reply) -> Reply:
-    return reply
+def _reply(later: Later) -> Reply:
+    return later.reply if isinstance(later, ReplyWhenAnnounced) else later
 
 
 def encode_reply(request: Command, reply: Reply) -> bytes:

@@ -28,7 +28,7 @@ from libramq.message.tags import tag_code
 from libramq.remoting.body.topic_config import TopicConfig
 from libramq.remoting.headers import SendMessageHeader, SendMessageHeaderV2, decode_header
 from libramq.rpc.endpoint import BatchProcessor
-from libramq.rpc.outcome import Outcome, Reply
+from libramq.rpc.outcome import Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import Request, failure
 from libramq.store.append import AppendResult, StoreMessage
 
@@ -43,6 +43,7 @@ class Prepared(NamedTuple):
     queue_id: int
     unique_key: str
     waits: bool
+    creates_topic: bool
 
 
 @lru_cache(maxsize=4096)
@@ -119,7 +120,9 @@ class SendMessage:
         command = request.command
         long_names = command.code == RequestCode.SEND_MESSAGE
         header = decode_header(command, SendMessageHeader if long_names else SendMessageHeaderV2)
+        topics_before = self._topics.data_version
         topic = self._topic(header, request.wall_ms)
+        creates = self._topics.data_version is not topics_before
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = self._random.randrange(topic.write_queue_nums)
@@ -135,8 +138,8 @@ class SendMessage:
                 f"message of {len(command.body)} bytes; maxMessageSize is {self._message_bytes_max}",
             )
         if header.batch:
-            return self._prepare_batch(request, header, topic, queue_id)
-        return self._prepare_one(request, header, topic, queue_id)
+            return self._prepare_batch(request, header, topic, queue_id, creates)
+        return self._prepare_one(request, header, topic, queue_id, creates)
 
     def _topic(self, header: SendMessageHeader, wall_ms: WallMs) -> TopicConfig:
         if header.topic in names.NOT_ALLOWED_SEND_TOPICS:
@@ -155,7 +158,7 @@ class SendMessage:
         return topic
 
     def _prepare_one(
-        self, request: Request, header: SendMessageHeader, topic: TopicConfig, queue_id: int
+        self, request: Request, header: SendMessageHeader, topic: TopicConfig, queue_id: int, creates: bool
     ) -> Prepared:
         text = header.properties or ""
         text_properties.require_storable(text)
@@ -187,10 +190,11 @@ class SendMessage:
         delay = text_properties.find(text, p.DELAY) if p.DELAY in text else None
         if delay is not None:
             self._schedule.delay(message, delay, now=request.now)
-        return Prepared([message], queue_id, unique_key, text_properties.find(text, p.WAIT) != "false")
+        waits = text_properties.find(text, p.WAIT) != "false"
+        return Prepared([message], queue_id, unique_key, waits, creates)
 
     def _prepare_batch(
-        self, request: Request, header: SendMessageHeader, topic: TopicConfig, queue_id: int
+        self, request: Request, header: SendMessageHeader, topic: TopicConfig, queue_id: int, creates: bool
     ) -> Prepared:
         if topic.topic_name.startswith(names.RETRY_PREFIX):
             raise broker_error(ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group")
@@ -230,7 +234,8 @@ class SendMessage:
             raise broker_error(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
         text = header.properties or ""
         waits = text_properties.find(text, p.WAIT) != "false"
-        return Prepared(messages, queue_id, text_properties.find(text, p.UNIQ_KEY) or "", waits)
+        unique_key = text_properties.find(text, p.UNIQ_KEY) or ""
+        return Prepared(messages, queue_id, unique_key, waits, creates)
 
     def _retry_send(
         self, request: Request, header: SendMessageHeader, topic: str, queue_id: int, text: str
@@ -281,4 +286,6 @@ class SendMessage:
             "transactionId": sent.unique_key,
             **self._tail_ext,
         }
-        return self._log.answer(Reply(ext=ext), results[-1], waits=sent.waits)
+        reply = Reply(ext=ext)
+        later = ReplyWhenAnnounced(reply) if sent.creates_topic else reply
+        return self._log.answer(later, results[-1], waits=sent.waits)
