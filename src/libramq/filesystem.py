@@ -64,6 +64,10 @@ class FileSystem(Protocol):
         """When the file was last written, by the machine's wall clock."""
         ...
 
+    def used_percent(self, path: Path) -> float:
+        """Return how full the disk with this directory is for an ordinary user, as `df` says it."""
+        ...
+
     def exists(self, path: Path) -> bool:
         """Whether a file or directory is there."""
         ...
@@ -178,6 +182,13 @@ class LocalFileSystem:
     def modified_ms(self, path: Path) -> WallMs:
         """When the file was last written."""
         return WallMs(os.stat(path).st_mtime_ns // 1_000_000)
+
+    def used_percent(self, path: Path) -> float:
+        """Return how full the disk is; what is kept for root counts as neither used nor free."""
+        disk = os.statvfs(path)
+        used = disk.f_blocks - disk.f_bfree
+        whole = used + disk.f_bavail
+        return 100 * used / whole if whole else 0.0
 
     def exists(self, path: Path) -> bool:
         """Whether a file or directory is there."""

@@ -177,7 +177,11 @@ class Conversation:
 
     def create_topic(self, topic: str, queues: int = 4, perm: int = 6) -> Command:
         header = h.CreateTopicHeader(topic=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
-        return self.ask(FakePeer(), RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        peer, command = FakePeer(), self.command(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        self.give(peer, command)
+        if not peer.replies:  # Under SYNC_FLUSH it waits for the disk.
+            self.flush()
+        return answer(peer, command)
 
     def messages(self, topic: str, queue_id: int = 0) -> list[MessageExt]:
         """What a queue has, as a reader with all rights sees it."""

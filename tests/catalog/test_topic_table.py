@@ -57,15 +57,14 @@ def test_a_change_that_cannot_be_recorded_does_not_happen():
     for change in (
         lambda: table.put(config("T"), 1),
         lambda: table.for_send("T", "TBW102", 1, 1),
-        lambda: table.for_group("%RETRY%G", 1, 6, 1),
         lambda: table.delete("BenchmarkTest", 1),
     ):
         with pytest.raises(OSError, match="no space"):
             change()
     assert "T" not in table
-    assert "%RETRY%G" not in table
     assert "BenchmarkTest" in table
     assert table.data_version.counter == 0
+    assert table.for_group("%RETRY%G", 1, 6, 1).topic_name in table, "whoever consumes goes on"
 
 
 @pytest.mark.parametrize("queues", [0, -1, QUEUES_MAX + 1])

@@ -43,6 +43,7 @@ from libramq.broker.processor.send_message import SendMessage
 from libramq.broker.processor.statistics import Statistics
 from libramq.broker.processor.topic_admin import TopicAdministration
 from libramq.broker.reading import Pull, Reading
+from libramq.broker.recorded import RecordedReplies
 from libramq.broker.redelivery import Redelivery
 from libramq.broker.registration import Registration
 from libramq.broker.runtime_info import RuntimeInfo
@@ -60,6 +61,7 @@ from libramq.remoting.command import Command
 from libramq.rpc.endpoint import BatchProcessor, Endpoint, Processor
 from libramq.rpc.responder import Responder
 from libramq.secret_bits import SYSTEM_SECRETS, SecretBits
+from libramq.store.disk_space import DiskSpace
 from libramq.transport.address import split_name_servers
 from libramq.waits import HeldPulls
 
@@ -134,7 +136,7 @@ class Broker:
 
     def _build_gates(self) -> None:
         name_servers = split_name_servers(self.config.namesrv_addr) if self.config.namesrv_addr else ()
-        self._durability = Durability(self.store, self._files.filesystem, self._kernel)
+        self._durability = Durability(self.store, self._files.filesystem, self._kernel, self.tables.journals)
         self.registration = Registration(self.config, self.topics, name_servers, self._kernel)
         self._responder = Responder(
             self._kernel.effects, durability=self._durability, announcement=self.registration
@@ -188,6 +190,9 @@ class Broker:
         redelivery = Redelivery(self.topics, randomness)
         messages = MessageLog(self.store)
         sends = SendMessage(
+            disk_space=DiskSpace(
+                self._files.filesystem, self.store.config.root, config.disk_space_warning_level_ratio
+            ),
             topics=self.topics,
             groups=self.groups,
             locks=self.locks,
@@ -303,6 +308,8 @@ class Broker:
                 self._processors.update(service.processors())
             if hasattr(service, "batch_processors"):
                 self._batch_processors.update(service.batch_processors())
+        recorded = RecordedReplies(self.tables.journals, self._responder.answer)
+        self._processors.update(recorded.waiting(self._processors))
         kernel = self._kernel
         endpoint = Endpoint(
             clock=kernel.clock,

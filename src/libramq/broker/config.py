@@ -30,6 +30,7 @@ DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2
 _BOUNDS: Final = {
     "broker_id": (0, 1 << 62),
     "listen_port": (1, 65_535),
+    "disk_space_warning_level_ratio": (35, 100),  # Apache takes 35 to 90.
     "metrics_port": (1, 65_535),
     "default_topic_queue_nums": (1, QUEUES_MAX),
     "broker_permission": (0, PERM_READ | PERM_WRITE | PERM_INHERIT),
@@ -79,6 +80,7 @@ class BrokerConfig:
     metrics_exporter_type: str = _option("DISABLE", "metricsExporterType")
     metrics_port: int = _option(5557, "metricsPromExporterPort")
     metrics_host: str = _option("127.0.0.1", "metricsPromExporterHost")  # Ours: Apache's is brokerIP1.
+    disk_space_warning_level_ratio: int = _option(90, "diskSpaceWarningLevelRatio")  # Ours: 100 is never.
     region_id: str = _option("DefaultRegion", "regionId")
     trace_on: bool = _option(True, "traceOn")
     #: What brokers of a cluster sign their requests to each other with; in no repr.

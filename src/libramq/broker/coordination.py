@@ -70,10 +70,11 @@ class Coordination:
         self._clock = clock
         self._purgatory = purgatory
         self._answer = answer
-        self._effects: deque[Effect] = deque()
+        self._effects: deque[tuple[int, Effect]] = deque()  # After how many recorded changes.
         # Of groups that were left to other brokers: the last epoch here, and the members then.
         self._former: dict[str, tuple[int, list[str] | None]] = {}
-        self._is_performing = False
+        self._is_performing = self._waits_for_disk = False
+        self._journals = tables.journals
         self._coordinator: Coordinator[Peer, ParkedRequest] = Coordinator(
             secret_bits=secret_bits,
             record=tables.record_group,
@@ -299,18 +300,32 @@ class Coordination:
     # Effects.
 
     def _perform(self, effects: Iterable[Effect]) -> None:
-        """Do these and what follows from them, in their order. One that fails keeps none of the others."""
-        self._effects.extend(effects)
-        if self._is_performing:
+        """Do these and what follows from them, in their order, once what was recorded before is durable.
+
+        One that fails keeps none of the others.
+        """
+        self._effects.extend((self._journals.written, effect) for effect in effects)
+        if self._is_performing or self._waits_for_disk:
             return
         self._is_performing = True
         while self._effects:
-            effect = self._effects.popleft()
+            recorded, effect = self._effects[0]
+            if recorded > self._journals.synced:
+                self._waits_for_disk = True
+                self._journals.when_synced(self._go_on, through=recorded)
+                break
+            self._effects.popleft()
             try:
                 self._do(effect)
             except Exception:
                 log.exception("effect of coordination failed", effect=type(effect).__name__)
         self._is_performing = False
+
+    def _go_on(self, is_synced: bool) -> None:
+        """The disk has what was recorded; where it failed, nobody may ever hear of that."""
+        if is_synced:
+            self._waits_for_disk = False
+            self._perform(())
 
     def _do(self, effect: Effect) -> None:
         match effect:

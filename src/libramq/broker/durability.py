@@ -9,9 +9,11 @@ for queues. Upstream: CommitLog.GroupCommitService, FlushRealTimeService.
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
+from libramq.catalog.journal_sync import JournalSync
 from libramq.clock import MonotonicMs
 from libramq.errors import SyncFailed
 from libramq.filesystem import FileSystem
@@ -94,15 +96,24 @@ class Lane:
 class Durability:
     """Flushes the store, and answers those who wait for it; a `rpc.responder.Gate`."""
 
-    def __init__(self, store: MessageStore, filesystem: FileSystem, kernel: Kernel) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        filesystem: FileSystem,
+        kernel: Kernel,
+        journals: JournalSync | None = None,
+    ) -> None:
         self._store = store
+        self._journals = journals or JournalSync()
+        self._journals_through = 0
         self._clock = kernel.clock
         self._purgatory = kernel.purgatory
         self._is_broken = False
         self._poll = kernel.deadlines.new(self._look)
-        heard: dict[str, Any] = {"done": self._done, "failed": self._failed}
-        self._log = Lane(Thread.FLUSH, filesystem, kernel.effects, plan=self._plan_log, **heard)
-        self._queues = Lane(Thread.DISK, filesystem, kernel.effects, plan=self._plan_queues, **heard)
+        lane = partial(Lane, filesystem=filesystem, effects=kernel.effects, failed=self._failed)
+        self._log = lane(Thread.FLUSH, plan=self._plan_log, done=self._log_done)
+        self._queues = lane(Thread.DISK, plan=self._plan_queues, done=self._done)
+        self._journals.wanted = self._log.begin
         self._waiting: deque[tuple[int, ParkedReplies]] = deque()
 
     def wait(self, parked: ParkedReplies, physical_offset: int = 0) -> None:
@@ -121,11 +132,19 @@ class Durability:
         store = self._store
         if store.is_flush_wanted:
             self._log.begin()
-        if self._poll.due_ms is None and not store.is_flushed:
+        if self._poll.due_ms is None and not (store.is_flushed and self._journals.is_synced):
             self._poll.at(self._clock.monotonic_ms() + POLL_MS)
 
     def _plan_log(self) -> FlushPlan | None:
-        return self._store.plan_log_flush(self._clock.monotonic_ms())
+        """Return the flush of the log that is due, and with it that of the tables' journals."""
+        plan = self._store.plan_log_flush(self._clock.monotonic_ms())
+        journals = self._journals.plan()
+        if journals is None:
+            return plan
+        self._journals_through = journals.through
+        plan = plan or FlushPlan()
+        directories = tuple(dict.fromkeys((*plan.directories, *journals.directories)))
+        return replace(plan, paths=journals.paths, directories=directories)
 
     def _plan_queues(self) -> FlushPlan | None:
         return self._store.plan_queue_flush(self._clock.monotonic_ms())
@@ -133,6 +152,12 @@ class Durability:
     def _look(self, _: MonotonicMs) -> None:
         self._log.begin()
         self._queues.begin()
+
+    def _log_done(self, plan: FlushPlan) -> None:
+        """Take note of a flush of the log, and of the journals with it."""
+        through = self._journals_through
+        self._done(plan)
+        self._journals.complete(through)
 
     def _done(self, plan: FlushPlan) -> None:
         """Take note of a flush, and answer those who waited for it."""
@@ -147,6 +172,7 @@ class Durability:
         """Stop: after a flush that failed nothing can be promised any more."""
         log.error("the disk refuses to flush; the store takes no more messages", reason=str(error))
         self._store.fail_flush(error)
+        self._journals.fail(str(error))
         self._is_broken = True
         waiting, self._waiting = self._waiting, deque()
         for _, parked in waiting:

@@ -52,7 +52,8 @@ class Persistence:
     def _folded(self, fold: Fold, result: object) -> None:
         self._folds_running -= 1
         if isinstance(result, BaseException):
-            log.error("a table was not written; the journal stays", reason=str(result))
+            if not fold.ledger.is_failing:
+                log.error("a table was not written; the journal stays", reason=str(result))
             fold.ledger.fail_fold()
         else:
             fold.ledger.complete_fold(fold.plan)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from libramq.broker.config import BrokerConfig
 from libramq.catalog import GroupTable, TopicTable
 from libramq.catalog.config_ledger import ConfigLedger, FoldPlan
+from libramq.catalog.journal_sync import JournalSync
 from libramq.catalog.topic_table import TopicRules, TopicsFile
 from libramq.filesystem import FileSystem
 from libramq.groups.coordinator.group_state import GroupState, GroupStatesFile
@@ -41,6 +42,8 @@ class Tables:
     def __init__(self, config: BrokerConfig, filesystem: FileSystem) -> None:
         self._config = config
         self._filesystem = filesystem
+        #: Under SYNC_FLUSH nobody hears of what a table says before its journal is on the disk.
+        self.journals = JournalSync(waits=config.flush_disk_type == "SYNC_FLUSH")
         self._folded: list[tuple[ConfigLedger[Any], Callable[[], object]]] = []
         #: Whether any table changed since it was last written.
         self.has_changes = False
@@ -78,7 +81,7 @@ class Tables:
 
     def _ledger(self, file_name: str, kind: type[C]) -> ConfigLedger[C]:
         path = Path(self._config.store_path) / "config" / file_name
-        return ConfigLedger(self._filesystem, path, kind, self._note_change)
+        return ConfigLedger(self._filesystem, path, kind, self._note_change, self.journals)
 
     def _note_change(self) -> None:
         self.has_changes = True

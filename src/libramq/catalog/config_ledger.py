@@ -16,6 +16,7 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from libramq.catalog.config_file import ConfigFile
+from libramq.catalog.journal_sync import JournalSync
 from libramq.filesystem import FileSystem, safe_child
 from libramq.remoting.body.topic_config import DataVersion
 
@@ -52,12 +53,19 @@ def run_fold(plan: FoldPlan) -> None:
 class ConfigLedger(Generic[C]):
     """The file of one table and its journals.
 
-    kind: what an entry is. changed: called when a fold is due.
+    kind: what an entry is. changed: called when a fold is due. journals: who waits for the disk.
     """
 
     def __init__(
-        self, filesystem: FileSystem, path: Path, kind: type[C], changed: Callable[[], None] | None = None
+        self,
+        filesystem: FileSystem,
+        path: Path,
+        kind: type[C],
+        changed: Callable[[], None] | None = None,
+        journals: JournalSync | None = None,
     ) -> None:
+        self.is_failing = False  # Whether the last fold was not written.
+        self._journals = journals or JournalSync()
         self._filesystem = filesystem
         self._path = path
         self._config_file = ConfigFile(filesystem, path)
@@ -85,9 +93,12 @@ class ConfigLedger(Generic[C]):
                 apply(change)
             self._number = number
             self._note_change()
+            self._journals.wrote(self._journal(number))  # Perhaps the page cache alone has it.
 
     def append(self, name: str, config: C | None, version: DataVersion = NO_VERSION) -> None:
         """Journal one change; raises OSError where the disk refuses, and then it must not take effect."""
+        self._note_change()  # Where it takes effect all the same, the next fold has it.
+        self._journals.require()
         if self._file is None:
             self._begin()
         assert self._file is not None
@@ -98,7 +109,7 @@ class ConfigLedger(Generic[C]):
             self._close()  # Half a line may be there: the next one goes elsewhere.
             raise
         self._end += len(line)
-        self._note_change()
+        self._journals.wrote(self._journal(self._number))
 
     def plan_fold(self, value: Callable[[], object]) -> FoldPlan | None:
         """The fold that is due, if anything changed; `run_fold` it, then `complete_fold` or `fail_fold`."""
@@ -111,12 +122,14 @@ class ConfigLedger(Generic[C]):
 
     def complete_fold(self, plan: FoldPlan) -> None:
         """The table is written: the journals before are not needed any more."""
+        self.is_failing = False
         for number in self._numbers():
             if number <= plan.journals_through:
                 self._filesystem.unlink(self._journal(number))
 
     def fail_fold(self) -> None:
         """The table was not written; the journals stay, and the next fold is due."""
+        self.is_failing = True
         self._note_change()
 
     def _note_change(self) -> None:
@@ -139,6 +152,7 @@ class ConfigLedger(Generic[C]):
         self._number = max([self._number, *self._numbers()]) + 1
         self._file = self._filesystem.open(self._journal(self._number), write=True, create=True)
         self._end = 0
+        self._journals.created(self._journal(self._number))
 
     def _close(self) -> None:
         if self._file is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from libramq.catalog.topic_table import QUEUES_MAX
+from libramq.catalog.unrecorded import RecordByUse
 from libramq.clock import WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
@@ -41,6 +42,7 @@ class GroupTable:
         self._forbidden = dict(loaded.forbidden_table) if loaded else {}
         self.data_version = loaded.data_version if loaded else DataVersion()
         self._record = record
+        self._record_by_use = RecordByUse()
         for group in names.SYSTEM_GROUPS:
             self._groups.setdefault(group, SubscriptionGroupConfig(group_name=group))
 
@@ -69,7 +71,9 @@ class GroupTable:
             if len(self._groups) >= self._groups_max:
                 return None
             config = SubscriptionGroupConfig(group_name=group)
-            self._change(group, config, wall_ms)
+            version = self.data_version.next(wall_ms)
+            self._record_by_use(self._record, group, config, version)
+            self.apply(group, config, version)
         return config
 
     def require(self, group: str, wall_ms: WallMs) -> SubscriptionGroupConfig:

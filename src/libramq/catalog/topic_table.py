@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from libramq.catalog.unrecorded import RecordByUse
 from libramq.clock import WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
@@ -64,6 +65,7 @@ class TopicTable:
         self._rules = rules
         self._topics: dict[str, TopicConfig] = dict(loaded.topic_config_table) if loaded else {}
         self._record = record
+        self._record_by_use = RecordByUse()
         self.data_version = loaded.data_version if loaded else DataVersion()
         self._observers: list[Callable[[str], None]] = []
         for config in system_topics(rules):
@@ -174,7 +176,10 @@ class TopicTable:
         if config is None:
             queues = max(1, min(queue_nums, QUEUES_MAX))
             config = TopicConfig(topic_name=topic, read_queue_nums=queues, write_queue_nums=queues, perm=perm)
-            self._store(config, wall_ms, is_limited=False)
+            version = self.data_version.next(wall_ms)
+            self._record_by_use(self._record, topic, config, version)
+            self.apply(topic, config, version)
+            self._changed(topic)
         return config
 
     def for_retries(self, group: SubscriptionGroupConfig, wall_ms: WallMs) -> TopicConfig:
@@ -182,9 +187,9 @@ class TopicTable:
         topic = names.retry_topic(group.group_name)
         return self.for_group(topic, group.retry_queue_nums, PERM_READ | PERM_WRITE, wall_ms)
 
-    def _store(self, config: TopicConfig, wall_ms: WallMs, *, is_limited: bool = True) -> None:
+    def _store(self, config: TopicConfig, wall_ms: WallMs) -> None:
         topic = config.topic_name
-        if is_limited and topic not in self._topics and len(self._topics) >= self._rules.topics_max:
+        if topic not in self._topics and len(self._topics) >= self._rules.topics_max:
             raise broker_error(
                 ResponseCode.SYSTEM_ERROR,
                 f"{len(self._topics)} topics exist, the most this broker takes; delete some first",

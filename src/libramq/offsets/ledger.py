@@ -76,7 +76,10 @@ class OffsetLedger:
             for key in list(dict.fromkeys(change.key for change in changes))[:REPORTED_MAX]:
                 queues = {change.queue_id: change.offset for change in changes if change.key == key}
                 log.warning("committed offsets were beyond the ends of their queues", of=key, now=queues)
-        self.persist(wall_ms)
+        try:
+            self.persist(wall_ms)
+        except OSError as error:  # A full disk serves what it has; the next fold makes up for it.
+            log.error("committed offsets not folded; the journals stay", reason=str(error))
 
     @property
     def has_changes(self) -> bool:

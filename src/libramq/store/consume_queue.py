@@ -11,6 +11,7 @@ dies is found again in the commit log. A queue that does not begin with number 0
 Upstream: store/ConsumeQueue.java, CQ_STORE_UNIT_SIZE.
 """
 
+import contextlib
 import struct
 from pathlib import Path
 from typing import Final
@@ -98,7 +99,8 @@ class ConsumeQueue:
             self.write_out()
         self.append(unit, queue_offset + 1, physical_end)
         if len(self._pending) >= PENDING_BYTES_MAX:
-            self.write_out()
+            with contextlib.suppress(OSError):  # On a full disk they wait in memory, and can be read.
+                self.write_out()
         return True
 
     def write_out(self) -> None:
@@ -181,6 +183,13 @@ class ConsumeQueue:
         """Remove the files whose messages are all gone; the last file stays."""
         self.correct_min_offset(physical_min)
         self.segments.remove_before(self.min_offset * UNIT_BYTES)
+
+    def is_young(self, physical_offset: int) -> bool:
+        """Return whether the queue is empty, or still has its first message, which is not older than that."""
+        if not self.visible_max:
+            return True
+        unit = self.unit(0) if self.min_offset == 0 else None
+        return unit is not None and unit[0] >= physical_offset
 
     def unsynced_paths(self) -> list[Path]:
         """The files with units that are written and not yet flushed."""

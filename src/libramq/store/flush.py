@@ -164,6 +164,20 @@ class Flusher:
             checkpoint_end=self._log.end,
         )
 
+    def flush_everything(self, store_timestamp_ms: WallMs) -> None:
+        """Flush all there is now, waiting for the disk; raises SyncFailed, or OSError."""
+        plan = self.plan(MonotonicMs(0), store_timestamp_ms, thorough=True)
+        if plan is not None:
+            run_flush(self._filesystem, plan)
+            self.complete(plan)
+        if self.write_failure is not None:
+            raise self.write_failure
+
+    def sync_resized(self) -> None:
+        """Have the sizes of files that were cut on the disk, waiting for it."""
+        paths = [path for queue in self._queues for path in queue.segments.take_resized()]
+        run_flush(self._filesystem, FlushPlan(paths=(*paths, *self._log.segments.take_resized())))
+
     def complete(self, plan: FlushPlan) -> None:
         """A plan was carried out."""
         log = self._log

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from libramq.clock import Clock, MonotonicMs, WallMs
 from libramq.errors import StoreError, StoreLocked, SyncFailed
 from libramq.filesystem import FileSystem
+from libramq.logs import get_logger
 from libramq.message.ids import encode_host
 from libramq.message.message import MessageExt
 from libramq.message.record import decode_record
@@ -34,7 +35,7 @@ from libramq.store.commit_log import CommitLog
 from libramq.store.config import FlushDiskType, StoreConfig
 from libramq.store.consume_queue import BLANK_SIZE, PENDING_BYTES_MAX, ConsumeQueue
 from libramq.store.consume_queue_table import ConsumeQueueTable
-from libramq.store.flush import Flusher, FlushPlan, run_flush
+from libramq.store.flush import Flusher, FlushPlan
 from libramq.store.open_files import OpenFiles
 from libramq.store.opening import ABORT, Opening
 from libramq.store.packing import PackedBatch, pack_batch
@@ -45,6 +46,8 @@ from libramq.store.refusal import Refusal
 from libramq.store.segments import FileRange
 from libramq.store.statistics import StoreStatistics
 from libramq.store.timestamp_search import Boundary, search_timestamp
+
+log = get_logger(__name__)
 
 
 class MessageStore:
@@ -59,7 +62,6 @@ class MessageStore:
         self._refusal = Refusal(clock)
         self._filesystem = filesystem
         self._clock = clock
-        self._process_id = process_id
         self._store_host = encode_host(config.store_host)
         self._is_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._files = OpenFiles(filesystem, config.open_files_max)
@@ -67,14 +69,13 @@ class MessageStore:
         self._queues = ConsumeQueueTable(filesystem, self._files, config)
         self._flusher = Flusher(config, filesystem, self._log, self._queues)
         self._points = RecoveryPointWriter(filesystem, config.root, self._queues)
+        self._opening = Opening(config, filesystem, clock, self._log, self._queues, self._points, process_id)
         self._lock: int | None = None
         self._is_open = False
         self._touched: dict[tuple[str, int], int] = {}
         self._unflushed: deque[tuple[int, list[tuple[ConsumeQueue, int]]]] = deque()
         self._last_store_timestamp_ms = WallMs(0)
         self._put_count = self._put_bytes = self._get_count = self._get_bytes = 0
-
-    # Opening and closing.
 
     def open(self) -> RecoveryReport:
         """Lock the directory and bring what it holds in order; waits for the disk."""
@@ -85,16 +86,14 @@ class MessageStore:
             raise StoreLocked(f"{config.root} is in use by another process; stop it or use another directory")
         try:
             checkpoint = self._flusher.load_checkpoint()
-            self.recovery = Opening(
-                config, filesystem, self._clock, self._log, self._queues, self._points, self._process_id
-            ).run()  # fmt: skip
+            self.recovery = self._opening.run()
             self._last_store_timestamp_ms = self.recovery.last_store_timestamp_ms
             if not self._last_store_timestamp_ms:
                 self._last_store_timestamp_ms = checkpoint.commit_log_timestamp_ms
             # What survived a kill is in the page cache perhaps, and not yet on the disk.
             clean = self.recovery.clean
             self._log.flushed = self._log.end if clean else max(self.recovery.start, self._log.min_offset)
-            self._flush_everything()
+            self._flush_or_refuse()
         except BaseException:
             self._release()
             raise
@@ -110,7 +109,7 @@ class MessageStore:
         try:
             if not self._refusal.is_final:
                 self._flush_everything()
-                self._sync_resized()
+                self._flusher.sync_resized()
                 self._flusher.save_checkpoint()
                 self._filesystem.unlink(self.config.root / ABORT)
         finally:
@@ -125,7 +124,7 @@ class MessageStore:
 
     def append_batch(self, messages: Sequence[StoreMessage]) -> list[AppendResult]:
         """Store messages, all in one file and by one write; one result for each."""
-        if not self._is_open or not self._refusal.is_over():
+        if not self._may_append():
             return [SERVICE_NOT_AVAILABLE] * len(messages)
         wall_ms = self._clock.wall_ms()
         log = self._log
@@ -154,8 +153,6 @@ class MessageStore:
         touched = self._touched
         self._touched = {}
         return touched
-
-    # Flushing.
 
     @property
     def is_flush_wanted(self) -> bool:
@@ -285,10 +282,7 @@ class MessageStore:
     def is_young(self, topic: str, queue_id: int) -> bool:
         """Whether a queue is empty or still has its first message in memory (checkInMemByConsumeOffset)."""
         queue = self._queues.get(topic, queue_id)
-        if queue is None or not queue.visible_max:
-            return True
-        unit = queue.unit(0) if queue.min_offset == 0 else None
-        return unit is not None and unit[0] >= self._log.end - self.config.in_memory_bytes
+        return queue is None or queue.is_young(self._log.end - self.config.in_memory_bytes)
 
     def record_at(self, physical_offset: int) -> bytes | None:
         """The record at an offset that a client named: only if its queue says that it is there."""
@@ -299,8 +293,6 @@ class MessageStore:
         data = self.record_at(physical_offset)
         decoded = decode_record(data, decompress=False) if data is not None else None
         return decoded[0] if decoded else None
-
-    # Looking after it.
 
     def topics(self) -> set[str]:
         """The topics that have messages or had some."""
@@ -355,6 +347,14 @@ class MessageStore:
             self._refusal.begin(f"a consume queue cannot be written: {self._flusher.write_failure}")
         return self._points.planned(plan) if plan is not None else None
 
+    def _may_append(self) -> bool:
+        if not self._is_open or not self._refusal.is_over():
+            return False
+        if not self._opening.set_mark():  # An abnormal end would not be seen as one.
+            self._refusal.begin("the disk is full")
+            return False
+        return True
+
     def _pack(self, messages: Sequence[StoreMessage], wall_ms: WallMs) -> PackedBatch:
         return pack_batch(
             messages,
@@ -406,19 +406,20 @@ class MessageStore:
 
     def _flush_everything(self) -> None:
         try:
-            plan = self._flusher.plan(MonotonicMs(0), self._last_store_timestamp_ms, thorough=True)
-            if self._flusher.write_failure is not None:
-                raise self._flusher.write_failure
-            if plan is not None:
-                run_flush(self._filesystem, plan)
-                self._flusher.complete(plan)
+            self._flusher.flush_everything(self._last_store_timestamp_ms)
             self._points.all_flushed(self._log.end)
         except (OSError, SyncFailed) as failed:
             raise StoreError(f"{self.config.root} cannot be flushed: {failed}") from failed
 
-    def _sync_resized(self) -> None:
-        paths = [path for queue in self._queues for path in queue.segments.take_resized()]
-        run_flush(self._filesystem, FlushPlan(paths=(*paths, *self._log.segments.take_resized())))
+    def _flush_or_refuse(self) -> None:
+        """Flush what recovery brought; a disk that is full serves what it has."""
+        try:
+            self._flush_everything()
+        except StoreError as failed:
+            if isinstance(failed.__cause__, SyncFailed):
+                raise
+            self._refusal.begin(str(failed))
+            log.error("the store is opened for reading: the disk takes no more", reason=str(failed))
 
     def _release(self) -> None:
         self._files.close()

@@ -8,7 +8,9 @@ The point of this opening, and then the mark, are on the disk before anything el
 must decide first, a store that was closed is left so.
 """
 
+import errno
 from pathlib import Path
+from typing import Final
 
 from libramq.clock import Clock
 from libramq.errors import StoreDamaged, StoreError
@@ -32,6 +34,8 @@ from libramq.store.recovery_point_writer import RecoveryPointWriter
 log = get_logger(__name__)
 
 ABORT = "abort"
+#: What a write fails with on a full disk, or one on which the user has no more.
+NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Opening:
@@ -54,6 +58,7 @@ class Opening:
         self._queues = queues
         self._points = points
         self._process_id = process_id
+        self._is_marked = False
 
     def run(self) -> RecoveryReport:
         """Recover; StoreDamaged where an operator must decide first."""
@@ -95,9 +100,21 @@ class Opening:
             before_cut=lambda end: 0 if clean and end == beginning.known_end else self._cut(end, beginning),
         )
 
+    def set_mark(self) -> bool:
+        """Set the mark of this opening where it is not; return whether it is: nothing is stored before."""
+        if not self._is_marked:
+            self._mark(self._points.point, self._config.root / ABORT)
+        return self._is_marked
+
     def _mark(self, point: RecoveryPoint, abort: Path) -> None:
-        self._points.put(point)
-        self._filesystem.replace_text(abort, f"{self._process_id}\n{point.mark}\n", backup=False)
+        try:
+            self._points.put(point)
+            self._filesystem.replace_text(abort, f"{self._process_id}\n{point.mark}\n", backup=False)
+            self._is_marked = True
+        except OSError as failed:  # What there is can be read, though; the mark before this one stays.
+            if failed.errno not in NO_SPACE:
+                raise
+            log.error("the disk is full: what is stored can be read", reason=str(failed))
 
     def _cut(self, end: int, beginning: Beginning) -> int:
         """Keep aside what is behind the end; where that was on the disk once, forget first that it was."""

@@ -92,6 +92,8 @@ class MemoryDisk:
         #: Chances that a call fails: writes with ENOSPC, fsyncs with EIO.
         self.write_error_chance = 0.0
         self.sync_error_chance = 0.0
+        #: How full it says it is.
+        self.percent_used = 0.0
         #: The chance that a file's bytes are not in the page cache.
         self.cold_chance = 0.0
 
@@ -213,6 +215,10 @@ class MemoryDisk:
     def modified_ms(self, path: Path) -> WallMs:
         """When the file was last written."""
         return self._existing(path).modified_ms
+
+    def used_percent(self, path: Path) -> float:
+        """Return what it was told to say."""
+        return self.percent_used
 
     def exists(self, path: Path) -> bool:
         """Whether a file or directory is there."""

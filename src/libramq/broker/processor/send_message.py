@@ -31,6 +31,7 @@ from libramq.rpc.endpoint import BatchProcessor
 from libramq.rpc.outcome import Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import Request, failure
 from libramq.store.append import AppendResult, StoreMessage
+from libramq.store.disk_space import DiskSpace
 
 #: MQVersion.V3_4_9: older clients do not fill in maxReconsumeTimes.
 _VERSION_WITH_MAX_RECONSUME_TIMES = 121
@@ -61,6 +62,7 @@ class SendMessage:
         *,
         topics: TopicTable,
         groups: GroupTable,
+        disk_space: DiskSpace,
         locks: QueueLocks,
         log: MessageLog,
         redelivery: Redelivery,
@@ -71,6 +73,7 @@ class SendMessage:
         randomness: random.Random,
         unique_id: UniqueIdGenerator,
     ) -> None:
+        self._disk_space = disk_space
         self._topics = topics
         self._groups = groups
         self._locks = locks
@@ -94,6 +97,9 @@ class SendMessage:
 
     def handle_many(self, requests: Sequence[Request]) -> Sequence[Outcome]:
         """Store the messages of several requests by one append."""
+        no_space = self._disk_space.refusal(requests[0].monotonic_ms)
+        if no_space is not None:
+            return [Reply(ResponseCode.SERVICE_NOT_AVAILABLE, no_space)] * len(requests)
         prepared: list[Prepared | Reply] = []
         messages: list[StoreMessage] = []
         for request in requests:

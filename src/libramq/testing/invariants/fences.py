@@ -27,7 +27,8 @@ class _Opening(NamedTuple):
 class OneReaderAQueue(Invariant):
     """What a fence takes and gives is under the epoch under which the queue was opened last.
 
-    An opening is forgotten with the power of its broker's machine: journals are not synced.
+    Under ASYNC_FLUSH an opening may be forgotten with the power of its broker's machine: the journal is not
+    synced.
     """
 
     name = "a queue is read and committed by the member that opened it last, and by nobody else"
@@ -50,7 +51,7 @@ class OneReaderAQueue(Invariant):
             self._judge(group, queue, commit.claim, commit.asked_ms, f"committed {commit.offset}")
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
-        if durable_to is not None:
+        if durable_to is not None and not self.cluster.is_sync:
             for key in [key for key in self._openings if key[1].broker_name == name]:
                 del self._openings[key]
 

@@ -1,0 +1,53 @@
+"""The recorded replies: answers that wait until what they say is in a journal on the disk.
+
+Under ASYNC_FLUSH they do not wait.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from libramq.catalog.journal_sync import JournalSync
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode
+from libramq.rpc.endpoint import Processor
+from libramq.rpc.outcome import HOLD, Outcome, Reply
+from libramq.rpc.request import Request
+
+#: Requests that change a table by name, or say what is in one that others must be able to rely on.
+RECORDED: Final = (
+    R.UPDATE_AND_CREATE_TOPIC,
+    R.DELETE_TOPIC_IN_BROKER,
+    R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    R.DELETE_SUBSCRIPTIONGROUP,
+    R.OPEN_QUEUE,
+    R.PEER_GATHER,
+)
+_NOT_ON_DISK: Final = Reply(
+    ResponseCode.SYSTEM_ERROR, "it is not on the disk, which is broken; restart the broker"
+)
+
+
+class RecordedReplies:
+    """Makes processors wait. answer: performs the outcomes that were held."""
+
+    def __init__(self, journals: JournalSync, answer: Callable[[Request, Outcome], None]) -> None:
+        self._journals = journals
+        self._answer = answer
+
+    def waiting(self, processors: Mapping[int, Processor]) -> dict[int, Processor]:
+        """Return those of the processors whose answers wait."""
+        return {code: self._waiting(processors[code]) for code in RECORDED if code in processors}
+
+    def _waiting(self, handle: Processor) -> Processor:
+        def handle_recorded(request: Request) -> Outcome:
+            outcome = handle(request)
+            if self._journals.is_synced:
+                return outcome
+
+            def synced(is_synced: bool) -> None:
+                self._answer(request, outcome if is_synced else _NOT_ON_DISK)
+
+            self._journals.when_synced(synced)
+            return HOLD
+
+        return handle_recorded

@@ -1,0 +1,90 @@
+"""The journal sync: which journals have lines that are not on the disk, and who waits until they are.
+
+    append ─► wrote ─► when_synced ─► plan ─► fsyncs, on the thread of the log ─► complete ─► answers
+
+Under SYNC_FLUSH nobody hears of what a table says before its journal is on the disk. Under ASYNC_FLUSH nobody
+waits: a table is written whole, with an fsync, half a second after its first change.
+"""
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+
+class SyncPlan(NamedTuple):
+    """What is to be fsynced. through: the changes that are on the disk afterwards."""
+
+    paths: tuple[Path, ...]
+    directories: tuple[Path, ...]
+    through: int
+
+
+class JournalSync:
+    """The journals of all tables. waits: SYNC_FLUSH. wanted: called when a sync should begin at once.
+
+    written, synced: how many changes are in the journals, and how many of them on the disk.
+    """
+
+    def __init__(self, *, waits: bool = False) -> None:
+        self.wanted: Callable[[], None] = lambda: None
+        self._waits = waits
+        self._paths: dict[Path, None] = {}
+        self._directories: dict[Path, None] = {}
+        self.written = self.synced = 0
+        self._failure: str | None = None
+        self._waiting: list[tuple[int, Callable[[bool], None]]] = []
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether all that was written is as durable as the mode promises."""
+        return self.synced == self.written
+
+    def require(self) -> None:
+        """Raise OSError where a sync has failed: nothing can be promised any more."""
+        if self._failure is not None:
+            raise OSError(errno.EIO, f"{self._failure}; restart the broker")
+
+    def created(self, path: Path) -> None:
+        """A journal was begun: its name has to be synced too."""
+        if self._waits:
+            self._directories |= dict.fromkeys((path.parent, path.parent.parent))
+
+    def wrote(self, path: Path) -> None:
+        """A line was written, or found by a process that does not know whether it is on the disk."""
+        if self._waits:
+            self._paths[path] = None
+            self.written += 1
+
+    def when_synced(self, then: Callable[[bool], None], *, through: int | None = None) -> None:
+        """Call with True when so many changes, or all there are now, are on the disk; with False if not."""
+        through = self.written if through is None else through
+        if through <= self.synced or self._failure is not None:
+            then(self._failure is None)
+            return
+        self._waiting.append((through, then))
+        self.wanted()
+
+    def plan(self) -> SyncPlan | None:
+        """Return what is to be fsynced now, once; None where nothing is."""
+        if not self._paths:
+            return None
+        plan = SyncPlan(tuple(self._paths), tuple(self._directories), self.written)
+        self._paths.clear()
+        self._directories.clear()
+        return plan
+
+    def complete(self, through: int) -> None:
+        """These changes are on the disk."""
+        self.synced = max(self.synced, through)
+        ready = [then for ticket, then in self._waiting if ticket <= self.synced]
+        self._waiting = [entry for entry in self._waiting if entry[0] > self.synced]
+        for then in ready:
+            then(True)
+
+    def fail(self, reason: str) -> None:
+        """A sync failed: the kernel may have dropped the pages, so no later one proves anything."""
+        self._failure = reason
+        waiting, self._waiting = self._waiting, []
+        for _, then in waiting:
+            then(False)

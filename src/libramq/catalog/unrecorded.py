@@ -1,0 +1,34 @@
+"""Changes that come about by use: whoever consumes goes on, also where the disk takes no more."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from libramq.logs import get_logger
+
+log = get_logger(__name__)
+
+C = TypeVar("C")
+V = TypeVar("V")
+
+
+class RecordByUse:
+    """Records what nobody asked for by name, a group on its first pull for one; a refusal is logged once.
+
+    Such a change takes effect all the same: it is made again on the next use, and the next fold has it.
+    """
+
+    def __init__(self) -> None:
+        self._is_refused = False
+
+    def __call__(
+        self, record: Callable[[str, C | None, V], None], name: str, config: C | None, version: V
+    ) -> None:
+        """Record a change, or do without."""
+        try:
+            record(name, config, version)
+        except OSError as error:
+            if not self._is_refused:
+                log.error("what was created by use cannot be recorded yet", name=name, reason=str(error))
+            self._is_refused = True
+        else:
+            self._is_refused = False

@@ -1,0 +1,54 @@
+"""The disk space: from which fill on producers are refused, so that consumers, journals and tables have room.
+
+Upstream: DefaultMessageStore.CleanCommitLogService, diskSpaceWarningLevelRatio.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from libramq.clock import MonotonicMs
+from libramq.filesystem import FileSystem
+from libramq.logs import get_logger
+
+log = get_logger(__name__)
+
+
+#: Ours: how old what is known may be; CleanCommitLogService looks every 10 s.
+LOOK_MS: Final = 1_000
+
+
+class DiskSpace:
+    """Looks when somebody asks, and not more often than it makes sense."""
+
+    def __init__(self, filesystem: FileSystem, root: Path, warning_percent: int) -> None:
+        self._refusal: str | None = None
+        self._looked_ms: MonotonicMs | None = None
+        self._filesystem = filesystem
+        self._root = root
+        self._warning_percent = warning_percent
+
+    def refusal(self, now_ms: MonotonicMs) -> str | None:
+        """Return what producers are told; None while there is room."""
+        if self._looked_ms is None or now_ms - self._looked_ms >= LOOK_MS:
+            self._looked_ms = now_ms
+            self._look()
+        return self._refusal
+
+    def _look(self) -> None:
+        try:
+            used = self._filesystem.used_percent(self._root)
+        except OSError as error:
+            log.warning("the disk's free space cannot be read", path=str(self._root), reason=str(error))
+            return
+        was_refused = self._refusal is not None
+        if used <= self._warning_percent:
+            self._refusal = None
+            if was_refused:
+                log.warning("producers are served again: the disk has room", used_percent=f"{used:.1f}")
+            return
+        self._refusal = (
+            f"the disk with {self._root} is {used:.1f} % full: producers are refused from"
+            f" {self._warning_percent} % on (diskSpaceWarningLevelRatio), consumers go on; free some space"
+        )
+        if not was_refused:
+            log.error("producers are refused: the disk is full", used_percent=f"{used:.1f}")

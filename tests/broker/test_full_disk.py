@@ -1,0 +1,100 @@
+"""A disk that takes no more: consumers go on."""
+
+import random
+
+import pytest
+
+from libramq.broker.broker import Broker
+from libramq.broker.config import BrokerConfig
+from libramq.codes import ResponseCode
+from libramq.store.append import StoreMessage
+from libramq.testing.disk import MemoryDisk
+from libramq.testing.virtual_time import VirtualTime
+from tests.broker.brokers import Conversation
+from tests.fakes import FakePeer, ManualClock
+
+
+def test_a_new_group_pulls_from_a_full_disk(tmp_path):
+    """The pull creates the group, which cannot be recorded; nobody asked for that."""
+    talk, peer = Conversation(tmp_path), FakePeer()
+    assert talk.send(peer, body=b"before").code == ResponseCode.SUCCESS
+    talk.disk.bytes_left = 0
+    talk.beat(peer, "client", group="New")
+    pulled = talk.pull(peer, group="New")
+    assert pulled is not None
+    assert pulled.code == ResponseCode.SUCCESS
+    assert b"before" in pulled.body
+    talk.disk.bytes_left = None
+    for fold in talk.broker.tables.plan_folds():
+        fold.plan.file.save(fold.plan.value)
+        fold.ledger.complete_fold(fold.plan)
+    talk.kill()
+    again = Conversation(tmp_path)
+    assert "New" in again.broker.groups
+    assert "%RETRY%New" in again.broker.topics
+    again.close()
+
+
+def test_producers_are_refused_before_the_disk_is_full_and_consumers_are_not(tmp_path, caplog):
+    talk, peer = Conversation(tmp_path), FakePeer()
+    percent = 90.0
+    talk.disk.used_percent = lambda _: percent  # type: ignore[method-assign]
+    talk.advance(1_000)
+    assert talk.send(peer, body=b"room").code == ResponseCode.SUCCESS
+    percent = 90.1
+    for _ in range(3):
+        talk.advance(1_000)
+        refused = talk.send(peer, topic="Another", body=b"refused")
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "90.1 % full" in (refused.remark or "")
+    assert "diskSpaceWarningLevelRatio" in (refused.remark or "")
+    assert "Another" not in talk.broker.topics
+    assert sum("producers are refused" in record.message for record in caplog.records) == 1
+    talk.beat(peer, "client")
+    pulled = talk.pull(peer)
+    assert pulled is not None
+    assert b"room" in pulled.body
+    percent = 89.0
+    talk.advance(1_000)
+    assert talk.send(peer, body=b"again").code == ResponseCode.SUCCESS
+    talk.close()
+
+
+@pytest.mark.parametrize("end", ["clean stop", "kill", "power cut"])
+def test_a_broker_starts_on_a_full_disk_and_serves_what_it_has(end):
+    """A restart ended with "No space left"."""
+    disk, clock = MemoryDisk(VirtualTime(), random.Random(5)), ManualClock()
+    broker = open_on(disk, clock)
+    for number in range(200):  # Several files of consume queues.
+        assert broker.store.append_batch([StoreMessage("T", 0, b"%d" % number)])[0].is_ok
+    broker.offsets.commit("G", "T", 0, 100)
+    broker.offsets.write()
+    if end == "clean stop":
+        broker.close()
+    else:
+        broker.store.flush()
+        broker.store.append_batch([StoreMessage("T", 1, b"not flushed")])
+    disk.power_cut() if end == "power cut" else disk.process_died()
+    disk.write_error_chance = 1.0
+    for _ in range(2):  # It may be started again.
+        broker = open_on(disk, clock)
+        assert broker.store.max_offset("T", 0) == 200
+        assert broker.store.read("T", 0, 199, 1).count == 1
+        assert broker.offsets.query("G", "T", 0) in ((100, None) if end == "power cut" else (100,))
+        assert not broker.store.append_batch([StoreMessage("T", 0, b"refused")])[0].is_ok
+        disk.process_died()
+    broker = open_on(disk, clock)
+    disk.write_error_chance = 0.0
+    clock.advance(1_000)
+    assert broker.store.append_batch([StoreMessage("T", 0, b"room again")])[0].is_ok
+    disk.process_died()
+    broker = open_on(disk, clock)
+    assert broker.store.recovery is not None
+    assert not broker.store.recovery.clean
+    assert broker.store.max_offset("T", 0) == 201
+    broker.close()
+
+
+def open_on(disk: MemoryDisk, clock: ManualClock) -> Broker:
+    config = BrokerConfig(store_path="/broker", commit_log_file_bytes=1 << 16, consume_queue_file_bytes=2_000)
+    return Broker(config, clock=clock, filesystem=disk, randomness=random.Random(1))

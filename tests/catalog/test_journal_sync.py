@@ -1,0 +1,122 @@
+"""Journals under SYNC_FLUSH: nobody hears of a change before it is on the disk."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from libramq.catalog.config_ledger import ConfigLedger
+from libramq.catalog.journal_sync import JournalSync
+from libramq.offsets.fence import Opening
+from libramq.testing.disk import MemoryDisk
+from libramq.testing.virtual_time import VirtualTime
+
+PATH = Path("/broker/config/groupFences.json")
+
+
+def ledger_on(disk: MemoryDisk, *, waits: bool = True) -> tuple[ConfigLedger[Opening], JournalSync]:
+    journals = JournalSync(waits=waits)
+    return ConfigLedger(disk, PATH, Opening, journals=journals), journals
+
+
+def opening(epoch: int) -> Opening:
+    return Opening(member="m", epoch=epoch)
+
+
+def epochs(ledger: ConfigLedger[Opening]) -> list[int]:
+    found: list[int] = []
+    ledger.replay(lambda change: found.append(change.config.epoch if change.config else 0))
+    return found
+
+
+def sync(disk: MemoryDisk, journals: JournalSync) -> None:
+    plan = journals.plan()
+    assert plan is not None
+    for path in plan.paths:
+        disk.fsync(disk.open(path))
+    for directory in plan.directories:
+        disk.sync_directory(directory)
+    journals.complete(plan.through)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_who_waited_for_a_change_finds_it_after_a_power_cut(seed: int):
+    disk = MemoryDisk(VirtualTime(), random.Random(seed))
+    ledger, journals = ledger_on(disk)
+    heard: list[bool] = []
+    for epoch in (1, 2):
+        ledger.append("T@G@0", opening(epoch))
+        journals.when_synced(heard.append)
+    assert heard == []
+    sync(disk, journals)
+    assert (heard, journals.is_synced) == ([True, True], True)
+    ledger.append("T@G@0", opening(3))
+    disk.power_cut()
+    assert epochs(ledger_on(disk)[0])[:2] == [1, 2]
+
+
+def test_what_is_written_while_a_sync_runs_waits_for_the_next():
+    disk = MemoryDisk(VirtualTime(), random.Random(1))
+    ledger, journals = ledger_on(disk)
+    wanted: list[str] = []
+    journals.wanted = lambda: wanted.append("now")
+    heard: list[str] = []
+    ledger.append("T@G@0", opening(1))
+    journals.when_synced(lambda _: heard.append("first"))
+    plan = journals.plan()
+    ledger.append("T@G@0", opening(2))
+    journals.when_synced(lambda _: heard.append("second"))
+    assert plan is not None
+    journals.complete(plan.through)
+    assert (heard, journals.is_synced, wanted) == (["first"], False, ["now", "now"])
+    sync(disk, journals)
+    assert heard == ["first", "second"]
+
+
+def test_who_waits_for_a_change_does_not_wait_for_later_ones():
+    """Else a table that changes all the time would keep everybody waiting for ever."""
+    disk = MemoryDisk(VirtualTime(), random.Random(1))
+    ledger, journals = ledger_on(disk)
+    heard: list[int] = []
+    ledger.append("T@G@0", opening(1))
+    first = journals.written
+    ledger.append("T@G@0", opening(2))
+    journals.when_synced(lambda _: heard.append(2))
+    journals.when_synced(lambda _: heard.append(1), through=first)
+    journals.complete(first)
+    assert heard == [1]
+    journals.complete(journals.written)
+    assert heard == [1, 2]
+
+
+def test_what_a_killed_process_left_is_synced_before_anybody_hears_of_it():
+    """Its lines may be in the page cache alone."""
+    disk = MemoryDisk(VirtualTime(), random.Random(1))
+    ledger_on(disk)[0].append("T@G@0", opening(1))
+    disk.process_died()
+    ledger, journals = ledger_on(disk)
+    assert epochs(ledger) == [1]
+    assert not journals.is_synced
+    sync(disk, journals)
+    assert journals.is_synced
+
+
+def test_after_a_failed_sync_nothing_is_recorded_and_nobody_hears():
+    disk = MemoryDisk(VirtualTime(), random.Random(1))
+    ledger, journals = ledger_on(disk)
+    ledger.append("T@G@0", opening(1))
+    heard: list[bool] = []
+    journals.when_synced(heard.append)
+    journals.fail("the journal cannot be flushed")
+    journals.when_synced(heard.append)
+    assert heard == [False, False]
+    with pytest.raises(OSError, match="restart the broker"):
+        ledger.append("T@G@0", opening(2))
+
+
+def test_nobody_waits_under_async_flush():
+    disk = MemoryDisk(VirtualTime(), random.Random(1))
+    ledger, journals = ledger_on(disk, waits=False)
+    ledger.append("T@G@0", opening(1))
+    assert journals.is_synced
+    assert journals.plan() is None
