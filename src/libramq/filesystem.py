@@ -12,13 +12,25 @@ import fcntl
 import os
 import struct
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from libramq.clock import WallMs
 from libramq.errors import InvalidName
 
 NAME_BYTES_MAX = 255  # NAME_MAX of every file system in use; also the longest retry topic.
 BACKUP_SUFFIX = ".bak"  # ConfigManager.java keeps the last good text beside the new one.
+
+
+class DiskSpace(NamedTuple):
+    """How much of a disk is in use, and how much this process may still write."""
+
+    used_bytes: int
+    available_bytes: int
+
+    @property
+    def used_percent(self) -> int:
+        """The share that is in use, rounded up (UtilAll.getDiskPartitionSpaceUsedPercent)."""
+        return -(-self.used_bytes * 100 // (max(1, self.used_bytes + self.available_bytes)))
 
 
 class FileSystem(Protocol):
@@ -90,6 +102,10 @@ class FileSystem(Protocol):
 
     def remove_tree(self, path: Path) -> None:
         """Remove a directory and all in it; nothing happens where none is."""
+        ...
+
+    def disk_space(self, path: Path) -> DiskSpace:
+        """How full the disk is that a file or directory lies on."""
         ...
 
     def sync_directory(self, path: Path) -> None:
@@ -221,6 +237,11 @@ class LocalFileSystem:
         for name in os.listdir(path):
             self.remove_tree(path / name)
         os.rmdir(path)
+
+    def disk_space(self, path: Path) -> DiskSpace:
+        """What statvfs says; blocks that are kept for root count as neither used nor available."""
+        disk = os.statvfs(path)
+        return DiskSpace((disk.f_blocks - disk.f_bfree) * disk.f_frsize, disk.f_bavail * disk.f_frsize)
 
     def sync_directory(self, path: Path) -> None:
         """Return once the names in the directory are on the disk."""

@@ -4,6 +4,7 @@ import pytest
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
+from libramq.filesystem import DiskSpace
 from libramq.message.queue import MessageQueue
 from libramq.remoting import fastjson
 from libramq.remoting import headers as h
@@ -298,6 +299,35 @@ def test_rates_are_what_happened_in_the_window(talk, peer):
         talk.advance(1_000)
     table = decode_body(talk.ask(peer, R.GET_BROKER_RUNTIME_INFO).body, KVTable).table
     assert table["putTps"].startswith("0.00 2.00")
+
+
+def test_the_share_of_the_disk_in_use_is_the_disks(talk, peer):
+    talk.disk.space = DiskSpace(used_bytes=871, available_bytes=129)
+    table = decode_body(talk.ask(peer, R.GET_BROKER_RUNTIME_INFO).body, KVTable).table
+    assert (table["commitLogDiskRatio"], table["consumeQueueDiskRatio"]) == ("0.88", "0.88"), "rounded up"
+    talk.disk.space = None
+    table = decode_body(talk.ask(peer, R.GET_BROKER_RUNTIME_INFO).body, KVTable).table
+    assert 0 < float(table["commitLogDiskRatio"]) <= 1, "of the disk below this test"
+
+
+def test_the_earliest_message_and_the_counts_of_yesterday_are_real(talk, peer):
+    def table():
+        return decode_body(talk.ask(peer, R.GET_BROKER_RUNTIME_INFO).body, KVTable).table
+
+    assert table()["earliestMessageTimeStamp"] == "-1"
+    first_ms = talk.clock.wall_ms()
+    talk.send(peer)
+    talk.advance(24 * 3_600_000)
+    for _ in range(2):
+        talk.send(peer)
+    today = table()
+    assert today["earliestMessageTimeStamp"] == str(first_ms)
+    counts = [today[f"msgPutTotal{moment}"] for moment in ("YesterdayMorning", "TodayMorning", "TodayNow")]
+    assert counts == ["0", "1", "3"]
+    talk.advance(48 * 3_600_000)
+    later = table()
+    counts = [later[f"msgPutTotal{moment}"] for moment in ("YesterdayMorning", "TodayMorning", "TodayNow")]
+    assert counts == ["3", "3", "3"], "nothing came yesterday"
 
 
 # Requests that are none.

@@ -4,7 +4,7 @@ import errno
 import shutil
 from pathlib import Path
 
-from libramq.filesystem import LocalFileSystem
+from libramq.filesystem import DiskSpace, LocalFileSystem
 from libramq.message import MessageExt, decode_records, tag_code
 from libramq.message.ids import encode_host
 from libramq.message.properties import encode_properties
@@ -24,6 +24,7 @@ class Disk(LocalFileSystem):
         self.bytes_left: int | None = None
         self.fails_sync = False
         self.is_cold = False
+        self.space: DiskSpace | None = None
 
     def fsync(self, file: int) -> None:
         if self.fails_sync:
@@ -41,6 +42,9 @@ class Disk(LocalFileSystem):
             self.bytes_left -= len(data)
         self.writes.append((offset, len(data)))
         super().pwrite(file, data, offset)
+
+    def disk_space(self, path: Path) -> DiskSpace:
+        return self.space or super().disk_space(path)
 
     def pread_nowait(self, file: int, size: int, offset: int) -> bytes | None:
         return None if self.is_cold else super().pread_nowait(file, size, offset)

@@ -157,7 +157,8 @@ class Broker:
 
     def _build_timed_services(self) -> None:
         kernel = self._kernel
-        self.runtime = RuntimeInfo(self.store, version=f"LibraMQ {__version__}", kernel=kernel)
+        version = f"LibraMQ {__version__}"
+        self.runtime = RuntimeInfo(self.store, self._files.filesystem, version=version, kernel=kernel)
         self._watch = ClientWatch(
             self.consumers, self.producers, self.health, kernel, notify=self._responder.notify
         )

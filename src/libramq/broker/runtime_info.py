@@ -5,10 +5,12 @@ Upstream: AdminBrokerProcessor.prepareRuntimeInfo.
 
 from collections import deque
 from collections.abc import Mapping
+from datetime import date, datetime
 from typing import Final, NamedTuple
 
-from libramq.clock import MonotonicMs
+from libramq.clock import MonotonicMs, WallMs
 from libramq.codes import RequestCode
+from libramq.filesystem import FileSystem
 from libramq.kernel.longest_turn import RUNTIME_INFO
 from libramq.kernel.parts import Kernel
 from libramq.remoting.body.codec import encode_body
@@ -21,12 +23,12 @@ from libramq.store.message_store import MessageStore
 #: StoreStatsService: rates over the last 10 s, 1 min and 10 min, from a sample a second.
 _WINDOWS_S: Final = (10, 60, 600)
 SAMPLE_MS: Final = 1_000
+#: What there is none of here: thread pools, timers, a dispatch behind the log, a lock of the page cache.
 _ZEROES: Final = (
     "sendThreadPoolQueueSize", "pullThreadPoolQueueSize", "ackThreadPoolQueueSize",
     "sendThreadPoolQueueHeadWaitTimeMills", "pullThreadPoolQueueHeadWaitTimeMills",
     "ackThreadPoolQueueHeadWaitTimeMills", "pageCacheLockTimeMills", "timerReadBehind",
-    "timerOffsetBehind", "timerCongestNum", "dispatchBehindBytes", "msgPutTotalYesterdayMorning",
-    "msgPutTotalTodayMorning", "msgGetTotalYesterdayMorning", "msgGetTotalTodayMorning",
+    "timerOffsetBehind", "timerCongestNum", "dispatchBehindBytes",
 )  # fmt: skip
 
 
@@ -35,18 +37,42 @@ class _Sample(NamedTuple):
     counts: tuple[int, int]
 
 
+class _Mornings:
+    """The counters as they were when this day began, and the day before, in the broker's time zone.
+
+    Upstream: BrokerStats.java, which counts from the broker's start and records once a day.
+    """
+
+    def __init__(self, wall_ms: WallMs, counts: tuple[int, int]) -> None:
+        self._day = _day(wall_ms)
+        self.today = self.yesterday = counts
+
+    def look(self, wall_ms: WallMs, counts: tuple[int, int]) -> None:
+        """Begin another day, if it is one; `counts` are from before."""
+        day = _day(wall_ms)
+        if day > self._day:
+            was_yesterday = (day - self._day).days == 1
+            self._day, self.yesterday, self.today = day, self.today if was_yesterday else counts, counts
+
+
+def _day(wall_ms: WallMs) -> date:
+    return datetime.fromtimestamp(int(wall_ms) / 1000).astimezone().date()
+
+
 class RuntimeInfo:
     """The numbers, sampled once a second while they change."""
 
-    def __init__(self, store: MessageStore, *, version: str, kernel: Kernel) -> None:
+    def __init__(self, store: MessageStore, filesystem: FileSystem, *, version: str, kernel: Kernel) -> None:
         self._store = store
+        self._filesystem = filesystem
         self._clock = kernel.clock
         self._deadline = kernel.deadlines.new(self.sample)
         self._longest_turn = kernel.longest_turn
         self._version = version
         self._started_ms = kernel.clock.wall_ms()
         self._samples: deque[_Sample] = deque()
-        self._sampled: tuple[int, int] | None = None
+        self._sampled = store.traffic
+        self._mornings = _Mornings(self._started_ms, self._sampled)
         self.sample(kernel.clock.monotonic_ms())
 
     def processors(self) -> Mapping[int, Processor]:
@@ -60,6 +86,7 @@ class RuntimeInfo:
 
     def sample(self, now_ms: MonotonicMs) -> None:
         """Remember the counters as they are at a moment (monotonic)."""
+        self._mornings.look(self._clock.wall_ms(), self._sampled)
         self._sampled = self._store.traffic
         oldest_ms = now_ms - _WINDOWS_S[-1] * 1_000
         while len(self._samples) > 1 and self._samples[1].at_ms <= oldest_ms:
@@ -69,6 +96,9 @@ class RuntimeInfo:
     def handle(self, request: Request) -> Outcome:
         """Answer GET_BROKER_RUNTIME_INFO."""
         statistics = self._store.statistics()
+        self._mornings.look(self._clock.wall_ms(), self._sampled)
+        yesterday, today = self._mornings.yesterday, self._mornings.today
+        disk_ratio = self._disk_ratio()
         table = dict.fromkeys(_ZEROES, "0")
         table.update(
             brokerVersionDesc=self._version,
@@ -81,11 +111,15 @@ class RuntimeInfo:
             getTotalTps=self._rates(1),
             timerEnqueueTps="0.0",
             timerDequeueTps="0.0",
-            earliestMessageTimeStamp="-1",
-            commitLogDiskRatio="0.0",
-            consumeQueueDiskRatio="0.0",
+            earliestMessageTimeStamp=str(statistics.earliest_timestamp_ms),
+            commitLogDiskRatio=disk_ratio,
+            consumeQueueDiskRatio=disk_ratio,
             commitLogMinOffset=str(statistics.min_physical_offset),
             commitLogMaxOffset=str(statistics.max_physical_offset),
+            msgPutTotalYesterdayMorning=str(yesterday[0]),
+            msgGetTotalYesterdayMorning=str(yesterday[1]),
+            msgPutTotalTodayMorning=str(today[0]),
+            msgGetTotalTodayMorning=str(today[1]),
             msgPutTotalTodayNow=str(statistics.put_message_count),
             msgGetTotalTodayNow=str(statistics.get_message_count),
             putMessageTimesTotal=str(statistics.put_message_count),
@@ -95,6 +129,13 @@ class RuntimeInfo:
             libraLongestTurnMicros=str(self._longest_turn.take_us(RUNTIME_INFO)),
         )
         return Reply(body=encode_body(KVTable(table=table)))
+
+    def _disk_ratio(self) -> str:
+        """Return the share of the store's disk that is in use; -1.0 where nobody knows, as upstream."""
+        try:
+            return str(self._filesystem.disk_space(self._store.config.root).used_percent / 100)
+        except OSError:
+            return "-1.0"
 
     def _rates(self, column: int) -> str:
         return " ".join(f"{self._rate(column, window_s):.2f}" for window_s in _WINDOWS_S)

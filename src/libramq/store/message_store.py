@@ -330,6 +330,7 @@ class MessageStore:
         return StoreStatistics(
             min_physical_offset=self._log.min_offset,
             max_physical_offset=self._log.end,
+            earliest_timestamp_ms=self._log.store_timestamp_ms(self._log.min_offset) or -1,
             flushed_offset=self._log.flushed,
             visible_offset=self.visible_offset,
             queue_count=len(self._queues),

@@ -5,10 +5,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStatistics:
-    """What a store holds and did since it was opened."""
+    """What a store holds and did since it was opened.
+
+    earliest_timestamp_ms: when its first message was stored; -1 where it has none that can be read.
+    """
 
     min_physical_offset: int
     max_physical_offset: int
+    earliest_timestamp_ms: int
     flushed_offset: int
     visible_offset: int
     queue_count: int

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Final
 
 from libramq.clock import WallMs
-from libramq.filesystem import BACKUP_SUFFIX
+from libramq.filesystem import BACKUP_SUFFIX, DiskSpace
 from libramq.testing.process import PowerCut
 from libramq.testing.virtual_time import VirtualTime
 
 #: What disks write whole.
 SECTOR_BYTES: Final = 512
+#: How large it says that it is; nothing keeps files from growing beyond.
+DISK_BYTES: Final = 1 << 40
 
 
 @dataclass(slots=True)
@@ -261,6 +263,12 @@ class MemoryDisk:
         self._directories -= {
             name for name in self._directories if name.startswith(start) or name == str(path)
         }
+
+    def disk_space(self, path: Path) -> DiskSpace:
+        """How full it is."""
+        self._called()
+        used_bytes = sum(len(inode.cached) for inode in self._files.values())
+        return DiskSpace(used_bytes, max(0, DISK_BYTES - used_bytes))
 
     def sync_directory(self, path: Path) -> None:
         """Names to the platter."""
