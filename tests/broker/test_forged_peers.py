@@ -114,6 +114,22 @@ async def test_brokers_that_sign_are_a_cluster(tmp_path):
         await cluster.all_handled()
 
 
+async def test_an_epoch_beyond_all_others_shuts_no_group_out(tmp_path, attacker):
+    """On a host with two brokers and without credentials everybody is a peer; 2^63 - 1 ended the group."""
+    async with Cluster(tmp_path, {A: 2, B: 2}) as cluster:
+        one = await cluster.join(GROUP, "one")
+        await cluster.even(one)
+        body = bodies.PeerGrantBody(group=GROUP, epoch=2**63 - 1)
+        command = Command(code=R.PEER_GRANT, ext={"lbVersion": "1"}, body=encode_body(body))
+        for server in cluster.servers.values():
+            reply = await attacker.call(server.address, command)
+            assert (reply.code, reply.remark[:24]) == (C.INVALID_PARAMETER, "epoch 9223372036854775807"[:24])
+        two = await cluster.join(GROUP, "two")
+        await cluster.even(one, two)
+        await cluster.send(3)
+        await cluster.all_handled()
+
+
 def server_of(tmp_path, **options: object) -> BrokerServer:
     config = BrokerConfig(store_path=str(tmp_path), bind_address="0.0.0.0", allow_public=True, **options)
     return BrokerServer(config, clock=SystemClock(), filesystem=LocalFileSystem())

@@ -15,7 +15,7 @@ from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body.assignment import QueryAssignmentBody, QueryAssignmentReply
 from libramq.remoting.body.codec import decode_body
-from libramq.remoting.body.coordination import GroupJoinBody, QueueGrant
+from libramq.remoting.body.coordination import EPOCHS_AHEAD_MAX, GroupJoinBody, QueueGrant
 from libramq.remoting.body.route import BrokerData, QueueData, TopicRouteData
 from libramq.remoting.command import Command
 from libramq.rpc.question import Question
@@ -304,6 +304,43 @@ def test_a_fence_that_knows_better_has_the_group_gathered_again(node):
     node.pass_by(30)
     group = node.broker.coordination.group(HERE)
     assert group.epoch > 70
+
+
+@pytest.mark.parametrize("epoch", [2**40, 2**63 - 1])
+def test_a_fence_that_names_an_epoch_that_cannot_be_is_left_out_of_a_gathering(node, epoch):
+    """It was believed, and the coordinator's next epoch was one that no message can carry."""
+    settled_group(node)
+    before = node.broker.coordination.group(HERE).epoch
+    node.answer(node.granted, before + 1)
+    first, second = node.take(R.PEER_GATHER)
+    node.answer(first, bodies.PeerGathered(epoch=epoch))
+    grant = QueueGrant(topic="T", broker_name=C_, queue_id=0, epoch=epoch, member="forged")
+    node.answer(second, bodies.PeerGathered(open=[grant], members=["forged"], members_epoch=epoch))
+    node.pass_by(30)
+    group = node.broker.coordination.group(HERE)
+    assert before < group.epoch < before + 10
+
+
+@pytest.mark.parametrize("epoch", [2**40, 2**63 - 1])
+def test_a_fence_that_is_far_ahead_is_approached_by_steps(node, epoch):
+    settled_group(node)
+    before = node.broker.coordination.group(HERE).epoch
+    node.answer(node.granted, epoch)
+    for question in node.take(R.PEER_GATHER):
+        node.answer(question, bodies.PeerGathered(epoch=before))
+    node.pass_by(30)
+    after = node.broker.coordination.group(HERE).epoch
+    assert EPOCHS_AHEAD_MAX // 2 < after - before < EPOCHS_AHEAD_MAX
+
+
+@pytest.mark.parametrize("epoch", [2**40, 2**63 - 1])
+def test_a_member_that_claims_an_epoch_that_cannot_be_changes_nothing(node, epoch):
+    settled_group(node)
+    before = node.broker.coordination.group(HERE).epoch
+    held = [QueueGrant(topic="T", broker_name=A, queue_id=0, epoch=epoch)]
+    node.join(FakePeer(), HERE, held, client_id="claims")
+    node.pass_by(30)
+    assert node.broker.coordination.group(HERE).epoch < before + 10
 
 
 # Removals

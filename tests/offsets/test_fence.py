@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from libramq.errors import BrokerError, Fenced, NotYetGranted
 from libramq.offsets import fence
 from libramq.offsets.fence import NOBODY, Claim, Fences, FencesFile, Opening
-from libramq.remoting.body.coordination import MODE_CLIENT, PeerGathered, PeerGrantBody, QueueGrant
+from libramq.remoting.body.coordination import (
+    EPOCHS_AHEAD_MAX,
+    MODE_CLIENT,
+    PeerGathered,
+    PeerGrantBody,
+    QueueGrant,
+)
 
 
 def queue(queue_id: int, member: str, epoch: int, *, topic: str = "T", broker: str = "b") -> QueueGrant:
@@ -86,6 +92,23 @@ def test_a_coordinator_that_is_behind_is_told_so_and_changes_nothing():
     assert fences.grant(word(8, queue(0, "bob", 8), complete=True, mode=MODE_CLIENT)) == 9
     assert (fences.mode("G"), fences.epoch("G")) == ("epochs", 9)
     assert fences.open("G", "T", 0, Claim("alice", 9)) == NOBODY
+
+
+@pytest.mark.parametrize("epoch", [5 + EPOCHS_AHEAD_MAX + 1, 2**63 - 1])
+def test_an_epoch_that_leaves_none_above_it_is_refused_and_shuts_nobody_out(epoch: int):
+    """2^63 - 1 once: every later grant was behind it, for good."""
+    fences = Fences("b")
+    fences.grant(word(5, queue(0, "alice", 5)))
+    for forged in (word(epoch), word(epoch, queue(0, "bob", 6)), word(6, queue(0, "bob", epoch))):
+        with pytest.raises(BrokerError, match=f"epoch {epoch} of group G cannot be: 5 is the highest"):
+            fences.grant(forged)
+    assert fences.epoch("G") == 5
+    assert fences.open("G", "T", 0, Claim("alice", 5)) == NOBODY
+    assert fences.grant(word(6, queue(0, "alice", 6))) == 6
+
+
+def test_a_fence_that_knows_nothing_of_a_group_takes_the_epochs_it_has_had():
+    assert Fences("b").grant(word(EPOCHS_AHEAD_MAX, queue(0, "alice", 7))) == EPOCHS_AHEAD_MAX
 
 
 def test_of_two_coordinators_under_one_epoch_the_first_whose_member_opened_wins():

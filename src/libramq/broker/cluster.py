@@ -16,7 +16,7 @@ from libramq.broker.assigner import Assigner
 from libramq.broker.cluster_watch import ClusterWatch
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.coordination import Coordination
-from libramq.broker.gathering import Gathering
+from libramq.broker.gathering import Gathering, credible_epoch
 from libramq.broker.member_relay import MemberRelay, delay_ms
 from libramq.broker.peer_link import PeerLink
 from libramq.clock import Clock, MonotonicMs
@@ -106,7 +106,7 @@ class Cluster:
 
         def answered(epoch: int) -> None:
             if epoch > body.epoch:
-                self._coordination.refused(body, epoch)
+                self._coordination.refused(body, credible_epoch(broker_name, epoch, body))
 
         self._say(broker_name, peer_calls.grant_queues(body), answered)
 

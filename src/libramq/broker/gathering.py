@@ -5,7 +5,7 @@ from typing import Final
 
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
-from libramq.remoting.body.coordination import PeerGathered
+from libramq.remoting.body.coordination import EPOCHS_AHEAD_MAX, PeerGathered, PeerGrantBody
 
 log = get_logger(__name__)
 
@@ -22,12 +22,18 @@ class Gathering:
         self.answers = [own]
         self.until_ms = now_ms + ANSWER_MS_MAX
         self._waiting = dict.fromkeys(asked)
+        self._epoch_max = _highest_epoch(own) + EPOCHS_AHEAD_MAX
 
     def answered(self, broker_name: str, answer: PeerGathered | None) -> None:
         """A broker has answered, or cannot."""
         self._waiting.pop(broker_name, None)
         if answer is None:
             log.warning("a fence is left out", group=self.group, broker=broker_name)
+        elif (epoch := _highest_epoch(answer)) > self._epoch_max:
+            log.warning(
+                "a fence names an epoch that cannot be; it is left out",
+                group=self.group, broker=broker_name, epoch=epoch, highest=self._epoch_max,
+            )  # fmt: skip
         else:
             self.answers.append(answer)
 
@@ -38,3 +44,21 @@ class Gathering:
         for name in self._waiting:
             log.warning("a fence is left out", group=self.group, broker=name)
         return True
+
+
+def _highest_epoch(answer: PeerGathered) -> int:
+    return max([answer.epoch, answer.members_epoch, *(opening.epoch for opening in answer.open)])
+
+
+def credible_epoch(broker_name: str, epoch: int, grant: PeerGrantBody) -> int:
+    """Return the epoch that a fence named as it refused a grant, or a step towards one that cannot be.
+
+    By steps a fence that was led astray is reached again, and one that lies never leads to the last epoch.
+    """
+    if epoch <= grant.epoch + EPOCHS_AHEAD_MAX:
+        return epoch
+    log.warning(
+        "a fence names an epoch that cannot be",
+        group=grant.group, broker=broker_name, epoch=epoch, ours=grant.epoch,
+    )  # fmt: skip
+    return grant.epoch + EPOCHS_AHEAD_MAX // 2

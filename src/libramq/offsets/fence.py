@@ -24,7 +24,13 @@ from libramq.errors import BrokerError, broker_error
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.codec import Body
-from libramq.remoting.body.coordination import MODE_EPOCHS, PeerGathered, PeerGrantBody, QueueGrant
+from libramq.remoting.body.coordination import (
+    EPOCHS_AHEAD_MAX,
+    MODE_EPOCHS,
+    PeerGathered,
+    PeerGrantBody,
+    QueueGrant,
+)
 
 log = get_logger(__name__)
 
@@ -116,8 +122,10 @@ class Fences:
         """Take a coordinator's word, unless a later one was heard.
 
         Returns the highest epoch seen: if it is above the body's, nothing was taken. So it is where a queue
-        was opened since it was granted: the coordinator does not know, and is to find out.
+        was opened since it was granted: the coordinator does not know, and is to find out. Raises BrokerError
+        for epochs that cannot be.
         """
+        self._check_epochs(body)
         fence = self._fence(body.group)
         if body.epoch < fence.epoch:
             return fence.epoch
@@ -137,6 +145,18 @@ class Fences:
             fence.is_told = True
         fence.grants |= grants
         return fence.epoch
+
+    def _check_epochs(self, body: PeerGrantBody) -> None:
+        """Raise BrokerError for a grant so far above what is known that it would leave no epoch above it."""
+        known = self.epoch(body.group)
+        highest = max([body.epoch, *(grant.epoch for grant in body.grants)])
+        if highest <= known + EPOCHS_AHEAD_MAX:
+            return
+        log.warning("a grant under an epoch that cannot be", group=body.group, epoch=highest, known=known)
+        raise broker_error(
+            ResponseCode.INVALID_PARAMETER,
+            f"epoch {highest} of group {body.group} cannot be: {known} is the highest that is known here",
+        )
 
     def gathered(self, group: str) -> PeerGathered:
         """What a new coordinator asks for.

@@ -359,6 +359,10 @@ class CoordinatedGroup(Generic[P, T]):
         if self.epoch < highest <= self.epoch + EPOCHS_LOST_MAX:
             log.warning("a member knows a later epoch", group=self.name, epoch=highest, ours=self.epoch)
             self.refused(self.epoch, highest, now_ms=now_ms)
+        elif highest > self.epoch:
+            log.warning(
+                "a member names an epoch that cannot be", group=self.name, epoch=highest, ours=self.epoch
+            )
         if self._inquiry is not None:
             self._inquiry.awaited.pop(member.id, None)
             self._conclude(now_ms)

@@ -13,6 +13,10 @@ from libramq.remoting.body.codec import Body
 #: one of them is a stock client.
 MODE_EPOCHS: Final = "epochs"
 MODE_CLIENT: Final = "client"
+#: Ours: how far above all epochs that a broker knows it believes another one's. A broker that knows nothing
+#: of a group takes it over with all epochs that it ever had: a rebalance every 20 ms for over two years
+#: makes fewer. Much higher ones would leave none above themselves, and shut the group out for good.
+EPOCHS_AHEAD_MAX: Final = 1 << 32
 
 
 class QueueGrant(Body, frozen=True, kw_only=True):
