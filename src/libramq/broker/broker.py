@@ -16,8 +16,10 @@ from typing import Any
 
 from libramq import __version__
 from libramq.auth.authorizer import AllowAll
+from libramq.broker.appending import Appending
 from libramq.broker.arrivals import Arrivals
 from libramq.broker.client_watch import ClientWatch
+from libramq.broker.committing import Committing
 from libramq.broker.config import BrokerConfig
 from libramq.broker.delivery import Delivery
 from libramq.broker.durability import Durability
@@ -190,6 +192,17 @@ class Broker:
         pulls = PullMessage(self.reading, answer=self._responder.answer)
         redelivery = Redelivery(self.topics, randomness)
         messages = MessageLog(self.store)
+        properties = BrokerProperties(
+            cluster=config.cluster_name, region=config.region_id, trace_on=config.trace_on
+        )
+        self.appending = Appending(
+            topics=self.topics,
+            log=messages,
+            durability=self._durability,
+            properties=properties,
+            unique_id=unique_id,
+            message_bytes_max=config.max_message_size,
+        )
         sends = SendMessage(
             disk_space=DiskSpace(
                 self._files.filesystem, self.store.config.root, config.disk_space_warning_level_ratio
@@ -198,15 +211,12 @@ class Broker:
             groups=self.groups,
             locks=self.locks,
             log=messages,
+            appending=self.appending,
             redelivery=redelivery,
-            properties=BrokerProperties(
-                cluster=config.cluster_name, region=config.region_id, trace_on=config.trace_on
-            ),
+            properties=properties,
             schedule=self.schedule,
-            message_bytes_max=config.max_message_size,
             reject_transactions=config.reject_transaction_message,
             randomness=randomness,
-            unique_id=unique_id,
         )
         send_back = SendBack(
             store=self.store,
@@ -215,14 +225,14 @@ class Broker:
             redelivery=redelivery,
             schedule=self.schedule,
         )
-        offsets = ConsumerOffsetRequests(
+        self.committing = Committing(
             offsets=self.offsets,
             fences=self.fences,
             topics=self.topics,
             groups=self.groups,
             committed=self.consumers.committed,
         )
-        return [pulls, sends, send_back, offsets, QueueOffsets(self.store)]
+        return [pulls, sends, send_back, ConsumerOffsetRequests(self.committing), QueueOffsets(self.store)]
 
     def _group_services(self) -> Sequence[Any]:
         services: list[Any] = [

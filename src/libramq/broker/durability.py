@@ -18,9 +18,9 @@ from libramq.clock import MonotonicMs
 from libramq.errors import SyncFailed
 from libramq.filesystem import FileSystem
 from libramq.kernel.effect import Effects, Thread
+from libramq.kernel.gate import Gated
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
-from libramq.rpc.responder import ParkedReplies
 from libramq.store.flush import FlushPlan, run_flush
 from libramq.store.message_store import MessageStore
 
@@ -94,7 +94,7 @@ class Lane:
 
 
 class Durability:
-    """Flushes the store, and answers those who wait for it; a `rpc.responder.Gate`."""
+    """Flushes the store, and answers those who wait for it; a `kernel.gate.Gate`."""
 
     def __init__(
         self,
@@ -114,9 +114,9 @@ class Durability:
         self._log = lane(Thread.FLUSH, plan=self._plan_log, done=self._log_done)
         self._queues = lane(Thread.DISK, plan=self._plan_queues, done=self._done)
         self._journals.wanted = self._log.begin
-        self._waiting: deque[tuple[int, ParkedReplies]] = deque()
+        self._waiting: deque[tuple[int, Gated]] = deque()
 
-    def wait(self, parked: ParkedReplies, physical_offset: int = 0) -> None:
+    def wait(self, parked: Gated, physical_offset: int = 0) -> None:
         """Park replies until the log is on disk up to an offset."""
         if physical_offset <= self._store.flushed_offset:
             parked.succeed()

@@ -17,6 +17,7 @@ from libramq.catalog import TopicTable
 from libramq.clock import MonotonicMs
 from libramq.kernel.deadlines import Deadlines
 from libramq.kernel.effect import Thread
+from libramq.kernel.gate import Gated
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 from libramq.remoting.body.topic_config import (
@@ -30,7 +31,6 @@ from libramq.remoting.headers import BrokerHeartbeatHeader, RegisterBrokerHeader
 from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import broker_heartbeat, register_broker, unregister_broker
 from libramq.rpc.question import Question, signing
-from libramq.rpc.responder import ParkedReplies
 
 log = get_logger(__name__)
 
@@ -115,7 +115,7 @@ class _NameServer:
 
 
 class Registration:
-    """Keeps every name server informed; a `rpc.responder.Gate` for who creates topics."""
+    """Keeps every name server informed; a `kernel.gate.Gate` for who creates topics."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Registration:
         self._name_servers = {
             address: _NameServer(address, kernel.deadlines, self) for address in name_servers
         }
-        self._waiting: dict[ParkedReplies, tuple[int, set[str]]] = {}
+        self._waiting: dict[Gated, tuple[int, set[str]]] = {}
         self._encoded: tuple[DataVersion, Call[object]] | None = None
         self._when_tried: Callable[[], None] | None = None
         self._is_begun = False
@@ -162,7 +162,7 @@ class Registration:
             name_server.is_linked = False
             self._register_again(name_server)
 
-    def wait(self, parked: ParkedReplies, physical_offset: int = 0) -> None:
+    def wait(self, parked: Gated, physical_offset: int = 0) -> None:
         """Park replies until all name servers know the topics as they are now.
 
         Name servers that do not answer are not waited for.

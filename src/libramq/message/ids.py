@@ -43,6 +43,13 @@ def encode_host(host: tuple[str, int]) -> bytes:
     return _pack_address(address) + struct.pack(">i", port)
 
 
+@lru_cache(maxsize=4096)
+def born_host(address: str) -> bytes:
+    """Return a client's "host:port" as records have it."""
+    host, _, port = address.rpartition(":")
+    return encode_host((host or "127.0.0.1", int(port or 0)))
+
+
 def decode_host(data: bytes) -> tuple[str, int]:
     """Address and port out of 8 or 20 bytes."""
     address = data[:-4]

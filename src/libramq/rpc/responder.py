@@ -12,16 +12,15 @@ Close               the end of the connection
 
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import ProtocolError
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Effects, Send, Thread
-from libramq.kernel.purgatory import Parked
+from libramq.kernel.gate import Gate, Gated
 from libramq.logs import get_logger
 from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
 from libramq.remoting.frame import encode_frame
@@ -44,7 +43,7 @@ log = get_logger(__name__)
 Later = Reply | ReplyWhenAnnounced
 
 
-class ParkedReplies(Parked):
+class ParkedReplies(Gated):
     """Replies of one connection that wait for something outside: the disk, or the name servers.
 
     What waits for both waits for the disk first.
@@ -68,18 +67,6 @@ class ParkedReplies(Parked):
     def fail(self) -> None:
         """Answer: what was waited for has not come."""
         self._responder.answer_many([(request, self._give_up(reply)) for request, reply in self.replies])
-
-    def expire(self, now_ms: MonotonicMs) -> None:
-        """Answer: the time is up."""
-        self.fail()
-
-
-class Gate(Protocol):
-    """Something outside that replies wait for."""
-
-    def wait(self, parked: ParkedReplies, physical_offset: int = 0) -> None:
-        """Park replies until the gate opens; may let them through at once."""
-        ...
 
 
 class Responder:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from libramq.broker.message_log import MessageLog
+from libramq.broker.processor.stored_reply import refusal, stored_reply
 from libramq.broker.redelivery import Redelivery
 from libramq.broker.schedule import DelaySchedule
 from libramq.catalog import GroupTable
@@ -97,4 +98,6 @@ class SendBack:
         if target.delay_level:
             self._schedule.delay(again, str(target.delay_level), now=request.now)
         result = self._log.append([again])[0]
-        return self._log.answer(SUCCESS, result, waits=True) if result.is_ok else self._log.refusal(result)
+        if not result.is_ok:
+            return refusal(self._log, result)
+        return stored_reply(self._log, SUCCESS, result, waits=True)

@@ -6,11 +6,12 @@ upstream's: SendMessageProcessor.java, AbstractSendMessageProcessor.java.
 
 import random
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from libramq.broker import stored_properties as text_properties
+from libramq.broker.appending import Appending
 from libramq.broker.message_log import MessageLog
+from libramq.broker.processor.stored_reply import refusal, stored_reply
 from libramq.broker.redelivery import Redelivery
 from libramq.broker.schedule import DelaySchedule
 from libramq.broker.stored_properties import BrokerProperties
@@ -22,7 +23,7 @@ from libramq.groups.queue_lock import QueueLocks
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.batch import decode_batch
-from libramq.message.ids import UniqueIdGenerator, encode_host
+from libramq.message.ids import born_host
 from libramq.message.sys_flag import TRANSACTION_MASK, is_queued
 from libramq.message.tags import tag_code
 from libramq.remoting.body.topic_config import TopicConfig
@@ -47,13 +48,6 @@ class Prepared(NamedTuple):
     creates_topic: bool
 
 
-@lru_cache(maxsize=4096)
-def born_host(address: str) -> bytes:
-    """A peer's "host:port" as records have it."""
-    host, _, port = address.rpartition(":")
-    return encode_host((host or "127.0.0.1", int(port or 0)))
-
-
 class SendMessage:
     """The processor of all sends."""
 
@@ -65,26 +59,23 @@ class SendMessage:
         disk_space: DiskSpace,
         locks: QueueLocks,
         log: MessageLog,
+        appending: Appending,
         redelivery: Redelivery,
         properties: BrokerProperties,
         schedule: DelaySchedule,
-        message_bytes_max: int,
         reject_transactions: bool,
         randomness: random.Random,
-        unique_id: UniqueIdGenerator,
     ) -> None:
         self._disk_space = disk_space
         self._topics = topics
         self._groups = groups
         self._locks = locks
         self._log = log
+        self._appending = appending
         self._redelivery = redelivery
-        self._properties = properties
         self._schedule = schedule
-        self._message_bytes_max = message_bytes_max
         self._reject_transactions = reject_transactions
         self._random = randomness
-        self._unique_id = unique_id
         self._tail_ext = {p.MSG_REGION: properties.region, p.TRACE_ON: properties.trace_on}
 
     def batch_processors(self) -> Mapping[int, BatchProcessor]:
@@ -138,11 +129,7 @@ class SendMessage:
                 f"request queueId[{queue_id}] is illegal, {topic.topic_name} has {topic.write_queue_nums}"
                 f" queues, producer: {request.peer.address}",
             )
-        if len(command.body) > self._message_bytes_max:
-            raise broker_error(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"message of {len(command.body)} bytes; maxMessageSize is {self._message_bytes_max}",
-            )
+        self._appending.check_size(command.body)
         if header.batch:
             return self._prepare_batch(request, header, topic, queue_id, creates)
         return self._prepare_one(request, header, topic, queue_id, creates)
@@ -167,7 +154,6 @@ class SendMessage:
         self, request: Request, header: SendMessageHeader, topic: TopicConfig, queue_id: int, creates: bool
     ) -> Prepared:
         text = header.properties or ""
-        text_properties.require_storable(text)
         name = topic.topic_name
         sys_flag = header.sys_flag
         self._refuse_unbuilt(text, sys_flag, header.reconsume_times or 0)
@@ -175,17 +161,14 @@ class SendMessage:
             sys_flag &= ~TRANSACTION_MASK
         if name.startswith(names.RETRY_PREFIX):
             name, queue_id, text = self._retry_send(request, header, name, queue_id, text)
-        unique_key = text_properties.find(text, p.UNIQ_KEY)
-        if unique_key is None:
-            unique_key = self._unique_id()
-            text = text_properties.with_property(text, p.UNIQ_KEY, unique_key)
         if p.POP_CK in text:
             text = text_properties.without(text, p.POP_CK)
+        text, unique_key = self._appending.completed(text)
         message = StoreMessage(
             name,
             queue_id,
             request.command.body,
-            self._properties.added_to(text).encode("utf-8", "replace"),
+            text.encode("utf-8", "replace"),
             tag_code(text_properties.find(text, p.TAGS)),
             header.flag,
             sys_flag,
@@ -212,11 +195,8 @@ class SendMessage:
         messages = []
         for item in decode_batch(request.command.body):
             text = item.properties.decode("utf-8", "replace")
-            text_properties.require_storable(text)
             self._refuse_unbuilt(text, header.sys_flag, 0)
-            if text_properties.find(text, p.UNIQ_KEY) is None:
-                text = text_properties.with_property(text, p.UNIQ_KEY, self._unique_id())
-            properties = self._properties.added_to(text).encode("utf-8", "replace")
+            properties = self._appending.completed(text)[0].encode("utf-8", "replace")
             if len(properties) > p.PROPERTIES_BYTES_MAX:  # All of a batch is stored, or nothing.
                 raise broker_error(
                     ResponseCode.MESSAGE_ILLEGAL,
@@ -282,7 +262,7 @@ class SendMessage:
         first = results[0]
         for result in results:
             if not result.is_ok:
-                return self._log.refusal(result)
+                return refusal(self._log, result)
         ext = {
             "msgId": first.offset_id
             if len(results) == 1
@@ -294,4 +274,4 @@ class SendMessage:
         }
         reply = Reply(ext=ext)
         later = ReplyWhenAnnounced(reply) if sent.creates_topic else reply
-        return self._log.answer(later, results[-1], waits=sent.waits)
+        return stored_reply(self._log, later, results[-1], waits=sent.waits)

@@ -1,0 +1,136 @@
+"""Appending: messages of whatever protocol, checked, completed and stored.
+
+    Draft ─► topic, queue, size, properties ─► log ─► the disk, where it is flushed synchronously ─► answered
+
+`SendMessage` makes use of the same checks for what RocketMQ's producers may do besides: topics that sending
+creates, retries, delays, batches.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from libramq.broker import stored_properties
+from libramq.broker.message_log import MessageLog
+from libramq.broker.stored_properties import BrokerProperties
+from libramq.catalog import TopicTable
+from libramq.clock import WallMs
+from libramq.codes import ResponseCode
+from libramq.errors import broker_error
+from libramq.kernel.gate import Gate, Gated
+from libramq.kernel.waiter import Waiter
+from libramq.message import names
+from libramq.message import properties as p
+from libramq.message.ids import UniqueIdGenerator, born_host
+from libramq.message.tags import tag_code
+from libramq.store.append import AppendResult, StoreMessage
+
+
+class Draft(NamedTuple):
+    """A message as a protocol has it. properties: as stored, in their text (`message.properties`)."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: str = ""
+
+
+class _Stored(Gated):
+    """Messages that are stored, and not on the disk yet."""
+
+    __slots__ = ("_results", "_waiter")
+
+    def __init__(self, results: list[AppendResult], waiter: Waiter[Sequence[AppendResult]]) -> None:
+        super().__init__(waiter.connection)
+        self._results = results
+        self._waiter = waiter
+
+    def succeed(self) -> None:
+        """Answer: they are on the disk."""
+        self._waiter.answer(self._results)
+
+    def fail(self) -> None:
+        """Answer: nobody knows."""
+        self._waiter.refuse(
+            broker_error(ResponseCode.FLUSH_DISK_TIMEOUT, "stored, but the disk did not confirm it")
+        )
+
+
+class Appending:
+    """Stores messages. durability: the gate at which those wait that must be on the disk first."""
+
+    def __init__(
+        self,
+        *,
+        topics: TopicTable,
+        log: MessageLog,
+        durability: Gate,
+        properties: BrokerProperties,
+        unique_id: UniqueIdGenerator,
+        message_bytes_max: int,
+    ) -> None:
+        self._topics = topics
+        self._log = log
+        self._durability = durability
+        self._properties = properties
+        self._unique_id = unique_id
+        self._message_bytes_max = message_bytes_max
+
+    def append(
+        self, drafts: Sequence[Draft], waiter: Waiter[Sequence[AppendResult]], *, wall_ms: WallMs
+    ) -> None:
+        """Store messages by one write; the waiter hears where they are, once they are safe.
+
+        Raises BrokerError, and stores nothing, where one of them cannot be taken.
+        """
+        messages = [self._message(draft, waiter.connection.address, wall_ms) for draft in drafts]
+        results = self._log.append(messages)
+        for result in results:
+            if not result.is_ok:
+                raise self._log.refused(result)
+        if results and self._log.is_sync:
+            self._durability.wait(_Stored(results, waiter), results[-1].end)
+        else:
+            waiter.answer(results)
+
+    def _message(self, draft: Draft, sender: str, wall_ms: WallMs) -> StoreMessage:
+        if draft.topic in names.NOT_ALLOWED_SEND_TOPICS:
+            raise broker_error(ResponseCode.NO_PERMISSION, f"sending to topic[{draft.topic}] is forbidden")
+        topic = self._topics.require(draft.topic)
+        if not topic.writable:
+            raise broker_error(
+                ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden"
+            )
+        if not 0 <= draft.queue_id < topic.write_queue_nums:
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER,
+                f"queue {draft.queue_id} of topic {draft.topic} cannot be written:"
+                f" it has {topic.write_queue_nums}",
+            )
+        self.check_size(draft.body)
+        text, _ = self.completed(draft.properties)
+        return StoreMessage(
+            draft.topic,
+            draft.queue_id,
+            draft.body,
+            text.encode("utf-8", "replace"),
+            tag_code(stored_properties.find(text, p.TAGS)),
+            born_timestamp_ms=int(wall_ms),
+            born_host=born_host(sender),
+        )
+
+    def check_size(self, body: bytes) -> None:
+        """Refuse a body that is too large."""
+        if len(body) > self._message_bytes_max:
+            raise broker_error(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"message of {len(body)} bytes; maxMessageSize is {self._message_bytes_max}",
+            )
+
+    def completed(self, text: str) -> tuple[str, str]:
+        """Return properties with what every stored message has, and the message's unique key."""
+        stored_properties.require_storable(text)
+        unique_key = stored_properties.find(text, p.UNIQ_KEY)
+        if unique_key is None:
+            unique_key = self._unique_id()
+            text = stored_properties.with_property(text, p.UNIQ_KEY, unique_key)
+        return self._properties.added_to(text), unique_key

@@ -1,0 +1,73 @@
+"""Committing: how far a group is. Commits of whatever protocol are checked, fenced, and journalled.
+
+commit … commit ─► write ─► acknowledged        all that one read brought, by one write
+"""
+
+from collections.abc import Callable
+
+from libramq.broker.offset_commits import OffsetCommits
+from libramq.catalog import GroupTable, TopicTable
+from libramq.codes import ResponseCode
+from libramq.errors import broker_error
+from libramq.kernel.connection import Connection
+from libramq.offsets import Fences
+
+
+class Committing:
+    """Takes commits in, and journals them. committed: hears who commits for which group."""
+
+    def __init__(
+        self,
+        *,
+        offsets: OffsetCommits,
+        fences: Fences,
+        topics: TopicTable,
+        groups: GroupTable,
+        committed: Callable[[Connection, str], None],
+    ) -> None:
+        self._offsets = offsets
+        self._fences = fences
+        self._topics = topics
+        self._groups = groups
+        self._committed = committed
+
+    def commit(
+        self,
+        connection: Connection,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        member: str | None = None,
+        epoch: int | None = None,
+    ) -> None:
+        """Take a commit in; acknowledge it after `write`. Raises BrokerError where it is refused.
+
+        member, epoch: of a coordinated group, to whom the queue is open and under which epoch.
+        """
+        if group not in self._groups:
+            raise broker_error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
+        config = self._topics.require(topic)
+        if not 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums):
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{queue_id}] is illegal, topic:[{topic}]"
+                f" topicConfig.readQueueNums:[{config.read_queue_nums}]",
+            )
+        self._fences.check(group, topic, queue_id, member, epoch)
+        self._offsets.commit(group, topic, queue_id, offset)
+        self._committed(connection, group)
+
+    def write(self) -> None:
+        """Journal what was taken in, by one write; raises BrokerError where the disk refuses."""
+        try:
+            self._offsets.write()
+        except OSError as error:
+            raise broker_error(
+                ResponseCode.SYSTEM_ERROR, f"the offset cannot be journalled: {error}"
+            ) from error
+
+    def first_to_read(self, group: str, topic: str, queue_id: int, *, may_be_zero: bool = True) -> int | None:
+        """Return where a group goes on; None where it has committed nothing and may choose."""
+        return self._offsets.first_to_read(group, topic, queue_id, may_be_zero=may_be_zero)

@@ -1,0 +1,18 @@
+"""The reply for messages that were stored, or not: RocketMQ's."""
+
+from libramq.broker.message_log import MessageLog
+from libramq.rpc.outcome import Outcome, Reply, ReplyWhenAnnounced, ReplyWhenDurable
+from libramq.store.append import AppendResult
+
+
+def stored_reply(
+    log: MessageLog, reply: Reply | ReplyWhenAnnounced, last: AppendResult, *, waits: bool
+) -> Outcome:
+    """Return the answer for stored messages: at once, or when the last of them is on the disk."""
+    return ReplyWhenDurable(last.end, reply) if log.is_sync and waits else reply
+
+
+def refusal(log: MessageLog, result: AppendResult) -> Reply:
+    """Return the answer for a message that was not stored."""
+    error = log.refused(result)
+    return Reply(error.response_code, error.remark)
