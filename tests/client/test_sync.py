@@ -1,6 +1,7 @@
 """The client for blocking code: no event loop in sight."""
 
 import asyncio
+import contextlib
 import os
 import select
 import signal
@@ -418,3 +419,26 @@ def test_who_waits_for_the_end_is_woken_by_a_stop(cluster):
         with pytest.raises(NoPermission):
             consumer.wait_closed()
         assert heard.wait(10)
+
+
+def test_a_coroutine_that_will_not_be_cancelled_hangs_nobody(cluster):
+    """The consumer is stopped without it."""
+    namesrv, _ = cluster
+    began = threading.Event()
+
+    async def handle(messages):
+        began.set()
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    with Producer(namesrv=namesrv.address) as producer:
+        producer.send(Message("T", b"x"))
+    consumer = PushConsumer(group="g", namesrv=namesrv.address, consume_from="earliest")
+    consumer.subscribe("T", "*", handle)
+    consumer.start()
+    assert began.wait(10)
+    stopping = threading.Thread(target=lambda: consumer.stop(timeout_ms=50))
+    stopping.start()
+    stopping.join(10)
+    assert not stopping.is_alive()

@@ -44,7 +44,7 @@ def log_failure(messages: Sequence[MessageExt], topic: str) -> None:
         if isinstance(error, InvalidResult):  # Its text says it all.
             log.error("its messages are delivered again later", reason=str(error), messages=len(messages))
             return
-        if isinstance(error, asyncio.CancelledError):
+        if isinstance(error, asyncio.CancelledError | GeneratorExit):
             log.warning("a handler was cancelled; its messages are delivered again later", **about)
             return
         if isinstance(error, SystemExit):

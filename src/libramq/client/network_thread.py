@@ -13,8 +13,13 @@ from concurrent.futures import Future
 from typing import Any, Final, TypeVar, cast
 
 from libramq.errors import LocalProtocolError
+from libramq.logs import get_logger
 
+log = get_logger(__name__)
 T = TypeVar("T")
+
+#: Ours: how long cancelled tasks may take to end; a handler of the user's may never do so.
+CANCEL_SECONDS: Final = 1.0
 
 #: What is wrong with a client in the child of a fork.
 FORKED: Final = (
@@ -99,10 +104,15 @@ class NetworkThread:
 
 async def _cancel_all() -> None:
     await asyncio.sleep(0)  # So that what was handed over becomes tasks.
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + CANCEL_SECONDS
     while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+        if loop.time() >= deadline:
+            log.warning("tasks that do not end when they are cancelled are left behind", tasks=len(tasks))
+            return
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.wait(tasks, timeout=deadline - loop.time())
 
 
 async def run_on_thread(function: Callable[..., T], *arguments: Any) -> T:
