@@ -1,5 +1,8 @@
 """The engine: a timer that rings late is a process that stood still, and an idle time is none."""
 
+from functools import partial
+
+import pytest
 from tests.fakes import ManualClock
 
 from libramq.kernel.engine import LATE_MS_MIN, Engine, Hooks
@@ -38,3 +41,27 @@ def test_a_timer_that_rings_in_time_says_nothing_however_long_it_was_quiet():
     judge.engine.tick()
     assert judge.stood == []
     assert len(judge.judged) == 1
+
+
+def test_a_hook_that_fails_keeps_none_of_those_behind_it_from_their_work():
+    judge = Judge()
+    called: list[str] = []
+
+    def failing(*_: object) -> None:
+        raise ValueError("a bug")
+
+    def last(*_: object) -> None:
+        called.append("last")
+
+    both = (failing, last)
+    kernel = Kernel(judge.clock)
+    engine = Engine(
+        kernel, judge, Hooks(connection_ended=both, address_lost=both, settle=both, stood_still=both)
+    )
+    for event in (engine.settle, partial(engine.connection_ended, judge), partial(engine.address_lost, "")):
+        with pytest.raises(ValueError, match="a bug"):
+            event()
+    kernel.deadlines.set(judge.clock.monotonic_ms(), lambda _: called.append("due"))
+    judge.clock.advance(LATE_MS_MIN)
+    engine.tick()
+    assert called == ["last"] * 4 + ["due"]

@@ -59,6 +59,8 @@ class Words:
         self.lost: list[str] = []
         self.asked: list[tuple[str, Any, Any]] = []
         self.listening: list[Any] = []
+        self.failures: list[str] = []
+        self.expects_failures = self.fails_to_settle = False
         hooks = Hooks(
             connection_ended=(self.ended.append,), address_lost=(self.lost.append,), settle=(self._settle,)
         )
@@ -70,11 +72,19 @@ class Words:
             threads=self.threads,
             monotonic_ms=self.clock.monotonic_ms,
             listen=self.listening.append,
-            failed=raise_it,
+            failed=self._failed,
         )
+
+    def _failed(self, what: str, error: Exception) -> None:
+        if self.expects_failures:
+            self.failures.append(f"{what}: {error}")
+        else:
+            raise_it(what, error)
 
     def _settle(self) -> None:
         self.settled += 1
+        if self.fails_to_settle:
+            raise ValueError("a bug")
 
     def receive(self, connection: Any, requests: Sequence[Any], start: int) -> int:
         self.timers.now_us += self.cost_us
@@ -354,3 +364,39 @@ def test_who_has_most_to_read_is_closed_when_what_is_sent_unasked_fills_the_memo
     assert [line.is_open for line in lines[:3]] == [True] * 3
     assert sum(line.unsent_bytes for line in lines) <= UNREAD_BYTES_MAX + STEP_BYTES
     assert any(line.closed for line in lines)
+
+
+def test_what_was_decided_is_performed_where_something_else_of_its_turn_failed(words):
+    line = Line()
+    words.expects_failures = words.fails_to_settle = True
+    words.effects.send(line, b"for another")
+    words.performer.follow()
+    assert line.writes == [b"for another"]
+    assert words.failures == ["what follows from an event failed: a bug"]
+
+
+def test_a_question_that_cannot_be_put_is_answered_and_keeps_no_other_effect(words):
+    """Registrations would wait for ever for it, and others for their answers."""
+    line, outcomes = Line(), []
+    words.expects_failures = True
+
+    class Unspeakable(Question):
+        def command(self) -> str:
+            raise ValueError("a bug")
+
+    words.effects.ask(Unspeakable(outcomes.append))
+    words.effects.send(line, b"for another")
+    words.performer.follow()
+    assert line.writes == [b"for another"]
+    words.timers.ring()
+    assert [str(outcome) for outcome in outcomes] == ["10.0.0.1:10911 cannot be asked: a bug"]
+
+
+def test_an_end_that_cannot_be_worked_off_keeps_nobody_from_what_was_decided(words):
+    line = Line()
+    words.expects_failures = True
+    words.performer._engine._hooks = Hooks(connection_ended=(lambda _: 1 / 0,))
+    words.effects.send(line, b"for another")
+    words.performer.closed(Line())
+    assert line.writes == [b"for another"]
+    assert words.failures == ["the end of a connection could not be worked off: division by zero"]

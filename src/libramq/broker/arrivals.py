@@ -7,7 +7,10 @@ it here.
 from collections.abc import Sequence
 from typing import Protocol
 
+from libramq.logs import get_logger
 from libramq.store.message_store import MessageStore
+
+log = get_logger(__name__)
 
 
 class Listener(Protocol):
@@ -30,4 +33,7 @@ class Arrivals:
         while touched := self._store.drain_touched():
             for (topic, queue_id), end in touched.items():
                 for listener in self._listeners:
-                    listener.arrived(topic, queue_id, end)
+                    try:
+                        listener.arrived(topic, queue_id, end)
+                    except Exception:  # The store says it once only: the others have to hear it now.
+                        log.exception("an arrival was not worked off", topic=topic, queue_id=queue_id)

@@ -72,14 +72,12 @@ class Engine:
     def connection_ended(self, connection: Connection) -> None:
         """A client's connection ended."""
         self._kernel.is_stirred = True
-        for hear in self._hooks.connection_ended:
-            hear(connection)
+        _call_all(self._hooks.connection_ended, connection)
 
     def address_lost(self, address: str) -> None:
         """Our own connection to an address ended."""
         self._kernel.is_stirred = True
-        for hear in self._hooks.address_lost:
-            hear(address)
+        _call_all(self._hooks.address_lost, address)
 
     def stir(self) -> None:
         """Something happened that is no request: an answer came, or work was done."""
@@ -97,21 +95,39 @@ class Engine:
         if due_ms is not None and now_ms - due_ms >= LATE_MS_MIN:
             stood_ms = now_ms - self._settled_ms
             log.warning("the process stood still; who was silent has that time again", ms=stood_ms)
-            for hear in self._hooks.stood_still:
-                hear(stood_ms, now_ms)
+            try:
+                _call_all(self._hooks.stood_still, stood_ms, now_ms)
+            except Exception:
+                log.exception("somebody may be judged by a silence that was ours")
         self._deadlines.run(now_ms)
 
     def settle(self) -> None:
         """Do what follows from the events since the last call."""
         self._settled_ms = self._clock.monotonic_ms()
-        for follow in self._hooks.settle:
-            follow()
-        if self._kernel.is_stirred:
-            self._kernel.is_stirred = False
-            for service, deadline in self._polled:
-                deadline.at(service.next_due_ms)
+        try:
+            _call_all(self._hooks.settle)
+        finally:
+            if self._kernel.is_stirred:
+                self._kernel.is_stirred = False
+                for service, deadline in self._polled:
+                    deadline.at(service.next_due_ms)
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
         """When `tick` has something to do next (monotonic); None: never, as things are."""
         return self._deadlines.next_due_ms
+
+
+def _call_all(hooks: Sequence[Callable[..., None]], *arguments: object) -> None:
+    """Call every hook: one that fails keeps none of the others. Raises what failed first."""
+    failure: Exception | None = None
+    for hook in hooks:
+        try:
+            hook(*arguments)
+        except Exception as error:
+            if failure is None:
+                failure = error
+            else:
+                log.error("another hook failed, too", exc_info=error)
+    if failure is not None:
+        raise failure

@@ -46,7 +46,12 @@ class WorkerThreads:
             result = error if error is not None else future.result()
             loop.call_soon_threadsafe(done, result)
 
-        pool.submit(work).add_done_callback(finished)
+        try:
+            future = pool.submit(work)
+        except RuntimeError as error:  # The system gives no more threads. Whoever waits for it must hear so.
+            loop.call_soon(done, error)
+        else:
+            future.add_done_callback(finished)
 
     async def close(self) -> None:
         """Wait for the work under way; nobody else may write its files meanwhile."""

@@ -12,9 +12,11 @@ read, or when a thread has done what its last request needs (`Run`), or its step
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from libramq.clock import MonotonicMs
+from libramq.errors import RemoteError
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Ask, Close, Effect, Listen, Proceed, Run, Send
 from libramq.kernel.engine import Engine
@@ -115,22 +117,22 @@ class Performer:
         self._backlogs.pop(connection, None)
         self._unread.forget(connection)
         if not self._is_stopped:
-            self._engine.connection_ended(connection)
+            self._tell("the end of a connection", self._engine.connection_ended, connection)
             self.follow()
 
     def lost(self, address: str) -> None:
         """Our own connection to an address ended."""
         if not self._is_stopped:
-            self._engine.address_lost(address)
+            self._tell("the end of a connection of ours", self._engine.address_lost, address)
             self.follow()
 
     def follow(self) -> None:
         """Do what follows from an event: settle, perform, send, set the timer."""
         try:
             self._engine.settle()
-            self._perform()
         except Exception as error:
             self._failed("what follows from an event failed", error)
+        self._perform()
         self._flush()
         if self._put_off:
             self._queue_put_off()
@@ -142,6 +144,13 @@ class Performer:
         for timer in (self._timer, self._turns):
             if timer is not None:
                 timer.cancel()
+
+    def _tell(self, what: str, event: Callable[..., None], *arguments: object) -> None:
+        """Hand something over; what comes behind it is done even where it failed."""
+        try:
+            event(*arguments)
+        except Exception as error:
+            self._failed(f"{what} could not be worked off", error)
 
     # Turns.
 
@@ -220,13 +229,13 @@ class Performer:
             while (steps := self._busy.steps(connection)) is not None:
                 if next(steps, self) is self:  # They are at their end.
                     self._busy.stepped(connection)
-                    self._perform()
                 if self._timers.elapsed_us() - began_us >= TURN_US_MAX:
                     break
         except Exception as error:
             self._busy.stepped(connection)
             self._failed(f"a request of {connection.address} failed; the connection is closed", error)
             channel.close("handler failed")
+        self._perform()
         if self._busy.steps(connection) is not None:
             self._enqueue(channel)
 
@@ -249,7 +258,7 @@ class Performer:
                     outgoing.pieces.append(effect.data)
                     outgoing.size += len(effect.data)
                 else:
-                    self._do(effect)
+                    self._tell(type(effect).__name__, self._do, effect)
 
     def _do(self, effect: Effect) -> None:
         match effect:
@@ -258,9 +267,7 @@ class Performer:
                 closing: Any = effect.connection
                 closing.close(effect.reason)
             case Ask():
-                question = effect.question
-                done = self._event(question.done)
-                self._remotes.send(question.address, question.command(), done, timeout_ms=question.timeout_ms)
+                self._ask(effect)
             case Run():
                 self._run(effect)
             case Proceed():
@@ -269,6 +276,16 @@ class Performer:
             case Listen():
                 listening = effect.done
                 self._listen(self._event(lambda _: listening()))
+
+    def _ask(self, effect: Ask) -> None:
+        question = effect.question
+        done = self._event(question.done)
+        try:
+            self._remotes.send(question.address, question.command(), done, timeout_ms=question.timeout_ms)
+        except Exception as error:  # It is answered all the same: who asked would wait for ever.
+            refusal = RemoteError(f"{question.address} cannot be asked: {error}")
+            self._timers.after(0, partial(done, refusal))
+            self._failed("a request could not be made", error)
 
     def _run(self, effect: Run) -> None:
         connection = effect.connection
@@ -328,6 +345,6 @@ class Performer:
     def _tick(self) -> None:
         self._timer = self._due_ms = None
         began_us = self._timers.elapsed_us()
-        self._engine.tick()
+        self._tell("what is due", self._engine.tick)
         self.follow()
         self._engine.longest_turn.record(self._timers.elapsed_us() - began_us)
