@@ -1,5 +1,7 @@
 """Pulls, check by check, every status, and those that are held."""
 
+import tracemalloc
+
 import pytest
 
 from libramq.codes import RequestCode as R
@@ -74,6 +76,74 @@ def test_a_queue_that_has_had_no_message(talk, peer):
     assert talk.pull(peer, queue_offset=0).code == C.PULL_NOT_FOUND
     reply = talk.pull(peer, queue_offset=7)
     assert (reply.code, reply.ext["nextBeginOffset"]) == (C.PULL_OFFSET_MOVED, "0")
+
+
+# What it costs to wait.
+
+
+def held_pulls(talk: Conversation, connections: int, each: int, **fields) -> list[tuple[FakePeer, object]]:
+    pulls = []
+    for number in range(connections):
+        peer = FakePeer(f"10.0.1.{number}:1")
+        for _ in range(each):
+            command = talk.pull_command(sys_flag=HELD, suspend_timeout_millis=15_000, **fields)
+            talk.give(peer, command)
+            pulls.append((peer, command))
+    assert all(find_answer(peer, command) is None for peer, command in pulls)
+    return pulls
+
+
+def count_reads(talk: Conversation) -> list[int]:
+    """Every read of the store from now on adds its offset."""
+    store, reads = talk.broker.store, []
+    read = store.read
+
+    def counted(topic, queue_id, offset, *others, **options):
+        reads.append(offset)
+        return read(topic, queue_id, offset, *others, **options)
+
+    store.read = counted
+    return reads
+
+
+def test_a_message_that_no_held_pull_wants_runs_none_of_them(talk):
+    talk.create_topic("T", queues=1)
+    pulls = held_pulls(talk, 10, 50, subscription="red || rose")
+    reads = count_reads(talk)
+    fill(talk, 5, properties={"TAGS": "blue"})
+    assert reads == []
+    fill(talk, 1, properties={"TAGS": "rose"})
+    assert reads == [5] * len(pulls), "each once, behind what it passed over"
+    for peer, command in pulls:
+        assert len(bodies(answer(peer, command))) == 1
+
+
+def test_a_pull_that_passed_messages_over_says_so_when_its_time_is_up(talk):
+    talk.create_topic("T", queues=1)
+    ((peer, command),) = held_pulls(talk, 1, 1, subscription="red")
+    fill(talk, 5, properties={"TAGS": "blue"})
+    talk.advance(15_000)
+    reply = answer(peer, command)
+    assert (reply.code, reply.ext["nextBeginOffset"]) == (C.PULL_NOT_FOUND, "5")
+
+
+@pytest.mark.parametrize("is_subscribed", [True, False], ids=["by heartbeat", "by the pull"])
+def test_pulls_that_wait_with_the_same_tags_share_them(talk, is_subscribed):
+    talk.create_topic("T", queues=1)
+    tags = " || ".join(f"tag-{number:04}" for number in range(1_000))
+    fields = {"subscription": tags}
+    if is_subscribed:
+        talk.beat(FakePeer(), "alice", subscriptions=[subscription(expression=tags)])
+        fields = {"sub_version": 1, "sys_flag": PULL_SUSPEND}
+    tracemalloc.start()
+    try:
+        fields = {"sys_flag": HELD, "suspend_timeout_millis": 15_000} | fields
+        for number in range(200):
+            talk.give(FakePeer(f"10.0.1.{number}:1"), talk.pull_command(**fields))
+        assert len(talk.broker.held) == 200
+        assert tracemalloc.get_traced_memory()[0] < 2_000_000, "10 KB a pull; 64 KB would be a set for each"
+    finally:
+        tracemalloc.stop()
 
 
 # The checks, in their order.

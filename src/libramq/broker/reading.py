@@ -29,6 +29,7 @@ from libramq.store.message_store import MessageStore
 from libramq.store.read import ReadResult, ReadStatus
 from libramq.waits import HeldPull, HeldPulls
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
+from libramq.waits.shared_tag_codes import SharedTagCodes
 
 _SQL92: Final = "SQL92"
 
@@ -125,6 +126,7 @@ class Reading:
         self._readable = readable
         self._long_polling = long_polling
         self._short_polling_ms = short_polling_ms
+        self._shared = SharedTagCodes()
 
     def pull(self, pull: Pull, *, wall_ms: WallMs, now_ms: MonotonicMs) -> None:
         """Answer a pull by its waiter, now or later; raises BrokerError where it is refused at once."""
@@ -147,11 +149,14 @@ class Reading:
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """A queue has more to read, up to an offset: run its held pulls again."""
-        for held in self._held.wake(topic, queue_id, end):
+        new_codes = partial(self._store.tag_codes, topic, queue_id, end=end)
+        for held in self._held.wake(topic, queue_id, end, new_codes):
             # It is held on when nothing for it came.
+            held.request.offset = held.offset
             self._run_again(held.request, held.until_ms, _Cause.WOKEN)
 
     def _expired(self, held: HeldPull[Pull]) -> None:
+        held.request.offset = held.offset
         self._run_again(held.request, None, _Cause.EXPIRED)
 
     def _run_again(
@@ -188,9 +193,10 @@ class Reading:
                 f"[{topic.read_queue_nums}] consumer:[{pull.waiter.connection.address}]",
             )
         if pull.expression is not None:
-            pull.tag_codes = _codes(pull.expression, pull.expression_type)
+            codes = _codes(pull.expression, pull.expression_type)
         else:
-            pull.tag_codes = self._subscribed_codes(pull, group.consume_broadcast_enable)
+            codes = self._subscribed_codes(pull, group.consume_broadcast_enable)
+        pull.tag_codes = self._shared.share(codes) if codes is not None else None
 
     def _check_fence(self, pull: Pull) -> None:
         if pull.member is not None:
@@ -282,8 +288,18 @@ class Reading:
         connection = pull.waiter.connection
         if not connection.is_open:  # It went while a thread read for it; nobody would take the pull out.
             return
+        pull.expression = None  # It may be long, and `tag_codes` says the same.
         self._held.hold(
-            HeldPull(pull.topic, pull.queue_id, pull.offset, connection, until_ms, pull, self._expired)
+            HeldPull(
+                pull.topic,
+                pull.queue_id,
+                pull.offset,
+                connection,
+                until_ms,
+                pull,
+                self._expired,
+                pull.tag_codes,
+            )
         )
 
 

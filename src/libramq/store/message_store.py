@@ -39,7 +39,7 @@ from libramq.store.flush import Flusher, FlushPlan
 from libramq.store.open_files import OpenFiles
 from libramq.store.opening import ABORT, Opening
 from libramq.store.packing import PackedBatch, pack_batch
-from libramq.store.read import NO_QUEUE, ReadResult, find_record, read_queue, warm
+from libramq.store.read import NO_QUEUE, ReadResult, find_record, read_queue, unit_tag_codes, warm
 from libramq.store.recovery import RecoveryReport
 from libramq.store.recovery_point_writer import RecoveryPointWriter
 from libramq.store.refusal import Refusal
@@ -244,6 +244,14 @@ class MessageStore:
         self._get_count += result.count
         self._get_bytes += result.size
         return result
+
+    def tag_codes(self, topic: str, queue_id: int, offset: int, *, end: int) -> frozenset[int] | None:
+        """Return the tag codes of the messages of [offset, end), for a first look before they are read.
+
+        None where there are too many for a look, or where they are not in memory.
+        """
+        queue = self._queues.get(topic, queue_id)
+        return unit_tag_codes(queue, offset, end) if queue is not None else None
 
     def max_offset(self, topic: str, queue_id: int) -> int:
         """The end of what readers of a queue may see; 0 where there is no such queue."""

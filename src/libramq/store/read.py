@@ -35,6 +35,10 @@ STRETCH_BYTES: Final = 256 * 1024
 Place = tuple[int, int]
 
 
+#: Ours: messages whose tags are looked at before a held pull is run again; one append seldom has more.
+LOOK_UNITS_MAX: Final = 1024
+
+
 class ReadStatus(Enum):
     """What a read came to; the names are upstream's and go out as the remark."""
 
@@ -148,6 +152,7 @@ def _read(
     next_offset = offset
     wanted: list[Place] = []
     count = total = 0
+    # Of a code only the low 32 bits count: the unit of a delayed message holds its delivery time instead.
     for physical_offset, size, code in UNIT.iter_unpack(units):
         if count:
             count_max, bytes_max = in_memory if physical_offset >= memory_start else on_disk
@@ -156,7 +161,6 @@ def _read(
         next_offset += 1
         if size == BLANK_SIZE:
             continue
-        # Only the low 32 bits count: the unit of a delayed message holds its delivery time instead.
         if tag_codes is not None and ((code + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000 not in tag_codes:
             continue
         if physical_offset < log_min:
@@ -177,6 +181,19 @@ def _read(
         return ReadResult(ReadStatus.WOULD_WAIT, offset, min_offset, max_offset, cold=cold)
     return ReadResult(
         ReadStatus.FOUND, next_offset, min_offset, max_offset, data=data, count=count, size=total
+    )
+
+
+def unit_tag_codes(queue: ConsumeQueue, offset: int, end: int) -> frozenset[int] | None:
+    """Return the tag codes of [offset, end); None where a look at them is not to be had at once."""
+    count = end - offset
+    if not 0 < count <= LOOK_UNITS_MAX or not queue.min_offset <= offset <= end <= queue.visible_max:
+        return None
+    units = queue.units_nowait(offset, count)
+    if isinstance(units, FileRange) or len(units) < count * UNIT_BYTES:
+        return None
+    return frozenset(
+        ((code + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000 for _, _, code in UNIT.iter_unpack(units)
     )
 
 

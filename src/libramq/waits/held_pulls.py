@@ -1,7 +1,9 @@
 """Held pulls: requests that found no message and wait for one (long polling).
 
 The index of the purgatory by queue: a pull is taken out when its queue has a message at or after the offset
-that it wants. The broker runs a woken pull again. Upstream: PullRequestHoldService.java.
+that it wants, with a tag that it wants. The broker runs a woken pull again; one that wants none of the new
+messages is moved on behind them where it is, which takes a hundredth of that. Upstream:
+PullRequestHoldService.java.
 """
 
 from collections.abc import Callable
@@ -27,10 +29,10 @@ Key = tuple[str, int]
 class HeldPull(Parked, Generic[T]):
     """One pull that waits: for which queue and offset, for whom, and until when (monotonic).
 
-    expired: called when its time is up, with the pull.
+    expired: called when its time is up, with the pull. tag_codes: of the messages that it wants; None: all.
     """
 
-    __slots__ = ("_expired", "_held", "offset", "queue_id", "request", "topic", "until_ms")
+    __slots__ = ("_expired", "_held", "offset", "queue_id", "request", "tag_codes", "topic", "until_ms")
 
     def __init__(
         self,
@@ -41,6 +43,7 @@ class HeldPull(Parked, Generic[T]):
         until_ms: MonotonicMs,
         request: T,
         expired: Callable[["HeldPull[T]"], None],
+        tag_codes: frozenset[int] | None = None,
     ) -> None:
         super().__init__(connection)
         self.topic = topic
@@ -48,6 +51,7 @@ class HeldPull(Parked, Generic[T]):
         self.offset = offset
         self.until_ms = until_ms
         self.request = request
+        self.tag_codes = tag_codes
         self._expired = expired
         self._held: HeldPulls[T] | None = None
 
@@ -59,6 +63,10 @@ class HeldPull(Parked, Generic[T]):
         """Leave the index."""
         if self._held is not None:
             self._held.forget(self)
+
+
+#: Returns the tag codes of a queue's messages from an offset on; None where they are not in memory.
+NewCodes = Callable[[int], frozenset[int] | None]
 
 
 class _Queue(Generic[T]):
@@ -108,12 +116,28 @@ class HeldPulls(Generic[T]):
         pull._held = self
         self._purgatory.park(pull, pull.until_ms)
 
-    def wake(self, topic: str, queue_id: int, max_offset: int) -> list[HeldPull[T]]:
-        """Take out the pulls of a queue that want an offset below `max_offset`."""
+    def wake(
+        self, topic: str, queue_id: int, max_offset: int, new_codes: NewCodes = lambda _: None
+    ) -> list[HeldPull[T]]:
+        """Take out the pulls that want a message below `max_offset`; move the others on to there."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return []
-        return self._release([pull for pull in queue.pulls if pull.offset < max_offset])
+        known: dict[int, frozenset[int] | None] = {}
+        woken = []
+        for pull in queue.pulls:
+            offset, tag_codes = pull.offset, pull.tag_codes
+            if offset >= max_offset:
+                continue
+            if tag_codes is not None:
+                if offset not in known:  # Nearly all wait for the same one.
+                    known[offset] = new_codes(offset)
+                codes = known[offset]
+                if codes is not None and codes.isdisjoint(tag_codes):
+                    pull.offset = max_offset
+                    continue
+            woken.append(pull)
+        return self._release(woken)
 
     def take(self, topic: str, queue_id: int, is_wanted: Callable[[T], bool]) -> list[HeldPull[T]]:
         """Take out the pulls of a queue whose requests are wanted, whatever they wait for."""

@@ -6,6 +6,8 @@ Upstream: PullMessageProcessor.java, DefaultPullMessageResultHandler.java.
 from collections.abc import Callable, Mapping
 from typing import Final
 
+import msgspec
+
 from libramq.broker.reading import Pull, PullResult, PullStatus, Reading
 from libramq.codes import RequestCode, ResponseCode
 from libramq.remoting.headers import PullMessageHeader, decode_header
@@ -21,6 +23,8 @@ _CODES: Final = {
     PullStatus.NOTHING_MATCHED: ResponseCode.PULL_RETRY_IMMEDIATELY,
     PullStatus.OFFSET_MOVED: ResponseCode.PULL_OFFSET_MOVED,
 }
+#: Ours: a held pull keeps its request as it came where its tag expression is no longer than that.
+KEPT_CHARACTERS_MAX: Final = 256
 
 
 class PullMessage:
@@ -38,6 +42,8 @@ class PullMessage:
         """Answer a pull, or hold it."""
         header = decode_header(request.command, PullMessageHeader)
         flag = header.sys_flag
+        if header.subscription is not None and len(header.subscription) > KEPT_CHARACTERS_MAX:
+            request = _without_fields(request)
         pull = Pull(
             waiter=RequestWaiter(request, self._answer, _reply),
             group=header.consumer_group,
@@ -56,6 +62,11 @@ class PullMessage:
         )
         self._reading.pull(pull, wall_ms=request.wall_ms, now_ms=request.monotonic_ms)
         return HOLD
+
+
+def _without_fields(request: Request) -> Request:
+    """Return the request with what its answer needs: long fields are not kept while it is held."""
+    return request._replace(command=msgspec.structs.replace(request.command, ext={}, body=b""))
 
 
 def _reply(result: PullResult) -> Reply:
