@@ -108,10 +108,14 @@ class Fences:
 
     def readers(self, group: str) -> dict[MessageQueue, str]:
         """The members that queues are open to."""
+        return {queue: claim.member for queue, claim in self.claims(group).items()}
+
+    def claims(self, group: str) -> dict[MessageQueue, Claim]:
+        """The claims that queues are open under."""
         fence = self._groups.get(group)
         openings = fence.openings if fence is not None else {}
         return {
-            MessageQueue(topic, self._broker_name, queue_id): claim.member
+            MessageQueue(topic, self._broker_name, queue_id): claim
             for (topic, queue_id), claim in openings.items()
             if claim.member
         }

@@ -4,19 +4,19 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from libramq.client.core.consumer_settings import SESSION_MS, ConsumeFrom, ConsumerSettings
+from libramq.client.core.consumer_settings import REVOKE_TIMEOUT_MS, SESSION_MS, ConsumeFrom, ConsumerSettings
 from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import LibraError
 from libramq.filter.tag import parse_tag_filter
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.topic_config import TopicConfig
-from libramq.rpc.admin_calls import create_topic
+from libramq.rpc.admin_calls import create_topic, delete_group, delete_topic, reset_offsets
 from libramq.rpc.group_calls import find_group, remove_member
 from libramq.testing.broker_node import SimulatedBroker
 from libramq.testing.consumer_node import SimulatedConsumer
 from libramq.testing.handlers import Handling
 from libramq.testing.happening import Happening
-from libramq.testing.history import Watcher
+from libramq.testing.history import Commit, Watcher
 from libramq.testing.name_server_node import SimulatedNameServer
 from libramq.testing.process import Process
 from libramq.testing.producer_node import SimulatedProducer
@@ -25,6 +25,10 @@ from libramq.testing.world import World
 
 #: How soon an administrator who was not answered tries again.
 ADMIN_AGAIN_MS = 100
+#: As many as any topic has (operations.QUEUES_MAX), and more.
+QUEUES_MAX = 16
+#: Later than any simulation lasts, by any of its clocks.
+FOR_EVER_MS = 1 << 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,7 @@ class GroupPlan:
     route_refresh_ms: int = 5_000
     persist_ms: int = 1_000
     session_ms: int = SESSION_MS
+    revoke_timeout_ms: int = REVOKE_TIMEOUT_MS
 
 
 class Cluster(Watcher):
@@ -59,6 +64,10 @@ class Cluster(Watcher):
         self.cuts_ms: dict[str, MonotonicMs] = {}
         self.cuts_wall_ms: dict[str, WallMs] = {}
         self.topics: dict[str, int] = {}
+        #: Until when topics were deleted at brokers, by both clocks; for ever while nobody knows.
+        self.deletions_ms: dict[tuple[str, str], MonotonicMs] = {}
+        self.deletions_wall_ms: dict[tuple[str, str], WallMs] = {}
+        self._set_back: set[tuple[str, str, str]] = set()
         self.members: list[SimulatedConsumer] = []
         self.producers: list[SimulatedProducer] = []
         self.name_servers = [SimulatedNameServer(world, number) for number in range(1, name_server_count + 1)]
@@ -94,6 +103,61 @@ class Cluster(Watcher):
     def may_have_lost(self, broker: str, asked_ms: MonotonicMs) -> bool:
         """Whether what a broker was asked to store at a time may be gone, whatever it answered."""
         return not self.is_sync and asked_ms <= self.cuts_ms.get(broker, MonotonicMs(-1))
+
+    def was_deleted(self, queue: MessageQueue, asked_ms: MonotonicMs | None = None) -> bool:
+        """Whether what was asked of a queue at a time (None: ever) may be gone with its topic."""
+        until_ms = self.deletions_ms.get((queue.broker_name, queue.topic))
+        if until_ms is None:
+            return False
+        # A send may make the topic first, with more queues than the administrator gives it then.
+        return asked_ms is None or asked_ms <= until_ms or queue.queue_id >= self.topics[queue.topic]
+
+    def was_stored_before_deletion(self, queue: MessageQueue, stored_ms: WallMs) -> bool:
+        """Whether a message may be of a former life of its topic."""
+        return stored_ms <= self.deletions_wall_ms.get((queue.broker_name, queue.topic), WallMs(-1))
+
+    def make_again(self, broker: str, topic: str, after_ms: int) -> None:
+        """Delete a topic at a broker, and make it again so much later."""
+        node, key = self.brokers[broker], (broker, topic)
+        self.deletions_ms[key], self.deletions_wall_ms[key] = MonotonicMs(FOR_EVER_MS), WallMs(FOR_EVER_MS)
+        self.world.history.topic_deleted(broker, topic)
+
+        def deleted(outcome: object) -> None:
+            if not isinstance(outcome, LibraError):  # Else it may happen at any time.
+                self.deletions_ms[key] = self.now_ms
+                self.deletions_wall_ms[key] = node.process.clock.wall_ms_max
+                self.world.history.topic_deleted(broker, topic)
+                self.world.history.happened(Happening.MADE_AGAIN, topic)
+            self._admin.after(after_ms, lambda: self._set_queues(node.address, topic, self.topics[topic]))
+
+        self._remotes.ask(node.address, delete_topic(topic), deleted)
+
+    def was_set_back(self, group: str, queue: MessageQueue) -> bool:
+        """Whether an operator has ever set a group back in a queue."""
+        return (queue.broker_name, group, queue.topic) in self._set_back
+
+    def set_back(self, broker: str, group: str, topic: str) -> None:
+        """Have a broker set a group back to the beginning of a topic."""
+        self._set_back.add((broker, group, topic))
+        for queue_id in range(QUEUES_MAX):
+            commit = Commit(0, self.now_ms)  # It may take effect at any time.
+            self.world.history.commit_asked(group, MessageQueue(topic, broker, queue_id), commit)
+
+        def done(outcome: object) -> None:
+            if not isinstance(outcome, LibraError):
+                self.world.history.happened(Happening.SET_BACK, group)
+
+        call = reset_offsets(group, topic, timestamp_ms=0, force=False)
+        self._remotes.ask(self.brokers[broker].address, call, done)
+
+    def delete_group(self, broker: str, group: str) -> None:
+        """Delete a subscription group at a broker, its offsets excepted."""
+
+        def deleted(outcome: object) -> None:
+            if not isinstance(outcome, LibraError):
+                self.world.history.happened(Happening.GROUP_DELETED, group)
+
+        self._remotes.ask(self.brokers[broker].address, delete_group(group), deleted)
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         if durable_to is not None:
@@ -158,6 +222,7 @@ class Cluster(Watcher):
             route_refresh_ms=plan.route_refresh_ms,
             persist_ms=plan.persist_ms,
             session_ms=plan.session_ms,
+            revoke_timeout_ms=plan.revoke_timeout_ms,
         )
         self.world.history.note(
             name, f"joins {plan.name} as {instance_id or name}, subscribes to {' '.join(topics)}"

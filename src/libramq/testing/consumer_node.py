@@ -22,6 +22,8 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import LibraError, TopicNotExist
 from libramq.filter.tag import TagFilter
 from libramq.message.queue import MessageQueue
+from libramq.remoting.body.codec import decode_body
+from libramq.remoting.body.consumers import ResetOffsetBody
 from libramq.remoting.body.route import TopicRouteData
 from libramq.remoting.command import Command, reply_to
 from libramq.rpc import broker_calls as calls
@@ -205,7 +207,9 @@ class SimulatedConsumer:
 
         def done(outcome: T | LibraError) -> None:
             if self._running:
-                if watched is not None and not isinstance(outcome, LibraError):
+                if isinstance(outcome, LibraError):
+                    self._witness.refused(call, outcome)
+                elif watched is not None:
                     watched(outcome)
                 self._perform(answered(outcome, self._now_ms))
 
@@ -217,6 +221,10 @@ class SimulatedConsumer:
         if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             if request.ext.get("consumerGroup") == self.group:
                 self._perform(self._core.members_changed(self._now_ms))
+        elif request.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+            if request.ext.get("group") == self.group:
+                offsets = decode_body(request.body, ResetOffsetBody).offset_table
+                self._perform(self._core.offsets_set(request.ext["topic"], offsets, self._now_ms))
         elif not request.is_oneway:
             answer(reply_to(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
 

@@ -1,6 +1,5 @@
 """The faults: members that come and go, and everything that fails. Each ends by itself, or with `end`."""
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -11,6 +10,7 @@ from libramq.testing.cluster import Cluster, GroupPlan
 from libramq.testing.consumer_node import SimulatedConsumer
 from libramq.testing.happening import Happening
 from libramq.testing.network import Weather
+from libramq.testing.operations import Operations
 from libramq.testing.world import World
 
 #: How long brokers are away, members frozen, links dead.
@@ -21,7 +21,6 @@ TROUBLE_MS_MAX: Final = 3_000
 BOUNCE_MS_MAX: Final = 3_000
 JOIN_MANY: Final = 20
 JOIN_HUNDRED: Final = 100
-QUEUES_MAX: Final = 12
 MEMBERS_MAX: Final = 30
 #: How soon somebody looks again whether a process is gone.
 AGAIN_MS: Final = 100
@@ -32,16 +31,11 @@ SWING_CHANCE: Final = 0.5
 SWING_MS_MAX: Final = 1_500
 
 
-class Faults:
+class Faults(Operations):
     """Does one thing after the other to a cluster; targets are drawn when it happens."""
 
     def __init__(self, world: World, cluster: Cluster, groups: tuple[GroupPlan, ...]) -> None:
-        self._world = world
-        self._cluster = cluster
-        self._groups = groups
-        self._random: random.Random = world.stream("faults")
-        self._clocks: random.Random = world.stream("clocks")  # Of its own: seeds keep their histories.
-        self._ended = False
+        super().__init__(world, cluster, groups)
         self._frozen_ms: dict[str, MonotonicMs] = {}
 
     def happen(self, name: str) -> None:
@@ -52,6 +46,7 @@ class Faults:
     def end(self) -> None:
         """Everything works again; each group has a member."""
         self._ended = True
+        self.undo()
         network, cluster = self._world.network, self._cluster
         network.weather = Weather()
         for source, target in list(network.blocked):
@@ -161,16 +156,6 @@ class Faults:
                 if member.is_stock:
                     member.stop()
 
-    def remove(self) -> None:
-        """An operator removes a member, preferably a static one that will not come back."""
-        spare = self._cluster.spare()
-        gone = [m for m in self._cluster.members if m.instance_id is not None and not m.process.is_alive]
-        ours = [m for m in gone[-1:] or spare if not m.is_stock and not m.is_broadcasting]
-        if ours:
-            member = self._random.choice(ours)
-            self._disturb(f"an operator removes {member.name}")
-            self._cluster.remove(member)
-
     def _come_and_go(self, plan: GroupPlan, leaves_ms: int) -> None:
         if self._ended:
             return
@@ -245,16 +230,6 @@ class Faults:
             for ends in ((broker, name_server), (name_server, broker)):
                 network.block(*ends, keeps=False)
                 self._later(block_ms, partial(network.unblock, *ends))
-
-    def grow(self) -> None:
-        """A topic gets more queues."""
-        topic = self._random.choice(sorted(self._cluster.topics))
-        count = self._cluster.topics[topic]
-        if count < QUEUES_MAX:
-            count = min(count + self._random.randint(1, 3), QUEUES_MAX)
-            self._happened(Happening.GREW, topic)
-            self._world.history.note("admin", f"{topic} gets {count} queues at each broker")
-            self._cluster.set_queues(topic, count)
 
     def set_clock(self) -> None:
         """Somebody sets the wall clock of one machine, and perhaps those of all by an hour, and back."""
@@ -338,40 +313,6 @@ class Faults:
             disk.cold_chance = 0.7
         self._later(self._random.randint(10, TROUBLE_MS_MAX), disk.heal)
 
-    # Whom it hits.
-
-    def _member(self) -> SimulatedConsumer | None:
-        """One that is alive; the last of its kind stays."""
-        spare = self._cluster.spare()
-        return self._random.choice(spare) if spare else None
-
-    def _broker(self) -> SimulatedBroker:
-        return self._random.choice(list(self._cluster.brokers.values()))
-
-    def _server(self) -> str:
-        return self._random.choice(
-            [
-                *self._cluster.brokers,
-                *self._cluster.brokers,
-                *(each.name for each in self._cluster.name_servers),
-            ]
-        )
-
-    def _anybody(self) -> str:
-        producers = [producer.name for producer in self._cluster.producers]
-        return self._random.choice(
-            [*(m.name for m in self._cluster.alive()), *producers, *self._cluster.brokers]
-        )
-
-    def _disturb(self, what: str) -> None:
-        self._world.history.disturbed(what)
-
-    def _happened(self, what: Happening, about: str = "") -> None:
-        self._world.history.happened(what, about)
-
-    def _later(self, delay_ms: int, action: Callable[[], None]) -> None:
-        self._world.time.at(self._world.time.now_ms + delay_ms, action)
-
 
 def _go(member: SimulatedConsumer) -> None:
     if member.is_alive:
@@ -382,8 +323,8 @@ ACTIONS: Final[Mapping[str, Callable[[Faults], None]]] = {
     name: getattr(Faults, name)
     for name in (
         "join", "join_many", "join_hundred", "stop", "stop_stock", "kill", "pause", "flap", "bounce",
-        "remove", "grow", "restart_broker", "kill_broker", "cut_power", "cut_off_broker",
-        "restart_name_server", "split_name_servers", "set_clock", "partition", "reset", "deafen",
-        "spoil_disk",
+        "remove", "grow", "shrink", "make_again", "delete_group", "reset_offsets", "restart_broker",
+        "kill_broker", "cut_power", "cut_off_broker", "restart_name_server", "split_name_servers",
+        "set_clock", "partition", "reset", "deafen", "spoil_disk",
     )
 }  # fmt: skip

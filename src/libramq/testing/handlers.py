@@ -13,11 +13,13 @@ from libramq.testing.process import Process
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """How a member's handlers behave."""
+    """How a member's handlers behave. slow_chance: of one that takes slow_ms."""
 
     duration_ms_max: int = 5
     failure_chance: float = 0.0
     concurrency: int = 20
+    slow_chance: float = 0.0
+    slow_ms: int = 0
 
 
 class SimulatedHandlers:
@@ -61,6 +63,8 @@ class SimulatedHandlers:
             self._running += 1
             self._began(delivery)
             duration_ms = self._random.randint(0, self._handling.duration_ms_max)
+            if self._handling.slow_chance and self._random.random() < self._handling.slow_chance:
+                duration_ms = self._handling.slow_ms
             self._process.after(duration_ms, partial(self._end, delivery))
 
     def _end(self, delivery: Delivery) -> None:

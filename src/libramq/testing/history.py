@@ -71,6 +71,9 @@ class Watcher:
     def broker_recovered(self, name: str, broker: "Broker") -> None:
         """A broker runs again."""
 
+    def topic_deleted(self, name: str, topic: str) -> None:
+        """A topic is about to be deleted at a broker, or was: `Cluster.was_deleted` says what is gone."""
+
     def commit_asked(self, group: str, queue: MessageQueue, commit: Commit) -> None:
         """A member commits."""
 
@@ -150,6 +153,11 @@ class History(Watcher):
         self.note(name, f"runs, log ends at {broker.store.visible_offset}")
         for watcher in self.watchers:
             watcher.broker_recovered(name, broker)
+
+    def topic_deleted(self, name: str, topic: str) -> None:
+        self.note(name, f"{topic} is deleted")
+        for watcher in self.watchers:
+            watcher.topic_deleted(name, topic)
 
     def commit_asked(self, group: str, queue: MessageQueue, commit: Commit) -> None:
         self.note(group, f"commit {_named(queue)}:{commit.offset}")

@@ -1,7 +1,7 @@
 """The scenario: what a seed stands for. A cluster, its load, and what happens to it when."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from libramq.testing.cluster import GroupPlan
@@ -18,6 +18,14 @@ ROUGH: Final = (
     "cut_off_broker", "cut_off_broker", "restart_name_server", "split_name_servers", "set_clock", "partition",
     "partition", "partition", "reset", "reset", "deafen", "spoil_disk",
 )  # fmt: skip
+#: These are drawn by streams of their own, so that seeds keep their histories.
+OPERATIONS: Final = ("make_again", "make_again", "delete_group", "reset_offsets", "shrink")
+CUT_OFF: Final = ("partition", "partition", "pause")
+SHORT_SESSIONS_CHANCE: Final = 0.3
+#: Handlers that are slower than members may be with giving up queues: what these commit last is refused.
+SLOW_CHANCE: Final = 0.02
+SLOW_MS: Final = 1_500
+SLOW_REVOKE_MS: Final = 1_000
 CALM_SHARE: Final = 0.25
 #: How likely a member is a stock one: groups of ours, of stock members, of both.
 STOCK_CHANCES: Final = (0.0, 0.0, 0.0, 1.0, 0.3)
@@ -46,6 +54,49 @@ class Scenario:
 
 def draw_scenario(seed: int) -> Scenario:
     """The scenario of a seed."""
+    return _with_short_sessions(_with_operations(_draw(seed), seed), seed)
+
+
+def _with_operations(scenario: Scenario, seed: int) -> Scenario:
+    """Add what administrators do while all live."""
+    chance = random.Random(f"{seed}/operations of the scenario")
+    count = chance.choice((0, 0, 1, 2))
+    last_ms = scenario.duration_ms - 1_000
+    more = [(chance.randint(1_000, last_ms), chance.choice(OPERATIONS)) for _ in range(count)]
+    return replace(scenario, actions=tuple(sorted([*scenario.actions, *more])))
+
+
+def _with_short_sessions(scenario: Scenario, seed: int) -> Scenario:
+    """In some scenarios sessions end: they are shorter than partitions and pauses, of which there are more.
+
+    In half of these a handler now and then takes longer than its member may take to give up a queue.
+    """
+    chance = random.Random(f"{seed}/sessions of the scenario")
+    if chance.random() >= SHORT_SESSIONS_CHANCE:
+        return scenario
+    duration_ms = scenario.duration_ms + chance.randint(2, 8) * 1_000
+    last_ms = duration_ms - 2_000
+    more = [(chance.randint(1_500, last_ms), chance.choice(CUT_OFF)) for _ in range(chance.randint(1, 4))]
+    is_slow = chance.random() < 0.5
+    return replace(
+        scenario,
+        duration_ms=duration_ms,
+        groups=tuple(
+            replace(
+                group,
+                session_ms=chance.choice((1_000, 2_000, 3_000)),
+                revoke_timeout_ms=SLOW_REVOKE_MS if is_slow else group.revoke_timeout_ms,
+                handling=replace(group.handling, slow_chance=SLOW_CHANCE, slow_ms=SLOW_MS)
+                if is_slow
+                else group.handling,
+            )
+            for group in scenario.groups
+        ),
+        actions=tuple(sorted([*scenario.actions, *more])),
+    )
+
+
+def _draw(seed: int) -> Scenario:
     chance = random.Random(f"{seed}/scenario")
     topics = {f"T{number}": chance.randint(1, 6) for number in range(1, chance.choice((1, 1, 2)) + 1)}
     duration_ms = chance.randint(4, 12) * 1_000

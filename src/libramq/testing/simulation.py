@@ -128,6 +128,8 @@ class Simulation:
         for plan, count in zip(scenario.groups, scenario.members, strict=True):
             for _ in range(count * len(plan.topics)):
                 cluster.join(plan)
+        if any(plan.handling.slow_chance for plan in scenario.groups):
+            self.world.history.disturbed("handlers are slower than members may be with giving up queues")
         faults = Faults(self.world, cluster, scenario.groups)
         for at_ms, name in scenario.actions[: self._steps]:
             time.at(begin_ms + at_ms, partial(faults.happen, name))

@@ -7,10 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import Fenced, LibraError
 from libramq.message.queue import MessageQueue
 from libramq.rpc.call import Call
+from libramq.testing.happening import Happening
 from libramq.testing.history import Claim, Commit
 from libramq.testing.world import World
+
+_FENCED = {
+    RequestCode.UPDATE_CONSUMER_OFFSET: Happening.COMMIT_FENCED,
+    RequestCode.PULL_MESSAGE: Happening.PULL_FENCED,
+}
 
 
 class Witness:
@@ -20,6 +27,12 @@ class Witness:
         self._world = world
         self._member = member
         self._group = group
+
+    def refused(self, call: Call[Any], error: LibraError) -> None:
+        """A request was answered by an error."""
+        happening = _FENCED.get(call.code) if isinstance(error, Fenced) else None
+        if happening is not None:
+            self._world.history.happened(happening, f"of {self._member}, {call.ext['topic']}")
 
     def answers_of(self, address: str, call: Call[Any]) -> Callable[[Any], None] | None:
         """What is to hear the result of a call, if anybody."""

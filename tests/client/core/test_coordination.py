@@ -151,6 +151,19 @@ def test_an_operators_reset_of_granted_queues_is_their_brokers_to_do():
     assert talk.core.owned() == [q(0)]
 
 
+def test_a_queue_whose_topic_was_gone_begins_anew():
+    """Nothing of it was committed before; its offsets mean other messages now."""
+    talk = Member().holding(q(0))
+    (pull,) = talk.pulled(q(0), found(0, 1, 2))[-1:]
+    talk.pull_failed(pull, TOPIC_NOT_EXIST)
+    talk.polled(assigned(q(0), epoch=2))
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, 0)
+    (request,) = talk.of(fx.OpenQueue)
+    talk.opened(request, 0)
+    assert [pull.offset for pull in talk.of(fx.Pull)] == [0]
+
+
 # Giving up
 
 

@@ -144,6 +144,8 @@ class Opening:
 
     def _fits(self, owned: ProcessQueue, committed: int | None) -> bool:
         """Whether we can go on where we are: nobody else has been further, nobody has set the offset back."""
+        if owned.was_missing:
+            return False
         known = self._offsets.acknowledged(owned.queue)
         if committed is None:
             return known is None

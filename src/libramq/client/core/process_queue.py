@@ -87,6 +87,8 @@ class ProcessQueue:
         self.is_pulling = False
         self.is_throttled = False
         self.has_failed = False
+        #: Its topic was gone for a while: its offsets may mean other messages now.
+        self.was_missing = False
         self.wanted_again = False
         self.deliveries: set[Delivery] = set()
         self.sending_back = 0

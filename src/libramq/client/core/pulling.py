@@ -178,6 +178,7 @@ class Pulling:
         else:
             log.warning("pull failed", queue=str(owned.queue), reason=str(error))
             owned.broker_id, owned.has_failed = 0, True
+            owned.was_missing = owned.was_missing or code == ResponseCode.TOPIC_NOT_EXIST
             self._later(owned, now_ms, PULL_FAILED_MS)
         return []
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from libramq.client.core.handler_result import Outcome
 from libramq.client.core.process_queue import Delivery
-from libramq.clock import MonotonicMs
+from libramq.clock import MonotonicMs, WallMs
 from libramq.message.queue import MessageQueue
 from libramq.testing.happening import Happening
 from libramq.testing.invariants.invariant import Invariant
@@ -105,6 +105,8 @@ class DuplicatesAreExplained(Invariant):
             return
         key = _ownership(member, delivery)
         consumed = self._consumed[member.audience, key[1]]
+        if self.cluster.was_deleted(key[1]):
+            return  # Offsets mean other messages than before.
         for message in delivery.messages:
             before = consumed.setdefault(message.queue_offset, key)
             if before is key:
@@ -145,6 +147,8 @@ class ConsumedAtLeastOnce(Invariant):
     ) -> None:
         if self.cluster.may_have_lost(queue.broker_name, asked_ms):
             return
+        if self.cluster.was_deleted(queue, asked_ms):
+            return
         self._ends[queue] = max(self._ends[queue], offset + 1)
         if offset >= self._ends_before.get(queue, 0):
             self._awaited[queue.topic][message_id] = queue, physical_offset
@@ -152,6 +156,20 @@ class ConsumedAtLeastOnce(Invariant):
     def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
         queue = delivery.process_queue.queue
         self._ends[queue] = max(self._ends[queue], delivery.messages[-1].queue_offset + 1)
+        cut_ms = self.cluster.cuts_wall_ms.get(queue.broker_name)
+        if cut_ms is None or self.cluster.is_sync:
+            return
+        for message in delivery.messages:  # Fetched before the cut, it may be gone all the same.
+            if WallMs(message.store_timestamp_ms) <= cut_ms:
+                end = max(self._ends_before.get(queue, 0), message.queue_offset + 1)
+                self._ends_before[queue] = end
+
+    def topic_deleted(self, name: str, topic: str) -> None:
+        for queue in [q for q in self._ends if (q.broker_name, q.topic) == (name, topic)]:
+            del self._ends[queue]
+        awaited = self._awaited[topic]
+        for message_id in [m for m, (queue, _) in awaited.items() if queue.broker_name == name]:
+            del awaited[message_id]
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         if durable_to is None or self.cluster.is_sync:

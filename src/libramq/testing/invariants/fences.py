@@ -78,6 +78,8 @@ class OwnersGoForward(Invariant):
         self._last: dict[_Key, Commit] = {}
 
     def commit_acknowledged(self, group: str, queue: MessageQueue, commit: Commit) -> None:
+        if self.cluster.was_deleted(queue) or self.cluster.was_set_back(group, queue):
+            return
         last = self._last.get((group, queue))
         if commit.asked_ms <= self.cluster.cuts_ms.get(queue.broker_name, MonotonicMs(-1)):
             return  # It was told, and forgotten since.

@@ -36,6 +36,8 @@ class AcknowledgedMessageSurvives(Invariant):
     ) -> None:
         if self.cluster.may_have_lost(queue.broker_name, asked_ms):
             return
+        if self.cluster.was_deleted(queue, asked_ms):
+            return
         before = self._stored[queue.broker_name][queue].setdefault(offset, (physical_offset, message_id))
         if before[1] != message_id:
             self.broken(f"{queue}:{offset} was acknowledged for {before[1]} and again for {message_id}")
@@ -47,6 +49,11 @@ class AcknowledgedMessageSurvives(Invariant):
             for offset in [at for at, (physical, _) in messages.items() if physical >= durable_to]:
                 del messages[offset]
 
+    def topic_deleted(self, name: str, topic: str) -> None:
+        stored = self._stored[name]
+        for queue in [queue for queue in stored if queue.topic == topic]:
+            del stored[queue]
+
     def broker_recovered(self, name: str, broker: Broker) -> None:
         for queue, messages in self._stored[name].items():
             found = messages_in(broker, queue)
@@ -55,7 +62,8 @@ class AcknowledgedMessageSurvives(Invariant):
                     self.broken(
                         f"{queue}:{offset} was acknowledged for {message_id} and is now {found.get(offset)}"
                     )
-            if broker.topics.get(queue.topic) is None:
+            # What was made again in the last half second may be forgotten with the power.
+            if broker.topics.get(queue.topic) is None and not self.cluster.was_deleted(queue):
                 self.broken(f"{name} does not know the topic {queue.topic} any more")
 
     def finish(self) -> None:
@@ -78,6 +86,10 @@ class OneMessageAnOffset(Invariant):
             for queue in [queue for queue in self._seen if queue.broker_name == name]:
                 del self._seen[queue]
 
+    def topic_deleted(self, name: str, topic: str) -> None:
+        for queue in [q for q in self._seen if (q.broker_name, q.topic) == (name, topic)]:
+            del self._seen[queue]
+
     def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
         seen = self._seen[delivery.process_queue.queue]
         lost_until_ms = int(
@@ -85,6 +97,9 @@ class OneMessageAnOffset(Invariant):
         )
         for message in delivery.messages:
             if message.store_timestamp_ms <= lost_until_ms and not self.cluster.is_sync:
+                continue
+            stored_ms = WallMs(message.store_timestamp_ms)
+            if self.cluster.was_stored_before_deletion(delivery.process_queue.queue, stored_ms):
                 continue
             before = seen.setdefault(message.queue_offset, message.message_id)
             if before != message.message_id:

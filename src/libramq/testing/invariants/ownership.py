@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
+from libramq.remoting.body.coordination import MODE_EPOCHS
 from libramq.testing.history import Claim
 from libramq.testing.invariants.invariant import Invariant
 
@@ -48,7 +49,8 @@ class HandoversAreShort(Invariant):
 class EveryQueueOwned(Invariant):
     """Once faults have ended, every queue of a group comes to have one owner, and keeps it.
 
-    Who broadcasts owns all.
+    Who broadcasts owns all. Of a coordinated group the queue's fence says who that is: a member that takes
+    itself for the owner and has not opened the queue reads nothing.
     """
 
     name = "every queue is owned by exactly one member soon after faults end"
@@ -57,6 +59,10 @@ class EveryQueueOwned(Invariant):
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
         self._wrong: list[str] = []
+        self._opened: dict[tuple[str, MessageQueue], Claim] = {}
+
+    def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: MonotonicMs) -> None:
+        self._opened[group, queue] = claim
 
     def is_met(self) -> bool:
         self._wrong = []
@@ -71,7 +77,17 @@ class EveryQueueOwned(Invariant):
                 share = not any(member.is_broadcasting for member in readers)
                 if len(owners[queue]) != (min(len(readers), 1) if share else len(readers)):
                     self._wrong.append(f"{group}: {queue} is owned by {owners[queue] or 'nobody'}")
+                elif owners[queue] and not self._is_let_read(group, queue, owners[queue][0]):
+                    self._wrong.append(f"{group}: {owners[queue][0]} takes itself for the owner of {queue}")
         return not self._wrong
+
+    def _is_let_read(self, group: str, queue: MessageQueue, owner: str) -> bool:
+        """Whether the queue's fence lets its owner read it, under the claim that it opened it with."""
+        broker = self.cluster.brokers[queue.broker_name].broker
+        if broker is None or broker.fences.mode(group) != MODE_EPOCHS:
+            return True
+        opened, claim = self._opened.get((group, queue)), broker.fences.claims(group).get(queue)
+        return opened is not None and claim is not None and (owner, claim.epoch) == opened
 
     def finish(self) -> None:
         if not self.is_met():

@@ -9,6 +9,7 @@ from libramq.broker.broker import Broker
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
+from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
 from libramq.offsets.consumer_offset import SEPARATOR
 from libramq.remoting import fastjson
@@ -60,6 +61,8 @@ class DoneWhenDurable(Invariant):
         for key, offsets in committed.items():
             topic, _, group = key.partition(SEPARATOR)
             for queue_id, offset in offsets.items():
+                if self.cluster.was_deleted(MessageQueue(topic, name, queue_id)):
+                    continue  # The file may speak of a former life of the topic.
                 end = broker.store.durable_max_offset(topic, queue_id)
                 if offset > end:
                     self.broken(
