@@ -13,7 +13,7 @@ from libramq.broker import stored_properties
 from libramq.broker.message_log import MessageLog
 from libramq.broker.stored_properties import BrokerProperties
 from libramq.catalog import TopicTable
-from libramq.clock import WallMs
+from libramq.clock import MonotonicMs, WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.kernel.gate import Gate, Gated
@@ -23,6 +23,7 @@ from libramq.message import properties as p
 from libramq.message.ids import UniqueIdGenerator, born_host
 from libramq.message.tags import tag_code
 from libramq.store.append import AppendResult, StoreMessage
+from libramq.store.disk_space import DiskSpace
 
 
 class Draft(NamedTuple):
@@ -64,6 +65,7 @@ class Appending:
         topics: TopicTable,
         log: MessageLog,
         durability: Gate,
+        disk_space: DiskSpace,
         properties: BrokerProperties,
         unique_id: UniqueIdGenerator,
         message_bytes_max: int,
@@ -71,17 +73,26 @@ class Appending:
         self._topics = topics
         self._log = log
         self._durability = durability
+        self._disk_space = disk_space
         self._properties = properties
         self._unique_id = unique_id
         self._message_bytes_max = message_bytes_max
 
     def append(
-        self, drafts: Sequence[Draft], waiter: Waiter[Sequence[AppendResult]], *, wall_ms: WallMs
+        self,
+        drafts: Sequence[Draft],
+        waiter: Waiter[Sequence[AppendResult]],
+        *,
+        wall_ms: WallMs,
+        now_ms: MonotonicMs,
     ) -> None:
         """Store messages by one write; the waiter hears where they are, once they are safe.
 
         Raises BrokerError, and stores nothing, where one of them cannot be taken.
         """
+        no_space = self._disk_space.refusal(now_ms)
+        if no_space is not None:
+            raise broker_error(ResponseCode.SERVICE_NOT_AVAILABLE, no_space)
         messages = [self._message(draft, waiter.connection.address, wall_ms) for draft in drafts]
         results = self._log.append(messages)
         for result in results:

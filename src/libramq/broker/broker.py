@@ -91,8 +91,8 @@ class Broker:
         self._files = BrokerFiles(config, clock=clock, filesystem=filesystem, process_id=process_id)
         try:
             self._name_files()
-            self._kernel = Kernel(clock)
-            self.purgatory = self._kernel.purgatory
+            self.kernel = Kernel(clock)
+            self.purgatory = self.kernel.purgatory
             self._build_gates()
             self._build_groups(secret_bits)
             self._build_timed_services()
@@ -138,17 +138,17 @@ class Broker:
 
     def _build_gates(self) -> None:
         name_servers = split_name_servers(self.config.namesrv_addr) if self.config.namesrv_addr else ()
-        self._durability = Durability(self.store, self._files.filesystem, self._kernel, self.tables.journals)
-        self.registration = Registration(self.config, self.topics, name_servers, self._kernel)
+        self._durability = Durability(self.store, self._files.filesystem, self.kernel, self.tables.journals)
+        self.registration = Registration(self.config, self.topics, name_servers, self.kernel)
         self._responder = Responder(
-            self._kernel.effects, durability=self._durability, announcement=self.registration
+            self.kernel.effects, durability=self._durability, announcement=self.registration
         )
 
     def _build_groups(self, secret_bits: SecretBits) -> None:
         parts = GroupParts(
             self.config,
             self.tables,
-            self._kernel,
+            self.kernel,
             secret_bits=secret_bits,
             record=self._record,
             answer=self._responder.answer,
@@ -158,7 +158,7 @@ class Broker:
         self.health = parts.health
 
     def _build_timed_services(self) -> None:
-        kernel = self._kernel
+        kernel = self.kernel
         version = f"LibraMQ {__version__}"
         self.runtime = RuntimeInfo(self.store, self._files.filesystem, version=version, kernel=kernel)
         self._watch = ClientWatch(
@@ -169,7 +169,7 @@ class Broker:
         self._start_up = StartUp(self.cluster, self.registration, kernel)
 
     def _build_services(self, unique_id: UniqueIdGenerator, randomness: random.Random) -> Sequence[Any]:
-        self.held: HeldPulls[Pull] = HeldPulls(self._kernel.purgatory)
+        self.held: HeldPulls[Pull] = HeldPulls(self.kernel.purgatory)
         messages = self._message_services(unique_id, randomness)
         return [*messages, *self._group_services(), *self._administration()]
 
@@ -183,8 +183,8 @@ class Broker:
             offsets=self.offsets,
             fences=self.fences,
             held=self.held,
-            clock=self._kernel.clock,
-            effects=self._kernel.effects,
+            clock=self.kernel.clock,
+            effects=self.kernel.effects,
             readable=bool(config.broker_permission & PERM_READ),
             long_polling=config.long_polling_enable,
             short_polling_ms=config.short_polling_time_ms,
@@ -195,18 +195,20 @@ class Broker:
         properties = BrokerProperties(
             cluster=config.cluster_name, region=config.region_id, trace_on=config.trace_on
         )
+        disk_space = DiskSpace(
+            self._files.filesystem, self.store.config.root, config.disk_space_warning_level_ratio
+        )
         self.appending = Appending(
             topics=self.topics,
             log=messages,
             durability=self._durability,
+            disk_space=disk_space,
             properties=properties,
             unique_id=unique_id,
             message_bytes_max=config.max_message_size,
         )
         sends = SendMessage(
-            disk_space=DiskSpace(
-                self._files.filesystem, self.store.config.root, config.disk_space_warning_level_ratio
-            ),
+            disk_space=disk_space,
             topics=self.topics,
             groups=self.groups,
             locks=self.locks,
@@ -321,7 +323,7 @@ class Broker:
                 self._batch_processors.update(service.batch_processors())
         recorded = RecordedReplies(self.tables.journals, self._responder.answer)
         self._processors.update(recorded.waiting(self._processors))
-        kernel = self._kernel
+        kernel = self.kernel
         endpoint = Endpoint(
             clock=kernel.clock,
             authorizer=AllowAll(),
@@ -346,7 +348,7 @@ class Broker:
         arrivals = Arrivals(self.store, (self.reading, self._delivery))
         return Hooks(
             connection_ended=(
-                self._kernel.purgatory.connection_ended,
+                self.kernel.purgatory.connection_ended,
                 self._watch.connection_ended,
                 self.coordination.closed,
             ),

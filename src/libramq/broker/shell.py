@@ -16,12 +16,13 @@ from libramq.broker.start_up import LOOK_AROUND_MS_MAX
 from libramq.clock import Clock
 from libramq.errors import ConfigError
 from libramq.filesystem import FileSystem
+from libramq.kernel.engine import Translator
 from libramq.logs import get_logger
 from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
 from libramq.runtime.performer import Performer
 from libramq.transport.bind import check_bind_address, is_loopback
 from libramq.transport.remote import Remotes
-from libramq.transport.server import Server
+from libramq.transport.server import Handler, Server
 
 if TYPE_CHECKING:
     from libramq.broker.metrics_server import MetricsServer
@@ -71,6 +72,14 @@ class BrokerServer:
         """The broker, once started."""
         assert self._broker is not None, "the broker has not started"
         return self._broker
+
+    def entrance(self, translator: Translator) -> Handler:
+        """Return the handler for a server of another protocol, once started; see `tests/stranger`.
+
+        Whoever has that server closes it before `stop`.
+        """
+        assert self._performer is not None, "the broker has not started"
+        return self._performer.entrance(translator)
 
     async def start(self) -> None:
         """Open the store, listen, register; raises StoreLocked, ConfigError and their kin."""

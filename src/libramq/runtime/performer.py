@@ -19,7 +19,7 @@ from libramq.clock import MonotonicMs
 from libramq.errors import RemoteError
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Ask, Close, Effect, Listen, Proceed, Run, Send
-from libramq.kernel.engine import Engine
+from libramq.kernel.engine import Engine, Translator
 from libramq.logs import get_logger
 from libramq.runtime.busy import Busy
 from libramq.runtime.seams import Channel, Remotes, Threads, Timer, Timers
@@ -45,6 +45,9 @@ class _Outgoing:
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.size = 0
+
+
+Receive = Callable[[Connection, Sequence[Any], int], int]
 
 
 def log_failure(what: str, error: Exception) -> None:
@@ -86,7 +89,12 @@ class Performer:
         self._turns: Timer | None = None
         self._timer: Timer | None = None
         self._due_ms: MonotonicMs | None = None
+        self._receives: dict[Channel, Receive] = {}
         self._is_stopped = False
+
+    def entrance(self, translator: Translator) -> "Entrance":
+        """Return the handler of connections that speak another protocol than the engine's own."""
+        return Entrance(self, translator)
 
     # Events.
 
@@ -115,6 +123,7 @@ class Performer:
     def closed(self, connection: Channel) -> None:
         """A connection ended."""
         self._backlogs.pop(connection, None)
+        self._receives.pop(connection, None)
         self._unread.forget(connection)
         if not self._is_stopped:
             self._tell("the end of a connection", self._engine.connection_ended, connection)
@@ -156,11 +165,15 @@ class Performer:
 
     def _serve(self, connection: Channel, requests: Sequence[Any]) -> None:
         """Serve a connection until its requests, its time or the room for its answers are used up."""
-        engine, position, end = self._engine, 0, len(requests)
+        position, end = 0, len(requests)
+        receive: Receive = self._engine.receive
+        if connection in self._receives:
+            receive = self._receives[connection]
+            self._engine.stir()  # Translators need not know which of their requests others go by.
         began_us = self._timers.elapsed_us()
         try:
             while position < end and connection.is_open:
-                position = engine.receive(connection, requests, position)
+                position = receive(connection, requests, position)
                 self._perform()
                 if self._busy.is_full(connection):
                     self._put_back(connection, requests[position:])
@@ -348,3 +361,22 @@ class Performer:
         self._tell("what is due", self._engine.tick)
         self.follow()
         self._engine.longest_turn.record(self._timers.elapsed_us() - began_us)
+
+
+class Entrance:
+    """The handler of connections that speak one protocol of several; a `transport.server.Handler`.
+
+    They share everything with the other connections of their performer: turns, effects, timers, services.
+    """
+
+    def __init__(self, performer: Performer, translator: Translator) -> None:
+        self._performer = performer
+        self._receive = translator.receive
+        self.received = performer.received
+        self.writable = performer.writable
+        self.closed = performer.closed
+
+    def connected(self, connection: Channel) -> None:
+        """A connection was accepted."""
+        self._performer._receives[connection] = self._receive
+        self._performer.connected(connection)

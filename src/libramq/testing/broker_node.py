@@ -13,13 +13,14 @@ from typing import Any, Final
 from libramq.broker.broker import Broker
 from libramq.broker.config import BrokerConfig
 from libramq.errors import LibraError, SyncFailed
+from libramq.kernel.engine import Translator
 from libramq.runtime.performer import Performer
 from libramq.testing.disk import MemoryDisk
 from libramq.testing.process import Process
 from libramq.testing.remotes import SimulatedRemotes
 from libramq.testing.seams import SimulatedThreads, SimulatedTimers, fail_the_simulation
 from libramq.testing.world import SeededSecretBits, World
-from libramq.transport.server import IDLE_MS_MAX
+from libramq.transport.server import IDLE_MS_MAX, Handler
 
 #: When a broker that could not start tries again, as whoever watches over it would have it.
 START_AGAIN_MS: Final = 500
@@ -60,6 +61,10 @@ class SimulatedBroker:
     def _running(self) -> Broker:
         assert self._broker is not None, f"{self.name} does not run"
         return self._broker
+
+    def entrance(self, translator: Translator) -> Handler:
+        """Return the handler for connections of another protocol, in this life."""
+        return self._performer.entrance(translator)
 
     # Its life.
 

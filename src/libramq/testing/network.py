@@ -13,11 +13,10 @@ import zlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from libramq.clock import MonotonicMs
 from libramq.errors import ProtocolError
-from libramq.remoting.command import Command
 from libramq.remoting.connection import FrameReader
 from libramq.remoting.frame import decode_frame, frame_end
 from libramq.testing.happening import Happening
@@ -25,10 +24,18 @@ from libramq.testing.process import Process
 from libramq.transport.server import Handler
 
 
+class Reader(Protocol):
+    """Cuts bytes into what a protocol has: frames, lines."""
+
+    def receive(self, data: bytes) -> list[Any]:
+        """Take the bytes that arrived; return what is whole now."""
+        ...
+
+
 class ClientHandler(Protocol):
     """What a client does with its connection."""
 
-    def received(self, commands: list[Command]) -> None:
+    def received(self, commands: list[Any]) -> None:
         """One read brought these commands."""
         ...
 
@@ -65,12 +72,13 @@ class _Way:
         network: "Network",
         source: Process,
         target: Process,
-        receive: Callable[[list[Command]], None],
+        receive: Callable[[list[Any]], None],
         when_ended: Callable[[], None],
+        reader: Reader,
     ) -> None:
         self._network = network
         self._target = target
-        self._reader = FrameReader()
+        self._reader = reader
         self._receive = receive
         self._when_ended = when_ended
         self._arrivals: deque[tuple[MonotonicMs, bytes | None]] = deque()
@@ -178,7 +186,13 @@ class Connection:
     """Both ends of one connection. Each end learns of the other's end when that arrives."""
 
     def __init__(
-        self, network: "Network", client: Process, server: Process, handler: ClientHandler, served: Handler
+        self,
+        network: "Network",
+        client: Process,
+        server: Process,
+        handler: ClientHandler,
+        served: Handler,
+        reader: Callable[[], Reader],
     ) -> None:
         self._network = network
         self._client = client
@@ -187,8 +201,8 @@ class Connection:
         self._served = served
         self.client_is_open = self.server_is_open = True
         self.end = ServerEnd(self, f"{client.host}:{network.next_port()}")
-        self._up = _Way(network, client, server, self._server_received, self._server_saw_end)
-        self._down = _Way(network, server, client, self._client_received, self._client_saw_end)
+        self._up = _Way(network, client, server, self._server_received, self._server_saw_end, reader())
+        self._down = _Way(network, server, client, self._client_received, self._client_saw_end, reader())
 
     @property
     def ends(self) -> tuple[Process, Process]:
@@ -258,13 +272,13 @@ class Connection:
             self.server_is_open = False
             self._down.send(None)
 
-    def _server_received(self, commands: list[Command]) -> None:
+    def _server_received(self, commands: list[Any]) -> None:
         if self.server_is_open:
             self._served.received(self.end, commands)
         else:  # The kernel answers for a process that is gone.
             self._down.send(None)
 
-    def _client_received(self, commands: list[Command]) -> None:
+    def _client_received(self, commands: list[Any]) -> None:
         if self.client_is_open:
             self._handler.received(commands)
         else:
@@ -294,14 +308,16 @@ class Network:
         self.checksum = 0
         self.frame_count = 0
         self._random = randomness
-        self._listeners: dict[str, tuple[Process, Handler]] = {}
+        self._listeners: dict[str, tuple[Process, Handler, Callable[[], Reader]]] = {}
         self._names: dict[str, str] = {}
         self._connections: list[Connection] = []
         self._port = 40_000
 
-    def listen(self, address: str, process: Process, handler: Handler) -> None:
-        """Accept connections at an address, as long as the process lives."""
-        self._listeners[address] = (process, handler)
+    def listen(
+        self, address: str, process: Process, handler: Handler, reader: Callable[[], Reader] = FrameReader
+    ) -> None:
+        """Accept connections at an address, as long as the process lives. reader: of both their ends."""
+        self._listeners[address] = (process, handler, reader)
         self._names[address] = process.name
 
     def name_at(self, address: str) -> str:
@@ -324,8 +340,8 @@ class Network:
         """The connection that was accepted; None where the server is gone by now."""
         if address not in self._listeners:
             return None
-        process, served = self._listeners[address]
-        connection = Connection(self, client, process, handler, served)
+        process, served, reader = self._listeners[address]
+        connection = Connection(self, client, process, handler, served, reader)
         self._connections.append(connection)
         served.connected(connection.end)
         return connection
@@ -345,7 +361,7 @@ class Network:
 
     def died(self, process: Process) -> None:
         """A process was killed: its connections end, and the others hear of it. Nobody listens there."""
-        for address in [address for address, (at, _) in self._listeners.items() if at is process]:
+        for address in [address for address, (at, _, _) in self._listeners.items() if at is process]:
             del self._listeners[address]
         for connection in self.connections():
             if process in connection.ends:

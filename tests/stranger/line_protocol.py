@@ -1,0 +1,234 @@
+"""How a protocol is added: a line protocol over the broker's services, with no edit under `src/`.
+
+    APPEND topic queue text                  OK queue_offset
+    POLL group topic queue offset wait_ms    FOUND next "text" …, NOTHING next or MOVED next (offset)
+    COMMIT group topic queue offset          OK
+    anything that is refused                 ERROR code remark
+
+A protocol consists of four parts, in the order of this module:
+
+1. A reader cuts what a connection brings into requests, whatever those are (`LineReader`). It bounds what a
+   client may make it keep.
+2. Waiters turn results into bytes (`kernel.waiter.Waiter`). A service calls one of `answer` and `refuse`, at
+   once or long after the request, and never where the connection has ended. What a waiter sends goes through
+   the one door, `kernel.effects`, so that it leaves with everything else that its turn sends.
+3. A translator turns requests into calls of services (`kernel.engine.Translator`). It returns how far it has
+   come; neighbours that take effect together are one call, as commits are here: one write of the journal. A
+   service that refuses at once raises; one request that fails harms no other.
+4. A server accepts connections, each a `runtime.seams.Channel`, and reports to the entrance that
+   `BrokerServer.entrance` makes for the translator. Turns, timers, back-pressure and what follows from a
+   request (held pulls of all protocols that wake, journals, flushes) are the performer's. In the simulator
+   `SimulatedBroker.entrance` takes its place, and there is nothing else to write.
+
+Which services there are: `Broker.appending`, `.reading`, `.committing`; `ARCHITECTURE.md` has the others.
+"""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from libramq.broker.appending import Draft
+from libramq.broker.broker import Broker
+from libramq.broker.reading import Pull, PullResult, PullStatus
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, ProtocolError, RemoteProtocolError
+from libramq.kernel.connection import Connection
+from libramq.kernel.effect import Effects
+from libramq.message import decode_records
+from libramq.store.append import AppendResult
+from libramq.transport.server import Handler
+
+LINE_BYTES_MAX = 64 * 1024
+MESSAGES_MAX = 32
+
+_WORDS = {
+    PullStatus.FOUND: "FOUND",
+    PullStatus.NOTHING_YET: "NOTHING",
+    PullStatus.NOTHING_MATCHED: "NOTHING",
+    PullStatus.OFFSET_MOVED: "MOVED",
+}
+
+
+class LineReader:
+    """Cuts bytes into lines."""
+
+    def __init__(self) -> None:
+        self._partial = b""
+
+    def receive(self, data: bytes) -> list[str]:
+        """Take the bytes that arrived; return the lines that are whole now."""
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        if any(len(line) > LINE_BYTES_MAX for line in (*lines, self._partial)):
+            raise RemoteProtocolError(f"a line of over {LINE_BYTES_MAX} bytes")
+        return [line.decode("utf-8", "replace") for line in lines]
+
+
+class LineWaiter:
+    """Answers one request by a line. say: returns the line that a result means."""
+
+    def __init__(self, connection: Connection, effects: Effects, say: Callable[[Any], str]) -> None:
+        self.connection = connection
+        self._effects = effects
+        self._say = say
+
+    def answer(self, result: Any) -> None:
+        """Send what a result means."""
+        self._send(self._say(result))
+
+    def refuse(self, error: Exception) -> None:
+        """Send what is wrong."""
+        code = error.response_code if isinstance(error, BrokerError) else ResponseCode.SYSTEM_ERROR
+        self._send(f"ERROR {int(code)} {' '.join(str(error).split())}")
+
+    def _send(self, line: str) -> None:
+        self._effects.send(self.connection, line.encode() + b"\n")
+
+
+class LineTranslator:
+    """Serves the line protocol; a `kernel.engine.Translator`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._appending = broker.appending
+        self._reading = broker.reading
+        self._committing = broker.committing
+        self._clock = broker.kernel.clock
+        self._effects = broker.kernel.effects
+
+    def receive(self, connection: Connection, requests: Sequence[str], start: int) -> int:
+        """Work off one line, or all commits that follow each other."""
+        if requests[start].startswith("COMMIT "):
+            end = start + 1
+            while end < len(requests) and requests[end].startswith("COMMIT "):
+                end += 1
+            self._commit(connection, requests[start:end])
+            return end
+        verb, *words = requests[start].split(" ")
+        operation = {"APPEND": self._append, "POLL": self._poll}.get(verb, _unknown)
+        try:
+            operation(connection, words)
+        except Exception as error:
+            LineWaiter(connection, self._effects, str).refuse(error)
+        return start + 1
+
+    def _append(self, connection: Connection, words: Sequence[str]) -> None:
+        topic, queue_id, *text = words
+        draft = Draft(topic, int(queue_id), " ".join(text).encode())
+        waiter = LineWaiter(connection, self._effects, _stored)
+        clock = self._clock
+        self._appending.append([draft], waiter, wall_ms=clock.wall_ms(), now_ms=clock.monotonic_ms())
+
+    def _poll(self, connection: Connection, words: Sequence[str]) -> None:
+        group, topic, queue_id, offset, wait_ms = words
+        pull = Pull(
+            waiter=LineWaiter(connection, self._effects, _pulled),
+            group=group,
+            topic=topic,
+            queue_id=int(queue_id),
+            offset=int(offset),
+            count_max=MESSAGES_MAX,
+            hold_ms=int(wait_ms),
+        )
+        self._reading.pull(pull, wall_ms=self._clock.wall_ms(), now_ms=self._clock.monotonic_ms())
+
+    def _commit(self, connection: Connection, lines: Sequence[str]) -> None:
+        """Take all in, journal them by one write, then answer: an answer says that it is on the disk."""
+        waiter = LineWaiter(connection, self._effects, str)
+        refusals: list[Exception | None] = []
+        for line in lines:
+            try:
+                _, group, topic, queue_id, offset = line.split(" ")
+                self._committing.commit(connection, group, topic, int(queue_id), int(offset))
+                refusals.append(None)
+            except Exception as error:
+                refusals.append(error)
+        try:
+            self._committing.write()
+        except BrokerError as error:
+            refusals = [refusal or error for refusal in refusals]
+        for refusal in refusals:
+            if refusal is None:
+                waiter.answer("OK")
+            else:
+                waiter.refuse(refusal)
+
+
+def _unknown(connection: Connection, words: Sequence[str]) -> None:
+    raise RemoteProtocolError("the verbs are APPEND, POLL and COMMIT")
+
+
+def _stored(results: Sequence[AppendResult]) -> str:
+    return f"OK {results[-1].queue_offset}"
+
+
+def _pulled(result: PullResult) -> str:
+    texts = [json.dumps(message.body.decode()) for message in decode_records(b"".join(result.read.data))]
+    return " ".join([_WORDS[result.status], str(result.read.next_offset), *texts])
+
+
+class LineConnection(asyncio.Protocol):
+    """One accepted connection; a `runtime.seams.Channel`."""
+
+    def __init__(self, entrance: Handler) -> None:
+        self._entrance = entrance
+        self._reader = LineReader()
+        self._transport: asyncio.Transport | None = None
+        self.address = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether what is written can still arrive."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How many bytes that were written have not left."""
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio accepted a connection."""
+        self._transport = cast(asyncio.Transport, transport)
+        self.address = "{}:{}".format(*self._transport.get_extra_info("peername")[:2])
+        self._entrance.connected(self)
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio read bytes."""
+        try:
+            lines: list[Any] = list(self._reader.receive(data))
+        except ProtocolError as error:
+            self.close(str(error))
+            return
+        if lines:
+            self._entrance.received(self, lines)
+
+    def resume_writing(self) -> None:
+        """The client reads again."""
+        self._entrance.writable(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio saw the end."""
+        self._transport = None
+        self._entrance.closed(self)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        if self.is_open:
+            assert self._transport is not None
+            self._transport.write(data)
+
+    def close(self, reason: str) -> None:
+        """End the connection when what was written has left."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def pause_reading(self) -> None:
+        """Read nothing more for now."""
+        if self.is_open:
+            assert self._transport is not None
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        if self.is_open:
+            assert self._transport is not None
+            self._transport.resume_reading()

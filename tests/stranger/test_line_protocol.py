@@ -1,0 +1,276 @@
+"""A protocol that the broker has never heard of, beside RocketMQ's: step by step, by sockets, simulated."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from libramq.broker.config import BrokerConfig
+from libramq.broker.shell import BrokerServer
+from libramq.clock import SystemClock
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
+from libramq.filesystem import LocalFileSystem
+from libramq.message import decode_records
+from libramq.remoting import headers as h
+from libramq.runtime.seams import Channel
+from libramq.store.config import FlushDiskType
+from libramq.testing.broker_node import SimulatedBroker
+from libramq.testing.process import Process
+from libramq.testing.world import World
+from tests.broker.brokers import Conversation, answer
+from tests.broker.test_shell import Client
+from tests.fakes import FakePeer
+from tests.interop.ports import free_broker_port
+from tests.stranger.line_protocol import LineConnection, LineReader, LineTranslator
+from tests.transport.loops import LOOPS, run_on
+
+HOST = "127.0.0.1"
+
+
+class LinePeer(FakePeer):
+    """A client of the line protocol, as a performer sees it; `writes` are the writes that it was sent."""
+
+    def __init__(self, talk: Conversation, address: str = "127.0.0.1:60000") -> None:
+        super().__init__(address)
+        self.writes: list[str] = []
+        self._entrance = talk.performer.entrance(LineTranslator(talk.broker))
+        self._entrance.connected(self)
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(data.decode())
+
+    def say(self, *lines: str) -> list[str]:
+        """One read brings these lines; return the lines that were sent by the end of the turn."""
+        self._entrance.received(self, list(lines))
+        return self.lines()
+
+    def lines(self) -> list[str]:
+        writes, self.writes = self.writes, []
+        return "".join(writes).splitlines()
+
+    def end(self) -> None:
+        self.is_open = False
+        self._entrance.closed(self)
+
+
+@pytest.fixture
+def talk(tmp_path: Path):
+    talk = Conversation(tmp_path)
+    talk.create_topic("T")
+    yield talk
+    talk.close()
+
+
+def committed(talk: Conversation, queue_id: int = 0) -> str | None:
+    """What an operator is told of a group's offset."""
+    header = h.QueryConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=queue_id)
+    return talk.ask(FakePeer(), R.QUERY_CONSUMER_OFFSET, header).ext.get("offset")
+
+
+def test_what_a_stranger_appends_a_rocketmq_client_consumes(talk: Conversation):
+    stranger = LinePeer(talk)
+    assert stranger.say("APPEND T 0 hello there", "APPEND T 0 again") == ["OK 0", "OK 1"]
+    pulled = talk.pull(FakePeer())
+    assert pulled is not None
+    messages = decode_records(pulled.body)
+    assert [message.body for message in messages] == [b"hello there", b"again"]
+    assert all(message.properties["UNIQ_KEY"] and message.properties["CLUSTER"] for message in messages)
+    assert messages[0].born_host == (HOST, 60000)
+
+
+def test_what_a_rocketmq_client_sends_a_stranger_consumes(talk: Conversation):
+    talk.send(FakePeer(), body=b"from afar")
+    assert LinePeer(talk).say("POLL G T 0 0 0") == ['FOUND 1 "from afar"']
+
+
+def test_a_strangers_long_poll_wakes_in_the_turn_of_a_rocketmq_send(talk: Conversation):
+    stranger = LinePeer(talk)
+    assert stranger.say("POLL G T 0 0 5000") == []
+    talk.send(FakePeer(), body=b"at last")
+    assert stranger.lines() == ['FOUND 1 "at last"']
+    talk.advance(10_000)
+    assert stranger.lines() == [], "answered once"
+
+
+def test_a_rocketmq_long_poll_wakes_in_the_turn_of_a_strangers_append(talk: Conversation):
+    peer = FakePeer()
+    command = talk.pull_command(suspend_timeout_millis=5_000)
+    talk.give(peer, command)
+    assert peer.replies == []
+    LinePeer(talk).say("APPEND T 0 hello")
+    assert answer(peer, command).code == C.SUCCESS
+
+
+def test_a_strangers_long_poll_ends_on_time(talk: Conversation):
+    stranger = LinePeer(talk)
+    stranger.say("POLL G T 0 0 5000")
+    talk.advance(4_999)
+    assert stranger.lines() == []
+    talk.advance(1)
+    assert stranger.lines() == ["NOTHING 0"]
+    assert len(talk.broker.purgatory) == 0
+
+
+def test_a_strangers_polls_go_with_its_connection(talk: Conversation):
+    stranger = LinePeer(talk)
+    stranger.say("POLL G T 0 0 5000", "POLL G T 1 0 5000")
+    assert talk.broker.purgatory.statistics().parked == len(talk.broker.held) == 2
+    stranger.end()
+    assert len(talk.broker.purgatory) == len(talk.broker.held) == 0
+    talk.send(FakePeer())
+    assert stranger.lines() == []
+
+
+def test_a_strangers_poll_is_refused_when_its_topic_is_deleted(talk: Conversation):
+    stranger = LinePeer(talk)
+    stranger.say("POLL G T 0 0 5000")
+    talk.ask(FakePeer(), R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
+    (line,) = stranger.lines()
+    assert line.startswith(f"ERROR {int(C.TOPIC_NOT_EXIST)} ")
+
+
+def test_operators_see_a_strangers_commit(talk: Conversation):
+    stranger = LinePeer(talk)
+    stranger.say("APPEND T 0 a", "APPEND T 0 b", "APPEND T 1 c", "POLL G T 0 0 0")
+    assert committed(talk) in (None, "0")
+    assert stranger.say("COMMIT G T 0 2", "COMMIT G T 1 1") == ["OK", "OK"]
+    assert (committed(talk), committed(talk, 1)) == ("2", "1")
+
+
+def test_a_commit_that_is_refused_harms_none_beside_it(talk: Conversation):
+    stranger = LinePeer(talk)
+    stranger.say("APPEND T 0 a", "POLL G T 0 0 0")
+    first, second, third = stranger.say("COMMIT G T 99 1", "COMMIT G T", "COMMIT G T 0 1")
+    assert first.startswith(f"ERROR {int(C.INVALID_PARAMETER)} ")
+    assert second.startswith(f"ERROR {int(C.SYSTEM_ERROR)} ")
+    assert (third, committed(talk)) == ("OK", "1")
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("SHOUT", C.SYSTEM_ERROR),
+        ("APPEND T", C.SYSTEM_ERROR),
+        ("APPEND Nowhere 0 x", C.TOPIC_NOT_EXIST),
+        ("APPEND T 4 x", C.INVALID_PARAMETER),
+        ("APPEND SELF_TEST_TOPIC 0 x", C.NO_PERMISSION),
+        ("POLL G Nowhere 0 0 0", C.TOPIC_NOT_EXIST),
+        ("POLL G T 4 0 0", C.INVALID_PARAMETER),
+        ("COMMIT Nobody T 0 0", C.SUBSCRIPTION_GROUP_NOT_EXIST),
+    ],
+)
+def test_a_stranger_is_refused_as_everybody_is(talk: Conversation, line: str, code: C):
+    stranger = LinePeer(talk)
+    refusal, fine = stranger.say(line, "APPEND T 0 x")
+    assert refusal.startswith(f"ERROR {int(code)} ")
+    assert fine == "OK 0"
+
+
+def test_a_strangers_append_is_answered_when_it_is_on_the_disk(tmp_path: Path):
+    talk = Conversation(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    talk.create_topic("T")
+    stranger = LinePeer(talk)
+    assert stranger.say("APPEND T 0 precious") == []
+    talk.flush()
+    assert stranger.lines() == ["OK 0"]
+    talk.close()
+
+
+# By sockets.
+
+
+async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: str) -> str:
+    writer.write(line.encode() + b"\n")
+    return (await reader.readline()).decode().rstrip("\n")
+
+
+@pytest.mark.parametrize("loop", list(LOOPS))
+def test_both_protocols_over_sockets(loop: str, tmp_path: Path):
+    async def scenario() -> None:
+        settings = BrokerConfig(store_path=str(tmp_path), listen_port=free_broker_port())
+        broker = BrokerServer(settings, clock=SystemClock(), filesystem=LocalFileSystem())
+        await broker.start()
+        entrance = broker.entrance(LineTranslator(broker.broker))
+        lines = await asyncio.get_running_loop().create_server(lambda: LineConnection(entrance), HOST, 0)
+        reader, writer = await asyncio.open_connection(HOST, lines.sockets[0].getsockname()[1])
+        client = Client(settings.address)
+        try:
+            await client.send(b"first", "T")
+            assert await _ask(reader, writer, "POLL G T 0 0 0") == 'FOUND 1 "first"'
+            assert await _ask(reader, writer, "APPEND T 0 second") == "OK 1"
+            assert await client.bodies("T") == [b"first", b"second"]
+            woken = asyncio.create_task(_ask(reader, writer, "POLL G T 0 2 15000"))
+            while len(broker.broker.held) == 0:  # noqa: ASYNC110 - A broker sets no event.
+                await asyncio.sleep(0.001)
+            await client.send(b"third", "T")
+            assert await woken == 'FOUND 3 "third"'
+            assert await _ask(reader, writer, "COMMIT G T 0 3") == "OK"
+        finally:
+            writer.close()
+            await client.close()
+            lines.close()
+            await broker.stop()
+
+    run_on(loop, scenario)
+
+
+# Simulated.
+
+
+class SimulatedStranger:
+    """A client of the line protocol in a simulation; `heard` are its answers and when they came."""
+
+    def __init__(self, world: World, address: str) -> None:
+        self.heard: list[tuple[int, str]] = []
+        self.process = Process("stranger", world.time)
+        self.process.start()
+        self._world = world
+        connection = world.network.connect(address, self.process, self)
+        assert connection is not None
+        self._connection = connection
+
+    def say(self, line: str) -> None:
+        self._connection.write(line.encode() + b"\n")
+
+    def received(self, commands: list[Any]) -> None:
+        self.heard += [(self._world.time.elapsed_ms, line) for line in commands]
+
+    def closed(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_stranger_in_virtual_time(seed: int):
+    world = World(seed)
+    node = SimulatedBroker(world, "broker-a", "10.0.0.1", ())
+    node.start()
+    world.time.run_until(world.time.now_ms + 1_000)
+    assert node.broker is not None
+    node.broker.topics.for_send("T", "TBW102", 4, world.time.wall_ms())
+    entrance = node.entrance(LineTranslator(node.broker))
+    world.network.listen("10.0.0.1:7000", node.process, entrance, LineReader)
+    consumer = SimulatedStranger(world, "10.0.0.1:7000")
+    producer = SimulatedStranger(world, "10.0.0.1:7000")
+
+    def run(milliseconds: int) -> None:
+        world.time.run_until(world.time.now_ms + milliseconds)
+
+    began_ms = world.time.elapsed_ms
+    consumer.say("POLL G T 0 0 2000")
+    run(3_000)
+    ((at_ms, line),) = consumer.heard
+    assert line == "NOTHING 0"
+    assert 2_000 <= at_ms - began_ms < 2_050, "its clock is a little wrong, and bytes take some ms"
+    consumer.say("POLL G T 0 0 2000")
+    run(100)
+    producer.say("APPEND T 0 hello")
+    run(100)
+    assert [line for _, line in producer.heard] == ["OK 0"]
+    assert consumer.heard[-1][1] == 'FOUND 1 "hello"'
+
+
+def _is_channel(connection: LineConnection) -> Channel:
+    """Checked by types only: what a server hands to an entrance is a channel."""
+    return connection
