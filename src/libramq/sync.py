@@ -14,17 +14,18 @@ import contextlib
 import inspect
 import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError
-from typing import Any, ClassVar, Final, Literal, Self, TypeVar, Unpack
+from typing import Any, Final, Literal, Unpack
 
 from libramq.client import admin as asynchronous_admin
 from libramq.client import producer as asynchronous_producer
 from libramq.client import push_consumer as asynchronous_push_consumer
+from libramq.client.blocking_client import BlockingClient
 from libramq.client.core.queue_selector import QueueSelector
 from libramq.client.handler_call import awaited
 from libramq.client.handlers import Handler
-from libramq.client.network_thread import FORKED, NetworkThread, run_on_thread
+from libramq.client.network_thread import run_on_thread
 from libramq.client.options import AdminOptions, ProducerOptions, PushConsumerOptions, TopicOptions
 from libramq.client.producer import hand_over, report_failure
 from libramq.client.send_pipeline import Callback
@@ -48,94 +49,8 @@ HOOKS: Final[tuple[Literal["on_assigned", "on_revoked", "on_lost", "on_error"], 
     "on_assigned", "on_revoked", "on_lost", "on_error",
 )  # fmt: skip
 
-T = TypeVar("T")
 
-
-class _Blocking:
-    """An asynchronous client on a thread of its own."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._thread: NetworkThread | None = None
-        self._change = threading.Lock()  # Held while it starts or stops.
-
-    def start(self) -> None:
-        """Begin."""
-        self._refuse("start", self._thread)
-        with self._change:
-            if self._thread is not None:
-                raise LocalProtocolError(f"this {self._name} runs already")
-            thread = self._thread = NetworkThread(f"libramq-sync-{self._name}")
-            try:
-                thread.run(self._start()).result()
-            except BaseException:
-                thread.stop()
-                self._thread = None
-                raise
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """End. In the child of a fork it does nothing: the client is the parent's."""
-        thread = self._thread
-        if thread is None or thread.is_parents:
-            return
-        self._refuse("stop", thread)
-        with self._change:
-            thread = self._thread
-            if thread is None:
-                return
-            try:
-                thread.run(self._stop()).result()
-            finally:
-                thread.stop()
-                self._thread = None
-
-    async def _start(self) -> None:
-        raise NotImplementedError
-
-    async def _stop(self) -> None:
-        raise NotImplementedError
-
-    def _wait(self, what: str, work: Coroutine[Any, Any, T]) -> T:
-        """Run a method on the thread and wait for its result. what: its name."""
-        try:
-            thread = self._running(what)
-        except LocalProtocolError:
-            work.close()
-            raise
-        try:
-            return thread.run(work).result()
-        except (CancelledError, asyncio.CancelledError):
-            raise LocalProtocolError(
-                f"this {self._name} was stopped before {what}() ended; whether it took effect is not known"
-            ) from None
-
-    def _running(self, what: str) -> NetworkThread:
-        thread = self._thread
-        if thread is None:
-            raise LocalProtocolError(f"this {self._name} does not run; use `with` or start()")
-        self._refuse(what, thread)
-        return thread
-
-    def _refuse(self, what: str, thread: NetworkThread | None) -> None:
-        """Raise LocalProtocolError where a call could only wait for ever."""
-        if thread is not None and thread.is_current:
-            raise LocalProtocolError(
-                f"{what}() on the {self._name}'s own thread would wait for itself for ever; {self._advice}"
-            )
-        if thread is not None and thread.is_parents:
-            raise LocalProtocolError(FORKED)
-
-    _advice: ClassVar[str] = "call it on another thread"
-
-
-class Producer(_Blocking):
+class Producer(BlockingClient):
     """Sends messages; see libramq.client.Producer for the options.
 
     Callbacks and selectors run on the producer's thread: of its methods they may call `send_nowait` only.
@@ -284,7 +199,7 @@ class Producer(_Blocking):
             self._room.set()
 
 
-class PushConsumer(_Blocking):
+class PushConsumer(BlockingClient):
     """Has handlers called with messages; see libramq.client.PushConsumer for the options.
 
     session_ms, max_processing_ms, instance_id and all others mean the same here. Plain functions, handlers
@@ -350,7 +265,7 @@ class PushConsumer(_Blocking):
         await self._consumer.stop(timeout_ms=self._stop_timeout_ms)
 
 
-class Admin(_Blocking):
+class Admin(BlockingClient):
     """Asks and changes; see libramq.client.Admin."""
 
     def __init__(self, **options: Unpack[AdminOptions]) -> None:

@@ -76,8 +76,7 @@ class PushConsumerCore:
         self._coordination = parts.coordination
         self._troubles = parts.troubles
         self._phase = Phase.NEW
-        self._persisted_ms = MonotonicMs(0)
-        self._persist_all_due_ms = MonotonicMs(0)
+        self._persisted_ms = self._persist_all_due_ms = MonotonicMs(0)
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
@@ -223,9 +222,8 @@ class PushConsumerCore:
         return self._rebalancing.begin(now_ms) + self._tell_of_change(now_ms)
 
     def _rebalance_due(self, now_ms: MonotonicMs) -> Effects:
-        if not self._coordination.allocates:
-            return []
-        return self._rebalancing.due(now_ms) + self._tell_of_change(now_ms)
+        allocates = self._coordination.allocates
+        return self._rebalancing.due(now_ms) + self._tell_of_change(now_ms) if allocates else []
 
     def _tell_of_change(self, now_ms: MonotonicMs) -> Effects:
         if not self._rebalancing.changed:
