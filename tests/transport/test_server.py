@@ -18,6 +18,7 @@ from libramq.runtime import performer as performer_module
 from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.runtime.performer import Performer
 from libramq.transport import server as server_module
+from libramq.transport import unfinished
 from libramq.transport.server import Handler, Peer, Server
 from tests.fakes import ManualClock, ManualThreads
 from tests.transport.loops import LOOPS, run_on, until
@@ -155,6 +156,28 @@ def test_bad_bytes_end_their_connection_and_no_other(loop, garbage):
         assert server.connection_count == 1
         await good.close()
         await bad.close()
+        await server.close()
+
+    run_on(loop, scenario)
+
+
+def test_half_sent_frames_are_bounded_over_all_connections_and_others_are_served(loop, monkeypatch):
+    monkeypatch.setattr(unfinished, "UNFINISHED_BYTES_MAX", 1_000_000)
+
+    async def scenario() -> None:
+        echo = Echo()
+        server, port = await serve(echo)
+        stalled = [await Client.connect(port) for _ in range(10)]
+        for client in stalled:
+            client.writer.write((16_000_000).to_bytes(4) + bytes(190_000))
+            await client.writer.drain()
+        good = await Client.connect(port)
+        assert await good.ask(bytes(100_000)) == bytes(100_000)
+        await until(lambda: server.connection_count <= 6)
+        assert await good.ask() == b"hi"
+        assert len(echo.gone) >= 5
+        for client in (*stalled, good):
+            await client.close()
         await server.close()
 
     run_on(loop, scenario)

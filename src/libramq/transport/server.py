@@ -17,6 +17,7 @@ from libramq.logs import get_logger
 from libramq.remoting.command import Command
 from libramq.remoting.connection import FrameReader
 from libramq.transport.descriptors import for_connections
+from libramq.transport.unfinished import UNFINISHED_BYTES_MAX, UnfinishedFrames
 
 log = get_logger(__name__)
 
@@ -67,6 +68,7 @@ class ServerConnection(asyncio.Protocol):
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
         self._is_congested = self._is_paused = False
+        self._has_unfinished = False
         self.address = ""
         self.last_read_ms = server.monotonic_ms()
         self.closing_since_ms: MonotonicMs | None = None
@@ -94,12 +96,21 @@ class ServerConnection(asyncio.Protocol):
         except ProtocolError as error:
             self.close(str(error))
             return
+        unfinished_bytes = self._reader.partial_bytes
+        if unfinished_bytes or self._has_unfinished:
+            self._has_unfinished = unfinished_bytes > 0
+            self._server.holds_unfinished(self, unfinished_bytes, is_another=bool(commands))
         if commands:
             try:
                 self._server.handler.received(self, commands)
             except Exception:
                 log.exception("handler failed; connection closed", peer=self.address)
                 self.close("handler failed")
+
+    def give_up_frame(self, reason: str) -> None:
+        """End the connection, and keep nothing of the frame whose rest has not come."""
+        self._reader = FrameReader()
+        self.close(reason)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """asyncio saw the end."""
@@ -181,6 +192,7 @@ class Server:
         self.handler = handler
         self.monotonic_ms = monotonic_ms
         self._connections: set[ServerConnection] = set()
+        self._unfinished: UnfinishedFrames[ServerConnection] = UnfinishedFrames()
         self._server: asyncio.Server | None = None
         self._idle_check: asyncio.TimerHandle | None = None
         self._deserted = asyncio.Event()
@@ -228,8 +240,19 @@ class Server:
         self.handler.connected(connection)
         return True
 
+    def holds_unfinished(self, connection: ServerConnection, size: int, *, is_another: bool) -> None:
+        """Take note of what a connection holds of a frame; give up the worst where all hold too much."""
+        unfinished = self._unfinished
+        worst = unfinished.update(connection, size, connection.last_read_ms, is_another=is_another)
+        if worst:
+            held = f"{unfinished.total_bytes} bytes of unfinished frames; {UNFINISHED_BYTES_MAX} are allowed"
+            for each in worst:
+                unfinished.forget(each)
+                each.give_up_frame(f"this connection held the most for the longest of {held}")
+
     def discard(self, connection: ServerConnection) -> None:
         """A connection ended."""
+        self._unfinished.forget(connection)
         if connection in self._connections:
             self._connections.discard(connection)
             if not self._connections:

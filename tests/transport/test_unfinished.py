@@ -1,0 +1,37 @@
+"""Frames whose rest does not come: how much of them a server holds, and whom it gives up."""
+
+from libramq.transport.unfinished import UNFINISHED_BYTES_MAX, UnfinishedFrames
+
+MIB = 1 << 20
+
+
+def test_whoever_held_the_most_for_the_longest_is_given_up():
+    frames: UnfinishedFrames[str] = UnfinishedFrames()
+    for number in range(4):
+        assert frames.update(f"stalled-{number}", 15 * MIB, 1_000, is_another=True) == []
+    assert frames.update("producer", 3 * MIB, 60_000, is_another=True) == []
+    assert frames.update("tiny", 100, 1_000, is_another=True) == []
+    given_up = frames.update("producer", 5 * MIB, 60_001, is_another=False)
+    assert given_up == ["stalled-0", "stalled-1"], "until there is room for more than one read"
+    for each in given_up:
+        frames.forget(each)
+    assert frames.total_bytes == 35 * MIB + 100
+
+
+def test_a_connection_that_sends_one_large_frame_after_the_other_is_as_old_as_its_last():
+    frames: UnfinishedFrames[str] = UnfinishedFrames()
+    frames.update("busy", 15 * MIB, 0, is_another=True)
+    frames.update("busy", 15 * MIB, 50_000, is_another=True)
+    frames.update("stalled", 12 * MIB, 10_000, is_another=True)
+    frames.update("other", 15 * MIB, 50_000, is_another=True)
+    assert frames.update("last", UNFINISHED_BYTES_MAX - 41 * MIB, 50_001, is_another=True)[0] == "stalled"
+
+
+def test_what_was_finished_or_ended_is_not_counted():
+    frames: UnfinishedFrames[str] = UnfinishedFrames()
+    for _ in range(100):
+        assert frames.update("a", 15 * MIB, 0, is_another=True) == []
+        assert frames.update("a", 0, 0, is_another=True) == []
+        assert frames.update("b", 15 * MIB, 0, is_another=False) == []
+        frames.forget("b")
+    assert frames.total_bytes == 0
