@@ -78,6 +78,8 @@ class RequestCode(IntEnum):
     PEER_ASSIGN = 31015
     PEER_GIVEN = 31016
     PEER_REMOVED = 31017
+    # A name server asks a broker, over the connection that this one made; the answer is that nobody knows it.
+    PROBE = 31020
 
 
 class ResponseCode(IntEnum):

@@ -1,5 +1,7 @@
 """Forged peers: attackers with sockets of their own, who pretend to be brokers of a cluster of two."""
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -10,12 +12,18 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConfigError
 from libramq.filesystem import LocalFileSystem
+from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body.codec import encode_body
+from libramq.remoting.body.topic_config import RegisterBrokerBody
 from libramq.remoting.command import Command
+from libramq.remoting.connection import FrameReader
 from libramq.remoting.credentials import Credentials, sign, sign_for
+from libramq.remoting.frame import encode_frame
+from libramq.rpc.name_server_calls import register_broker
 from libramq.transport.remote import Remotes
 from tests.broker.clusters import Cluster, group_at
+from tests.nameserver.tables import header, table
 from tests.transport.loops import until
 
 A, B = "broker-a", "broker-b"
@@ -40,6 +48,34 @@ async def attacker():
     remotes = Remotes(SystemClock().monotonic_ms)
     yield remotes
     await remotes.close()
+
+
+class Raw:
+    """A connection from another address of this machine, to a server at an address."""
+
+    def __init__(self, address: str) -> None:
+        self._host, _, self._port = address.partition(":")
+        self._frames = FrameReader()
+
+    async def open(self) -> None:
+        self._reader, self._writer = await asyncio.open_connection(
+            self._host, int(self._port), local_addr=("127.6.6.6", 0)
+        )
+
+    async def close(self) -> None:
+        self._writer.close()
+        await self._writer.wait_closed()
+
+    async def call(self, command: Command) -> Command:
+        self._writer.write(encode_frame(command))
+        while True:
+            for reply in self._frames.receive(await self._reader.read(65_536)):
+                return reply
+
+    async def register(self, name: str) -> Command:
+        what = header(name, "127.6.6.6:10911")
+        body = RegisterBrokerBody(topic_config_serialize_wrapper=table("T", REBALANCE_EVENTS_TOPIC))
+        return await self.call(register_broker(what, body).command())
 
 
 def forged(code: R) -> Command:
@@ -128,6 +164,35 @@ async def test_an_epoch_beyond_all_others_shuts_no_group_out(tmp_path, attacker)
         await cluster.even(one, two)
         await cluster.send(3)
         await cluster.all_handled()
+
+
+async def test_a_made_up_broker_takes_nobodys_route_and_is_believed_nothing(tmp_path, attacker):
+    """It comes from an address of its own, as broker-a and as a third broker of the cluster."""
+    async with Cluster(tmp_path, {A: 2, B: 2}, credentials=PAIR) as cluster:
+        elsewhere = Raw(cluster.namesrv.address)
+        await elsewhere.open()
+        reply = await elsewhere.register(A)
+        assert (reply.code, "a live broker" in reply.remark) == (C.NO_PERMISSION, True)
+        await elsewhere.register("broker-x")
+        raw = Raw(cluster.servers[A].address)
+        await raw.open()
+        for code in FORGED:
+            assert (await raw.call(forged(code))).code == C.NO_PERMISSION, code.name
+        masters = cluster.namesrv.route_info.clusters().broker_addr_table
+        assert masters[A].master_address == cluster.servers[A].address
+        for connection in (elsewhere, raw):
+            await connection.close()
+        assert masters[A].master_address == cluster.servers[A].address
+
+
+async def test_a_broker_that_comes_back_over_another_connection_is_registered(tmp_path):
+    """Its old connection has ended; nobody waits for the second of a probe."""
+    async with Cluster(tmp_path, {A: 2, B: 2}) as cluster:
+        for _ in range(3):
+            cluster.servers[A]._remotes.close_connection(cluster.namesrv.address)
+            await until(lambda: A not in cluster.namesrv.route_info.clusters().broker_addr_table)
+            await until(lambda: A in cluster.namesrv.route_info.clusters().broker_addr_table)
+        await until(cluster.sees_all)
 
 
 def server_of(tmp_path, **options: object) -> BrokerServer:

@@ -11,6 +11,7 @@ from libramq.remoting import fastjson
 from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.topic_config import RegisterBrokerBody
 from libramq.remoting.command import FLAG_ONEWAY, Command, Serialization
+from libramq.remoting.credentials import Credentials
 from libramq.remoting.headers import encode_header
 from libramq.runtime.performer import Performer
 from tests.fakes import FakePeer, ManualClock, ManualThreads, ManualTimers, raise_it
@@ -27,11 +28,12 @@ BROKER_EXT = {
 class Server:
     """A name server without sockets."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: Credentials | None = None) -> None:
         self.clock = ManualClock()
         self.routes = RouteInfo()
+        self.engine = name_server_engine(self.routes, clock=self.clock, credentials=credentials)
         self.performer = Performer(
-            name_server_engine(self.routes, clock=self.clock),
+            self.engine,
             remotes=None,  # type: ignore[arg-type]
             timers=ManualTimers(),
             threads=ManualThreads(),

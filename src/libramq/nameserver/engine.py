@@ -13,8 +13,10 @@ from libramq.kernel.effect import Listen
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
+from libramq.nameserver.displacement import Displacement
 from libramq.nameserver.processor import NameServerProcessor
 from libramq.nameserver.route_info import RouteInfo
+from libramq.remoting.credentials import Credentials
 from libramq.rpc.endpoint import Endpoint
 from libramq.rpc.responder import Responder
 
@@ -52,21 +54,32 @@ class Routes:
 
 
 def name_server_engine(
-    route_info: RouteInfo, *, clock: Clock, authorizer: Authorizer | None = None
+    route_info: RouteInfo,
+    *,
+    clock: Clock,
+    authorizer: Authorizer | None = None,
+    credentials: Credentials | None = None,
 ) -> Engine:
-    """Return the engine of a name server."""
+    """Return the engine of a name server. credentials: what the brokers of its cluster sign with."""
     kernel = Kernel(clock)
     routes = Routes(route_info, kernel)
+    responder = Responder(kernel.effects)
+    displacement = Displacement(kernel, responder)
     endpoint = Endpoint(
         clock=clock,
         authorizer=authorizer or AllowAll(),
-        responder=Responder(kernel.effects),
-        processors=NameServerProcessor(route_info).processors(),
+        responder=responder,
+        processors=NameServerProcessor(route_info, displacement, credentials).processors(),
+        answered=displacement.answered,
     )
     kernel.effects.add(Listen(lambda: None))
     hooks = Hooks(
-        connection_ended=(routes.connection_ended,),
+        connection_ended=(
+            kernel.purgatory.connection_ended,
+            routes.connection_ended,
+            displacement.connection_ended,
+        ),
         settle=(routes.settle,),
-        stood_still=(route_info.stood_still,),
+        stood_still=(route_info.stood_still, displacement.stood_still),
     )
     return Engine(kernel, endpoint, hooks)

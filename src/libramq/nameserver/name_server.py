@@ -7,6 +7,7 @@ from libramq.clock import Clock, SystemClock
 from libramq.logs import get_logger
 from libramq.nameserver.engine import name_server_engine
 from libramq.nameserver.route_info import RouteInfo
+from libramq.remoting.credentials import Credentials
 from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
 from libramq.runtime.performer import Performer
 from libramq.transport.bind import check_bind_address
@@ -22,7 +23,8 @@ NAME_SERVER_PORT: Final = 9876
 class NameServer:
     """A name server. Use it as `async with NameServer(...)`, or call `start` and `stop`.
 
-    port: 0 lets the system choose one; `port` says which after the start.
+    port: 0 lets the system choose one; `port` says which after the start. credentials: what the brokers of
+    its cluster sign with; then no others become peers of theirs.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class NameServer:
         *,
         authorizer: Authorizer | None = None,
         allow_public: bool = False,
+        credentials: Credentials | None = None,
     ) -> None:
         self.host = host
         self.port = port
@@ -40,7 +43,9 @@ class NameServer:
         self._allow_public = allow_public
         clock = clock or SystemClock()
         self._threads = WorkerThreads()
-        self.engine = name_server_engine(self.route_info, clock=clock, authorizer=authorizer)
+        self.engine = name_server_engine(
+            self.route_info, clock=clock, authorizer=authorizer, credentials=credentials
+        )
         self.performer = Performer(
             self.engine,
             remotes=Remotes(clock.monotonic_ms),

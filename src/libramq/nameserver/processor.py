@@ -7,14 +7,18 @@ from collections.abc import Mapping
 from typing import Final
 
 from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import broker_error
 from libramq.logs import get_logger
+from libramq.message.names import REBALANCE_EVENTS_TOPIC
+from libramq.nameserver.displacement import Displacement
 from libramq.nameserver.registration import decode_registration
 from libramq.nameserver.route_info import BrokerAddress, RouteInfo
 from libramq.remoting import fastjson
 from libramq.remoting import headers as h
 from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.remoting.body.route import KVTable, TopicList
-from libramq.remoting.body.topic_config import DataVersion
+from libramq.remoting.body.topic_config import DataVersion, TopicConfigSerializeWrapper
+from libramq.remoting.credentials import Credentials, is_signed
 from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Request
@@ -28,15 +32,25 @@ ZONE_NAME: Final = "__ZONE_NAME"
 #: FAQUrl.suggestTodo(APPLY_TOPIC_URL): tools compare remarks, so it is Apache's to the letter.
 FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
+#: Whoever has the topic of rebalance events is one of the brokers that coordinate groups.
+UNSIGNED: Final = (
+    "the registration is not signed with the innerClientAuthenticationCredentials of this name server; "
+    "set the same at all brokers of the cluster"
+)
+
 #: What a broker gets back at registration: upstream the order configuration, of which we keep none.
 _NO_ORDER_CONFIG: Final = encode_body(KVTable())
 
 
 class NameServerProcessor:
-    """Answers requests from a route table."""
+    """Answers requests from a route table. credentials: what the brokers of the cluster sign with."""
 
-    def __init__(self, route_info: RouteInfo) -> None:
+    def __init__(
+        self, route_info: RouteInfo, displacement: Displacement, credentials: Credentials | None = None
+    ) -> None:
         self._route_info = route_info
+        self._displacement = displacement
+        self._credentials = credentials
 
     def processors(self) -> Mapping[int, Processor]:
         """Request code → who answers it."""
@@ -60,11 +74,45 @@ class NameServerProcessor:
         table = decode_registration(
             command.body, compressed=header.compressed, version=command.version, crc=header.body_crc32
         )
+        is_proven = self._credentials is not None and is_signed(command, self._credentials)
+        if (
+            self._credentials is not None
+            and not is_proven
+            and REBALANCE_EVENTS_TOPIC in table.topic_config_table
+        ):
+            raise broker_error(ResponseCode.NO_PERMISSION, UNSIGNED)
+        return self._register(request, header, table, frozenset(), is_signed=is_proven)
+
+    def _register(
+        self,
+        request: Request,
+        header: h.RegisterBrokerHeader,
+        table: TopicConfigSerializeWrapper,
+        dead: frozenset[object],
+        *,
+        is_signed: bool,
+    ) -> Outcome:
+        """Register a broker, or find out first whether those are alive whose places it takes.
+
+        dead: connections that are not.
+        """
+        displaced = self._route_info.displaced(header, table, owner=request.peer)
+        if not is_signed and not dead.issuperset(displaced):
+
+            def again(dead: frozenset[object]) -> Outcome:
+                return self._register(request, header, table, dead, is_signed=False)
+
+            return self._displacement.hold(request, displaced, again)
+        if displaced:
+            log.warning(
+                "a broker takes another one's place",
+                broker=header.broker_name, address=header.broker_addr, signed=is_signed,
+            )  # fmt: skip
         registered = self._route_info.register(
             header,
             table,
             owner=request.peer,
-            zone=command.ext.get(ZONE_NAME),
+            zone=request.command.ext.get(ZONE_NAME),
             now_ms=request.monotonic_ms,
         )
         if registered.is_new:

@@ -103,12 +103,10 @@ class RouteInfo:
             topics=self._topics.keys(),
         )
         holder = broker.addresses.get(header.broker_id)
-        if holder is not None and holder != header.broker_addr:
-            other = self._live.get(holder)
-            if other is not None and other.data_version.state_version > table.data_version.state_version:
-                # A deposed master: heard, but not believed.
-                self._forget([header.broker_addr] if header.broker_addr in self._live else [])
-                return Registered(is_new=False)
+        if holder is not None and holder != header.broker_addr and self._is_deposed(table, by=holder):
+            # A deposed master: heard, but not believed.
+            self._forget([header.broker_addr] if header.broker_addr in self._live else [])
+            return Registered(is_new=False)
         is_first = holder is None
         if is_first and len(table.topic_config_table) == 1:
             # A broker that registers one topic only tells of a change; what else it has is not known yet.
@@ -137,6 +135,18 @@ class RouteInfo:
             heard_ms=now_ms,
         )
         return self._answer(header, broker, is_new=is_first)
+
+    def displaced(
+        self, header: RegisterBrokerHeader, table: TopicConfigSerializeWrapper, *, owner: object
+    ) -> list[object]:
+        """Return the connections of live brokers whose places a registration would take."""
+        addresses = [header.broker_addr]
+        broker = self._brokers.get(header.broker_name)
+        holder = broker.addresses.get(header.broker_id) if broker is not None else None
+        if holder is not None and not self._is_deposed(table, by=holder):
+            addresses.append(holder)
+        owners = (self._live[address].owner for address in addresses if address in self._live)
+        return [*dict.fromkeys(each for each in owners if each is not owner)]
 
     def unregister(self, key: BrokerAddress, *, owner: object) -> bool:
         """Forget a broker; whether it was known. Only for the connection that registered it."""
@@ -261,6 +271,10 @@ class RouteInfo:
             return Registered(is_new)
         master = self._live.get(master_address)
         return Registered(is_new) if master is None else Registered(is_new, master_address, master.ha_address)
+
+    def _is_deposed(self, table: TopicConfigSerializeWrapper, *, by: str) -> bool:
+        other = self._live.get(by)
+        return other is not None and other.data_version.state_version > table.data_version.state_version
 
     def _find(self, key: BrokerAddress) -> Liveness | None:
         liveness = self._live.get(key.address)

@@ -20,7 +20,7 @@ from libramq.remoting.frame import encode_frame
 from libramq.rpc.call import Call
 from libramq.testing.network import Connection, Network
 from libramq.testing.process import Process
-from libramq.transport.remote import DEADLINE_SCAN_MS, SILENCE_MS_MAX, Asked, Done, Lost
+from libramq.transport.remote import DEADLINE_SCAN_MS, SILENCE_MS_MAX, Asked, Done, Lost, refuse
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class _Remote:
                 done = self.pending.take(command)
                 if done is not None:
                     done(command)
-            elif self._remotes.asked is not None:
+            else:
                 self._remotes.asked(self.address, command, self.write)
 
     def closed(self) -> None:
@@ -60,7 +60,7 @@ class SimulatedRemotes:
     def __init__(
         self, network: Network, process: Process, *, asked: Asked | None = None, lost: Lost | None = None
     ) -> None:
-        self.asked = asked
+        self.asked = asked or refuse
         self._lost = lost
         self._network = network
         self._process = process

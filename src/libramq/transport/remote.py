@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from libramq.clock import MonotonicMs
+from libramq.codes import ResponseCode
 from libramq.errors import ConnectFailed, ConnectionLost, ProtocolError, RemoteError, RequestTimeout
 from libramq.logs import get_logger
-from libramq.remoting.command import Command
+from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
 from libramq.remoting.connection import FrameReader, PendingRequests
 from libramq.remoting.frame import encode_frame
 from libramq.transport.access import OPEN, Access
@@ -33,6 +34,13 @@ Done = Callable[[Command | RemoteError], None]
 Asked = Callable[[str, Command, Callable[[Command], None]], None]
 #: Called with the address whose connection ended.
 Lost = Callable[[str], None]
+
+
+def refuse(_: str, request: Command, answer: Callable[[Command], None]) -> None:
+    """Answer a request that nobody serves; that we answer shows that we are alive (NettyRemotingAbstract)."""
+    if not request.flag & FLAG_ONEWAY:
+        remark = f" request type {request.code} not supported"
+        answer(reply_to(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
 
 
 class _RemoteConnection(asyncio.Protocol):
@@ -67,7 +75,7 @@ class _RemoteConnection(asyncio.Protocol):
                 done = self.pending.take(command)
                 if done is not None:
                     done(command)
-            elif self._remotes.asked is not None:
+            else:
                 self._remotes.asked(self.address, command, self.write)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -107,7 +115,7 @@ class _RemoteConnection(asyncio.Protocol):
 class Remotes:
     """Every process we talk to, by address. Lives on one event loop.
 
-    asked: called with requests the other side makes over our connections.
+    asked: called with requests the other side makes over our connections; None: they are refused.
     lost: called when a connection ended that had been open.
     access: how we come into them; raises ConfigError for files that cannot be used.
     """
@@ -122,7 +130,7 @@ class Remotes:
     ) -> None:
         if access.tls is not None:
             access.tls.context()  # What is wrong with its files is said now.
-        self.asked = asked
+        self.asked = asked or refuse
         self.access = access
         self._lost = lost
         self.monotonic_ms = monotonic_ms

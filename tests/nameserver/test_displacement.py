@@ -1,0 +1,204 @@
+"""Who takes a live broker's place at the name server, and who does not."""
+
+import pytest
+
+from libramq.codes import RequestCode, ResponseCode
+from libramq.message.names import REBALANCE_EVENTS_TOPIC
+from libramq.nameserver.displacement import PROBE_MS
+from libramq.remoting.body.codec import encode_body
+from libramq.remoting.body.topic_config import RegisterBrokerBody
+from libramq.remoting.command import Command, reply_to
+from libramq.remoting.credentials import Credentials, sign
+from libramq.remoting.headers import RegisterBrokerHeader, encode_header
+from libramq.remoting.requests import REQUESTS
+from tests.fakes import FakePeer
+from tests.nameserver.tables import header, table
+from tests.nameserver.test_processor import Server
+
+PAIR = Credentials("libra", "only brokers know this")
+#: Registrations that take the place of broker-a at 10.0.0.1:10911.
+THEFTS = {
+    "its name and address": header(),
+    "its name, at another address": header(address="10.6.6.6:10911"),
+    "its address, under another name": header("made-up"),
+    "its address, in another cluster": header(cluster="made-up"),
+}
+
+
+class Registry(Server):
+    """A name server that knows broker-a, by `owner`."""
+
+    def __init__(self, credentials: Credentials | None = None) -> None:
+        super().__init__(credentials)
+        self.owner, self.other = FakePeer("10.0.0.1:40000"), FakePeer("10.6.6.6:40000")
+        self.claim(self.owner, header())
+        assert self.answers(self.owner)[0].code == ResponseCode.SUCCESS
+
+    def claim(
+        self, peer: FakePeer, what: RegisterBrokerHeader, *topics: str, by: Credentials | None = None
+    ) -> None:
+        """Send a registration; its answer may come later."""
+        body = encode_body(RegisterBrokerBody(topic_config_serialize_wrapper=table(*(topics or ("T", "U")))))
+        request = Command(code=RequestCode.REGISTER_BROKER, ext=encode_header(what), body=body, opaque=77)
+        self.performer.received(peer, [request if by is None else sign(request, by)])
+
+    def answers(self, peer: FakePeer) -> list[Command]:
+        taken = [command for command in peer.replies if command.is_response]
+        peer.replies = [command for command in peer.replies if not command.is_response]
+        return taken
+
+    def probe(self, peer: FakePeer) -> Command:
+        """The question whether a connection is alive."""
+        (probe,) = [command for command in peer.replies if not command.is_response]
+        peer.replies.clear()
+        return probe
+
+    def answer(self, peer: FakePeer, probe: Command) -> None:
+        """Answer as everybody does who does not know the request."""
+        self.performer.received(peer, [reply_to(probe, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)])
+
+    def end(self, peer: FakePeer) -> None:
+        peer.is_open = False
+        self.performer.closed(peer)
+
+    def pass_by(self, milliseconds: int) -> None:
+        self.clock.advance(milliseconds)
+        self.engine.tick()
+        self.performer.follow()
+
+    @property
+    def master(self) -> tuple[str, str]:
+        (broker,) = self.routes.route("T").broker_datas
+        return broker.broker_name, broker.master_address
+
+
+@pytest.mark.parametrize("what", THEFTS.values(), ids=THEFTS)
+def test_a_live_brokers_place_is_not_given_away(what):
+    registry = Registry()
+    registry.claim(registry.other, what)
+    assert registry.answers(registry.other) == []
+    registry.answer(registry.owner, registry.probe(registry.owner))
+    (answer,) = registry.answers(registry.other)
+    assert (answer.code, answer.opaque) == (ResponseCode.NO_PERMISSION, 77)
+    assert "a live broker is registered so over another connection, from 10.0.0.1:40000" in answer.remark
+    assert registry.master == ("broker-a", "10.0.0.1:10911")
+    registry.end(registry.other)
+    assert registry.master == ("broker-a", "10.0.0.1:10911")
+
+
+def test_a_deposed_masters_registration_forgets_no_other_broker():
+    """Under a lower state version it is not believed, and it was forgotten, at the address it named."""
+    registry = Registry()
+    victim = FakePeer("10.0.0.2:40000")
+    registry.claim(victim, header("broker-b", "10.0.0.2:10911"), "V", "W")
+    body = RegisterBrokerBody(topic_config_serialize_wrapper=table("T", "U", state=-1))
+    ext = encode_header(header(address="10.0.0.2:10911"))
+    request = Command(code=RequestCode.REGISTER_BROKER, ext=ext, body=encode_body(body), opaque=77)
+    victim.replies.clear()
+    registry.performer.received(registry.other, [request])
+    registry.answer(victim, registry.probe(victim))
+    assert registry.routes.route("V") is not None
+
+
+@pytest.mark.parametrize("what", THEFTS.values(), ids=THEFTS)
+def test_the_place_of_who_does_not_answer_is_free_after_a_second(what):
+    """Its machine lost power, and nobody ended its connection."""
+    registry = Registry()
+    registry.claim(registry.other, what)
+    registry.pass_by(PROBE_MS - 1)
+    assert registry.answers(registry.other) == []
+    registry.pass_by(1)
+    (answer,) = registry.answers(registry.other)
+    assert answer.code == ResponseCode.SUCCESS
+    assert registry.master == (what.broker_name, what.broker_addr)
+    registry.end(registry.owner)
+    assert registry.master == (what.broker_name, what.broker_addr)
+
+
+def test_the_place_of_who_has_gone_is_free_at_once():
+    """Before its successor comes, or while that waits: a broker that was killed and restarts fast."""
+    registry = Registry()
+    registry.claim(registry.other, header())
+    registry.end(registry.owner)
+    assert registry.answers(registry.other)[0].code == ResponseCode.SUCCESS
+    registry.end(registry.other)
+    third = FakePeer()
+    registry.claim(third, header())
+    assert registry.answers(third)[0].code == ResponseCode.SUCCESS
+
+
+def test_of_two_who_want_a_dead_brokers_place_the_first_has_it():
+    registry = Registry()
+    third = FakePeer("10.7.7.7:40000")
+    registry.claim(registry.other, header())
+    registry.pass_by(PROBE_MS // 2)
+    registry.claim(third, header())
+    assert len([command for command in registry.owner.replies if not command.is_response]) == 1
+    registry.pass_by(PROBE_MS // 2)
+    assert registry.answers(registry.other)[0].code == ResponseCode.SUCCESS
+    registry.pass_by(PROBE_MS // 2)
+    registry.answer(registry.other, registry.probe(registry.other))
+    assert registry.answers(third)[0].code == ResponseCode.NO_PERMISSION
+
+
+def test_who_is_gone_itself_takes_no_place():
+    registry = Registry()
+    registry.claim(registry.other, header(address="10.6.6.6:10911"))
+    registry.end(registry.other)
+    registry.pass_by(PROBE_MS)
+    assert registry.master == ("broker-a", "10.0.0.1:10911")
+
+
+def test_answers_to_no_question_and_late_ones_mean_nothing():
+    registry = Registry()
+    stray = Command(code=0, opaque=5, flag=1)
+    registry.performer.received(registry.owner, [stray])
+    registry.claim(registry.other, header())
+    probe = registry.probe(registry.owner)
+    registry.performer.received(registry.other, [reply_to(probe, 0)])
+    registry.performer.received(registry.owner, [Command(code=0, opaque=probe.opaque + 1, flag=1)])
+    assert registry.answers(registry.other) == []
+    registry.pass_by(PROBE_MS)
+    assert registry.answers(registry.other)[0].code == ResponseCode.SUCCESS
+    registry.answer(registry.owner, probe)
+
+
+def test_a_name_server_that_stood_still_waits_for_answers_that_lie_in_sockets():
+    registry = Registry()
+    registry.claim(registry.other, header())
+    probe = registry.probe(registry.owner)
+    registry.pass_by(60_000)
+    registry.answer(registry.owner, probe if not registry.owner.replies else registry.probe(registry.owner))
+    assert registry.answers(registry.other)[0].code == ResponseCode.NO_PERMISSION
+
+
+@pytest.mark.parametrize("what", THEFTS.values(), ids=THEFTS)
+def test_who_signs_takes_its_place_at_once(what):
+    registry = Registry(PAIR)
+    registry.claim(registry.other, what, by=PAIR)
+    assert registry.answers(registry.other)[0].code == ResponseCode.SUCCESS
+    assert registry.master == (what.broker_name, what.broker_addr)
+    third = FakePeer()
+    registry.claim(third, what, by=Credentials("libra", "a guess"))
+    registry.answer(registry.other, registry.probe(registry.other))
+    assert registry.answers(third)[0].code == ResponseCode.NO_PERMISSION
+
+
+def test_where_brokers_sign_no_other_becomes_their_peer():
+    """Whoever has the topic of rebalance events is asked for groups; Apache's brokers have no such topic."""
+    registry = Registry(PAIR)
+    made_up = header("made-up", "10.6.6.6:10911")
+    registry.claim(registry.other, made_up, "T", REBALANCE_EVENTS_TOPIC)
+    (answer,) = registry.answers(registry.other)
+    assert answer.code == ResponseCode.NO_PERMISSION
+    assert "not signed with the innerClientAuthenticationCredentials" in answer.remark
+    assert registry.routes.route(REBALANCE_EVENTS_TOPIC) is None
+    registry.claim(registry.other, made_up, "V", "W")
+    assert registry.answers(registry.other)[0].code == ResponseCode.SUCCESS
+    registry.claim(registry.other, made_up, "T", REBALANCE_EVENTS_TOPIC, by=PAIR)
+    assert registry.answers(registry.other)[0].code == ResponseCode.SUCCESS
+
+
+def test_nobody_serves_the_probe():
+    """What answers it is that it is unknown: of Apache's brokers, too."""
+    assert RequestCode.PROBE not in REQUESTS
