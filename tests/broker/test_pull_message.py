@@ -6,11 +6,13 @@ import pytest
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
+from libramq.kernel.effect import Thread
 from libramq.message import decode_records
 from libramq.message.tags import java_hash
 from libramq.remoting import headers as h
 from libramq.remoting.body.topic_config import SubscriptionGroupConfig
 from libramq.rpc.broker_calls import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from libramq.runtime.busy import RUNS_MAX
 from libramq.waits.held_pulls import SUSPEND_MS_MAX
 from tests.broker.brokers import Conversation, answer, find_answer, subscription
 from tests.fakes import FakePeer
@@ -389,6 +391,20 @@ def test_a_connection_that_ends_while_a_thread_reads_leaves_nothing_behind(tmp_p
     talk.performer.closed(peer)
     talk.read_cold()
     assert len(talk.broker.held) == 0
+    talk.close()
+
+
+def test_one_connection_has_so_many_cold_reads_under_way_and_no_more(tmp_path, peer):
+    """Other consumers would wait behind all that one has asked for."""
+    talk = cold_broker(tmp_path)
+    commands = [talk.pull_command() for _ in range(20)]
+    talk.give(peer, *commands)
+    assert len(talk.threads.work) == RUNS_MAX[Thread.READ]
+    talk.read_cold()
+    while len(peer.replies) < len(commands):
+        talk.performer._timers.ring()
+        talk.read_cold()
+    assert [bodies(answer(peer, command))[0] for command in commands] == [b"0"] * 20
     talk.close()
 
 

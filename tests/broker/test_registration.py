@@ -245,3 +245,17 @@ def create(topic: str) -> dict[str, str]:
         "topic": topic, "defaultTopic": "TBW102", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6",
         "topicFilterType": "SINGLE_TAG",
     }  # fmt: skip
+
+
+def test_a_registration_that_was_being_encoded_when_the_broker_left_is_not_sent(talk):
+    """Name servers would believe in it again, after its goodbye."""
+    talk.answer(ONE)
+    talk.answer(TWO)
+    talk.begin_send(FakePeer(), "late")
+    talk.advance(5)
+    assert talk.threads.work
+    talk.broker.leave(lambda: None)
+    talk.performer.follow()
+    talk.threads.run_all(Thread.COMPUTE)
+    assert talk.take(R.UNREGISTER_BROKER, ONE)
+    assert talk.take(R.REGISTER_BROKER, ONE) == []

@@ -158,6 +158,20 @@ def test_a_taken_port_is_said_and_the_data_is_left_alone(tmp_path):
     run_on("asyncio", scenario)
 
 
+def test_a_start_that_fails_for_whatever_reason_is_heard_and_leaves_the_store_unlocked(tmp_path):
+    """No name can be like that, which is no OSError: the start went on without listening."""
+
+    async def scenario() -> None:
+        wrong = config(tmp_path, bind_address="a..b", allow_public=True)
+        broker = BrokerServer(wrong, clock=SystemClock(), filesystem=LocalFileSystem())
+        with pytest.raises(UnicodeError):
+            await broker.start()
+        async with running(config(tmp_path)) as client:
+            await client.send(b"x")
+
+    run_on("asyncio", scenario)
+
+
 def test_two_brokers_do_not_share_a_directory(tmp_path):
     async def scenario() -> None:
         async with running(config(tmp_path)) as client:

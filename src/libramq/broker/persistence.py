@@ -66,6 +66,4 @@ class Persistence:
 
     def _written(self, file: ProgressFile, result: object) -> None:
         self._writing.discard(file.name)
-        if isinstance(result, BaseException) and not isinstance(result, OSError):
-            raise result
-        file.done(result if isinstance(result, OSError) else None)
+        file.done(result if isinstance(result, Exception) else None)

@@ -70,7 +70,7 @@ class ProgressFile:
         self._is_writing = True
         self._taken.write()
 
-    def done(self, error: OSError | None = None) -> None:
+    def done(self, error: Exception | None = None) -> None:
         """It was written; with an error it was not, and is taken anew when it is due."""
         assert self._taken is not None
         taken, self._taken, self._is_writing = self._taken, None, False

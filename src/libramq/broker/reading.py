@@ -252,7 +252,10 @@ class Reading:
         )
         if result.status is ReadStatus.WOULD_WAIT:
             again = partial(self._run_again, pull, hold_until_ms, cause, may_wait=True)
-            self._effects.run(Thread.READ, partial(self._store.warm, result.cold), lambda _: again())
+            connection = pull.waiter.connection
+            self._effects.run(
+                Thread.READ, partial(self._store.warm, result.cold), lambda _: again(), connection
+            )
             return
         status = _status(pull, result)
         if hold_until_ms is not None and self._held.may_hold(

@@ -211,15 +211,17 @@ class Registration:
 
     def _register(self, name_server: _NameServer) -> None:
         """Register at one name server; the body is encoded on a thread: 10,000 topics take 100 ms."""
-        name_server.asked_ms, name_server.has_changed = self._clock.monotonic_ms(), False
         version = self._topics.data_version
         registered = partial(self._registered, name_server, version.counter)
+        name_server.asked_ms, name_server.has_changed = self._clock.monotonic_ms(), False
         if self._encoded is not None and self._encoded[0] == version:
             self._ask(name_server, self._encoded[1], registered)
             return
         header, body = introduction(self._config, self._topics)
 
         def encoded(call: object) -> None:
+            if not self._is_begun:  # It would be believed in again once it has left.
+                return
             if isinstance(call, Call):
                 self._encoded = (version, call)
                 self._ask(name_server, call, registered)

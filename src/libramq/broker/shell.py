@@ -111,7 +111,7 @@ class BrokerServer:
             if self._metrics is not None:
                 self._metrics.start()
                 self._sample_metrics()
-        except ConfigError:
+        except BaseException:  # Whatever it is: a store that stays open stays locked.
             await self.stop()
             raise
 
@@ -163,8 +163,9 @@ class BrokerServer:
             self._servers.append(server)
             try:
                 await server.listen(host, number)
-            except ConfigError as error:
-                self._is_started.set_exception(error)
+            except Exception as error:  # Who starts it hears what is wrong.
+                if not self._is_started.done():
+                    self._is_started.set_exception(error)
                 return
         listening()
 
@@ -174,9 +175,9 @@ class BrokerServer:
 
     def _sample_metrics(self) -> None:
         assert self._metrics is not None
-        self._metrics.sample(self.broker, sum(server.connection_count for server in self._servers))
         loop = asyncio.get_running_loop()
         self._metrics_timer = loop.call_later(METRICS_MS / 1000, self._sample_metrics)
+        self._metrics.sample(self.broker, sum(server.connection_count for server in self._servers))
 
 
 def _check_peers_are_known(config: BrokerConfig) -> None:

@@ -1,0 +1,27 @@
+"""The persistence: a write that fails, for whatever reason, is tried again."""
+
+from libramq.kernel.effect import Thread
+from tests.broker.brokers import Conversation
+
+
+def offsets_writes(talk: Conversation) -> list:
+    """The writes of progress that threads have to do; what else they do is done."""
+    talk.advance(10_000)
+    talk.flush()
+    talk.advance(10_000)
+    return [each for each in talk.threads.work if each[0] is Thread.DISK and "Progress" in repr(each[1])]
+
+
+def test_a_progress_file_whose_write_failed_by_a_bug_is_written_again(tmp_path):
+    talk = Conversation(tmp_path)
+    talk.broker.offsets.commit("G", "T", 0, 0)
+    talk.performer.follow()
+    (work,) = offsets_writes(talk)
+    talk.threads.work.remove(work)
+    talk.broker.progress[1]._is_writing = True  # As the thread leaves it.
+    work[2](ValueError("a bug"))
+    (work,) = offsets_writes(talk)
+    talk.threads.work.remove(work)
+    talk.threads.finish(work)
+    assert not talk.broker.ledger.has_changes
+    talk.close()
