@@ -19,6 +19,7 @@ from libramq.filesystem import LocalFileSystem
 from libramq.offsets import OffsetJournal, OffsetLedger, OffsetRecord
 from libramq.offsets.journal import RecordKind, decode_offset_record, encode_offset_record
 from libramq.offsets.ledger import run_persist
+from libramq.remoting import fastjson
 
 records = st.builds(
     OffsetRecord, st.sampled_from(RecordKind), st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
@@ -246,3 +247,22 @@ def test_journal_files_are_numbered_on(tmp_path: Path):
     assert [record.offset for record in journal.replay()] == [2]
     journal.close()
     assert OffsetJournal(LocalFileSystem(), tmp_path).begin_file() == 2
+
+
+def test_a_fold_is_encoded_by_the_thread_and_has_what_was_committed_when_it_was_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """400,000 offsets take more than a second to encode; the event loop has no such second."""
+    ledger = open_ledger(tmp_path)
+    commit(ledger, "g", "T", 0, 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(fastjson, "dumps", lambda *_, **__: pytest.fail("encoded on the event loop"))
+        plan = ledger.plan_persist(wall_ms=2)
+    assert plan is not None
+    commit(ledger, "g", "T", 0, 6)
+    commit(ledger, "g", "U", 0, 1)
+    run_persist(LocalFileSystem(), plan)
+    ledger.complete_persist(plan)
+    assert '"offsetTable":{"T@g":{0:5}}' in "".join((tmp_path / "consumerOffset.json").read_text().split())
+    again = open_ledger(tmp_path)
+    assert (again.offsets.query("g", "T", 0), again.offsets.query("g", "U", 0)) == (6, 1)

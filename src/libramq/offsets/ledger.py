@@ -31,16 +31,16 @@ REPORTED_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistPlan:
-    """What a fold writes; may be written in a thread."""
+    """What a fold writes; may be encoded and written in a thread. document: nobody changes it any more."""
 
     path: Path
-    text: str
+    document: dict[str, Any]
     journals_through: int
 
 
 def run_persist(filesystem: FileSystem, plan: PersistPlan) -> None:
-    """Write the table; may be called in a thread."""
-    filesystem.replace_text(plan.path, plan.text)
+    """Encode and write the table; to be called in a thread: 400,000 offsets take more than a second."""
+    filesystem.replace_text(plan.path, fastjson.dumps(plan.document, indent=True).decode())
 
 
 class OffsetLedger:
@@ -100,8 +100,7 @@ class OffsetLedger:
         through = self._journal.begin_file()
         self._has_changes = False
         document = {"dataVersion": self._version, **self.offsets.tables()}
-        text = fastjson.dumps(document, indent=True).decode()
-        return PersistPlan(path=self._path, text=text, journals_through=through)
+        return PersistPlan(path=self._path, document=document, journals_through=through)
 
     def complete_persist(self, plan: PersistPlan) -> None:
         """The table is written: the journals before it are not needed any more."""
