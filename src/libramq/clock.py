@@ -12,6 +12,7 @@ from one is `WallMs(number)`. `Now` is where a moment passes from one clock to t
 Only a shell that composes things makes a `SystemClock`; everything else takes a `Clock` or, better, a time.
 """
 
+import sys
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -97,5 +98,10 @@ class SystemClock:
         return WallMs(time.time_ns() // 1_000_000)
 
     def monotonic_ms(self) -> MonotonicMs:
-        """Milliseconds since the machine started, or another fixed moment."""
+        """Milliseconds since the machine started, or another fixed moment; on Linux its sleep counts.
+
+        A member whose machine slept must find its session over: elsewhere it is.
+        """
+        if sys.platform == "linux":
+            return MonotonicMs(time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000)
         return MonotonicMs(time.monotonic_ns() // 1_000_000)

@@ -1,0 +1,29 @@
+"""A machine that slept: what lasts has gone on meanwhile, sessions and leases with it."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+SLEPT_S = 86_400
+LEASE_S = 10
+#: In a namespace whose boot clock is ahead of the monotonic one by a day: as after a day of sleep.
+SLEPT = ["unshare", "--time", "--boottime", str(SLEPT_S), "--fork", sys.executable, "-c"]
+AWAKE = [sys.executable, "-c"]
+NOW = "from libramq.clock import SystemClock; print(SystemClock().monotonic_ms())"
+
+
+def now_ms(command: list[str]) -> int:
+    return int(subprocess.run([*command, NOW], capture_output=True, check=True, text=True, timeout=30).stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such clock")
+def test_the_sleep_of_a_machine_counts():
+    """A lease of 10 s that was renewed before it is over."""
+    has_unshare = shutil.which("unshare") is not None
+    if not has_unshare or subprocess.run([*SLEPT, "pass"], check=False, capture_output=True).returncode:
+        pytest.skip("time namespaces are not allowed here")
+    before_ms = now_ms(AWAKE)
+    assert now_ms(SLEPT) - before_ms > LEASE_S * 1_000
+    assert now_ms(SLEPT) - before_ms >= SLEPT_S * 1_000
