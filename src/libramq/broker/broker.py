@@ -248,7 +248,12 @@ class Broker:
             QueueLockRequests(
                 locks=self.locks, clients=self.consumers, topics=self.topics, groups=self.groups
             ),
-            GroupMembership(coordination=self.coordination, groups=self.groups, topics=self.topics),
+            GroupMembership(
+                coordination=self.coordination,
+                groups=self.groups,
+                topics=self.topics,
+                answer=self._responder.answer,
+            ),
             OpenQueue(
                 fences=self.fences,
                 offsets=self.offsets,

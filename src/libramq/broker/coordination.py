@@ -3,13 +3,13 @@
     requests, ends of connections, topics, time  →  coordinator  →  effects  →  answers, fences, events
 
 Grants for our own queues go straight to our fences. What concerns other brokers goes through `peers`, and
-comes back by the methods below; without peers this broker is alone and everything lives here. Answers to
-requests that were held are handed to `answer`.
+comes back by the methods below; without peers this broker is alone and everything lives here. Whoever waits
+for an answer is answered by its own waiter.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -24,24 +24,24 @@ from libramq.groups.coordinator.coordinator import Coordinator
 from libramq.groups.coordinator.group_view import GroupView
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.session import SILENCE_MS_MAX
+from libramq.kernel.connection import Connection
 from libramq.kernel.purgatory import Purgatory
+from libramq.kernel.waiter import ParkedWaiter, Waiter
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
-from libramq.remoting.body.codec import encode_body
-from libramq.rpc.outcome import Outcome, Reply
-from libramq.rpc.parked_request import ParkedRequest
-from libramq.rpc.request import Request
 from libramq.secret_bits import SecretBits
-from libramq.transport.server import Peer
 
 log = get_logger(__name__)
 
 #: Ours: who brought a rebalance about is named in its event, up to so many; a hundred may join at once.
 NAMED_MAX: Final = 5
 
-Effect = fx.Effect[ParkedRequest]
+#: A member that waits for what its coordinator answers.
+MemberWaiter = Waiter[fx.Answer[Any]]
+Ticket = ParkedWaiter[fx.Answer[Any]]
+Effect = fx.Effect[Ticket]
 
 
 class Coordination:
@@ -58,7 +58,6 @@ class Coordination:
         clock: Clock,
         secret_bits: SecretBits,
         purgatory: Purgatory,
-        answer: Callable[[Request, Outcome], None],
     ) -> None:
         self.peers: GroupPeers | None = None
         self._broker_name = broker_name
@@ -69,13 +68,12 @@ class Coordination:
         self._locks = locks
         self._clock = clock
         self._purgatory = purgatory
-        self._answer = answer
         self._effects: deque[tuple[int, Effect]] = deque()  # After how many recorded changes.
         # Of groups that were left to other brokers: the last epoch here, and the members then.
         self._former: dict[str, tuple[int, list[str] | None]] = {}
         self._is_performing = self._waits_for_disk = False
         self._journals = tables.journals
-        self._coordinator: Coordinator[Peer, ParkedRequest] = Coordinator(
+        self._coordinator: Coordinator[Connection, Ticket] = Coordinator(
             secret_bits=secret_bits,
             record=tables.record_group,
             restored=tables.group_states,
@@ -122,50 +120,76 @@ class Coordination:
         """The topics of groups that live here: their queues at other brokers matter."""
         return self._coordinator.topics()
 
-    # Requests of members: answered by `answer`, now or later.
+    # Requests of members: waiters are answered, now or later. cost_bytes: what a request takes meanwhile.
 
-    def join(self, request: Request, header: h.GroupJoinHeader, body: bodies.GroupJoinBody) -> None:
+    def join(
+        self,
+        waiter: MemberWaiter,
+        header: h.GroupJoinHeader,
+        body: bodies.GroupJoinBody,
+        *,
+        cost_bytes: int = 0,
+    ) -> None:
         """GROUP_JOIN."""
-        self._perform(
-            self._coordinator.join(self._park(request), request.peer, header, body, now_ms=self._now_ms())
-        )
+        ticket = self._park(waiter, cost_bytes)
+        self._perform(self._coordinator.join(ticket, waiter.connection, header, body, now_ms=self._now_ms()))
 
-    def poll(self, request: Request, header: h.GroupPollHeader, body: bodies.GroupPollBody) -> None:
+    def poll(
+        self,
+        waiter: MemberWaiter,
+        header: h.GroupPollHeader,
+        body: bodies.GroupPollBody,
+        *,
+        cost_bytes: int = 0,
+    ) -> None:
         """GROUP_POLL."""
-        self._perform(
-            self._coordinator.poll(self._park(request), request.peer, header, body, now_ms=self._now_ms())
-        )
+        ticket = self._park(waiter, cost_bytes)
+        self._perform(self._coordinator.poll(ticket, waiter.connection, header, body, now_ms=self._now_ms()))
 
-    def release(self, request: Request, header: h.GroupMemberHeader, body: bodies.GroupReleaseBody) -> None:
+    def release(
+        self,
+        waiter: MemberWaiter,
+        header: h.GroupMemberHeader,
+        body: bodies.GroupReleaseBody,
+        *,
+        cost_bytes: int = 0,
+    ) -> None:
         """GROUP_RELEASE."""
+        ticket = self._park(waiter, cost_bytes)
         self._perform(
-            self._coordinator.release(self._park(request), request.peer, header, body, now_ms=self._now_ms())
+            self._coordinator.release(ticket, waiter.connection, header, body, now_ms=self._now_ms())
         )
 
-    def leave(self, request: Request, header: h.GroupMemberHeader, body: bodies.GroupLeaveBody) -> None:
+    def leave(
+        self,
+        waiter: MemberWaiter,
+        header: h.GroupMemberHeader,
+        body: bodies.GroupLeaveBody,
+        *,
+        cost_bytes: int = 0,
+    ) -> None:
         """GROUP_LEAVE."""
-        self._perform(
-            self._coordinator.leave(self._park(request), request.peer, header, body, now_ms=self._now_ms())
-        )
+        ticket = self._park(waiter, cost_bytes)
+        self._perform(self._coordinator.leave(ticket, waiter.connection, header, body, now_ms=self._now_ms()))
 
-    def remove(self, request: Request, header: h.GroupRemoveHeader) -> None:
+    def remove(self, waiter: MemberWaiter, header: h.GroupRemoveHeader) -> None:
         """GROUP_REMOVE."""
-        host = request.peer.address.rpartition(":")[0]
-        self._perform(self._coordinator.remove(self._park(request), header, host, now_ms=self._now_ms()))
+        host = waiter.connection.address.rpartition(":")[0]
+        self._perform(self._coordinator.remove(self._park(waiter, 0), header, host, now_ms=self._now_ms()))
 
-    def _park(self, request: Request) -> ParkedRequest:
+    def _park(self, waiter: MemberWaiter, cost_bytes: int) -> Ticket:
         """Park a request of a member until the coordinator answers; raises BrokerError where there is no
         room.
         """
-        parked = ParkedRequest(request)
-        if not self._purgatory.has_room(request.peer, parked.cost_bytes):
+        parked = Ticket(waiter, cost_bytes=cost_bytes)
+        if not self._purgatory.has_room(parked.connection, cost_bytes):
             raise broker_error(ResponseCode.SYSTEM_BUSY, "too many requests wait for an answer; try again")
         self._purgatory.park(parked)
         return parked
 
     # What happens here.
 
-    def closed(self, peer: Peer) -> None:
+    def closed(self, peer: Connection) -> None:
         """A connection ended; polls that it held are dropped."""
         self._perform(self._coordinator.closed(peer, now_ms=self._now_ms()))
 
@@ -331,7 +355,7 @@ class Coordination:
         match effect:
             case fx.Answer():
                 if self._purgatory.release(effect.ticket):
-                    self._answer(effect.ticket.request, _reply(effect))
+                    effect.ticket.waiter.answer(effect)
             case fx.Grant():
                 self._grant(effect.broker_name, effect.body)
             case fx.WatchTopic():
@@ -410,12 +434,6 @@ class Coordination:
 
     def _now_ms(self) -> MonotonicMs:
         return self._clock.monotonic_ms()
-
-
-def _reply(answer: fx.Answer[ParkedRequest]) -> Reply:
-    ext = {"lbMember": answer.member} if answer.member is not None else None
-    body = encode_body(answer.assignment) if answer.assignment is not None else b""
-    return Reply(answer.code, answer.remark, ext, body)
 
 
 def _named(who: Sequence[str]) -> str | None:

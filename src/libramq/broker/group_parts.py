@@ -55,7 +55,6 @@ class GroupParts:
             clock=clock,
             secret_bits=secret_bits,
             purgatory=kernel.purgatory,
-            answer=answer,
         )
         queues = self.coordination.queues
         self.health = GroupHealth(self.consumers, here=tables.topics.queues, queues=queues, clock=clock)

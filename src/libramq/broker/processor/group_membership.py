@@ -4,23 +4,34 @@ The coordinator answers in its own time: every request but the last is held unti
 Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from libramq.broker.coordination import Coordination
 from libramq.catalog import GroupTable, TopicTable
 from libramq.codes import RequestCode
+from libramq.groups.coordinator.effect import Answer
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
-from libramq.remoting.body.codec import decode_body
+from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.request import Request
+from libramq.rpc.waiter import RequestWaiter
 
 
 class GroupMembership:
-    """The processor of what members ask their coordinator."""
+    """The processor of what members ask their coordinator. answer: gives the answer to a request, in time."""
 
-    def __init__(self, *, coordination: Coordination, groups: GroupTable, topics: TopicTable) -> None:
+    def __init__(
+        self,
+        *,
+        coordination: Coordination,
+        groups: GroupTable,
+        topics: TopicTable,
+        answer: Callable[[Request, Outcome], None],
+    ) -> None:
+        self._answer = answer
         self._coordination = coordination
         self._groups = groups
         self._topics = topics
@@ -43,7 +54,7 @@ class GroupMembership:
         self._coordination.require_here(header.consumer_group)
         group = self._groups.require(header.consumer_group, request.wall_ms)
         self._topics.for_retries(group, request.wall_ms)
-        self._coordination.join(request, header, body)
+        self._coordination.join(self._waiter(request), header, body, cost_bytes=len(request.command.body))
         return HOLD
 
     def poll(self, request: Request) -> Outcome:
@@ -51,7 +62,7 @@ class GroupMembership:
         header = h.decode_header(request.command, h.GroupPollHeader)
         body = decode_body(request.command.body, bodies.GroupPollBody)
         self._coordination.require_here(header.consumer_group)
-        self._coordination.poll(request, header, body)
+        self._coordination.poll(self._waiter(request), header, body, cost_bytes=len(request.command.body))
         return HOLD
 
     def release(self, request: Request) -> Outcome:
@@ -59,7 +70,7 @@ class GroupMembership:
         header = h.decode_header(request.command, h.GroupMemberHeader)
         body = decode_body(request.command.body, bodies.GroupReleaseBody)
         self._coordination.require_here(header.consumer_group)
-        self._coordination.release(request, header, body)
+        self._coordination.release(self._waiter(request), header, body, cost_bytes=len(request.command.body))
         return HOLD
 
     def leave(self, request: Request) -> Outcome:
@@ -67,17 +78,26 @@ class GroupMembership:
         header = h.decode_header(request.command, h.GroupMemberHeader)
         body = decode_body(request.command.body, bodies.GroupLeaveBody)
         self._coordination.require_here(header.consumer_group)
-        self._coordination.leave(request, header, body)
+        self._coordination.leave(self._waiter(request), header, body, cost_bytes=len(request.command.body))
         return HOLD
 
     def remove(self, request: Request) -> Outcome:
         """An operator takes a member out; recorded with the address the request came from."""
         header = h.decode_header(request.command, h.GroupRemoveHeader)
         self._coordination.require_here(header.consumer_group)
-        self._coordination.remove(request, header)
+        self._coordination.remove(self._waiter(request), header)
         return HOLD
 
     def find(self, request: Request) -> Outcome:
         """Where the group's coordinator is; any broker knows."""
         header = h.decode_header(request.command, h.GroupHeader)
         return Reply(ext={"lbCoordinator": self._coordination.address_of(header.consumer_group)})
+
+    def _waiter(self, request: Request) -> RequestWaiter:
+        return RequestWaiter(request, self._answer, _reply)
+
+
+def _reply(answer: Answer[Any]) -> Reply:
+    ext = {"lbMember": answer.member} if answer.member is not None else None
+    body = encode_body(answer.assignment) if answer.assignment is not None else b""
+    return Reply(answer.code, answer.remark, ext, body)
