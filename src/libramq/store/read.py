@@ -135,21 +135,16 @@ def _read(
     if outside is not None:
         return outside
     in_memory, on_disk = _limits(config, max_count, max_bytes)
-    scan = in_memory[0]
-    if tag_codes is not None:
-        most = min(max_count, config.bulk_transfer_count)
-        scan = max(config.max_filter_message_size // UNIT_BYTES, most)
-    scan = min(max(scan, 1), max_offset - offset)
+    count_max = in_memory[0] if tag_codes is None else _scan_count(config, max_count)
+    scan = min(max(count_max, 1), max_offset - offset)
     units = queue.units(offset, scan) if may_wait else queue.units_nowait(offset, scan)
     if isinstance(units, FileRange):
         return ReadResult(ReadStatus.WOULD_WAIT, offset, min_offset, max_offset, cold=(units,))
     if not units:
         return ReadResult(ReadStatus.OFFSET_FOUND_NULL, _next_file(queue, offset), min_offset, max_offset)
-
     log_min = log.min_offset
     memory_start = log.end - config.in_memory_bytes
-    status = ReadStatus.NO_MATCHED_MESSAGE
-    next_offset = offset
+    status, next_offset = ReadStatus.NO_MATCHED_MESSAGE, offset
     wanted: list[Place] = []
     count = total = 0
     # Of a code only the low 32 bits count: the unit of a delayed message holds its delivery time instead.
@@ -195,6 +190,11 @@ def unit_tag_codes(queue: ConsumeQueue, offset: int, end: int) -> frozenset[int]
     return frozenset(
         ((code + 0x8000_0000) & 0xFFFF_FFFF) - 0x8000_0000 for _, _, code in UNIT.iter_unpack(units)
     )
+
+
+def _scan_count(config: StoreConfig, max_count: int) -> int:
+    """Return how many units a read with a filter looks at."""
+    return max(config.max_filter_message_size // UNIT_BYTES, min(max_count, config.bulk_transfer_count))
 
 
 def warm(filesystem: FileSystem, ranges: tuple[FileRange, ...]) -> None:
