@@ -121,7 +121,22 @@ def test_a_ledger_that_forgets_its_journal(monkeypatch: pytest.MonkeyPatch):
     caught(CommitIsKept, scenario("kill_broker", "kill_broker"))
 
 
+def let_files_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write files that say how far things are done without waiting for the log to be flushed."""
+    begin = ProgressFile._begin
+
+    def anyhow(self: ProgressFile) -> None:
+        begin(self)
+        self._log_end = 0
+
+    monkeypatch.setattr(ProgressFile, "_begin", anyhow)
+    monkeypatch.setattr(MessageStore, "want_flush", lambda *_: None)
+
+
 def test_a_broker_that_takes_any_offset(monkeypatch: pytest.MonkeyPatch):
+    """Where files wait for the log they keep offsets within it, too."""
+    let_files_lead(monkeypatch)
+    monkeypatch.setattr(DoneWhenDurable, "_judge", lambda *_: None)
     commit = ConsumerOffset.commit
     monkeypatch.setattr(
         ConsumerOffset,
@@ -132,20 +147,15 @@ def test_a_broker_that_takes_any_offset(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_offsets_that_stay_ahead_of_a_queue_that_lost_its_end(monkeypatch: pytest.MonkeyPatch):
+    let_files_lead(monkeypatch)
+    monkeypatch.setattr(DoneWhenDurable, "_judge", lambda *_: None)
     monkeypatch.setattr(BrokerFiles, "_durable_end", lambda *_: None)
     monkeypatch.setattr(ConsumedAtLeastOnce, "_missing", lambda self: iter(()))
     caught(CommitWithinDurable, scenario("cut_power", "cut_power", is_sync=False))
 
 
 def test_files_that_say_done_before_the_log_is_flushed(monkeypatch: pytest.MonkeyPatch):
-    begin = ProgressFile._begin
-
-    def anyhow(self: ProgressFile) -> None:
-        begin(self)
-        self._log_end = 0
-
-    monkeypatch.setattr(ProgressFile, "_begin", anyhow)
-    monkeypatch.setattr(MessageStore, "want_flush", lambda *_: None)
+    let_files_lead(monkeypatch)
     caught(DoneWhenDurable, scenario("join", "join", "join", "join", is_sync=False, producer_interval_ms=100))
 
 
