@@ -2,6 +2,7 @@
 
 import pytest
 
+from libramq.broker.creation_rate import AT_ONCE, PER_CONNECTION_A_SECOND, PER_CONNECTION_AT_ONCE
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.message.batch import BatchItem, encode_batch
@@ -390,3 +391,34 @@ def test_a_property_with_a_nul_is_refused_however_it_is_sent(talk, peer, text):
         assert reply.code == C.MESSAGE_ILLEGAL
         assert "NUL" in reply.remark
     assert talk.messages("T", 0) == []
+
+
+# How many topics sends may create.
+
+
+def test_a_producer_that_makes_up_topics_is_slowed_down_and_others_are_not(talk, peer):
+    for number in range(PER_CONNECTION_AT_ONCE):
+        assert talk.send(peer, f"T{number}").code == C.SUCCESS
+    refused = talk.send(peer, "One-more")
+    assert refused.code == C.SYSTEM_BUSY
+    assert (
+        "topic One-more is not created: sends from 10.0.0.7:4711 may create 20 topics a second"
+        in refused.remark
+    )
+    assert "One-more" not in talk.broker.topics
+    assert talk.send(peer, "T0").code == C.SUCCESS
+    assert talk.send(FakePeer("10.0.0.8:1"), "Another").code == C.SUCCESS
+    talk.advance(1_000)
+    codes = [talk.send(peer, f"U{number}").code for number in range(PER_CONNECTION_A_SECOND + 1)]
+    assert codes == [C.SUCCESS] * PER_CONNECTION_A_SECOND + [C.SYSTEM_BUSY]
+
+
+def test_many_connections_together_are_bounded_too(talk):
+    connections = AT_ONCE // PER_CONNECTION_AT_ONCE
+    for number in range(connections):
+        peer = FakePeer(f"10.0.1.{number}:1")
+        for topic in range(PER_CONNECTION_AT_ONCE):
+            assert talk.send(peer, f"T{number}-{topic}").code == C.SUCCESS
+        talk.performer.closed(peer)
+    refused = talk.send(FakePeer("10.0.2.1:1"), "One-more")
+    assert (refused.code, "at this broker" in refused.remark) == (C.SYSTEM_BUSY, True)

@@ -21,6 +21,7 @@ from libramq.broker.arrivals import Arrivals
 from libramq.broker.client_watch import ClientWatch
 from libramq.broker.committing import Committing
 from libramq.broker.config import BrokerConfig
+from libramq.broker.creation_rate import CreationRate
 from libramq.broker.delivery import Delivery
 from libramq.broker.durability import Durability
 from libramq.broker.event_log import EventLog
@@ -191,6 +192,7 @@ class Broker:
         )
         pulls = PullMessage(self.reading, answer=self._responder.answer)
         redelivery = Redelivery(self.topics, randomness)
+        self._creations = CreationRate(self.kernel.clock.monotonic_ms())
         messages = MessageLog(self.store)
         properties = BrokerProperties(
             cluster=config.cluster_name, region=config.region_id, trace_on=config.trace_on
@@ -208,6 +210,7 @@ class Broker:
             message_bytes_max=config.max_message_size,
         )
         sends = SendMessage(
+            creations=self._creations,
             disk_space=disk_space,
             topics=self.topics,
             groups=self.groups,
@@ -354,6 +357,7 @@ class Broker:
         return Hooks(
             connection_ended=(
                 self.kernel.purgatory.connection_ended,
+                self._creations.connection_ended,
                 self._watch.connection_ended,
                 self.coordination.closed,
             ),

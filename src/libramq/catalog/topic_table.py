@@ -138,11 +138,18 @@ class TopicTable:
         self.data_version = version
 
     def for_send(
-        self, topic: str, default_topic: str, queue_nums: int, wall_ms: WallMs, *, unit: bool = False
+        self,
+        topic: str,
+        default_topic: str,
+        queue_nums: int,
+        wall_ms: WallMs,
+        *,
+        unit: bool = False,
+        before_creation: Callable[[], None] = lambda: None,
     ) -> TopicConfig:
         """The topic a producer names, created from its template when that may be inherited.
 
-        Raises TopicNotExist, or InvalidName.
+        Raises TopicNotExist, InvalidName, or what `before_creation` does.
         """
         config = self._topics.get(topic)
         if config is not None:
@@ -151,6 +158,7 @@ class TopicTable:
         template = self._topics.get(default_topic)
         if topic.startswith(names.RETRY_PREFIX):
             retry = TopicConfig(topic_name=topic, read_queue_nums=1, write_queue_nums=1)
+            before_creation()
             self._store(retry, wall_ms)
             return retry
         if template is None or not template.perm & PERM_INHERIT:
@@ -164,6 +172,7 @@ class TopicTable:
             topic_sys_flag=1 if unit else 0,
             topic_filter_type=template.topic_filter_type,
         )
+        before_creation()
         self._store(config, wall_ms)
         return config
 

@@ -6,17 +6,18 @@ upstream's: SendMessageProcessor.java, AbstractSendMessageProcessor.java.
 
 import random
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from libramq.broker import stored_properties as text_properties
 from libramq.broker.appending import Appending
+from libramq.broker.creation_rate import CreationRate
 from libramq.broker.message_log import MessageLog
 from libramq.broker.processor.stored_reply import refusal, stored_reply
 from libramq.broker.redelivery import Redelivery
 from libramq.broker.schedule import DelaySchedule
 from libramq.broker.stored_properties import BrokerProperties
 from libramq.catalog import GroupTable, TopicTable
-from libramq.clock import WallMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.groups.queue_lock import QueueLocks
@@ -65,6 +66,7 @@ class SendMessage:
         schedule: DelaySchedule,
         reject_transactions: bool,
         randomness: random.Random,
+        creations: CreationRate,
     ) -> None:
         self._disk_space = disk_space
         self._topics = topics
@@ -76,6 +78,7 @@ class SendMessage:
         self._schedule = schedule
         self._reject_transactions = reject_transactions
         self._random = randomness
+        self._creations = creations
         self._tail_ext = {p.MSG_REGION: properties.region, p.TRACE_ON: properties.trace_on}
 
     def batch_processors(self) -> Mapping[int, BatchProcessor]:
@@ -118,7 +121,7 @@ class SendMessage:
         long_names = command.code == RequestCode.SEND_MESSAGE
         header = decode_header(command, SendMessageHeader if long_names else SendMessageHeaderV2)
         topics_before = self._topics.data_version
-        topic = self._topic(header, request.wall_ms)
+        topic = self._topic(header, request)
         creates = self._topics.data_version is not topics_before
         queue_id = header.queue_id
         if queue_id < 0:
@@ -134,16 +137,20 @@ class SendMessage:
             return self._prepare_batch(request, header, topic, queue_id, creates)
         return self._prepare_one(request, header, topic, queue_id, creates)
 
-    def _topic(self, header: SendMessageHeader, wall_ms: WallMs) -> TopicConfig:
+    def _topic(self, header: SendMessageHeader, request: Request) -> TopicConfig:
         if header.topic in names.NOT_ALLOWED_SEND_TOPICS:
             raise broker_error(ResponseCode.NO_PERMISSION, f"sending to topic[{header.topic}] is forbidden")
-        topic = self._topics.for_send(
-            header.topic,
-            header.default_topic,
-            header.default_topic_queue_nums,
-            wall_ms,
-            unit=bool(header.unit_mode),
-        )
+        topic = self._topics.get(header.topic)
+        if topic is None:
+            take = partial(self._creations.take, request.peer, header.topic, request.monotonic_ms)
+            topic = self._topics.for_send(
+                header.topic,
+                header.default_topic,
+                header.default_topic_queue_nums,
+                request.wall_ms,
+                unit=bool(header.unit_mode),
+                before_creation=take,
+            )
         if not topic.writable:
             raise broker_error(
                 ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden"

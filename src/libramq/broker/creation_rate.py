@@ -1,0 +1,71 @@
+"""The creation rate: how many topics sends may bring into being a second, by connection and in all.
+
+A topic costs its broker files, and every name server and client a line of each route; a producer with names
+that it makes up creates thousands a second. Operators' requests are not bounded.
+"""
+
+from typing import Final
+
+from libramq.clock import MonotonicMs
+from libramq.codes import ResponseCode
+from libramq.errors import broker_error
+from libramq.kernel.connection import Connection
+
+#: Ours; upstream has no bound. A producer that begins with all its topics at once, and then one now and then.
+PER_CONNECTION_AT_ONCE: Final = 500
+PER_CONNECTION_A_SECOND: Final = 20
+#: Ours: a deployment that begins.
+AT_ONCE: Final = 2_000
+A_SECOND: Final = 100
+
+
+class _Bucket:
+    """So many at once, so many more a second."""
+
+    __slots__ = ("_at_ms", "_left")
+
+    def __init__(self, at_once: int, now_ms: MonotonicMs) -> None:
+        self._left = float(at_once)
+        self._at_ms = now_ms
+
+    def fill(self, at_once: int, a_second: int, now_ms: MonotonicMs) -> bool:
+        """Add what came with the time; return whether there is one to take."""
+        self._left = min(at_once, self._left + (now_ms - self._at_ms) * a_second / 1000)
+        self._at_ms = now_ms
+        return self._left >= 1
+
+    def take(self) -> None:
+        """Take one."""
+        self._left -= 1
+
+
+class CreationRate:
+    """What connections may still create."""
+
+    def __init__(self, now_ms: MonotonicMs) -> None:
+        self._all = _Bucket(AT_ONCE, now_ms)
+        self._by_connection: dict[Connection, _Bucket] = {}
+
+    def take(self, connection: Connection, topic: str, now_ms: MonotonicMs) -> None:
+        """Count a topic that a send creates; raises SystemBusy where that are too many."""
+        bucket = self._by_connection.get(connection)
+        if bucket is None:
+            bucket = self._by_connection[connection] = _Bucket(PER_CONNECTION_AT_ONCE, now_ms)
+        if not bucket.fill(PER_CONNECTION_AT_ONCE, PER_CONNECTION_A_SECOND, now_ms):
+            raise _too_many(topic, PER_CONNECTION_A_SECOND, f"from {connection.address}")
+        if not self._all.fill(AT_ONCE, A_SECOND, now_ms):
+            raise _too_many(topic, A_SECOND, "at this broker")
+        bucket.take()
+        self._all.take()
+
+    def connection_ended(self, connection: Connection) -> None:
+        """Forget a connection."""
+        self._by_connection.pop(connection, None)
+
+
+def _too_many(topic: str, a_second: int, where: str) -> Exception:
+    return broker_error(
+        ResponseCode.SYSTEM_BUSY,
+        f"topic {topic} is not created: sends {where} may create {a_second} topics a second;"
+        " try again later, or create it with `libra admin updateTopic`",
+    )
