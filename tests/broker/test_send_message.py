@@ -422,3 +422,15 @@ def test_many_connections_together_are_bounded_too(talk):
         talk.performer.closed(peer)
     refused = talk.send(FakePeer("10.0.2.1:1"), "One-more")
     assert (refused.code, "at this broker" in refused.remark) == (C.SYSTEM_BUSY, True)
+
+
+def test_who_waits_for_the_disk_keeps_no_bodies_in_memory(tmp_path, peer):
+    """On a disk that hangs, producers would fill it within the seconds that they are waited for."""
+    talk = Conversation(tmp_path, flush_disk_type="SYNC_FLUSH")
+    command = talk.command(R.SEND_MESSAGE_V2, send_header(), b"x" * 1_000)
+    talk.give(peer, command)
+    assert talk.broker.purgatory.statistics().parked == 1
+    assert command.body == b""
+    talk.flush()
+    assert answer(peer, command).code == C.SUCCESS
+    talk.close()

@@ -56,6 +56,8 @@ class ParkedReplies(Gated):
     ) -> None:
         cost_bytes = sum(len(_reply(reply).body) for _, reply in replies)
         super().__init__(replies[0][0].peer, cost_bytes=cost_bytes)
+        for request, _ in replies:  # They are stored; on a slow disk they would fill the memory once more.
+            request.command.body = b""
         self.replies = replies
         self._responder = responder
         self._give_up = give_up
