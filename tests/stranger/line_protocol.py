@@ -3,6 +3,9 @@
     APPEND topic queue text                  OK queue_offset
     POLL group topic queue offset wait_ms    FOUND next "text" …, NOTHING next or MOVED next (offset)
     COMMIT group topic queue offset          OK
+    JOIN group client topic                  MEMBER id epoch queue:epoch …
+    WAIT group topic id epoch queue:epoch …  QUEUES epoch queue:epoch … -queue …, once that is another
+    LEAVE group id                           OK
     anything that is refused                 ERROR code remark
 
 A protocol consists of four parts, in the order of this module:
@@ -20,7 +23,12 @@ A protocol consists of four parts, in the order of this module:
    request (held pulls of all protocols that wake, journals, flushes) are the performer's. In the simulator
    `SimulatedBroker.entrance` takes its place, and there is nothing else to write.
 
-Which services there are: `Broker.appending`, `.reading`, `.committing`; `ARCHITECTURE.md` has the others.
+Members of coordinated groups (JOIN, WAIT, LEAVE) are answered by waiters too, but what they say goes to the
+coordinator as RocketMQ's headers and bodies: it takes no plain values yet. So here, and only here, a protocol
+imports `remoting`. A queue named with a minus is to be given up: the next WAIT leaves it out.
+
+Which services there are: `Broker.appending`, `.reading`, `.committing`, `.coordination`. `ARCHITECTURE.md`
+has the others.
 """
 
 import asyncio
@@ -33,14 +41,18 @@ from libramq.broker.broker import Broker
 from libramq.broker.reading import Pull, PullResult, PullStatus
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, ProtocolError, RemoteProtocolError
+from libramq.groups.coordinator.effect import Answer
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Effects
 from libramq.message import decode_records
+from libramq.remoting import headers as h
+from libramq.remoting.body import coordination as bodies
 from libramq.store.append import AppendResult
 from libramq.transport.server import Handler
 
 LINE_BYTES_MAX = 64 * 1024
 MESSAGES_MAX = 32
+SESSION_MS = 10_000
 
 _WORDS = {
     PullStatus.FOUND: "FOUND",
@@ -92,6 +104,8 @@ class LineTranslator:
         self._appending = broker.appending
         self._reading = broker.reading
         self._committing = broker.committing
+        self._coordination = broker.coordination
+        self._broker_name = broker.config.broker_name
         self._clock = broker.kernel.clock
         self._effects = broker.kernel.effects
 
@@ -104,7 +118,14 @@ class LineTranslator:
             self._commit(connection, requests[start:end])
             return end
         verb, *words = requests[start].split(" ")
-        operation = {"APPEND": self._append, "POLL": self._poll}.get(verb, _unknown)
+        operations = {
+            "APPEND": self._append,
+            "POLL": self._poll,
+            "JOIN": self._join,
+            "WAIT": self._wait,
+            "LEAVE": self._leave,
+        }
+        operation = operations.get(verb, _unknown)
         try:
             operation(connection, words)
         except Exception as error:
@@ -131,6 +152,28 @@ class LineTranslator:
         )
         self._reading.pull(pull, wall_ms=self._clock.wall_ms(), now_ms=self._clock.monotonic_ms())
 
+    def _join(self, connection: Connection, words: Sequence[str]) -> None:
+        group, client, topic = words
+        self._coordination.require_here(group)
+        header = h.GroupJoinHeader(consumer_group=group, client_id=client, lb_session_ms=SESSION_MS)
+        body = bodies.GroupJoinBody(subscriptions={topic: "*"})
+        self._coordination.join(LineWaiter(connection, self._effects, _joined), header, body)
+
+    def _wait(self, connection: Connection, words: Sequence[str]) -> None:
+        group, topic, member, epoch, *held = words
+        self._coordination.require_here(group)
+        header = h.GroupPollHeader(consumer_group=group, lb_member=member, lb_epoch=int(epoch))
+        grants = [_grant(topic, self._broker_name, text) for text in held]
+        waiter = LineWaiter(connection, self._effects, _assigned)
+        self._coordination.poll(waiter, header, bodies.GroupPollBody(held=grants))
+
+    def _leave(self, connection: Connection, words: Sequence[str]) -> None:
+        group, member = words
+        self._coordination.require_here(group)
+        header = h.GroupMemberHeader(consumer_group=group, lb_member=member)
+        waiter = LineWaiter(connection, self._effects, lambda answer: _refused(answer) or "OK")
+        self._coordination.leave(waiter, header, bodies.GroupLeaveBody())
+
     def _commit(self, connection: Connection, lines: Sequence[str]) -> None:
         """Take all in, journal them by one write, then answer: an answer says that it is on the disk."""
         waiter = LineWaiter(connection, self._effects, str)
@@ -154,7 +197,7 @@ class LineTranslator:
 
 
 def _unknown(connection: Connection, words: Sequence[str]) -> None:
-    raise RemoteProtocolError("the verbs are APPEND, POLL and COMMIT")
+    raise RemoteProtocolError("the verbs are APPEND, POLL, COMMIT, JOIN, WAIT and LEAVE")
 
 
 def _stored(results: Sequence[AppendResult]) -> str:
@@ -164,6 +207,30 @@ def _stored(results: Sequence[AppendResult]) -> str:
 def _pulled(result: PullResult) -> str:
     texts = [json.dumps(message.body.decode()) for message in decode_records(b"".join(result.read.data))]
     return " ".join([_WORDS[result.status], str(result.read.next_offset), *texts])
+
+
+def _grant(topic: str, broker_name: str, text: str) -> bodies.QueueGrant:
+    queue_id, _, epoch = text.partition(":")
+    return bodies.QueueGrant(topic=topic, broker_name=broker_name, queue_id=int(queue_id), epoch=int(epoch))
+
+
+def _refused(answer: Answer[Any]) -> str:
+    return "" if answer.code == ResponseCode.SUCCESS else f"ERROR {int(answer.code)} {answer.remark}"
+
+
+def _joined(answer: Answer[Any]) -> str:
+    return _refused(answer) or f"MEMBER {answer.member} {_queues(answer)}"
+
+
+def _assigned(answer: Answer[Any]) -> str:
+    return _refused(answer) or f"QUEUES {_queues(answer)}"
+
+
+def _queues(answer: Answer[Any]) -> str:
+    assignment = answer.assignment
+    assert assignment is not None, "a join or a poll that succeeds has one"
+    held = [f"{grant.queue_id}:{grant.epoch}" for grant in assignment.queues]
+    return " ".join([str(assignment.epoch), *held, *(f"-{grant.queue_id}" for grant in assignment.revoke)])
 
 
 class LineConnection(asyncio.Protocol):

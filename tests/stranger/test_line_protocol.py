@@ -14,12 +14,12 @@ from libramq.codes import ResponseCode as C
 from libramq.filesystem import LocalFileSystem
 from libramq.message import decode_records
 from libramq.remoting import headers as h
-from libramq.runtime.seams import Channel
 from libramq.store.config import FlushDiskType
 from libramq.testing.broker_node import SimulatedBroker
 from libramq.testing.process import Process
 from libramq.testing.world import World
 from tests.broker.brokers import Conversation, answer
+from tests.broker.test_coordinated_groups import COLLECT_MS, alone
 from tests.broker.test_shell import Client
 from tests.fakes import FakePeer
 from tests.interop.ports import free_broker_port
@@ -148,6 +148,29 @@ def test_a_commit_that_is_refused_harms_none_beside_it(talk: Conversation):
     assert (third, committed(talk)) == ("OK", "1")
 
 
+def test_a_stranger_shares_a_coordinated_group_with_a_member_of_ours(talk: Conversation):
+    alice = alone(talk)
+    stranger = LinePeer(talk)
+    word, member, epoch, *queues = stranger.say("JOIN G carol T")[0].split()
+    assert (word, queues) == ("MEMBER", [])
+    stranger.say(f"WAIT G T {member} {epoch}")
+    talk.advance(COLLECT_MS)
+    assert alice.news() == C.SUCCESS
+    assert len(alice.revoke) == 2
+    alice.release()
+    talk.advance(COLLECT_MS)
+    *earlier, last = stranger.lines()
+    word, _, *queues = last.split()
+    theirs = sorted(int(queue.partition(":")[0]) for queue in queues)
+    assert word == "QUEUES"
+    assert (len(theirs), sorted([*alice.held, *theirs])) == (2, [0, 1, 2, 3]), earlier
+    assert stranger.say(f"LEAVE G {member}") == ["OK"]
+    alice.poll()
+    talk.advance(COLLECT_MS)
+    assert alice.news() == C.SUCCESS
+    assert sorted(alice.held) == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("line", "code"),
     [
@@ -158,6 +181,9 @@ def test_a_commit_that_is_refused_harms_none_beside_it(talk: Conversation):
         ("APPEND SELF_TEST_TOPIC 0 x", C.NO_PERMISSION),
         ("POLL G Nowhere 0 0 0", C.TOPIC_NOT_EXIST),
         ("POLL G T 4 0 0", C.INVALID_PARAMETER),
+        ("JOIN G", C.SYSTEM_ERROR),
+        ("WAIT G T nobody 0", C.UNKNOWN_MEMBER),
+        ("LEAVE G nobody", C.UNKNOWN_MEMBER),
         ("COMMIT Nobody T 0 0", C.SUBSCRIPTION_GROUP_NOT_EXIST),
     ],
 )
@@ -269,8 +295,3 @@ def test_a_stranger_in_virtual_time(seed: int):
     run(100)
     assert [line for _, line in producer.heard] == ["OK 0"]
     assert consumer.heard[-1][1] == 'FOUND 1 "hello"'
-
-
-def _is_channel(connection: LineConnection) -> Channel:
-    """Checked by types only: what a server hands to an entrance is a channel."""
-    return connection
