@@ -56,10 +56,10 @@ RETRY_MS: Final = 1_000
 ANNOUNCED_MS_MAX: Final = 2_000
 
 
-def introduction(config: BrokerConfig, topics: TopicTable) -> tuple[RegisterBrokerHeader, RegisterBrokerBody]:
-    """Return who the broker is, and which topics it has."""
+def introduction(config: BrokerConfig, topics: Sequence[TopicConfig], version: DataVersion) -> Call[object]:
+    """Return the registration: who the broker is, and which topics it has. To be called in a thread."""
     table = {topic.topic_name: _permitted(topic, config) for topic in topics}
-    wrapper = TopicConfigSerializeWrapper(data_version=topics.data_version, topic_config_table=table)
+    wrapper = TopicConfigSerializeWrapper(data_version=version, topic_config_table=table)
     header = RegisterBrokerHeader(
         broker_name=config.broker_name,
         broker_addr=config.address,
@@ -68,7 +68,7 @@ def introduction(config: BrokerConfig, topics: TopicTable) -> tuple[RegisterBrok
         ha_server_addr=f"{config.broker_ip}:{config.listen_port + 1}",
     )
     header.heartbeat_timeout_millis = HEARTBEAT_TIMEOUT_MS
-    return header, RegisterBrokerBody(topic_config_serialize_wrapper=wrapper)
+    return register_broker(header, RegisterBrokerBody(topic_config_serialize_wrapper=wrapper))
 
 
 def _permitted(topic: TopicConfig, config: BrokerConfig) -> TopicConfig:
@@ -210,14 +210,13 @@ class Registration:
             name_server.register.by(self._clock.monotonic_ms() + CHANGE_DELAY_MS)
 
     def _register(self, name_server: _NameServer) -> None:
-        """Register at one name server; the body is encoded on a thread: 10,000 topics take 100 ms."""
+        """Register at one name server; the body is made on a thread: 10,000 topics take 100 ms."""
         version = self._topics.data_version
         registered = partial(self._registered, name_server, version.counter)
         name_server.asked_ms, name_server.has_changed = self._clock.monotonic_ms(), False
         if self._encoded is not None and self._encoded[0] == version:
             self._ask(name_server, self._encoded[1], registered)
             return
-        header, body = introduction(self._config, self._topics)
 
         def encoded(call: object) -> None:
             if not self._is_begun:  # It would be believed in again once it has left.
@@ -228,7 +227,8 @@ class Registration:
             else:
                 registered(call)
 
-        self._effects.run(Thread.COMPUTE, partial(register_broker, header, body), encoded)
+        work = partial(introduction, self._config, tuple(self._topics), version)
+        self._effects.run(Thread.COMPUTE, work, encoded)
 
     def _ask(self, name_server: _NameServer, call: Call[object], answered: Callable[[object], None]) -> None:
         self._ask_signed(Question(name_server.address, call, answered, REGISTER_TIMEOUT_MS))
