@@ -400,3 +400,16 @@ def test_an_end_that_cannot_be_worked_off_keeps_nobody_from_what_was_decided(wor
     words.performer.closed(Line())
     assert line.writes == [b"for another"]
     assert words.failures == ["the end of a connection could not be worked off: division by zero"]
+
+
+def test_what_is_said_before_a_connection_is_closed_is_journalled_before_it_leaves(words):
+    settled: list[int] = []
+
+    class Watched(Line):
+        def write(self, data: bytes) -> None:
+            settled.append(words.settled)
+
+    line = Watched()
+    words.performer.received(line, [say(b"committed"), lambda line: words.effects.close(line, "enough")])
+    assert settled == [1]
+    assert line.closed == "enough"

@@ -137,15 +137,18 @@ class Performer:
 
     def follow(self) -> None:
         """Do what follows from an event: settle, perform, send, set the timer."""
-        try:
-            self._engine.settle()
-        except Exception as error:
-            self._failed("what follows from an event failed", error)
+        self._settle()
         self._perform()
         self._flush()
         if self._put_off:
             self._queue_put_off()
         self._set_timer()
+
+    def _settle(self) -> None:
+        try:
+            self._engine.settle()
+        except Exception as error:
+            self._failed("what follows from an event failed", error)
 
     def stop(self) -> None:
         """Take no more events: what ends from now on says nothing about those it belonged to."""
@@ -276,6 +279,7 @@ class Performer:
     def _do(self, effect: Effect) -> None:
         match effect:
             case Close():
+                self._settle()  # What is said before the end is journalled before it leaves, too.
                 self._flush()
                 closing: Any = effect.connection
                 closing.close(effect.reason)
