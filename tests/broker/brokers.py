@@ -66,7 +66,7 @@ class Conversation:
             failed=raise_it,
         )
         self.performer.follow()
-        self.opaque = 0
+        self.opaque = self.turns = 0
 
     # What the world does.
 
@@ -137,7 +137,19 @@ class Conversation:
         """Make a request and return its answer; what else the peer was sent stays in its replies."""
         command = self.command(code, header, body)
         self.give(peer, command)
-        return answer(peer, command)
+        return find_answer(peer, command) or self.answer_later(peer, command)
+
+    def answer_later(self, peer: FakePeer, command: Command) -> Command:
+        """The answer to a request that is large: a thread works for it, or it takes several turns."""
+        self.turns = 0
+        while True:
+            self.threads.run_all(Thread.COMPUTE)
+            turn = self.performer._turns
+            if turn is None:
+                return answer(peer, command)
+            turn.cancel()
+            turn.action()  # type: ignore[attr-defined]
+            self.turns += 1
 
     def tell(self, peer: FakePeer, code: int, header: h.Header | None = None, body: object = b"") -> None:
         """Make a one-way request."""

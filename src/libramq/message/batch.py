@@ -9,7 +9,7 @@ Upstream: common/message/MessageDecoder.encodeMessages, decodeMessages.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from libramq.errors import InvalidMessage, RemoteProtocolError
@@ -17,6 +17,9 @@ from libramq.message.properties import PROPERTIES_BYTES_MAX
 
 _ITEM = struct.Struct(">iIIii")
 ITEM_BYTES_MIN: Final = 22
+#: Ours: the answer names every message by 32 characters, in a header of at most 1 MiB; as many messages of
+#: 256 bytes are 4 MiB.
+BATCH_ITEMS_MAX: Final = 16_384
 
 
 class BatchItem(NamedTuple):
@@ -38,17 +41,31 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
     return b"".join(parts)
 
 
+def count_items(data: bytes) -> int:
+    """Return how many items a batch has, by their sizes alone; RemoteProtocolError beyond BATCH_ITEMS_MAX."""
+    count = start = 0
+    while start < len(data):
+        start += max(ITEM_BYTES_MIN, int.from_bytes(data[start : start + 4]))
+        count += 1
+        if count > BATCH_ITEMS_MAX:
+            raise RemoteProtocolError(f"a batch of over {BATCH_ITEMS_MAX} messages; send several")
+    return count
+
+
 def decode_batch(data: bytes) -> list[BatchItem]:
     """The messages of a batch send; RemoteProtocolError where it is not made of whole items."""
-    items: list[BatchItem] = []
+    return list(iterate_batch(data))
+
+
+def iterate_batch(data: bytes) -> Iterator[BatchItem]:
+    """Go through the messages of a batch send."""
     start = 0
     while start < len(data):
         decoded = decode_item(data, start)
         if decoded is None:
             raise RemoteProtocolError(f"the last item of a batch of {len(data)} bytes is cut off at {start}")
-        items.append(decoded[0])
+        yield decoded[0]
         start = decoded[1]
-    return items
 
 
 def decode_item(data: bytes, start: int) -> tuple[BatchItem, int] | None:

@@ -4,6 +4,7 @@ Upstream: processor/DefaultRequestProcessor.java, ClientRequestProcessor.java.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from libramq.codes import RequestCode, ResponseCode
@@ -11,17 +12,18 @@ from libramq.errors import broker_error
 from libramq.logs import get_logger
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.nameserver.displacement import Displacement
-from libramq.nameserver.registration import decode_registration
+from libramq.nameserver.registration import decode_registration, is_compressed
 from libramq.nameserver.route_info import BrokerAddress, RouteInfo
 from libramq.remoting import fastjson
 from libramq.remoting import headers as h
-from libramq.remoting.body.codec import decode_body, encode_body
+from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.route import KVTable, TopicList
 from libramq.remoting.body.topic_config import DataVersion, TopicConfigSerializeWrapper
 from libramq.remoting.credentials import Credentials, is_signed
 from libramq.rpc.endpoint import Processor
-from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.rpc.outcome import SUCCESS, Compute, Outcome, Reply
 from libramq.rpc.request import Request
+from libramq.rpc.request_body import INLINE_BODY_BYTES_MAX, with_body
 
 log = get_logger(__name__)
 
@@ -71,10 +73,22 @@ class NameServerProcessor:
         """103: a broker tells that it is there, and its topics."""
         command = request.command
         header = h.decode_header(command, h.RegisterBrokerHeader)
-        table = decode_registration(
-            command.body, compressed=header.compressed, version=command.version, crc=header.body_crc32
+        decode = partial(
+            decode_registration,
+            command.body,
+            compressed=header.compressed,
+            version=command.version,
+            crc=header.body_crc32,
         )
-        is_proven = self._credentials is not None and is_signed(command, self._credentials)
+        if len(command.body) > INLINE_BODY_BYTES_MAX or is_compressed(command.body, header.compressed):
+            return Compute(decode, partial(self._check_registration, request, header))
+        return self._check_registration(request, header, decode())
+
+    def _check_registration(
+        self, request: Request, header: h.RegisterBrokerHeader, table: TopicConfigSerializeWrapper
+    ) -> Outcome:
+        """Refuse unsigned what only brokers that know the cluster's secret may register."""
+        is_proven = self._credentials is not None and is_signed(request.command, self._credentials)
         if (
             self._credentials is not None
             and not is_proven
@@ -138,7 +152,11 @@ class NameServerProcessor:
     def query_data_version(self, request: Request) -> Outcome:
         """322: whether a broker's topic table is another than the one it registered."""
         header = h.decode_header(request.command, h.UnregisterBrokerHeader)
-        theirs = decode_body(request.command.body, DataVersion)
+        return with_body(request, DataVersion, partial(self._query_data_version, request, header))
+
+    def _query_data_version(
+        self, request: Request, header: h.UnregisterBrokerHeader, theirs: DataVersion
+    ) -> Outcome:
         key = BrokerAddress(header.cluster_name, header.broker_addr)
         self._route_info.heard(key, request.monotonic_ms)
         ours = self._route_info.data_version(key)

@@ -20,9 +20,15 @@ from libramq.remoting.body.topic_config import (
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
+from libramq.remoting.fastjson import Bounds
 
-#: Ours: what a compressed body may grow to, four times what an uncompressed one may have.
-INFLATED_BYTES_MAX: Final = 60 * 1024 * 1024
+#: Ours: one broker's topics; a LibraMQ broker has at most 50,000 (catalog.topic_table.TOPICS_MAX).
+TOPICS_PER_BROKER_MAX: Final = 100_000
+#: Ours: what a compressed body may grow to: TOPICS_PER_BROKER_MAX topics of 160 bytes.
+INFLATED_BYTES_MAX: Final = 16 * 1024 * 1024
+#: Ours: TOPICS_PER_BROKER_MAX topics in JSON have 18 marks each; in fastjson's dialect (brokers with static
+#: topics write that) 10,000 take half a second on the thread.
+REGISTRATION_BOUNDS: Final = Bounds(marks=2_000_000, loose_marks=200_000, loose_bytes=INFLATED_BYTES_MAX)
 #: MQVersion.V3_0_11: older brokers send the bare topic table.
 VERSION_WITH_BODY: Final = 37
 #: MQVersion.V5_0_0: static topics' mappings follow in the compressed form.
@@ -37,17 +43,24 @@ def decode_registration(
     """Read a broker's topic table.
 
     crc: CRC-32 of the bytes without its sign bit; 0 when the broker gave none.
-    Apache's broker says `compressed=false` even of a body it did compress, so the bytes are asked too.
     """
     if crc and crc != zlib.crc32(data) & 0x7FFF_FFFF:
         raise BrokerError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
     if not data:
         return TopicConfigSerializeWrapper()
     if version < VERSION_WITH_BODY:
-        return decode_body(data, TopicConfigSerializeWrapper)
-    if compressed or data.startswith(_ZLIB_MARK):
+        return decode_body(data, TopicConfigSerializeWrapper, REGISTRATION_BOUNDS)
+    if is_compressed(data, compressed):
         return _decode_inflated(_inflate(data), with_mappings=version >= VERSION_WITH_MAPPINGS)
-    return decode_body(data, RegisterBrokerBody).topic_config_serialize_wrapper
+    return decode_body(data, RegisterBrokerBody, REGISTRATION_BOUNDS).topic_config_serialize_wrapper
+
+
+def is_compressed(data: bytes, header_says_so: bool) -> bool:
+    """Return whether a body is a zlib stream: a small one can grow a thousandfold.
+
+    Apache's broker says `compressed=false` even of a body it did compress, so the bytes are asked too.
+    """
+    return header_says_so or data.startswith(_ZLIB_MARK)
 
 
 def encode_compressed(wrapper: TopicConfigSerializeWrapper) -> bytes:
@@ -81,6 +94,8 @@ def _decode_inflated(data: bytes, *, with_mappings: bool) -> TopicConfigSerializ
     for _ in range(topic_count):
         text, position = _take(data, position)
         config = _decode_topic(text)
+        if config.topic_name in topics:  # A table has a name once; a small stream could repeat one for ever.
+            raise RemoteProtocolError(f"compressed registration: topic {config.topic_name[:40]} twice")
         topics[config.topic_name] = config
     _filter_servers, position = _take(data, position)
     mappings: dict[str, Any] = {}
@@ -88,12 +103,14 @@ def _decode_inflated(data: bytes, *, with_mappings: bool) -> TopicConfigSerializ
         mapping_count, position = _count(data, position)
         for _ in range(mapping_count):
             text, position = _take(data, position)
-            info = fastjson.loads(text)
+            info = fastjson.loads(text, REGISTRATION_BOUNDS)
             if not isinstance(info, dict) or not isinstance(info.get("topic"), str):
                 raise RemoteProtocolError("compressed registration: a queue mapping without its topic")
+            if info["topic"] in mappings:
+                raise RemoteProtocolError(f"compressed registration: mapping {info['topic'][:40]} twice")
             mappings[info["topic"]] = info
     return TopicConfigSerializeWrapper(
-        data_version=decode_body(data_version, DataVersion),
+        data_version=decode_body(data_version, DataVersion, REGISTRATION_BOUNDS),
         topic_config_table=topics,
         topic_queue_mapping_info_map=mappings,
     )
@@ -125,7 +142,7 @@ def _count(data: bytes, position: int) -> tuple[int, int]:
     """Read a number of things, each of which takes four bytes at least."""
     count = int.from_bytes(data[position : position + 4], signed=True)
     position += 4
-    if not 0 <= count <= (len(data) - position) // 4:
+    if not 0 <= count <= min(TOPICS_PER_BROKER_MAX, (len(data) - position) // 4):
         raise RemoteProtocolError(f"compressed registration: {count} entries in {len(data)} bytes")
     return count, position
 

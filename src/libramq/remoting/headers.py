@@ -216,6 +216,22 @@ class GroupByNameHeader(Header):
     group: str
 
 
+class GetAllTopicsHeader(Header):
+    """GET_ALL_TOPIC_CONFIG; a client of before 5.1 sends none of these, and gets everything."""
+
+    topic_seq: Int | None = None
+    data_version: str | None = None
+    max_topic_num: Int | None = None
+
+
+class GetAllGroupsHeader(Header):
+    """GET_ALL_SUBSCRIPTIONGROUP_CONFIG, likewise."""
+
+    group_seq: Int | None = None
+    data_version: str | None = None
+    max_group_num: Int | None = None
+
+
 class ConsumeStatsHeader(Header):
     """GET_CONSUME_STATS."""
 

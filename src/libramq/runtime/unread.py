@@ -15,8 +15,8 @@ from libramq.runtime.seams import Channel
 
 log = get_logger(__name__)
 
-#: Ours: with the store's and the tables' memory, what a broker of 1 GB has to spare.
-UNREAD_BYTES_HIGH: Final = 64 * 1024 * 1024
+#: Ours: with one answer more for each connection and what allocators keep, some 100 MB.
+UNREAD_BYTES_HIGH: Final = 32 * 1024 * 1024
 #: Ours: held pulls that wake are answered whether their client reads or not; the process must survive it.
 UNREAD_BYTES_MAX: Final = 256 * 1024 * 1024
 #: Ours: a pull's usual answer (MessageStoreConfig.maxTransferBytesOnMessageInMemory, 256 KiB).

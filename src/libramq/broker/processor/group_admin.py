@@ -4,19 +4,22 @@ Upstream: AdminBrokerProcessor.java.
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 from libramq.broker.coordination import Coordination
+from libramq.broker.listing import Listing, requested_page
 from libramq.broker.offset_commits import OffsetCommits
 from libramq.broker.reading import Pull
 from libramq.catalog import GroupTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
-from libramq.remoting.body.codec import decode_body, encode_body
+from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.topic_config import SubscriptionGroupConfig
-from libramq.remoting.headers import DeleteGroupHeader, GroupByNameHeader, decode_header
+from libramq.remoting.headers import DeleteGroupHeader, GetAllGroupsHeader, GroupByNameHeader, decode_header
 from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Request
+from libramq.rpc.request_body import with_body
 from libramq.waits import HeldPulls
 
 
@@ -38,6 +41,7 @@ class GroupAdministration:
         self._offsets = offsets
         self._coordination = coordination
         self._held = held
+        self._listing = Listing("subscription_group_table")
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -50,7 +54,9 @@ class GroupAdministration:
 
     def create(self, request: Request) -> Outcome:
         """Create a group or change it."""
-        config = decode_body(request.command.body, SubscriptionGroupConfig)
+        return with_body(request, SubscriptionGroupConfig, partial(self._create, request))
+
+    def _create(self, request: Request, config: SubscriptionGroupConfig) -> Outcome:
         self._groups.put(config, request.wall_ms)
         return SUCCESS
 
@@ -74,7 +80,10 @@ class GroupAdministration:
 
     def list_all(self, request: Request) -> Outcome:
         """All groups with their configuration."""
-        return Reply(ext={"totalGroupNum": str(len(self._groups))}, body=encode_body(self._groups.wrapper()))
+        header = decode_header(request.command, GetAllGroupsHeader)
+        total = {"totalGroupNum": str(len(self._groups))}
+        page = requested_page(header.data_version, header.group_seq, header.max_group_num)
+        return self._listing.answer(self._groups.wrapper(), page, total)
 
     def get(self, request: Request) -> Outcome:
         """One group's configuration."""

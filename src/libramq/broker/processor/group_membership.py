@@ -5,6 +5,7 @@ Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from libramq.broker.coordination import Coordination
@@ -13,10 +14,11 @@ from libramq.codes import RequestCode
 from libramq.groups.coordinator.effect import Answer
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
-from libramq.remoting.body.codec import decode_body, encode_body
+from libramq.remoting.body.codec import encode_body
 from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.request import Request
+from libramq.rpc.request_body import with_body
 from libramq.rpc.waiter import RequestWaiter
 
 
@@ -50,7 +52,9 @@ class GroupMembership:
     def join(self, request: Request) -> Outcome:
         """Somebody becomes a member, or comes back; the group and its retry topic exist from then on."""
         header = h.decode_header(request.command, h.GroupJoinHeader)
-        body = decode_body(request.command.body, bodies.GroupJoinBody)
+        return with_body(request, bodies.GroupJoinBody, partial(self._join, request, header))
+
+    def _join(self, request: Request, header: h.GroupJoinHeader, body: bodies.GroupJoinBody) -> Outcome:
         self._coordination.require_here(header.consumer_group)
         group = self._groups.require(header.consumer_group, request.wall_ms)
         self._topics.for_retries(group, request.wall_ms)
@@ -60,7 +64,9 @@ class GroupMembership:
     def poll(self, request: Request) -> Outcome:
         """A member is there, and waits for another assignment."""
         header = h.decode_header(request.command, h.GroupPollHeader)
-        body = decode_body(request.command.body, bodies.GroupPollBody)
+        return with_body(request, bodies.GroupPollBody, partial(self._poll, request, header))
+
+    def _poll(self, request: Request, header: h.GroupPollHeader, body: bodies.GroupPollBody) -> Outcome:
         self._coordination.require_here(header.consumer_group)
         self._coordination.poll(self._waiter(request), header, body, cost_bytes=len(request.command.body))
         return HOLD
@@ -68,7 +74,11 @@ class GroupMembership:
     def release(self, request: Request) -> Outcome:
         """A member has given up queues."""
         header = h.decode_header(request.command, h.GroupMemberHeader)
-        body = decode_body(request.command.body, bodies.GroupReleaseBody)
+        return with_body(request, bodies.GroupReleaseBody, partial(self._release, request, header))
+
+    def _release(
+        self, request: Request, header: h.GroupMemberHeader, body: bodies.GroupReleaseBody
+    ) -> Outcome:
         self._coordination.require_here(header.consumer_group)
         self._coordination.release(self._waiter(request), header, body, cost_bytes=len(request.command.body))
         return HOLD
@@ -76,7 +86,9 @@ class GroupMembership:
     def leave(self, request: Request) -> Outcome:
         """A member goes."""
         header = h.decode_header(request.command, h.GroupMemberHeader)
-        body = decode_body(request.command.body, bodies.GroupLeaveBody)
+        return with_body(request, bodies.GroupLeaveBody, partial(self._leave, request, header))
+
+    def _leave(self, request: Request, header: h.GroupMemberHeader, body: bodies.GroupLeaveBody) -> Outcome:
         self._coordination.require_here(header.consumer_group)
         self._coordination.leave(self._waiter(request), header, body, cost_bytes=len(request.command.body))
         return HOLD

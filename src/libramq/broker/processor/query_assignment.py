@@ -5,6 +5,7 @@ Upstream: QueryAssignmentProcessor.java.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from libramq.broker.assigner import Assigner, reply_with
 from libramq.broker.consumer_clients import ConsumerClients
@@ -17,11 +18,11 @@ from libramq.remoting.body.assignment import (
     MessageRequestModeBody,
     QueryAssignmentBody,
 )
-from libramq.remoting.body.codec import decode_body
 from libramq.remoting.body.heartbeat import BROADCASTING
 from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Request
+from libramq.rpc.request_body import with_body
 
 
 class QueryAssignment:
@@ -54,7 +55,9 @@ class QueryAssignment:
 
     def query(self, request: Request) -> Outcome:
         """A member's queues of a topic; ConfigError for a strategy that is not known or needs more."""
-        body = decode_body(request.command.body, QueryAssignmentBody)
+        return with_body(request, QueryAssignmentBody, partial(self._query, request))
+
+    def _query(self, request: Request, body: QueryAssignmentBody) -> Outcome:
         group = self._clients.group(body.consumer_group)
         if group is None or not group.has_client(body.client_id):
             return reply_with(None)  # Its heartbeat is on its way.
@@ -65,7 +68,9 @@ class QueryAssignment:
 
     def set_mode(self, request: Request) -> Outcome:
         """How a group is to read a topic: by pulling, so far."""
-        body = decode_body(request.command.body, MessageRequestModeBody)
+        return with_body(request, MessageRequestModeBody, partial(self._set_mode, request))
+
+    def _set_mode(self, request: Request, body: MessageRequestModeBody) -> Outcome:
         if body.topic.startswith(RETRY_PREFIX):
             return Reply(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         self._topics.require(body.topic)

@@ -4,18 +4,24 @@ Upstream: AdminBrokerProcessor.java, RebalanceLockManager.java.
 """
 
 from collections.abc import Mapping
+from functools import partial
+from typing import Final
 
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.catalog import GroupTable, TopicTable
-from libramq.codes import RequestCode
+from libramq.codes import RequestCode, ResponseCode
 from libramq.groups.consumer_group import ConsumerGroup
 from libramq.groups.queue_lock import QueueLocks
-from libramq.remoting.body.codec import decode_body, encode_body
+from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.consumers import LockBatchBody, LockBatchReply, QueueRef
 from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Request
+from libramq.rpc.request_body import with_body
 from libramq.transport.server import Peer
+
+#: Ours: a client's queues at one broker, of all its topics; each takes 2 µs.
+QUEUES_MAX: Final = 4_096
 
 
 class QueueLockRequests:
@@ -38,7 +44,11 @@ class QueueLockRequests:
 
     def lock(self, request: Request) -> Outcome:
         """Lock what can be locked; the answer names what the client holds."""
-        body = decode_body(request.command.body, LockBatchBody)
+        return with_body(request, LockBatchBody, partial(self._lock, request))
+
+    def _lock(self, request: Request, body: LockBatchBody) -> Outcome:
+        if len(body.mq_set) > QUEUES_MAX:
+            return _too_many(body)
         queues = [ref.queue for ref in body.mq_set if self._exists(ref)]
         if body.consumer_group not in self._groups:
             queues = []  # Locks of groups and queues that do not exist would only pile up.
@@ -53,7 +63,11 @@ class QueueLockRequests:
         A client that uses the VIP port has another connection there, from the same machine. One whose first
         heartbeat has yet to come, after a restart of ours, may have locked too, and nobody would miss it.
         """
-        body = decode_body(request.command.body, LockBatchBody)
+        return with_body(request, LockBatchBody, partial(self._unlock, request))
+
+    def _unlock(self, request: Request, body: LockBatchBody) -> Outcome:
+        if len(body.mq_set) > QUEUES_MAX:
+            return _too_many(body)
         group = self._clients.group(body.consumer_group)
         is_known = group is not None and group.has_client(body.client_id)
         if group is None or not is_known or self._is_own(group, request, body.client_id):
@@ -76,3 +90,10 @@ class QueueLockRequests:
             and ref.broker_name == self._clients.broker_name
             and 0 <= ref.queue_id < topic.read_queue_nums
         )
+
+
+def _too_many(body: LockBatchBody) -> Reply:
+    return Reply(
+        ResponseCode.INVALID_PARAMETER,
+        f"{len(body.mq_set)} queues in one request; {QUEUES_MAX} are allowed",
+    )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.coordination import Coordination
+from libramq.broker.listing import Listing, requested_page
 from libramq.broker.offset_commits import OffsetCommits
 from libramq.broker.reading import Pull
 from libramq.catalog import TopicTable
@@ -17,7 +18,7 @@ from libramq.remoting import fastjson
 from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.route import TopicList
 from libramq.remoting.body.topic_config import TopicConfig, TopicConfigSerializeWrapper
-from libramq.remoting.headers import CreateTopicHeader, TopicHeader, decode_header
+from libramq.remoting.headers import CreateTopicHeader, GetAllTopicsHeader, TopicHeader, decode_header
 from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import Request
@@ -48,6 +49,7 @@ class TopicAdministration:
         self._coordination = coordination
         self._held = held
         self._address = address
+        self._listing = Listing("topic_config_table")
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -105,10 +107,14 @@ class TopicAdministration:
             held.request.waiter.refuse(gone)
 
     def list_all(self, request: Request) -> Outcome:
-        """All topics with their configuration."""
-        table = {config.topic_name: config for config in self._topics}
-        body = TopicConfigSerializeWrapper(data_version=self._topics.data_version, topic_config_table=table)
-        return Reply(ext={"totalTopicNum": str(len(table))}, body=encode_body(body))
+        """All topics with their configuration, or a page of them."""
+        header = decode_header(request.command, GetAllTopicsHeader)
+        page = requested_page(header.data_version, header.topic_seq, header.max_topic_num)
+        file = self._topics.file()
+        table = TopicConfigSerializeWrapper(
+            data_version=file.data_version, topic_config_table=file.topic_config_table
+        )
+        return self._listing.answer(table, page, {"totalTopicNum": str(len(self._topics))})
 
     def get(self, request: Request) -> Outcome:
         """One topic's configuration."""

@@ -14,9 +14,9 @@ class Body(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     """The base of typed bodies: snake_case here, camelCase on the wire, unknown members ignored."""
 
 
-def decode_body(data: bytes, kind: type[T]) -> T:
-    """Read a body; RemoteProtocolError names the member that does not fit."""
-    return from_value(fastjson.loads(data), kind)
+def decode_body(data: bytes, kind: type[T], bounds: fastjson.Bounds | None = None) -> T:
+    """Read a body; RemoteProtocolError names the member that does not fit, or the bound."""
+    return from_value(fastjson.loads(data, bounds), kind)
 
 
 def from_value(value: Any, kind: type[T]) -> T:

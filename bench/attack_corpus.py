@@ -1,0 +1,246 @@
+"""The corpus of attacks: frames that are small, or legal, and cost much. No code of libramq makes them.
+
+Each is a function of a number, so that variations follow each other.
+"""
+
+import json
+import random
+import socket
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+BODY = b"x" * 1024
+VECTORS = Path(__file__).resolve().parent.parent / "tests" / "vectors"
+TARGETS = "(20 ms, 50 ms, +100 MB)"
+
+HEART_BEAT, GET_MAX_OFFSET, GET_ALL_TOPIC_CONFIG, GET_ALL_GROUPS, CREATE_TOPIC = 34, 30, 21, 201, 17
+RUNTIME_INFO, SEND_V2, SEND_BATCH, PULL, CONSUME_STATS, TOPIC_STATS = 28, 310, 320, 11, 208, 202
+REGISTER_BROKER, CLUSTER_INFO, LOCK_BATCH, GROUP_JOIN = 103, 106, 41, 9001
+WIDE, STORED = "W", "Stored"
+#: Queues of the topic that statistics are asked of, and messages of 1 KiB that pulls read.
+WIDE_QUEUES, STORED_MESSAGES = 1_024, 2_048
+
+
+@dataclass(frozen=True)
+class Attack:
+    """data: what one round sends. answers: how many it waits for; 0 and reads=False: it does not read."""
+
+    name: str
+    data: Callable[[int], bytes]
+    answers: int = 1
+    connections: int = 20
+    reads: bool = True
+    needs_topics: bool = False
+    at_name_server: bool = False
+
+
+def frame(code: int, body: bytes = b"", **fields: str) -> bytes:
+    """Return a request."""
+    command = {"code": code, "language": "JAVA", "version": 479, "opaque": 1, "flag": 0}
+    header = json.dumps(command | {"extFields": fields, "serializeTypeCurrentRPC": "JSON"}).encode()
+    return (4 + len(header) + len(body)).to_bytes(4) + len(header).to_bytes(4) + header + body
+
+
+def read_answer(line: socket.socket) -> tuple[dict[str, object], bytes]:
+    """Return the next answer's header and body; OSError where the connection ends first."""
+    data = _read(line, int.from_bytes(_read(line, 4)))
+    body_start = 4 + int.from_bytes(data[1:4])
+    return json.loads(data[4:body_start]), data[body_start:]
+
+
+def _read(line: socket.socket, size: int) -> bytes:
+    data = bytearray()
+    while len(data) < size:
+        piece = line.recv(min(size - len(data), 1 << 20))
+        if not piece:
+            raise ConnectionResetError("the connection ended")
+        data += piece
+    return bytes(data)
+
+
+def corpus(seed: int) -> Sequence[Attack]:
+    """Return all attacks."""
+    every_topic = _same(frame(GET_ALL_TOPIC_CONFIG) * 256)
+    zeros = frame(HEART_BEAT, b"[" + b"0," * 2_000_000 + b"0]")
+    bomb = _registration("T 8 8 6 SINGLE_TAG {}" for _ in range(200_000))
+    few, many = _registration(_topics(5_000)), _registration(_topics(50_000))
+    pulls = b"".join(_pull(number) for number in range(300))
+    return (
+        Attack(
+            "all topics, 256 pipelined, read",
+            every_topic,
+            256,
+            needs_topics=True,
+        ),
+        Attack(
+            "all topics, 256 pipelined, unread",
+            every_topic,
+            reads=False,
+            needs_topics=True,
+        ),
+        Attack("topic pages, 256 pipelined", _pages, 256, needs_topics=True),
+        Attack("all groups, 256 pipelined", _same(frame(GET_ALL_GROUPS) * 256), 256),
+        Attack("loose heartbeat, 4 MiB", _same(frame(HEART_BEAT, b"{a:[" + b"{}," * 1_390_000 + b"1]}"))),
+        Attack("loose heartbeat, 60 KB", _same(frame(HEART_BEAT, b"{a:[" + b"{}," * 19_990 + b"1]}"))),
+        Attack("loose heartbeat, 4 KB", _same(frame(HEART_BEAT, b"{a:[" + b"{}," * 1_350 + b"1]}"))),
+        Attack("heartbeat of 4 MiB of text", _same(frame(HEART_BEAT, b'{a:"' + b"x" * 4_190_000 + b'"}'))),
+        Attack("standard heartbeat, 4 MiB of zeros", _same(zeros)),
+        Attack("heartbeat of 1,000 groups", _groups),
+        Attack("5,000 references, one long path", _same(frame(HEART_BEAT, _references()))),
+        Attack("references to references", _same(frame(HEART_BEAT, _laughs()))),
+        Attack("190,650 empty messages", _same(_batch(190_650))),
+        Attack("16,384 empty messages", _same(_batch(16_384))),
+        Attack("128 empty messages, 64 pipelined", _same(_batch(128) * 64), 64),
+        Attack("consume stats, W a hundred times", _same(_stats(f"{WIDE};" * 100))),
+        Attack("consume stats, 16 pipelined", _same(_stats(WIDE) * 16), 16),
+        Attack("topic stats, 16 pipelined", _same(frame(TOPIC_STATS, topic=WIDE) * 16), 16),
+        Attack("locks of 20,000 queues", _same(_locks(20_000))),
+        Attack("locks of 4,000 queues", _same(_locks(4_000))),
+        Attack("pulls, 89 KB pipelined, unread", _same(pulls), reads=False),
+        Attack("pulls, 89 KB pipelined, read", _same(pulls), 300),
+        Attack("registration, 12.7 KB compressed", _same(bomb), at_name_server=True),
+        Attack("registration, 5,000 topics", _same(few), at_name_server=True),
+        Attack("registration, 50,000 topics", _same(many), at_name_server=True),
+        Attack("captured requests, mutated", _mutated(seed), reads=False),
+    )
+
+
+def topics_file(count: int) -> str:
+    """Return a config/topics.json of so many topics."""
+    table = {
+        name: {"topicName": name, "readQueueNums": 8, "writeQueueNums": 8, "perm": 6}
+        for name in (f"Topic{number:05}" for number in range(count))
+    }
+    version = {"counter": count, "stateVersion": 0, "timestamp": 1}
+    return json.dumps({"dataVersion": version, "topicConfigTable": table})
+
+
+def prepare_frames() -> Iterator[bytes]:
+    """Return what the broker gets before the attack."""
+    yield _topic(WIDE, WIDE_QUEUES)
+    yield _topic(STORED, 1)
+    for _ in range(STORED_MESSAGES):
+        yield frame(SEND_V2, BODY, **_send(STORED))
+
+
+def ping(line: socket.socket, at_name_server: bool) -> None:
+    """Make a request that costs nothing."""
+    line.sendall(frame(CLUSTER_INFO) if at_name_server else frame(GET_MAX_OFFSET, topic=STORED, queueId="0"))
+    read_answer(line)
+
+
+def runtime_info(line: socket.socket) -> dict[str, str]:
+    line.sendall(frame(RUNTIME_INFO))
+    table: dict[str, str] = json.loads(read_answer(line)[1])["table"]
+    return table
+
+
+def _same(data: bytes) -> Callable[[int], bytes]:
+    return lambda _: data
+
+
+def _topic(name: str, queues: int) -> bytes:
+    numbers = {"readQueueNums": str(queues), "writeQueueNums": str(queues), "perm": "6"}
+    fixed = {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
+    return frame(CREATE_TOPIC, topic=name, **numbers, **fixed)
+
+
+def _send(topic: str, **fields: str) -> dict[str, str]:
+    names = {"a": "P", "b": topic, "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "i": ""}
+    return names | fields
+
+
+def _pages(number: int) -> bytes:
+    """Pages of a version that is never the table's, and of sequences anywhere."""
+    fields = {
+        "topicSeq": str(number * 100 % 12_000),
+        "dataVersion": "",
+        "maxTopicNum": str(1_900 + number % 100),
+    }
+    return frame(GET_ALL_TOPIC_CONFIG, **fields) * 256
+
+
+def _groups(number: int) -> bytes:
+    data = {
+        "clientID": f"10.0.0.1@{number}",
+        "producerDataSet": [],
+        "consumerDataSet": [
+            {"groupName": f"Attack{index}", "subscriptionDataSet": [{"topic": STORED, "subString": "*"}]}
+            for index in range(1_000)
+        ],
+    }
+    return frame(HEART_BEAT, json.dumps(data).encode())
+
+
+def _references() -> bytes:
+    path = "$" + ".a" * 30
+    nested = '{"a":' * 30 + "1" + "}" * 29
+    return (nested + ',0:0,"b":[' + ",".join([json.dumps({"$ref": path})] * 4_900) + "]}").encode()
+
+
+def _laughs() -> bytes:
+    """Each list refers ten times to the one before: 10^9 values in 1.5 KB."""
+    lists = ['"a0":[0,0,0,0,0,0,0,0,0,0]']
+    for level in range(1, 9):
+        reference = json.dumps({"$ref": f"$.a{level - 1}"})
+        lists.append(f'"a{level}":[{",".join([reference] * 10)}]')
+    return ("{0:0," + ",".join(lists) + "}").encode()
+
+
+def _batch(count: int) -> bytes:
+    item = (22).to_bytes(4) + bytes(18)
+    return frame(SEND_BATCH, item * count, **_send(STORED, m="true"))
+
+
+def _stats(topics: str) -> bytes:
+    return frame(CONSUME_STATS, consumerGroup="G", topicList=topics)
+
+
+def _locks(count: int) -> bytes:
+    queues = [{"topic": WIDE, "brokerName": "broker-a", "queueId": number} for number in range(count)]
+    return frame(LOCK_BATCH, json.dumps({"consumerGroup": "G", "clientId": "c", "mqSet": queues}).encode())
+
+
+def _pull(number: int) -> bytes:
+    numbers = {"queueId": "0", "queueOffset": str(number % 512), "maxMsgNums": "2000", "sysFlag": "4"}
+    fixed = {"commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0"}
+    return frame(PULL, consumerGroup="G", topic=STORED, **numbers, **fixed)
+
+
+def _topics(count: int) -> Iterator[str]:
+    return (f"Topic{number:06} 8 8 6 SINGLE_TAG {{}}" for number in range(count))
+
+
+def _registration(topics: Iterable[str]) -> bytes:
+    def sized(text: bytes) -> bytes:
+        return len(text).to_bytes(4) + text
+
+    version = sized(b'{"counter":1,"stateVersion":0,"timestamp":1}')
+    entries = [sized(topic.encode()) for topic in topics]
+    count = len(entries).to_bytes(4)
+    body = zlib.compress(version + count + b"".join(entries) + sized(b"[]") + bytes(4), 9)
+    names = {"brokerName": "evil", "brokerAddr": "127.0.0.1:1", "clusterName": "Evil", "brokerId": "0"}
+    return frame(REGISTER_BROKER, body, compressed="true", haServerAddr="", bodyCrc32="0", **names)
+
+
+def _mutated(seed: int) -> Callable[[int], bytes]:
+    """Return requests that Apache's and our programs sent, with a few bytes changed, 50 a round."""
+    captured: list[bytes] = []
+    for name in ("remoting-json.json", "remoting-rocketmq.json", "libramq-0.1.0-frames.json"):
+        exchanges = json.loads((VECTORS / name).read_text())["exchanges"]
+        captured += [bytes.fromhex(exchange["request"]) for exchange in exchanges if exchange.get("request")]
+
+    def data(number: int) -> bytes:
+        source = random.Random(f"{seed} {number}")
+        parts = []
+        for _ in range(50):
+            mutated = bytearray(source.choice(captured))
+            for _ in range(source.randrange(1, 4)):
+                # Never the length of the frame: a wrong one only closes the connection.
+                mutated[source.randrange(4, len(mutated))] = source.choice(b'0199"{}[],:;\x00\xff$W')
+            parts.append(bytes(mutated))
+        return b"".join(parts)
+
+    return data

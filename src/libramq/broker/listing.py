@@ -1,0 +1,114 @@
+"""A listing: a whole table as an answer, or a page of it, encoded once for each version of the table.
+
+    no parameters                           everything: an old client
+    sequence, data version, page size       [sequence, sequence + page size) in the order of names; from the
+                                            beginning where the version is not the table's any more
+
+A client goes on until it has the total. Large answers are encoded on a thread, one after the other, so that a
+hundred who ask for one version have it encoded once.
+
+Upstream: AdminBrokerProcessor.getAllTopicConfig, TopicConfigManager.subTopicConfigTable.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from libramq.codes import ResponseCode
+from libramq.errors import ProtocolError, broker_error
+from libramq.remoting.body.codec import decode_body, encode_body
+from libramq.remoting.body.topic_config import (
+    DataVersion,
+    SubscriptionGroupWrapper,
+    TopicConfigSerializeWrapper,
+)
+from libramq.rpc.outcome import Compute, Outcome, Reply
+
+#: BrokerConfig.splitMetadataSize.
+PAGE_MAX: Final = 2_000
+#: Ours: an entry takes 10 µs to encode; more of them are encoded on a thread.
+INLINE_ENTRIES_MAX: Final = 100
+#: Ours: answers of one version that are kept: everything, and 50,000 topics in pages of PAGE_MAX.
+ANSWERS_KEPT: Final = 26
+#: Ours: three numbers with their names.
+DATA_VERSION_CHARACTERS_MAX: Final = 256
+
+Table = TopicConfigSerializeWrapper | SubscriptionGroupWrapper
+
+
+class Page(NamedTuple):
+    """What a client asked for."""
+
+    data_version: str
+    sequence: int
+    size: int
+
+
+def requested_page(data_version: str | None, sequence: int | None, count: int | None) -> Page | None:
+    """Return the page that a client asks for, None for everything; BrokerError for an impossible one."""
+    if data_version is None and sequence is None and count is None:
+        return None
+    if (sequence or 0) < 0 or (count is not None and count < 1):
+        raise broker_error(
+            ResponseCode.INVALID_PARAMETER,
+            f"a page of {count} from {sequence} on; ask for 1 or more from 0 on",
+        )
+    return Page(data_version or "", sequence or 0, min(PAGE_MAX, count or PAGE_MAX))
+
+
+class _Encoded:
+    """What was encoded of one version; never of two, whoever else encodes meanwhile."""
+
+    def __init__(self, version: DataVersion, names: list[str]) -> None:
+        self.version = version
+        self.names = names
+        self.answers: dict[tuple[int, int] | None, bytes] = {}
+
+
+class Listing:
+    """What was encoded of one table's last version. field: the member that is paged."""
+
+    def __init__(self, field: str) -> None:
+        self._field = field
+        self._encoded = _Encoded(DataVersion(counter=-1), [])
+
+    def answer(self, table: Table, page: Page | None, ext: Mapping[str, str]) -> Outcome:
+        """Return the answer for a table or a page of it, now or when it is encoded."""
+        key = None
+        if page is not None:
+            key = (page.sequence if _is_version(page.data_version, table.data_version) else 0, page.size)
+        encoded = self._encoded
+        body = encoded.answers.get(key) if encoded.version == table.data_version else None
+        if body is not None:
+            return Reply(ext=dict(ext), body=body)
+        if len(getattr(table, self._field)) <= INLINE_ENTRIES_MAX:
+            return Reply(ext=dict(ext), body=self._encode(table, key))
+        return Compute(partial(self._encode, table, key), lambda body: Reply(ext=dict(ext), body=body))
+
+    def _encode(self, table: Table, key: tuple[int, int] | None) -> bytes:
+        """Encode an answer, unless whoever asked before had it encoded."""
+        entries = getattr(table, self._field)
+        encoded = self._encoded
+        if encoded.version != table.data_version:
+            encoded = self._encoded = _Encoded(table.data_version, sorted(entries))
+        body = encoded.answers.get(key)
+        if body is None:
+            if key is not None:
+                names = encoded.names[key[0] : key[0] + key[1]]
+                changes: dict[str, Any] = {self._field: {name: entries[name] for name in names}}
+                table = msgspec.structs.replace(table, **changes)
+            body = encode_body(table)
+            if len(encoded.answers) < ANSWERS_KEPT:
+                encoded.answers[key] = body
+        return body
+
+
+def _is_version(text: str, version: DataVersion) -> bool:
+    if not text.strip() or len(text) > DATA_VERSION_CHARACTERS_MAX:
+        return False
+    try:
+        return decode_body(text.encode(), DataVersion) == version
+    except (ProtocolError, UnicodeError):
+        return False

@@ -1,0 +1,250 @@
+"""Attacks by one small request, in units of work: what is decoded, encoded or stored, and in which slices."""
+
+import pytest
+
+from libramq.broker import listing
+from libramq.broker.processor import send_message, statistics
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
+from libramq.kernel.effect import Thread
+from libramq.message.batch import BATCH_ITEMS_MAX, BatchItem, encode_batch
+from libramq.remoting import fastjson
+from libramq.remoting import headers as h
+from libramq.remoting.body.codec import decode_body, encode_body
+from libramq.remoting.body.consumers import ConsumeStats
+from libramq.remoting.body.topic_config import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from libramq.rpc import request_body
+from tests.broker.brokers import Conversation, find_answer, heartbeat, send_header
+from tests.fakes import FakePeer
+
+TOPICS = 300
+
+
+@pytest.fixture
+def talk(tmp_path):
+    conversation = Conversation(tmp_path)
+    yield conversation
+    conversation.close()
+
+
+@pytest.fixture
+def peer():
+    return FakePeer()
+
+
+@pytest.fixture
+def many(talk):
+    for number in range(TOPICS):
+        talk.broker.topics.put(TopicConfig(topic_name=f"T{number:03}"), talk.clock.wall_ms())
+    return talk
+
+
+def count_calls(monkeypatch, module, name):
+    calls: list[object] = []
+    real = getattr(module, name)
+
+    def counted(*arguments):
+        calls.append(arguments)
+        return real(*arguments)
+
+    monkeypatch.setattr(module, name, counted)
+    return calls
+
+
+def test_256_requests_for_all_topics_have_them_encoded_once(many, peer, monkeypatch):
+    """By a thread; nobody waits for it but who asked."""
+    encoded = count_calls(monkeypatch, listing, "encode_body")
+    commands = [many.command(R.GET_ALL_TOPIC_CONFIG) for _ in range(256)]
+    many.give(peer, *commands)
+    assert not encoded, "not on the loop"
+    other = FakePeer()
+    assert many.send(other).code == C.SUCCESS
+    many.answer_later(peer, commands[-1])
+    assert len(encoded) == 2, "the send made a topic: once for each version"
+    many.ask(FakePeer(), R.GET_ALL_TOPIC_CONFIG)
+    assert len(encoded) == 2
+
+
+def test_topics_are_listed_in_pages_as_javas_client_asks_for_them(many, peer):
+    """MQClientAPIImpl.getAllTopicConfig: on and on until it has the total, anew at another version."""
+    version, sequence, found = "", 0, {}
+    while True:
+        header = h.GetAllTopicsHeader(topic_seq=sequence, data_version=version, max_topic_num=100)
+        reply = many.ask(peer, R.GET_ALL_TOPIC_CONFIG, header)
+        page = decode_body(reply.body, TopicConfigSerializeWrapper)
+        assert len(page.topic_config_table) <= 100
+        assert list(page.topic_config_table) == sorted(page.topic_config_table)
+        found.update(page.topic_config_table)
+        sequence += len(page.topic_config_table)
+        version = encode_body(page.data_version).decode()
+        if sequence >= int(reply.ext["totalTopicNum"]) - 1:
+            break
+    whole = decode_body(many.ask(peer, R.GET_ALL_TOPIC_CONFIG).body, TopicConfigSerializeWrapper)
+    assert found.keys() <= whole.topic_config_table.keys()
+    assert len(found) >= len(whole.topic_config_table) - 1
+
+
+@pytest.mark.parametrize("version", ["", "{}", "no json", encode_body(DataVersion(counter=99)).decode()])
+def test_a_page_of_another_version_begins_at_the_beginning(many, peer, version):
+    header = h.GetAllTopicsHeader(topic_seq=200, data_version=version, max_topic_num=3)
+    page = decode_body(many.ask(peer, R.GET_ALL_TOPIC_CONFIG, header).body, TopicConfigSerializeWrapper)
+    assert list(page.topic_config_table) == sorted(t.topic_name for t in many.broker.topics)[:3]
+
+
+def test_no_page_is_larger_than_apaches(many, peer, monkeypatch):
+    monkeypatch.setattr(listing, "PAGE_MAX", 50)
+    header = h.GetAllTopicsHeader(topic_seq=0, data_version="", max_topic_num=2**31 - 1)
+    page = decode_body(many.ask(peer, R.GET_ALL_TOPIC_CONFIG, header).body, TopicConfigSerializeWrapper)
+    assert len(page.topic_config_table) == 50
+    header = h.GetAllTopicsHeader(topic_seq=0, max_topic_num=0)
+    assert many.ask(peer, R.GET_ALL_TOPIC_CONFIG, header).code == C.INVALID_PARAMETER
+
+
+def test_a_large_body_is_decoded_by_a_thread(talk, peer, monkeypatch):
+    decoded = count_calls(monkeypatch, request_body, "decode_body")
+    data = encode_body(heartbeat("c")) + b" " * request_body.INLINE_BODY_BYTES_MAX
+    command = talk.command(R.HEART_BEAT, None, data)
+    after = talk.command(R.GET_CONSUMER_LIST_BY_GROUP, h.GroupHeader(consumer_group="G"))
+    talk.give(peer, command, after)
+    assert not decoded
+    assert find_answer(peer, after) is None, "requests take effect in their order"
+    assert talk.answer_later(peer, command).code == C.SUCCESS
+    assert find_answer(peer, after).code == C.SUCCESS
+
+
+def test_a_small_body_in_fastjsons_dialect_is_decoded_by_a_thread_too(talk, peer, monkeypatch):
+    """4 KiB of it took 5 ms; twenty clients that sent it had everybody else wait 0.1 s."""
+    decoded = count_calls(monkeypatch, request_body, "decode_body")
+    loose = talk.command(R.HEART_BEAT, None, b"{clientID:'c'}" + b" " * request_body.INLINE_LOOSE_BYTES_MAX)
+    standard = talk.command(R.HEART_BEAT, None, heartbeat("c"))
+    talk.give(peer, standard)
+    assert len(decoded) == 1
+    talk.give(peer, loose)
+    assert len(decoded) == 1
+    assert talk.answer_later(peer, loose).code == C.SUCCESS
+
+
+def test_who_is_gone_when_its_heartbeat_is_decoded_is_no_member(talk, peer):
+    data = encode_body(heartbeat("c")) + b" " * request_body.INLINE_BODY_BYTES_MAX
+    talk.give(peer, talk.command(R.HEART_BEAT, None, data))
+    peer.close("gone")
+    talk.performer.closed(peer)
+    talk.threads.run_all(Thread.COMPUTE)
+    assert talk.broker.consumers.group("G") is None
+
+
+@pytest.mark.parametrize(
+    ("body", "limit"),
+    [
+        (b'{a:"c",b:[' + b"{}," * 10_000 + b"1]}", "standard JSON"),
+        (b'{"a":[' + b"0," * 500_000 + b"0]}", "are allowed"),
+        (b"[" * 500_000, "are allowed"),
+        (b'{a:"' + b"x" * 4_000_000 + b'"}', "standard JSON"),
+    ],
+)
+def test_a_body_of_too_many_values_is_refused_before_it_is_decoded(talk, peer, body, limit, monkeypatch):
+    values = count_calls(monkeypatch, fastjson._Reader, "_value")
+    reply = talk.ask(peer, R.HEART_BEAT, None, body)
+    assert reply.code == C.SYSTEM_ERROR
+    assert limit in reply.remark
+    assert not values
+
+
+def test_references_along_one_long_path_are_followed_once(monkeypatch):
+    path = "$" + ".a" * 30
+    text = '{0:1,"a":' + '{"a":' * 29 + '"end"' + "}" * 29 + ',"b":['
+    text += ",".join(['{"$ref":"' + path + '"}'] * 5_000) + "]}"
+    found = count_calls(monkeypatch, fastjson.re, "findall")
+    assert fastjson.loads(text)["b"] == ["end"] * 5_000
+    assert len(found) == 1
+
+
+def test_a_path_longer_than_anything_is_refused():
+    text = '{0:{"$ref":"$' + ".a" * 50_000 + '"}}'
+    with pytest.raises(fastjson.RemoteProtocolError, match="characters"):
+        fastjson.loads(text)
+
+
+def test_a_batch_of_190650_empty_messages_is_refused_by_its_sizes(talk, peer, monkeypatch):
+    built = count_calls(monkeypatch, send_message, "StoreMessage")
+    body = encode_batch([BatchItem(0, b"", b"")]) * 190_650
+    reply = talk.ask(peer, R.SEND_BATCH_MESSAGE, send_header(batch=True), body)
+    assert reply.code == C.SYSTEM_ERROR
+    assert str(BATCH_ITEMS_MAX) in reply.remark
+    assert not built
+
+
+def test_a_large_batch_is_stored_in_slices_and_what_follows_it_behind_it(talk, peer):
+    step = send_message.BATCH_ITEMS_PER_STEP
+    bodies = [b"%d" % number for number in range(3 * step + 5)]
+    body = encode_batch(BatchItem(0, each, b"") for each in bodies)
+    appended: list[int] = []
+    append = talk.broker.store.append_batch
+
+    def counted(messages):
+        appended.append(len(messages))
+        return append(messages)
+
+    talk.broker.store.append_batch = counted
+    first = talk.command(R.SEND_MESSAGE_V2, send_header(), b"first")
+    batch = talk.command(R.SEND_BATCH_MESSAGE, send_header(batch=True), body)
+    last = talk.command(R.SEND_MESSAGE_V2, send_header(), b"last")
+    talk.give(peer, first, batch, last)
+    reply = find_answer(peer, batch) or talk.answer_later(peer, batch)
+    assert reply.ext["queueOffset"] == "1"
+    assert len(reply.ext["msgId"].split(",")) == len(bodies)
+    assert find_answer(peer, last).ext["queueOffset"] == str(len(bodies) + 1)
+    assert max(appended) <= step
+    assert [m.body for m in talk.messages("T")] == [b"first", *bodies, b"last"]
+
+
+def test_pipelined_batches_are_stored_in_slices_too(talk, peer):
+    """64 batches of 128 messages, 0.2 MB in one read, were one turn of 135 ms."""
+    step = send_message.BATCH_ITEMS_PER_STEP
+    body = encode_batch([BatchItem(0, b"x", b"")] * step)
+    appended: list[int] = []
+    append = talk.broker.store.append_batch
+
+    def counted(messages):
+        appended.append(len(messages))
+        return append(messages)
+
+    talk.broker.store.append_batch = counted
+    commands = [talk.command(R.SEND_BATCH_MESSAGE, send_header(batch=True), body) for _ in range(64)]
+    talk.give(peer, *commands)
+    offsets = [find_answer(peer, command).ext["queueOffset"] for command in commands]
+    assert offsets == [str(step * number) for number in range(64)]
+    assert max(appended) <= send_message.MESSAGES_PER_TURN
+
+
+def test_a_batch_with_one_bad_message_stores_nothing(talk, peer):
+    step = send_message.BATCH_ITEMS_PER_STEP
+    body = encode_batch([BatchItem(0, b"x", b"")] * (2 * step)) + b"\0\0\0\5"
+    reply = talk.ask(peer, R.SEND_BATCH_MESSAGE, send_header(batch=True), body)
+    assert reply.code == C.SYSTEM_ERROR
+    assert talk.broker.store.max_offset("T", 0) == 0
+
+
+def test_a_topic_named_a_hundred_times_is_looked_at_once(talk, peer):
+    talk.create_topic("W", queues=1_000)
+    looked: list[int] = []
+    maximum = talk.broker.store.max_offset
+
+    def counted(topic, queue_id):
+        looked.append(queue_id)
+        return maximum(topic, queue_id)
+
+    talk.broker.store.max_offset = counted
+    header = h.ConsumeStatsHeader(consumer_group="G", topic_list="W;" * 100)
+    reply = talk.ask(peer, R.GET_CONSUME_STATS, header)
+    assert len(looked) == 1_000
+    assert len(decode_body(reply.body, ConsumeStats).offset_table) == 1_000
+
+
+def test_statistics_of_more_queues_than_an_answer_has_are_refused(talk, peer, monkeypatch):
+    monkeypatch.setattr(statistics, "QUEUES_MAX", 10)
+    talk.create_topic("W", queues=11)
+    header = h.ConsumeStatsHeader(consumer_group="G", topic_list="W")
+    reply = talk.ask(peer, R.GET_CONSUME_STATS, header)
+    assert reply.code == C.INVALID_PARAMETER
+    assert "topic by topic" in reply.remark
