@@ -14,7 +14,13 @@ import pytest
 from libramq import Message, Producer, PushConsumer
 from libramq.cli.layout import directories
 from libramq.client import Admin, ConsumeFrom
+from libramq.clock import SystemClock
+from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import ConfigError, RouteNotFound
+from libramq.remoting.body.codec import encode_body
+from libramq.remoting.body.coordination import PeerGatherBody
+from libramq.remoting.command import Command
+from libramq.transport.remote import Remotes
 from tests.cli.commands import end, libra, one_line, start
 from tests.interop.ports import free_broker_port, free_port
 
@@ -102,6 +108,36 @@ async def test_a_topic_its_messages_and_its_group_are_at_all_brokers(cluster):
     for pid in cluster.children:
         wait_gone(pid)
     assert all(not (cluster.data / name / "abort").exists() for name in NAMES)
+
+
+async def test_its_brokers_believe_nothing_that_is_not_signed(cluster):
+    """Every program on the machine could pretend to be one of them."""
+    async with Admin(namesrv=cluster.namesrv) as admin:
+        brokers = (await admin.cluster_info()).broker_addr_table
+    remotes = Remotes(SystemClock().monotonic_ms)
+    body = encode_body(PeerGatherBody(group="G"))
+    for name in NAMES:
+        forged = Command(code=RequestCode.PEER_GATHER, ext={"lbVersion": "1"}, body=body)
+        reply = await remotes.call(brokers[name].master_address, forged)
+        assert reply.code == ResponseCode.NO_PERMISSION
+        assert "not signed with the innerClientAuthenticationCredentials" in reply.remark
+    await remotes.close()
+
+
+def test_no_list_of_processes_shows_the_secret(cluster):
+    for pid in cluster.children:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        assert command[1:] == [b"-m", b"libramq.cli.broker_process", b"warning", b""]
+        assert b"libra-up" not in Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def test_a_name_server_reads_the_credentials_of_its_brokers(tmp_path):
+    """And shows nothing of them where it cannot."""
+    config = tmp_path / "namesrv.conf"
+    config.write_text('innerClientAuthenticationCredentials={"secretKey":"hush"}\n')
+    said = one_line(libra("nameserver", "-c", str(config), "--port", str(free_port())))
+    assert said.startswith("innerClientAuthenticationCredentials cannot be read; write")
+    assert "hush" not in said
 
 
 def test_nothing_is_left_after_a_kill_of_the_parent(cluster):

@@ -175,11 +175,15 @@ def broker_config(properties: Mapping[str, str], **overrides: Any) -> tuple[Brok
 
 def load_broker_config(path: Path, **overrides: Any) -> tuple[BrokerConfig, list[str]]:
     """Read `broker.conf`; as `broker_config`."""
+    return broker_config(read_properties(path), **overrides)
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Read a Java properties file; raises ConfigError where it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return parse_properties(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from None
-    return broker_config(parse_properties(text), **overrides)
 
 
 def nearest_option(name: str) -> str | None:

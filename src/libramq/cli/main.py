@@ -84,6 +84,10 @@ def up(
 
 @app.command()
 def nameserver(
+    config: Annotated[
+        Path | None,
+        typer.Option("-c", "--configFile", help="namesrv.conf: innerClientAuthenticationCredentials."),
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 9876,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     allow_public: options.AllowPublic = False,
@@ -93,7 +97,7 @@ def nameserver(
     from libramq.cli import logs, running, servers
 
     logs.set_up(log_level)
-    running.run(servers.nameserver(host=host, port=port, allow_public=allow_public))
+    running.run(servers.nameserver(config_file=config, host=host, port=port, allow_public=allow_public))
 
 
 @app.command()

@@ -11,7 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from libramq.broker.config import BrokerConfig, broker_config, load_broker_config, nearest_option
+from libramq.broker.config import (
+    CREDENTIALS_OPTION,
+    BrokerConfig,
+    broker_config,
+    load_broker_config,
+    nearest_option,
+    read_properties,
+)
 from libramq.broker.shell import BrokerServer
 from libramq.cli.broker_children import BrokerChildren
 from libramq.cli.layout import directories
@@ -22,11 +29,15 @@ from libramq.clock import SystemClock
 from libramq.errors import ConfigError, LibraError
 from libramq.filesystem import LocalFileSystem
 from libramq.nameserver import NameServer
-from libramq.transport.bind import check_bind_address
+from libramq.remoting.credentials import Credentials, parse_credentials
+from libramq.secret_bits import SYSTEM_SECRETS
+from libramq.transport.bind import check_bind_address, is_loopback
 from libramq.transport.descriptors import raise_limit
 
 Failure = Callable[[], Coroutine[Any, Any, LibraError]]
 
+#: Ours: as many as a SHA-256 has; HMAC uses no more than its block of 64.
+SECRET_BYTES: Final = 32
 #: RFC 5737: an address for documentation; a datagram socket "connected" to it sends nothing.
 _ELSEWHERE: Final = ("192.0.2.1", 9)
 _WILDCARDS: Final = ("", "0.0.0.0", "::")
@@ -51,7 +62,8 @@ async def up(
     stores = directories(data, brokers)
     ports = choose_ports(host, nameserver_port, broker_port)
     further, remarks = further_broker_ports(host, ports, brokers - 1)
-    nameserver = NameServer(host, ports.nameserver, allow_public=allow_public)
+    credentials = _new_credentials() if brokers > 1 or not is_loopback(host) else None
+    nameserver = NameServer(host, ports.nameserver, allow_public=allow_public, credentials=credentials)
     advertised = _advertised(host)
     namesrv = f"{advertised}:{ports.nameserver}"
     configs = [
@@ -64,6 +76,7 @@ async def up(
             store_path=str(store),
             allow_public=allow_public,
             damaged=damaged,
+            credentials=credentials,
             **_metrics(metrics_port, index),
         )
         for index, ((name, store), port) in enumerate(
@@ -93,9 +106,19 @@ def _metrics(port: int | None, index: int) -> dict[str, Any]:
     return {} if port is None else {"metrics_exporter_type": "PROM", "metrics_port": port + index}
 
 
-async def nameserver(*, host: str, port: int, allow_public: bool) -> None:
+def _new_credentials() -> Credentials:
+    """Make what the brokers of one `libra up` sign with; further processes get it over a pipe."""
+    return Credentials("libra-up", SYSTEM_SECRETS.token_hex(SECRET_BYTES))
+
+
+async def nameserver(*, config_file: Path | None, host: str, port: int, allow_public: bool) -> None:
     """A name server, until a signal."""
-    server = NameServer(host, port, allow_public=allow_public)
+    properties = read_properties(config_file) if config_file is not None else {}
+    text = properties.pop(CREDENTIALS_OPTION, "")
+    for name in properties:
+        _say(f"{config_file}: {name} is not known here and has no effect")
+    credentials = parse_credentials(CREDENTIALS_OPTION, text) if text else None
+    server = NameServer(host, port, allow_public=allow_public, credentials=credentials)
     await _serve([server], [f"The name server listens on {host}:{port}. Ctrl-C stops it."])
 
 
