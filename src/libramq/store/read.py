@@ -161,9 +161,10 @@ def _read(
         if physical_offset < log_min:
             status = ReadStatus.MESSAGE_WAS_REMOVING
             continue
-        if (physical_offset, size) in skipped:
+        place = (physical_offset, size)
+        if skipped and place in skipped:
             continue
-        wanted.append((physical_offset, size))
+        wanted.append(place)
         count += 1
         total += size
     if not count:
@@ -248,13 +249,12 @@ def _fetch(
     log: CommitLog, wanted: list[Place], *, may_wait: bool
 ) -> tuple[tuple[bytes | memoryview, ...], tuple[FileRange, ...]] | set[Place]:
     """Return the records as bytes, and what must be warmed first; or the places that have no record."""
-    impossible = {place for place in wanted if not log.may_hold(*place)}
-    if impossible:
-        return impossible
     data: list[bytes | memoryview] = []
     cold: list[FileRange] = []
     for near in _stretches(wanted, log.segments.file_size):
         start, end = near[0][0], near[-1][0] + near[-1][1]
+        if not log.may_hold_all(near, start, end):
+            return {place for place in near if not log.may_hold(*place)} or set(near)
         is_written_here = start >= log.tail.start
         piece = log.read(start, end - start) if may_wait else log.read_nowait(start, end - start)
         if isinstance(piece, FileRange):
