@@ -65,3 +65,18 @@ def test_a_hook_that_fails_keeps_none_of_those_behind_it_from_their_work():
     judge.clock.advance(LATE_MS_MIN)
     engine.tick()
     assert called == ["last"] * 4 + ["due"]
+
+
+def test_a_request_that_is_read_before_the_late_timer_rings_takes_nobodys_time_away():
+    """After SIGCONT an event loop reads sockets first; who has not sent again yet was to be judged then."""
+    judge = Judge()
+    judge.clock.advance(6_000)
+    judge.engine.settle()
+    judge.clock.advance(3)
+    judge.engine.tick()
+    assert judge.stood == [(6_003, judge.clock.monotonic_ms())]
+    judge.engine.settle()
+    judge.deadline.at(judge.clock.monotonic_ms() + 10)
+    judge.clock.advance(1_000)
+    judge.engine.tick()
+    assert judge.stood[1:] == [(1_000, judge.clock.monotonic_ms())]

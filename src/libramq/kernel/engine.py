@@ -94,6 +94,7 @@ class Engine:
         due_ms = self._deadlines.next_due_ms
         if due_ms is not None and now_ms - due_ms >= LATE_MS_MIN:
             stood_ms = now_ms - self._settled_ms
+            self._settled_ms = now_ms
             log.warning("the process stood still; who was silent has that time again", ms=stood_ms)
             try:
                 _call_all(self._hooks.stood_still, stood_ms, now_ms)
@@ -103,7 +104,10 @@ class Engine:
 
     def settle(self) -> None:
         """Do what follows from the events since the last call."""
-        self._settled_ms = self._clock.monotonic_ms()
+        now_ms = self._clock.monotonic_ms()
+        due_ms = self._deadlines.next_due_ms
+        if due_ms is None or now_ms - due_ms < LATE_MS_MIN:  # Else `tick` has yet to say how long it stood.
+            self._settled_ms = now_ms
         try:
             _call_all(self._hooks.settle)
         finally:
