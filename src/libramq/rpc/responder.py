@@ -25,6 +25,7 @@ from libramq.logs import get_logger
 from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
 from libramq.remoting.frame import encode_frame
 from libramq.rpc.outcome import (
+    HOLD,
     Close,
     Compute,
     InSteps,
@@ -88,6 +89,8 @@ class Responder:
                 self._effects.add(Send(request.peer, encode_reply(request.command, outcome)))
             if outcome.notify:
                 self.notify(outcome.notify)
+        elif outcome is HOLD:  # What every pull comes to; its waiter is answered.
+            return
         elif isinstance(outcome, ReplyWhenDurable):
             self._park(self._durability, [(request, outcome.reply)], outcome.physical_offset, not_durable)
         elif isinstance(outcome, ReplyWhenAnnounced):
