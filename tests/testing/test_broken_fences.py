@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from libramq.broker.processor.consumer_offset import ConsumerOffsetRequests
-from libramq.broker.processor.pull_message import PullMessage
+from libramq.broker.committing import Committing
+from libramq.broker.reading import Reading
 from libramq.client.core.lease import Lease
 from libramq.offsets.fence import Fences, Opening
 from libramq.testing.cluster import GroupPlan
@@ -71,22 +71,22 @@ def test_nothing_breaks_where_nothing_is_broken():
 
 
 def test_commits_that_no_fence_checks(monkeypatch: pytest.MonkeyPatch):
-    take_in = ConsumerOffsetRequests._take_in
+    commit = Committing.commit
 
-    def unchecked(self, request):  # type: ignore[no-untyped-def]
+    def unchecked(self, *what, **whose):  # type: ignore[no-untyped-def]
         fences, self._fences = self._fences, Fences("nowhere")
         self._fences.check = lambda *_: None
         try:
-            take_in(self, request)
+            commit(self, *what, **whose)
         finally:
             self._fences = fences
 
-    monkeypatch.setattr(ConsumerOffsetRequests, "_take_in", unchecked)
+    monkeypatch.setattr(Committing, "commit", unchecked)
     noticed(CHANGES)
 
 
 def test_pulls_that_no_fence_checks(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(PullMessage, "_check_fence", lambda self, pull: None)
+    monkeypatch.setattr(Reading, "_check_fence", lambda self, pull: None)
     noticed(CHANGES)
 
 
