@@ -301,6 +301,27 @@ def test_steps_take_a_turn_at_a_time_and_others_are_served_between(words):
     assert (b"".join(line.writes), line.is_reading) == (b"doneafter", True)
 
 
+def test_steps_of_one_read_share_one_turn(words):
+    """Each of 64 that is over at its first step had a turn of its own, all before anybody else."""
+    line = Line()
+    taken: list[int] = []
+
+    def one(number: int):
+        taken.append(number)
+        words.timers.now_us += TURN_US_MAX
+        yield from ()
+
+    def many(connection: Line) -> None:
+        for number in range(4):
+            words.effects.proceed(connection, one(number))
+
+    words.performer.received(line, [many])
+    assert taken == [0]
+    while words.timers.due:
+        words.timers.ring()
+    assert taken == [0, 1, 2, 3]
+
+
 def test_steps_end_although_their_connection_is_gone(words):
     """A batch that is half stored is stored whole."""
     line = Line()

@@ -86,6 +86,7 @@ class Performer:
         self._put_off: list[Channel] = []
         self._crowded: list[Channel] = []
         self._waiting_turns: dict[Channel, None] = {}
+        self._turn_began_us = 0
         self._busy = Busy()
         self._unread = Unread()
         self._outgoing: dict[Connection, _Outgoing] = {}
@@ -112,7 +113,7 @@ class Performer:
         if backlog is not None:
             backlog.extend(requests)
             return
-        began_us = self._timers.elapsed_us()
+        began_us = self._turn_began_us = self._timers.elapsed_us()
         self._serve(connection, requests)
         self.follow()
         self._engine.longest_turn.record(self._timers.elapsed_us() - began_us)
@@ -225,7 +226,7 @@ class Performer:
             self._turns = self._timers.after(0, self._next_turn)
 
     def _next_turn(self) -> None:
-        began_us = self._timers.elapsed_us()
+        began_us = self._turn_began_us = self._timers.elapsed_us()
         self._turns = None
         connection = next(iter(self._waiting_turns))
         del self._waiting_turns[connection]
@@ -240,6 +241,14 @@ class Performer:
         if self._waiting_turns and self._turns is None:
             self._turns = self._timers.after(0, self._next_turn)
         self._engine.longest_turn.record(self._timers.elapsed_us() - began_us)
+
+    def _begin_steps(self, connection: Connection) -> None:
+        """Take the first steps at once, unless the turn that asks for them has had its time."""
+        if self._timers.elapsed_us() - self._turn_began_us < TURN_US_MAX:
+            self._advance(connection, self._turn_began_us)
+        else:
+            channel: Any = connection
+            self._enqueue(channel)
 
     def _advance(self, connection: Connection, began_us: int) -> None:
         """Take steps that a connection waits for, as many as a turn has time for."""
@@ -297,7 +306,7 @@ class Performer:
                 self._run(effect)
             case Proceed():
                 if self._busy.add_steps(effect.connection, effect.steps):
-                    self._advance(effect.connection, self._timers.elapsed_us())
+                    self._begin_steps(effect.connection)
             case Listen():
                 listening = effect.done
                 self._listen(self._event(lambda _: listening()))
