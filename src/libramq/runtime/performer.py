@@ -1,5 +1,4 @@
-"""The performer: feeds events to an engine and performs its effects. One class for real sockets and the
-simulator.
+"""The performer: feeds events to an engine and performs its effects, in the world and in the simulator.
 
     read ─► backlog ─► engine.receive, as many requests as take effect together ─► effects ─► bytes
                  ▲            │
