@@ -163,6 +163,22 @@ def test_a_full_disk_keeps_due_messages_waiting(talk, peer):
     assert [message.body for message in talk.messages("T")] == [b"0", b"1", b"2"]
 
 
+def test_a_disk_that_is_full_when_a_broker_starts_keeps_due_messages_waiting(tmp_path, peer):
+    """The first look at a level found no room, and nobody looked again until another message came."""
+    talk = Conversation(tmp_path)
+    talk.send(peer, properties={"DELAY": "1"})
+    talk.close()
+    talk.clock.advance(1_000)
+    again = Conversation(tmp_path, clock=talk.clock)
+    again.disk.bytes_left = 0
+    again.advance(1_000)
+    assert again.messages("T") == []
+    again.disk.bytes_left = None
+    again.advance(10_000)
+    assert len(again.messages("T")) == 1
+    again.close()
+
+
 def test_a_message_with_all_the_properties_that_fit_comes_too_and_blocks_nobody(talk, peer):
     """WAIT=false is added when it is due; a level was blocked for ever when that was too much."""
     talk.create_topic("T", queues=1)

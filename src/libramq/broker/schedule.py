@@ -101,6 +101,7 @@ class DelaySchedule:
             delivered += stored
             if stored < len(due):
                 offset = due[stored].queue_offset
+                self._head_due_ms[level] = now_ms  # It waits for the store, and is not forgotten.
                 break
             offset = next_offset
             if head_due_ms is not None:
