@@ -18,6 +18,7 @@ NOT_SERVED = {
     RequestCode.GET_CONSUMER_RUNNING_INFO,
     RequestCode.CONSUME_MESSAGE_DIRECTLY,
     RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+    RequestCode.PROBE,  # Asked of whoever holds a name: any answer will do.
 }
 
 
