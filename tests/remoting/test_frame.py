@@ -198,7 +198,7 @@ def test_counts_of_the_binary_header_that_cannot_be(header):
         b'{"code":1,"remark":7}',
         b'{"code":1}{"code":2}',
         b'{"code":1,"remark":"\xff"}',
-        b'{"code":1,"x":' + b"[" * 5000 + b"]" * 5000 + b"}",
+        b'{"code":1,"x":' + b"[" * 30_000 + b"]" * 30_000 + b"}",
         b'{"code":99999999999999999999999999}',
     ],
 )
