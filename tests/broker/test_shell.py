@@ -139,6 +139,26 @@ def test_the_vip_port_answers_the_same(loop, tmp_path):
     run_on(loop, scenario)
 
 
+def test_a_step_of_the_stop_that_fails_leaves_no_store_open(tmp_path, monkeypatch):
+    async def scenario() -> None:
+        settings = config(tmp_path)
+        server = BrokerServer(settings, clock=SystemClock(), filesystem=LocalFileSystem())
+        await server.start()
+        close = server._remotes.close
+
+        async def fail() -> None:
+            await close()
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(server._remotes, "close", fail)
+        with pytest.raises(RuntimeError, match="a bug"):
+            await server.stop()
+        async with running(settings) as client:
+            await client.send(b"x")
+
+    asyncio.run(scenario())
+
+
 def test_a_taken_port_is_said_and_the_data_is_left_alone(tmp_path):
     async def scenario() -> None:
         settings = config(tmp_path / "one")

@@ -7,6 +7,7 @@ import asyncio
 import os
 import random
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
 from libramq.broker.broker import Broker
@@ -116,22 +117,23 @@ class BrokerServer:
             raise
 
     async def stop(self) -> None:
-        """Leave the name servers, end connections, close the store."""
+        """Leave the name servers, end connections, close the store; what fails keeps none of the rest."""
         if self._metrics_timer is not None:
             self._metrics_timer.cancel()
         if self._listening is not None:
             await asyncio.gather(self._listening, return_exceptions=True)
-        if self._performer is not None:
-            await self._leave(self._performer)
-            self._performer.stop()
-        for server in self._servers:
-            await server.close()
-        if self._metrics is not None:
-            await self._metrics.stop()
-        await self._remotes.close()
-        await self._threads.close()
-        if self._broker is not None:
-            self._broker.close()
+        async with AsyncExitStack() as stack:  # Last in, first out.
+            if self._broker is not None:
+                stack.callback(self._broker.close)
+            stack.push_async_callback(self._threads.close)
+            stack.push_async_callback(self._remotes.close)
+            if self._metrics is not None:
+                stack.push_async_callback(self._metrics.stop)
+            for server in reversed(self._servers):
+                stack.push_async_callback(server.close)
+            if self._performer is not None:
+                stack.callback(self._performer.stop)
+                await self._leave(self._performer)
 
     def _started(self) -> None:
         if not self._is_started.done():

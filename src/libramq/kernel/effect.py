@@ -16,7 +16,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-from libramq.errors import LibraError
 from libramq.kernel.connection import Connection
 
 
@@ -145,12 +144,3 @@ class Effects:
         taken = self._pending.copy()
         self._pending.clear()
         return taken
-
-
-def failed(result: object) -> LibraError | OSError | None:
-    """Return the failure that a Run or an Ask ended with; None where there is a result."""
-    if isinstance(result, LibraError | OSError):
-        return result
-    if isinstance(result, BaseException):
-        raise result
-    return None

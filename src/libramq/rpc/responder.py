@@ -18,7 +18,6 @@ import msgspec
 
 from libramq.codes import ResponseCode
 from libramq.errors import ProtocolError
-from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Effects, Send, Thread
 from libramq.kernel.gate import Gate, Gated
 from libramq.logs import get_logger
@@ -145,10 +144,6 @@ class Responder:
                     # All members of a group get the same frame.
                     frame, ext = encode_frame(notification.command()), notification.ext
                 self._effects.send(notification.peer, frame)
-
-    def close(self, connection: Connection, reason: str) -> None:
-        """End a connection."""
-        self._effects.close(connection, reason)
 
     def _computed(self, request: Request, then: Callable[[Any], Outcome], result: object) -> None:
         if isinstance(result, Exception):
