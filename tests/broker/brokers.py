@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.broker.broker import Broker
 from libramq.broker.config import BrokerConfig
 from libramq.codes import RequestCode
@@ -42,7 +43,14 @@ class QuestionKeeper(Performer):
 class Conversation:
     """A broker under its performer, one step at a time."""
 
-    def __init__(self, root: Path, *, clock: ManualClock | None = None, **options: object) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        clock: ManualClock | None = None,
+        authorizer: Authorizer = ALLOW_ALL,
+        **options: object,
+    ) -> None:
         defaults: dict[str, object] = {
             "store_path": str(root),
             "commit_log_file_bytes": 1 << 20,
@@ -53,7 +61,12 @@ class Conversation:
         self.disk = Disk()
         self.config = BrokerConfig(**(defaults | options))  # type: ignore[arg-type]
         self.broker = Broker(
-            self.config, clock=self.clock, filesystem=self.disk, randomness=random.Random(7), process_id=1
+            self.config,
+            clock=self.clock,
+            filesystem=self.disk,
+            randomness=random.Random(7),
+            authorizer=authorizer,
+            process_id=1,
         )
         self.threads = ManualThreads()
         self.performer = QuestionKeeper(

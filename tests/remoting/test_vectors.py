@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from libramq.auth.operation import resources
+from libramq.auth.principal import ANONYMOUS
 from libramq.codes import RequestCode as R
 from libramq.remoting import fastjson
 from libramq.remoting.body import consumers, heartbeat, route, topic_config
@@ -13,6 +15,7 @@ from libramq.remoting.connection import FrameReader
 from libramq.remoting.frame import decode_frame, encode_frame
 from libramq.remoting.headers import decode_header, encode_header
 from libramq.remoting.requests import REQUESTS
+from libramq.rpc.operations import OPERATIONS
 from tests.remoting.vectors import Exchange, Frame, exchanges, frames
 
 FRAMES = frames()
@@ -118,9 +121,11 @@ def test_a_request_has_its_typed_header(exchange: Exchange):
         assert exchange.code == R.NOTIFY_CONSUMER_IDS_CHANGED  # Asked of clients.
         return
     assert len(command.body) <= spec.body_bytes_max
-    if spec.resource_field is not None and exchange.code != R.UNREGISTER_CLIENT:
-        assert command.ext[spec.resource_field]
-    written = encode_header(decode_header(command, spec.header))
+    header = decode_header(command, spec.header)
+    reading = OPERATIONS[exchange.code]
+    body = None if reading.body is None else decode_body(command.body, reading.body)
+    assert all(resource.name for resource, _ in resources(reading.operation(ANONYMOUS, header, body)))
+    written = encode_header(header)
     for name in written.keys() & command.ext.keys():
         assert written[name] == command.ext[name]
 

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from libramq.auth.authorizer import ANONYMOUS, AllowAll
+from libramq.auth.authorizer import ALLOW_ALL
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
-from libramq.errors import ConfigError, NoPermission, RemoteProtocolError, broker_error
+from libramq.errors import ConfigError, RemoteProtocolError, broker_error
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.parts import Kernel
 from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, Serialization
 from libramq.remoting.frame import FRAME_BYTES_MAX
-from libramq.remoting.requests import REQUESTS, Action, Resource
-from libramq.rpc.endpoint import Endpoint, Processor
+from libramq.remoting.requests import REQUESTS
+from libramq.rpc.endpoint import Endpoint
 from libramq.rpc.outcome import HOLD, SUCCESS, Close, Notify, Outcome, Reply, ReplyWhenDurable, WaitForDisk
-from libramq.rpc.request import REMARK_CHARACTERS_MAX, Request
+from libramq.rpc.request import REMARK_CHARACTERS_MAX, Processor, Request
 from libramq.rpc.responder import ParkedReplies, Responder
 from libramq.runtime.performer import Performer
 from tests.fakes import FakePeer, ManualClock, ManualThreads, ManualTimers, raise_it
@@ -31,7 +31,7 @@ class Served:
         clock = ManualClock()
         kernel = Kernel(clock)
         defaults: dict[str, object] = {
-            "authorizer": AllowAll(),
+            "authorizer": ALLOW_ALL,
             "processors": {R.GET_MAX_OFFSET: self.single, R.HEART_BEAT: self.single},
             "batch_processors": {R.SEND_MESSAGE_V2: self.send, R.UPDATE_CONSUMER_OFFSET: self.commit},
         }
@@ -173,32 +173,6 @@ def test_a_body_over_the_tables_bound_reaches_no_processor():
 def test_an_answer_that_fits_no_frame_is_answered_so():
     served = Served(Reply(body=bytes(FRAME_BYTES_MAX)))
     assert served.give(M, M) == [(1, C.SYSTEM_ERROR), (2, C.SYSTEM_ERROR)]
-
-
-def test_the_authorizer_is_asked_about_every_request_before_its_processor():
-    asked: list[object] = []
-
-    class Guard:
-        def authorize(self, principal: str, resource: Resource, name: str | None, action: Action) -> None:
-            asked.append((principal, resource, name, action))
-            if name == "secret":
-                raise NoPermission(C.NO_PERMISSION, "not yours")
-
-    served = Served(authorizer=Guard())
-    assert served.give(M, ext={"topic": "open"}) == [(1, 0)]
-    assert served.give(S, ext={"b": "secret"}) == [(1, C.NO_PERMISSION)]
-    assert served.peer.replies[0].remark == "not yours"
-    assert asked == [
-        (ANONYMOUS, Resource.TOPIC, "open", Action.GET),
-        (ANONYMOUS, Resource.TOPIC, "secret", Action.PUB),
-    ]
-    assert [entry for entry in served.log if entry[0] == "send"] == []
-
-
-def test_every_line_of_the_table_names_a_field_of_its_header():
-    for spec in REQUESTS.values():
-        if spec.resource_field is not None:
-            assert spec.resource_field in spec.header.__struct_encode_fields__
 
 
 # Outcomes.

@@ -17,7 +17,8 @@ A protocol consists of four parts, in the order of this module:
    the one door, `kernel.effects`, so that it leaves with everything else that its turn sends.
 3. A translator turns requests into calls of services (`kernel.engine.Translator`). It returns how far it has
    come; neighbours that take effect together are one call, as commits are here: one write of the journal. A
-   service that refuses at once raises; one request that fails harms no other.
+   service that refuses at once raises; one request that fails harms no other. Before it calls a service, it
+   says what the request touches, in whose name (`auth.operation`), and the authorizer may refuse it.
 4. A server accepts connections, each a `runtime.seams.Channel`, and reports to the entrance that
    `BrokerServer.entrance` makes for the translator. Turns, timers, back-pressure and what follows from a
    request (held pulls of all protocols that wake, journals, flushes) are the performer's. In the simulator
@@ -36,6 +37,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from libramq.auth.authorizer import require_permission
+from libramq.auth.operation import Consume, Membership, Operation, Send
+from libramq.auth.principal import ANONYMOUS
 from libramq.broker.appending import Draft
 from libramq.broker.broker import Broker
 from libramq.broker.reading import Pull, PullResult, PullStatus
@@ -106,6 +110,7 @@ class LineTranslator:
         self._committing = broker.committing
         self._coordination = broker.coordination
         self._broker_name = broker.config.broker_name
+        self._authorizer = broker.authorizer
         self._clock = broker.kernel.clock
         self._effects = broker.kernel.effects
 
@@ -134,6 +139,7 @@ class LineTranslator:
 
     def _append(self, connection: Connection, words: Sequence[str]) -> None:
         topic, queue_id, *text = words
+        self._require(Send(ANONYMOUS, topic))
         draft = Draft(topic, int(queue_id), " ".join(text).encode())
         waiter = LineWaiter(connection, self._effects, _stored)
         clock = self._clock
@@ -141,6 +147,7 @@ class LineTranslator:
 
     def _poll(self, connection: Connection, words: Sequence[str]) -> None:
         group, topic, queue_id, offset, wait_ms = words
+        self._require(Consume(ANONYMOUS, group, (topic,)))
         pull = Pull(
             waiter=LineWaiter(connection, self._effects, _pulled),
             group=group,
@@ -154,6 +161,7 @@ class LineTranslator:
 
     def _join(self, connection: Connection, words: Sequence[str]) -> None:
         group, client, topic = words
+        self._require(Consume(ANONYMOUS, group, (topic,)))
         self._coordination.require_here(group)
         header = h.GroupJoinHeader(consumer_group=group, client_id=client, lb_session_ms=SESSION_MS)
         body = bodies.GroupJoinBody(subscriptions={topic: "*"})
@@ -161,6 +169,7 @@ class LineTranslator:
 
     def _wait(self, connection: Connection, words: Sequence[str]) -> None:
         group, topic, member, epoch, *held = words
+        self._require(Consume(ANONYMOUS, group, (topic,)))
         self._coordination.require_here(group)
         header = h.GroupPollHeader(consumer_group=group, lb_member=member, lb_epoch=int(epoch))
         grants = [_grant(topic, self._broker_name, text) for text in held]
@@ -169,6 +178,7 @@ class LineTranslator:
 
     def _leave(self, connection: Connection, words: Sequence[str]) -> None:
         group, member = words
+        self._require(Membership(ANONYMOUS, {group: ()}))
         self._coordination.require_here(group)
         header = h.GroupMemberHeader(consumer_group=group, lb_member=member)
         waiter = LineWaiter(connection, self._effects, lambda answer: _refused(answer) or "OK")
@@ -181,6 +191,7 @@ class LineTranslator:
         for line in lines:
             try:
                 _, group, topic, queue_id, offset = line.split(" ")
+                self._require(Consume(ANONYMOUS, group, (topic,)))
                 self._committing.commit(connection, group, topic, int(queue_id), int(offset))
                 refusals.append(None)
             except Exception as error:
@@ -194,6 +205,10 @@ class LineTranslator:
                 waiter.answer("OK")
             else:
                 waiter.refuse(refusal)
+
+    def _require(self, operation: Operation) -> None:
+        """Refuse what the principal may not do; this protocol authenticates nobody."""
+        require_permission(self._authorizer, operation)
 
 
 def _unknown(connection: Connection, words: Sequence[str]) -> None:

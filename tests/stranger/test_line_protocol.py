@@ -18,6 +18,7 @@ from libramq.store.config import FlushDiskType
 from libramq.testing.broker_node import SimulatedBroker
 from libramq.testing.process import Process
 from libramq.testing.world import World
+from tests.auth.guards import Guard
 from tests.broker.brokers import Conversation, answer
 from tests.broker.test_coordinated_groups import COLLECT_MS, alone
 from tests.broker.test_shell import Client
@@ -192,6 +193,46 @@ def test_a_stranger_is_refused_as_everybody_is(talk: Conversation, line: str, co
     refusal, fine = stranger.say(line, "APPEND T 0 x")
     assert refusal.startswith(f"ERROR {int(code)} ")
     assert fine == "OK 0"
+
+
+@pytest.mark.parametrize(
+    ("line", "touched"),
+    [
+        ("APPEND T 0 x", ["Topic:T"]),
+        ("POLL G T 0 0 0", ["Group:G", "Topic:T"]),
+        ("COMMIT G T 0 0", ["Group:G", "Topic:T"]),
+        ("JOIN G carol T", ["Group:G", "Topic:T"]),
+        ("WAIT G T nobody 0", ["Group:G", "Topic:T"]),
+        ("LEAVE G nobody", ["Group:G"]),
+    ],
+)
+def test_a_stranger_is_authorised_as_everybody_is(tmp_path: Path, line: str, touched: list[str]):
+    guard = Guard()
+    talk = Conversation(tmp_path, authorizer=guard)
+    talk.create_topic("T")
+    stranger = LinePeer(talk)
+    for denied in touched:
+        guard.denied = {denied}
+        (refusal,) = stranger.say(line)
+        assert refusal.startswith(f"ERROR {int(C.NO_PERMISSION)} ")
+        assert denied in refusal
+    assert not talk.messages("T")
+    guard.denied, guard.asked = set(), []
+    assert stranger.say("COMMIT G T 0 0", line)
+    assert [str(resource) for resource, _ in guard.asked] == ["Group:G", "Topic:T", *touched]
+    talk.close()
+
+
+def test_a_denied_commit_harms_none_beside_it(tmp_path: Path):
+    guard = Guard({"Group:H"})
+    talk = Conversation(tmp_path, authorizer=guard)
+    talk.create_topic("T")
+    stranger = LinePeer(talk)
+    stranger.say("APPEND T 0 a", "POLL G T 0 0 0")
+    first, second = stranger.say("COMMIT H T 0 1", "COMMIT G T 0 1")
+    assert first.startswith(f"ERROR {int(C.NO_PERMISSION)} ")
+    assert (second, committed(talk)) == ("OK", "1")
+    talk.close()
 
 
 def test_a_strangers_append_is_answered_when_it_is_on_the_disk(tmp_path: Path):

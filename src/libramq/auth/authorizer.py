@@ -1,27 +1,43 @@
-"""The authorizer: asked by every dispatcher before a processor sees a request.
+"""The authorizer: asked about every resource of every operation, before anything of it is done.
 
-Until access control comes, everybody may do everything; the call is already there, so that no request can be
-forgotten. Upstream: auth/authorization.
+Until access control comes, everybody may do everything; the question is already asked, so that no request and
+no protocol can be forgotten. Upstream: auth/authorization.
 """
 
-from typing import Protocol
+from typing import Final, Protocol
 
-from libramq.remoting.requests import Action, Resource
-
-#: Who asks, while nobody has to say.
-ANONYMOUS = "anonymous"
+from libramq.auth.operation import Operation, resources
+from libramq.auth.principal import Principal
+from libramq.auth.resource import Action, Resource
 
 
 class Authorizer(Protocol):
-    """Decides whether a principal may act on a resource."""
+    """Decides whether a principal may do something to a resource."""
 
-    def authorize(self, principal: str, resource: Resource, name: str | None, action: Action) -> None:
-        """Return if it may; raise errors.NoPermission if not. name: None where the body names it."""
+    @property
+    def permits_everything(self) -> bool:
+        """Whether it need not be asked at all."""
+        ...
+
+    def authorize(self, principal: Principal, resource: Resource, action: Action) -> None:
+        """Return if it may; raise errors.NoPermission if not."""
         ...
 
 
 class AllowAll:
     """Lets everybody do everything."""
 
-    def authorize(self, principal: str, resource: Resource, name: str | None, action: Action) -> None:
+    permits_everything = True
+
+    def authorize(self, principal: Principal, resource: Resource, action: Action) -> None:
         """Allow."""
+
+
+ALLOW_ALL: Final[Authorizer] = AllowAll()
+
+
+def require_permission(authorizer: Authorizer, operation: Operation) -> None:
+    """Raise errors.NoPermission unless the operation's principal may do all of it."""
+    if not authorizer.permits_everything:
+        for resource, action in resources(operation):
+            authorizer.authorize(operation.principal, resource, action)

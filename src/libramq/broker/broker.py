@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from libramq import __version__
-from libramq.auth.authorizer import AllowAll
+from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.broker.appending import Appending
 from libramq.broker.arrivals import Arrivals
 from libramq.broker.client_watch import ClientWatch
@@ -61,7 +61,8 @@ from libramq.kernel.parts import Kernel
 from libramq.message.ids import UniqueIdGenerator
 from libramq.remoting.body.topic_config import PERM_READ
 from libramq.remoting.command import Command
-from libramq.rpc.endpoint import BatchProcessor, Endpoint, Processor
+from libramq.rpc.endpoint import Endpoint
+from libramq.rpc.request import BatchProcessor, Processor
 from libramq.rpc.responder import Responder
 from libramq.secret_bits import SYSTEM_SECRETS, SecretBits
 from libramq.store.disk_space import DiskSpace
@@ -84,10 +85,12 @@ class Broker:
         filesystem: FileSystem,
         randomness: random.Random,
         secret_bits: SecretBits = SYSTEM_SECRETS,
+        authorizer: Authorizer = ALLOW_ALL,
         process_id: int = 0,
         recorded: Callable[[RebalanceEvent], None] | None = None,
     ) -> None:
         self.config = config
+        self.authorizer = authorizer
         self._recorded = recorded
         self._files = BrokerFiles(config, clock=clock, filesystem=filesystem, process_id=process_id)
         try:
@@ -229,6 +232,7 @@ class Broker:
             groups=self.groups,
             redelivery=redelivery,
             schedule=self.schedule,
+            authorizer=self.authorizer,
         )
         self.committing = Committing(
             offsets=self.offsets,
@@ -237,7 +241,13 @@ class Broker:
             groups=self.groups,
             committed=self.consumers.committed,
         )
-        return [pulls, sends, send_back, ConsumerOffsetRequests(self.committing), QueueOffsets(self.store)]
+        return [
+            pulls,
+            sends,
+            send_back,
+            ConsumerOffsetRequests(self.committing),
+            QueueOffsets(self.store, self.authorizer),
+        ]
 
     def _group_services(self) -> Sequence[Any]:
         services: list[Any] = [
@@ -334,7 +344,7 @@ class Broker:
         kernel = self.kernel
         endpoint = Endpoint(
             clock=kernel.clock,
-            authorizer=AllowAll(),
+            authorizer=self.authorizer,
             responder=self._responder,
             processors=self._processors,
             batch_processors=self._batch_processors,

@@ -9,9 +9,8 @@ from typing import Final
 from libramq.catalog.journal_sync import JournalSync
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode
-from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import HOLD, Outcome, Reply
-from libramq.rpc.request import Request
+from libramq.rpc.request import Processor, Request
 
 #: Requests that change a table by name, or say what is in one that others must be able to rely on.
 RECORDED: Final = (

@@ -15,9 +15,8 @@ from libramq.kernel.longest_turn import RUNTIME_INFO
 from libramq.kernel.parts import Kernel
 from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.route import KVTable
-from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import Outcome, Reply
-from libramq.rpc.request import Request
+from libramq.rpc.request import Processor, Request
 from libramq.store.message_store import MessageStore
 
 #: StoreStatsService: rates over the last 10 s, 1 min and 10 min, from a sample a second.

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
+from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.broker.broker import Broker
 from libramq.broker.config import CREDENTIALS_OPTION, BrokerConfig
 from libramq.broker.registration import FIRST_ROUND_MS_MAX
@@ -46,6 +47,7 @@ class BrokerServer:
         clock: Clock,
         filesystem: FileSystem,
         randomness: random.Random | None = None,
+        authorizer: Authorizer = ALLOW_ALL,
     ) -> None:
         for address in (config.bind_address, config.metrics_host):
             check_bind_address(address, allow_public=config.allow_public, remedy="set allowPublic=true")
@@ -53,6 +55,7 @@ class BrokerServer:
         self._config = config
         self._clock = clock
         self._filesystem = filesystem
+        self._authorizer = authorizer
         self._random = randomness or random.Random()
         self._servers: list[Server] = []
         self._listening: asyncio.Task[None] | None = None
@@ -93,6 +96,7 @@ class BrokerServer:
             clock=self._clock,
             filesystem=self._filesystem,
             randomness=self._random,
+            authorizer=self._authorizer,
             process_id=os.getpid(),
             recorded=self._metrics.record if self._metrics is not None else None,
         )

@@ -6,7 +6,7 @@ Upstream: NamesrvController.java, routeinfo/BrokerHousekeepingService.java.
 
 from typing import Final, cast
 
-from libramq.auth.authorizer import AllowAll, Authorizer
+from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.clock import Clock, MonotonicMs
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Listen
@@ -57,7 +57,7 @@ def name_server_engine(
     route_info: RouteInfo,
     *,
     clock: Clock,
-    authorizer: Authorizer | None = None,
+    authorizer: Authorizer = ALLOW_ALL,
     credentials: Credentials | None = None,
 ) -> Engine:
     """Return the engine of a name server. credentials: what the brokers of its cluster sign with."""
@@ -67,7 +67,7 @@ def name_server_engine(
     displacement = Displacement(kernel, responder)
     endpoint = Endpoint(
         clock=clock,
-        authorizer=authorizer or AllowAll(),
+        authorizer=authorizer,
         responder=responder,
         processors=NameServerProcessor(route_info, displacement, credentials).processors(),
         answered=displacement.answered,

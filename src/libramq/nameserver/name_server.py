@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from libramq.auth.authorizer import Authorizer
+from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.clock import Clock, SystemClock
 from libramq.logs import get_logger
 from libramq.nameserver.engine import name_server_engine
@@ -33,7 +33,7 @@ class NameServer:
         port: int = NAME_SERVER_PORT,
         clock: Clock | None = None,
         *,
-        authorizer: Authorizer | None = None,
+        authorizer: Authorizer = ALLOW_ALL,
         allow_public: bool = False,
         credentials: Credentials | None = None,
     ) -> None:

@@ -20,9 +20,8 @@ from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.route import KVTable, TopicList
 from libramq.remoting.body.topic_config import DataVersion, TopicConfigSerializeWrapper
 from libramq.remoting.credentials import Credentials, is_signed
-from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import SUCCESS, Compute, Outcome, Reply
-from libramq.rpc.request import Request
+from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import INLINE_BODY_BYTES_MAX, with_body
 
 log = get_logger(__name__)

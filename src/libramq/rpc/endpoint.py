@@ -1,4 +1,4 @@
-"""The endpoint: looks requests up in the one table, asks the authorizer, and runs their processors.
+"""The endpoint: looks requests up in the table and runs their processors, where the authorizer permits them.
 
 Processors are plain functions of a `Request`. Those of hot requests take all neighbours that one read brought
 at once (`batch_processors`), so that a read costs one append and one write. Requests of one connection take
@@ -8,20 +8,18 @@ effect in the order in which they came. Upstream: NettyRemotingAbstract.processR
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from libramq.auth.authorizer import ANONYMOUS, Authorizer
+from libramq.auth.authorizer import Authorizer
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import RequestCode, ResponseCode
-from libramq.errors import BrokerError
 from libramq.kernel.connection import Connection
 from libramq.remoting.command import FLAG_RESPONSE, Command
 from libramq.remoting.group_version import VERSION, VERSION_FIELD, version_refusal
 from libramq.remoting.requests import REQUESTS, RequestSpec
+from libramq.rpc.authorization import authorised, authorised_batches
 from libramq.rpc.outcome import Outcome, Reply
-from libramq.rpc.request import Request, failure
+from libramq.rpc.request import BatchProcessor, Processor, Request, failure
 from libramq.rpc.responder import Responder
 
-Processor = Callable[[Request], Outcome]
-BatchProcessor = Callable[[Sequence[Request]], Sequence[Outcome]]
 #: Called with the answer to a question of ours, and when it came (monotonic).
 Answered = Callable[[Connection, Command, MonotonicMs], None]
 
@@ -49,10 +47,9 @@ class Endpoint:
         stir: Callable[[], None] | None = None,
     ) -> None:
         self._clock = clock
-        self._authorizer = authorizer
         self._responder = responder
-        self._processors = processors
-        self._batch_processors = batch_processors or {}
+        self._processors = authorised(processors, authorizer)
+        self._batch_processors = authorised_batches(batch_processors or {}, authorizer)
         self._answered = answered
         self._stir = stir
 
@@ -98,11 +95,6 @@ class Endpoint:
             return Reply(ResponseCode.INVALID_PARAMETER, _too_large(spec, command))
         if spec.has_version and (remark := version_refusal(spec.code.name, command.ext)) is not None:
             return Reply(ResponseCode.VERSION_NOT_SUPPORTED, remark, {VERSION_FIELD: str(VERSION)})
-        name = command.ext.get(spec.resource_field) if spec.resource_field is not None else None
-        try:
-            self._authorizer.authorize(ANONYMOUS, spec.resource, name, spec.action)
-        except BrokerError as error:
-            return Reply(error.response_code, error.remark)
         return None
 
     def _run(self, processor: Processor, request: Request) -> Outcome:

@@ -1,14 +1,16 @@
-"""The request: one command, whose connection it came over, and when; and the answer where it failed."""
+"""The request: one command, whose connection it came over, when, and in whose name; and how it fails."""
 
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from libramq.auth.principal import ANONYMOUS, Principal
 from libramq.clock import MonotonicMs, Now, WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, ConfigError, ProtocolError
 from libramq.kernel.connection import Connection
 from libramq.logs import get_logger
 from libramq.remoting.command import Command
-from libramq.rpc.outcome import Reply
+from libramq.rpc.outcome import Outcome, Reply
 
 log = get_logger(__name__)
 
@@ -17,17 +19,22 @@ REMARK_CHARACTERS_MAX: Final = 1000
 
 
 class Request(NamedTuple):
-    """One request, and when it was read."""
+    """One request, when it was read, and in whose name it is made."""
 
     command: Command
     peer: Connection
     wall_ms: WallMs
     monotonic_ms: MonotonicMs
+    principal: Principal = ANONYMOUS
 
     @property
     def now(self) -> Now:
         """When it was read, by both clocks."""
         return Now(wall_ms=self.wall_ms, monotonic_ms=self.monotonic_ms)
+
+
+Processor = Callable[[Request], Outcome]
+BatchProcessor = Callable[[Sequence[Request]], Sequence[Outcome]]
 
 
 def failure(error: Exception, request: Request) -> Reply:

@@ -18,9 +18,8 @@ from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.consumers import CheckClientBody, ConsumerList
 from libramq.remoting.body.heartbeat import HeartbeatData
 from libramq.remoting.headers import GroupHeader, UnregisterClientHeader, decode_header
-from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import SUCCESS, Notify, Outcome, Reply
-from libramq.rpc.request import Request
+from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import begin, with_body
 from libramq.transport.server import Peer
 

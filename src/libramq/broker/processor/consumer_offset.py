@@ -13,9 +13,8 @@ from libramq.remoting.headers import (
     UpdateConsumerOffsetHeader,
     decode_header,
 )
-from libramq.rpc.endpoint import BatchProcessor, Processor
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
-from libramq.rpc.request import Request, failure
+from libramq.rpc.request import BatchProcessor, Processor, Request, failure
 
 
 class ConsumerOffsetRequests:

@@ -16,9 +16,8 @@ from libramq.errors import broker_error
 from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.topic_config import SubscriptionGroupConfig
 from libramq.remoting.headers import DeleteGroupHeader, GetAllGroupsHeader, GroupByNameHeader, decode_header
-from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
-from libramq.rpc.request import Request
+from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import with_body
 from libramq.waits import HeldPulls
 

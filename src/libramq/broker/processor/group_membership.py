@@ -15,9 +15,8 @@ from libramq.groups.coordinator.effect import Answer
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body.codec import encode_body
-from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import HOLD, Outcome, Reply
-from libramq.rpc.request import Request
+from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import with_body
 from libramq.rpc.waiter import RequestWaiter
 

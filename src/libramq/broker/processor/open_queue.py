@@ -12,9 +12,8 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.offsets import Claim, Fences
 from libramq.remoting.headers import OpenQueueHeader, decode_header
-from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import Outcome, Reply
-from libramq.rpc.request import Request
+from libramq.rpc.request import Processor, Request
 from libramq.waits import HeldPulls
 
 

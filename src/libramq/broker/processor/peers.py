@@ -14,9 +14,8 @@ from libramq.errors import broker_error
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.remoting.credentials import Credentials, is_signed_for
-from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
-from libramq.rpc.request import Request
+from libramq.rpc.request import Processor, Request
 
 
 class PeerRequests:

@@ -12,9 +12,8 @@ from libramq.broker.reading import Pull, PullResult, PullStatus, Reading
 from libramq.codes import RequestCode, ResponseCode
 from libramq.remoting.headers import PullMessageHeader, decode_header
 from libramq.rpc.broker_calls import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
-from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import HOLD, Outcome, Reply
-from libramq.rpc.request import Request
+from libramq.rpc.request import Processor, Request
 from libramq.rpc.waiter import RequestWaiter
 
 _CODES: Final = {

@@ -19,9 +19,8 @@ from libramq.remoting.body.assignment import (
     QueryAssignmentBody,
 )
 from libramq.remoting.body.heartbeat import BROADCASTING
-from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
-from libramq.rpc.request import Request
+from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import with_body
 
 

@@ -14,9 +14,8 @@ from libramq.groups.consumer_group import ConsumerGroup
 from libramq.groups.queue_lock import QueueLocks
 from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.consumers import LockBatchBody, LockBatchReply, QueueRef
-from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
-from libramq.rpc.request import Request
+from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import with_body
 from libramq.transport.server import Peer
 

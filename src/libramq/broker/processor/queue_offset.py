@@ -5,11 +5,14 @@ Upstream: AdminBrokerProcessor.java.
 
 from collections.abc import Mapping
 
+from libramq.auth.authorizer import Authorizer, require_permission
+from libramq.auth.operation import Manage
+from libramq.auth.resource import Action, topic
 from libramq.codes import RequestCode, ResponseCode
+from libramq.message.record import peek_record
 from libramq.remoting.headers import QueueHeader, SearchOffsetHeader, ViewMessageHeader, decode_header
-from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import Outcome, Reply
-from libramq.rpc.request import Request
+from libramq.rpc.request import Processor, Request
 from libramq.store.message_store import MessageStore
 from libramq.store.timestamp_search import Boundary
 
@@ -17,8 +20,9 @@ from libramq.store.timestamp_search import Boundary
 class QueueOffsets:
     """The processor of questions about one queue, and about one message."""
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, authorizer: Authorizer) -> None:
         self._store = store
+        self._authorizer = authorizer
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -61,4 +65,8 @@ class QueueOffsets:
         record = self._store.record_at(header.offset)
         if record is None:
             return Reply(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset: {header.offset}")
+        head = peek_record(record)
+        assert head is not None, "a queue says that a whole record is there"
+        viewed = Manage(request.principal, Action.GET, (topic(head.topic),))
+        require_permission(self._authorizer, viewed)  # The topic that the request names is a claim.
         return Reply(body=record)

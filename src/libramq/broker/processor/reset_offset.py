@@ -22,9 +22,8 @@ from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.consumers import ResetOffsetBody
 from libramq.remoting.body.coordination import MODE_EPOCHS
 from libramq.remoting.headers import ResetOffsetHeader, decode_header, encode_header
-from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import Notify, Outcome, Reply
-from libramq.rpc.request import Request
+from libramq.rpc.request import Processor, Request
 from libramq.store.message_store import MessageStore
 from libramq.waits import HeldPulls
 

@@ -6,6 +6,8 @@ Upstream: AbstractSendMessageProcessor.consumerSendMsgBack.
 from collections.abc import Mapping
 from typing import Final
 
+from libramq.auth.authorizer import Authorizer, require_permission
+from libramq.auth.operation import SendBack as SendBackOperation
 from libramq.broker.message_log import MessageLog
 from libramq.broker.processor.stored_reply import refusal, stored_reply
 from libramq.broker.redelivery import Redelivery
@@ -17,9 +19,8 @@ from libramq.message import properties as p
 from libramq.message.ids import encode_host
 from libramq.message.tags import tag_code
 from libramq.remoting.headers import SendBackHeader, decode_header
-from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
-from libramq.rpc.request import Request
+from libramq.rpc.request import Processor, Request
 from libramq.store.append import StoreMessage
 from libramq.store.message_store import MessageStore
 
@@ -37,12 +38,14 @@ class SendBack:
         groups: GroupTable,
         redelivery: Redelivery,
         schedule: DelaySchedule,
+        authorizer: Authorizer,
     ) -> None:
         self._store = store
         self._log = log
         self._groups = groups
         self._redelivery = redelivery
         self._schedule = schedule
+        self._authorizer = authorizer
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -64,6 +67,9 @@ class SendBack:
         message = self._store.message_at(header.offset)
         if message is None:
             return Reply(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
+        # The request names its topic, but the offset decides which message the group gets to read.
+        sent_back = SendBackOperation(request.principal, header.group, (message.topic,))
+        require_permission(self._authorizer, sent_back)
         times_max = group.retry_max_times
         if header.max_reconsume_times is not None and header.max_reconsume_times >= 0:
             times_max = header.max_reconsume_times

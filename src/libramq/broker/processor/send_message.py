@@ -29,9 +29,8 @@ from libramq.message.sys_flag import TRANSACTION_MASK, is_queued
 from libramq.message.tags import tag_code
 from libramq.remoting.body.topic_config import TopicConfig
 from libramq.remoting.headers import SendMessageHeader, SendMessageHeaderV2, decode_header
-from libramq.rpc.endpoint import BatchProcessor
 from libramq.rpc.outcome import InSteps, Outcome, Reply, ReplyWhenAnnounced
-from libramq.rpc.request import Request, failure
+from libramq.rpc.request import BatchProcessor, Request, failure
 from libramq.store.append import AppendResult, StoreMessage
 from libramq.store.disk_space import DiskSpace
 

@@ -36,9 +36,8 @@ from libramq.remoting.headers import (
     TopicHeader,
     decode_header,
 )
-from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import Compute, Outcome, Reply
-from libramq.rpc.request import Request
+from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import begin
 from libramq.store.message_store import MessageStore
 from libramq.transport.server import Peer

@@ -19,9 +19,8 @@ from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.route import TopicList
 from libramq.remoting.body.topic_config import TopicConfig, TopicConfigSerializeWrapper
 from libramq.remoting.headers import CreateTopicHeader, GetAllTopicsHeader, TopicHeader, decode_header
-from libramq.rpc.endpoint import Processor
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenAnnounced
-from libramq.rpc.request import Request
+from libramq.rpc.request import Processor, Request
 from libramq.store.message_store import MessageStore
 from libramq.waits import HeldPulls
 

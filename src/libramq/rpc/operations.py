@@ -1,0 +1,200 @@
+"""The operations of requests: what each request code does, as authorisation sees it (`auth/operation.py`).
+
+Read from the same typed header and body that the processor reads, so that both mean the same topic and group.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from libramq.auth.operation import Consume, Manage, Membership, Operation, Send, SendBack
+from libramq.auth.principal import Principal
+from libramq.auth.resource import Action, Resource, cluster, group, topic
+from libramq.codes import RequestCode as R
+from libramq.remoting import headers as h
+from libramq.remoting.body import heartbeat as b
+from libramq.remoting.body.assignment import MessageRequestModeBody, QueryAssignmentBody
+from libramq.remoting.body.consumers import CheckClientBody, LockBatchBody
+from libramq.remoting.body.coordination import GroupJoinBody
+from libramq.remoting.body.topic_config import SubscriptionGroupConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a code's operation is read. body: the type of the body, where it names resources."""
+
+    operation: Callable[[Principal, Any, Any], Operation]
+    body: type[Any] | None = None
+
+
+def _send(principal: Principal, header: h.SendMessageHeader, _: None) -> Operation:
+    return Send(principal, header.topic)
+
+
+def _send_back(principal: Principal, header: h.SendBackHeader, _: None) -> Operation:
+    """Read what it says; of which topic the message really is, `processor/send_back.py` finds out."""
+    return SendBack(principal, header.group, (header.origin_topic,) if header.origin_topic else ())
+
+
+def _view(principal: Principal, header: h.ViewMessageHeader, _: None) -> Operation:
+    """Read what it says; of which topic the message really is, `processor/queue_offset.py` finds out."""
+    return Manage(principal, Action.GET, (topic(header.topic),) if header.topic else ())
+
+
+def _consume(
+    principal: Principal,
+    header: h.PullMessageHeader | h.QueryConsumerOffsetHeader | h.OpenQueueHeader,
+    _: None,
+) -> Operation:
+    return Consume(principal, header.consumer_group, (header.topic,))
+
+
+def _as_member(principal: Principal, header: h.GroupHeader | h.GroupPollHeader, _: None) -> Operation:
+    return Consume(principal, header.consumer_group)
+
+
+def _join(principal: Principal, header: h.GroupJoinHeader, body: GroupJoinBody) -> Operation:
+    return Consume(principal, header.consumer_group, tuple(body.subscriptions))
+
+
+def _lock(principal: Principal, _: h.NoHeader, body: LockBatchBody) -> Operation:
+    return Consume(principal, body.consumer_group, {queue.topic for queue in body.mq_set})
+
+
+def _query_assignment(principal: Principal, _: h.NoHeader, body: QueryAssignmentBody) -> Operation:
+    return Consume(principal, body.consumer_group, (body.topic,))
+
+
+def _check_client(principal: Principal, _: h.NoHeader, body: CheckClientBody) -> Operation:
+    topics = (body.subscription_data.topic,) if body.subscription_data is not None else ()
+    return Membership(principal, {body.group: topics} if body.group else {})
+
+
+def _heartbeat(principal: Principal, _: h.NoHeader, body: b.HeartbeatData) -> Operation:
+    consumers: dict[str, set[str]] = {}
+    for consumer in body.consumer_data_set:
+        topics = consumers.setdefault(consumer.group_name, set())
+        topics.update(subscription.topic for subscription in consumer.subscription_data_set)
+    return Membership(principal, consumers, {producer.group_name for producer in body.producer_data_set})
+
+
+def _unregister(principal: Principal, header: h.UnregisterClientHeader, _: None) -> Operation:
+    consumers: dict[str, Collection[str]] = {header.consumer_group: ()} if header.consumer_group else {}
+    return Membership(principal, consumers, (header.producer_group,) if header.producer_group else ())
+
+
+def _managed(
+    action: Action, name: Callable[[Any, Any], Collection[Resource]], body: type[Any] | None = None
+) -> Reading:
+    """Return the reading of a request that looks at resources, or changes them."""
+
+    def operation(principal: Principal, header: Any, body: Any) -> Operation:
+        return Manage(principal, action, name(header, body))
+
+    return Reading(operation, body)
+
+
+def _fields(kind: Callable[[str], Resource], *names: str) -> Callable[[Any, Any], Collection[Resource]]:
+    """Return a function that reads resources from the fields of a header."""
+    return lambda header, _: [kind(getattr(header, name)) for name in names]
+
+
+def _statistics_of(header: h.ConsumeStatsHeader, _: None) -> Collection[Resource]:
+    topics = [header.topic] if header.topic else (header.topic_list or "").split(";")
+    return [group(header.consumer_group), *(topic(name) for name in topics if name)]
+
+
+def _reset_of(header: h.ResetOffsetHeader, _: None) -> Collection[Resource]:
+    return group(header.group), topic(header.topic)
+
+
+def _mode_of(_: h.NoHeader, body: MessageRequestModeBody) -> Collection[Resource]:
+    return group(body.consumer_group), topic(body.topic)
+
+
+def _group_of(_: h.NoHeader, body: SubscriptionGroupConfig) -> Collection[Resource]:
+    return (group(body.group_name),)
+
+
+def _whole_cluster(_: object, __: object) -> Collection[Resource]:
+    return (cluster(),)
+
+
+_of_topic = _fields(topic, "topic")
+_of_group = _fields(group, "group")
+_of_consumer_group = _fields(group, "consumer_group")
+_of_cluster = _fields(cluster, "cluster_name")
+_cluster_wide = partial(_managed, name=_whole_cluster)
+
+OPERATIONS: Final[dict[int, Reading]] = {
+    # Messages
+    R.SEND_MESSAGE: Reading(_send),
+    R.SEND_MESSAGE_V2: Reading(_send),
+    R.SEND_BATCH_MESSAGE: Reading(_send),
+    R.CONSUMER_SEND_MSG_BACK: Reading(_send_back),
+    R.PULL_MESSAGE: Reading(_consume),
+    R.LITE_PULL_MESSAGE: Reading(_consume),
+    R.VIEW_MESSAGE_BY_ID: Reading(_view),
+    # Offsets
+    R.QUERY_CONSUMER_OFFSET: Reading(_consume),
+    R.UPDATE_CONSUMER_OFFSET: Reading(_consume),
+    R.SEARCH_OFFSET_BY_TIMESTAMP: _managed(Action.GET, _of_topic),
+    R.GET_MAX_OFFSET: _managed(Action.GET, _of_topic),
+    R.GET_MIN_OFFSET: _managed(Action.GET, _of_topic),
+    R.GET_EARLIEST_MSG_STORETIME: _managed(Action.GET, _of_topic),
+    # Clients
+    R.HEART_BEAT: Reading(_heartbeat, b.HeartbeatData),
+    R.UNREGISTER_CLIENT: Reading(_unregister),
+    R.CHECK_CLIENT_CONFIG: Reading(_check_client, CheckClientBody),
+    R.GET_CONSUMER_LIST_BY_GROUP: Reading(_as_member),
+    R.LOCK_BATCH_MQ: Reading(_lock, LockBatchBody),
+    R.UNLOCK_BATCH_MQ: Reading(_lock, LockBatchBody),
+    # Administration of a broker
+    R.UPDATE_AND_CREATE_TOPIC: _managed(Action.CREATE, _of_topic),
+    R.DELETE_TOPIC_IN_BROKER: _managed(Action.DELETE, _of_topic),
+    R.GET_ALL_TOPIC_CONFIG: _cluster_wide(Action.LIST),
+    R.GET_TOPIC_CONFIG: _managed(Action.GET, _of_topic),
+    R.GET_TOPIC_STATS_INFO: _managed(Action.GET, _of_topic),
+    R.GET_BROKER_RUNTIME_INFO: _cluster_wide(Action.GET),
+    R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: _cluster_wide(Action.LIST),
+    R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: _managed(Action.CREATE, _group_of, SubscriptionGroupConfig),
+    R.DELETE_SUBSCRIPTIONGROUP: _managed(Action.DELETE, _fields(group, "group_name")),
+    R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: _cluster_wide(Action.LIST),
+    R.GET_SUBSCRIPTIONGROUP_CONFIG: _managed(Action.GET, _of_group),
+    R.GET_CONSUME_STATS: _managed(Action.GET, _statistics_of),
+    R.INVOKE_BROKER_TO_RESET_OFFSET: _managed(Action.UPDATE, _reset_of),
+    R.GET_CONSUMER_CONNECTION_LIST: _managed(Action.GET, _of_consumer_group),
+    R.GET_PRODUCER_CONNECTION_LIST: _managed(Action.GET, _fields(group, "producer_group")),
+    R.QUERY_TOPIC_CONSUME_BY_WHO: _managed(Action.GET, _of_topic),
+    R.QUERY_TOPICS_BY_CONSUMER: _managed(Action.GET, _of_group),
+    # Coordinated groups: members, and brokers among themselves
+    R.GROUP_JOIN: Reading(_join, GroupJoinBody),
+    R.GROUP_POLL: Reading(_as_member),
+    R.GROUP_RELEASE: Reading(_as_member),
+    R.GROUP_LEAVE: Reading(_as_member),
+    R.GROUP_REMOVE: _managed(Action.UPDATE, _of_consumer_group),
+    R.GROUP_FIND: Reading(_as_member),
+    R.OPEN_QUEUE: Reading(_consume),
+    R.QUERY_ASSIGNMENT: Reading(_query_assignment, QueryAssignmentBody),
+    R.SET_MESSAGE_REQUEST_MODE: _managed(Action.UPDATE, _mode_of, MessageRequestModeBody),
+    R.PEER_GRANT: _cluster_wide(Action.UPDATE),
+    R.PEER_MEMBERS: _cluster_wide(Action.UPDATE),
+    R.PEER_LIST: _cluster_wide(Action.UPDATE),
+    R.PEER_GATHER: _cluster_wide(Action.GET),
+    R.PEER_STARTED: _cluster_wide(Action.UPDATE),
+    R.PEER_ASSIGN: _cluster_wide(Action.GET),
+    R.PEER_GIVEN: _cluster_wide(Action.UPDATE),
+    R.PEER_REMOVED: _cluster_wide(Action.UPDATE),
+    # Name server
+    R.REGISTER_BROKER: _managed(Action.UPDATE, _of_cluster),
+    R.UNREGISTER_BROKER: _managed(Action.UPDATE, _of_cluster),
+    R.QUERY_DATA_VERSION: _managed(Action.GET, _of_cluster),
+    R.BROKER_HEARTBEAT: _managed(Action.UPDATE, _of_cluster),
+    R.GET_ROUTEINFO_BY_TOPIC: _managed(Action.GET, _of_topic),
+    R.GET_BROKER_CLUSTER_INFO: _cluster_wide(Action.GET),
+    R.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: _cluster_wide(Action.LIST),
+    R.GET_TOPICS_BY_CLUSTER: _managed(Action.LIST, _fields(cluster, "cluster")),
+    R.DELETE_TOPIC_IN_NAMESRV: _managed(Action.DELETE, _of_topic),
+    R.GET_SYSTEM_TOPIC_LIST_FROM_NS: _cluster_wide(Action.LIST),
+}

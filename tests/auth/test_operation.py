@@ -1,0 +1,49 @@
+"""What an operation touches, whichever protocol asked."""
+
+import pytest
+
+from libramq.auth.authorizer import ALLOW_ALL, require_permission
+from libramq.auth.operation import Consume, Manage, Membership, Send, SendBack, resources
+from libramq.auth.principal import ANONYMOUS, Principal
+from libramq.auth.resource import Action, cluster, group, topic
+from libramq.errors import NoPermission
+from tests.auth.guards import Guard
+
+ALICE = Principal("alice")
+PUB, SUB, GET = Action.PUB, Action.SUB, Action.GET
+
+
+@pytest.mark.parametrize(
+    ("operation", "expected"),
+    [
+        (Send(ALICE, "T"), [(topic("T"), PUB)]),
+        (Send(ALICE, "%RETRY%G"), [(group("G"), SUB)]),
+        (Send(ALICE, "%DLQ%G"), [(topic("%DLQ%G"), PUB)]),
+        (Consume(ALICE, "G"), [(group("G"), SUB)]),
+        (Consume(ALICE, "G", ("T", "U")), [(group("G"), SUB), (topic("T"), SUB), (topic("U"), SUB)]),
+        (Consume(ALICE, "G", ("%RETRY%H",)), [(group("G"), SUB), (group("H"), SUB)]),
+        (SendBack(ALICE, "G", ("T",)), [(group("G"), SUB), (topic("T"), SUB)]),
+        (Membership(ALICE), []),
+        (
+            Membership(ALICE, {"G": ("T",), "H": ()}, ("P",)),
+            [(group("G"), SUB), (topic("T"), SUB), (group("H"), SUB), (group("P"), PUB)],
+        ),
+        (Manage(ALICE, Action.LIST, (cluster(),)), [(cluster("*"), Action.LIST)]),
+        (Manage(ALICE, GET, (group("G"), topic("%RETRY%G"))), [(group("G"), GET), (group("G"), GET)]),
+    ],
+)
+def test_the_resources_of_an_operation(operation, expected):
+    assert list(resources(operation)) == expected
+
+
+def test_all_of_an_operation_has_to_be_permitted_to_its_principal():
+    guard = Guard({"Topic:U"})
+    require_permission(guard, Consume(ALICE, "G", ("T",)))
+    with pytest.raises(NoPermission, match="alice may not Sub Topic:U"):
+        require_permission(guard, Consume(ALICE, "G", ("T", "U")))
+    assert guard.principals == {ALICE}
+
+
+def test_the_default_permits_everything():
+    require_permission(ALLOW_ALL, Consume(ANONYMOUS, "G", ("T",)))
+    ALLOW_ALL.authorize(ANONYMOUS, cluster(), Action.DELETE)

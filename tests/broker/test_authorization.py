@@ -1,0 +1,63 @@
+"""Requests that name a message by its offset: of which topic it is, only the store knows."""
+
+from pathlib import Path
+
+import pytest
+
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
+from libramq.message import decode_records
+from libramq.remoting import headers as h
+from tests.auth.guards import Guard
+from tests.broker.brokers import Conversation
+from tests.fakes import FakePeer
+
+
+@pytest.fixture
+def guard() -> Guard:
+    return Guard()
+
+
+@pytest.fixture
+def talk(tmp_path: Path, guard: Guard):
+    talk = Conversation(tmp_path, authorizer=guard)
+    talk.create_topic("open")
+    talk.create_topic("secret")
+    talk.send(FakePeer(), "secret")
+    guard.denied = {"Topic:secret"}
+    yield talk
+    talk.close()
+
+
+def secret_offset(talk: Conversation) -> int:
+    (message,) = talk.messages("secret")
+    return message.physical_offset
+
+
+@pytest.mark.parametrize("claim", [None, "open"])
+def test_a_view_by_offset_shows_no_message_of_another_topic(talk: Conversation, claim: str | None):
+    header = h.ViewMessageHeader(offset=secret_offset(talk), topic=claim)
+    reply = talk.ask(FakePeer(), R.VIEW_MESSAGE_BY_ID, header)
+    assert (reply.code, reply.body) == (C.NO_PERMISSION, b"")
+
+
+@pytest.mark.parametrize("claim", [None, "open"])
+def test_a_send_back_brings_a_group_no_message_of_another_topic(talk: Conversation, claim: str | None):
+    header = h.SendBackHeader(offset=secret_offset(talk), group="G", delay_level=0, origin_topic=claim)
+    reply = talk.ask(FakePeer(), R.CONSUMER_SEND_MSG_BACK, header)
+    assert reply.code == C.NO_PERMISSION
+
+
+def test_what_is_permitted_is_done(talk: Conversation, guard: Guard):
+    guard.denied = set()
+    offset = secret_offset(talk)
+    viewed = talk.ask(FakePeer(), R.VIEW_MESSAGE_BY_ID, h.ViewMessageHeader(offset=offset))
+    assert [message.topic for message in decode_records(viewed.body)] == ["secret"]
+    header = h.SendBackHeader(offset=offset, group="G", delay_level=0)
+    assert talk.ask(FakePeer(), R.CONSUMER_SEND_MSG_BACK, header).code == C.SUCCESS
+
+
+def test_nothing_of_a_denied_heartbeat_is_registered(talk: Conversation, guard: Guard):
+    guard.denied = {"Topic:T"}
+    assert talk.beat(FakePeer(), "alice").code == C.NO_PERMISSION
+    assert talk.broker.consumers.group("G") is None

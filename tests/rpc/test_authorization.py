@@ -1,0 +1,284 @@
+"""Authorisation of requests: each code with everything that it touches; who is refused, and who is not."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from libramq.auth.principal import ANONYMOUS
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
+from libramq.kernel.parts import Kernel
+from libramq.remoting import headers as h
+from libramq.remoting.body import consumers as bodies
+from libramq.remoting.body.assignment import MessageRequestModeBody, QueryAssignmentBody
+from libramq.remoting.body.codec import encode_body
+from libramq.remoting.body.coordination import GroupJoinBody
+from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from libramq.remoting.body.topic_config import SubscriptionGroupConfig
+from libramq.remoting.command import Command
+from libramq.remoting.requests import REQUESTS
+from libramq.rpc.endpoint import Endpoint
+from libramq.rpc.operations import OPERATIONS
+from libramq.rpc.outcome import SUCCESS, Outcome
+from libramq.rpc.request import Request
+from libramq.rpc.request_body import INLINE_BODY_BYTES_MAX
+from libramq.rpc.responder import Responder
+from tests.auth.guards import Guard
+from tests.broker.brokers import send_header
+from tests.fakes import FakePeer, ManualClock
+
+BATCHES = (R.SEND_MESSAGE, R.SEND_MESSAGE_V2, R.SEND_BATCH_MESSAGE, R.UPDATE_CONSUMER_OFFSET)
+
+_T, _G = h.TopicHeader(topic="T"), h.GroupHeader(consumer_group="G")
+_QUEUE = h.QueueHeader(topic="T", queue_id=0)
+_PULL = h.PullMessageHeader(
+    consumer_group="G", topic="T", queue_id=0, queue_offset=0, max_msg_nums=1, sys_flag=0
+)
+_BROKER = {"cluster_name": "C", "broker_name": "B", "broker_addr": "h:1"}
+_LOCK = bodies.LockBatchBody(
+    consumer_group="G",
+    client_id="c",
+    mq_set=[bodies.QueueRef(topic=topic, broker_name="B", queue_id=0) for topic in "TU"],
+)
+_HEARTBEAT = HeartbeatData(
+    client_id="c",
+    producer_data_set=[ProducerData(group_name="P")],
+    consumer_data_set=[
+        ConsumerData(
+            group_name=group, subscription_data_set=[SubscriptionData(topic=topic) for topic in topics]
+        )
+        for group, topics in (("G", ["T", "%RETRY%G"]), ("H", ["U"]))
+    ],
+)
+_CLUSTER_UPDATE, _CLUSTER_GET, _CLUSTER_LIST = "Cluster:* Update", "Cluster:* Get", "Cluster:* List"
+
+#: Each code: its header, its body, and what it touches, all of it.
+REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
+    R.SEND_MESSAGE: (
+        h.SendMessageHeader(
+            producer_group="P", topic="T", default_topic="TBW102", default_topic_queue_nums=4, queue_id=0,
+            sys_flag=0, born_timestamp=0, flag=0,
+        ), None, "Topic:T Pub",
+    ),
+    R.SEND_MESSAGE_V2: (send_header("T"), None, "Topic:T Pub"),
+    R.SEND_BATCH_MESSAGE: (send_header("%RETRY%G"), None, "Group:G Sub"),
+    R.CONSUMER_SEND_MSG_BACK: (
+        h.SendBackHeader(offset=0, group="G", delay_level=0, origin_topic="T"), None,
+        "Group:G Sub, Topic:T Sub",
+    ),
+    R.PULL_MESSAGE: (_PULL, None, "Group:G Sub, Topic:T Sub"),
+    R.LITE_PULL_MESSAGE: (_PULL, None, "Group:G Sub, Topic:T Sub"),
+    R.VIEW_MESSAGE_BY_ID: (h.ViewMessageHeader(offset=0, topic="T"), None, "Topic:T Get"),
+    R.QUERY_CONSUMER_OFFSET: (
+        h.QueryConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=0), None,
+        "Group:G Sub, Topic:T Sub",
+    ),
+    R.UPDATE_CONSUMER_OFFSET: (
+        h.UpdateConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=0, commit_offset=1), None,
+        "Group:G Sub, Topic:T Sub",
+    ),
+    R.SEARCH_OFFSET_BY_TIMESTAMP: (
+        h.SearchOffsetHeader(topic="T", queue_id=0, timestamp=0), None, "Topic:T Get",
+    ),
+    R.GET_MAX_OFFSET: (_QUEUE, None, "Topic:T Get"),
+    R.GET_MIN_OFFSET: (_QUEUE, None, "Topic:T Get"),
+    R.GET_EARLIEST_MSG_STORETIME: (_QUEUE, None, "Topic:T Get"),
+    R.HEART_BEAT: (
+        None, _HEARTBEAT, "Group:G Sub, Topic:T Sub, Group:H Sub, Topic:U Sub, Group:P Pub",
+    ),
+    R.UNREGISTER_CLIENT: (
+        h.UnregisterClientHeader(client_id="c", producer_group="P", consumer_group="G"), None,
+        "Group:G Sub, Group:P Pub",
+    ),
+    R.CHECK_CLIENT_CONFIG: (
+        None, bodies.CheckClientBody(client_id="c", group="G", subscription_data=SubscriptionData(topic="T")),
+        "Group:G Sub, Topic:T Sub",
+    ),
+    R.GET_CONSUMER_LIST_BY_GROUP: (_G, None, "Group:G Sub"),
+    R.LOCK_BATCH_MQ: (None, _LOCK, "Group:G Sub, Topic:T Sub, Topic:U Sub"),
+    R.UNLOCK_BATCH_MQ: (None, _LOCK, "Group:G Sub, Topic:T Sub, Topic:U Sub"),
+    R.UPDATE_AND_CREATE_TOPIC: (
+        h.CreateTopicHeader(topic="T", read_queue_nums=1, write_queue_nums=1, perm=6), None, "Topic:T Create",
+    ),
+    R.DELETE_TOPIC_IN_BROKER: (_T, None, "Topic:T Delete"),
+    R.GET_ALL_TOPIC_CONFIG: (None, None, _CLUSTER_LIST),
+    R.GET_TOPIC_CONFIG: (_T, None, "Topic:T Get"),
+    R.GET_TOPIC_STATS_INFO: (_T, None, "Topic:T Get"),
+    R.GET_BROKER_RUNTIME_INFO: (None, None, _CLUSTER_GET),
+    R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: (None, None, _CLUSTER_LIST),
+    R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (
+        None, SubscriptionGroupConfig(group_name="G"), "Group:G Create",
+    ),
+    R.DELETE_SUBSCRIPTIONGROUP: (h.DeleteGroupHeader(group_name="G"), None, "Group:G Delete"),
+    R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: (None, None, _CLUSTER_LIST),
+    R.GET_SUBSCRIPTIONGROUP_CONFIG: (h.GroupByNameHeader(group="G"), None, "Group:G Get"),
+    R.GET_CONSUME_STATS: (
+        h.ConsumeStatsHeader(consumer_group="G", topic_list="T;U;"), None,
+        "Group:G Get, Topic:T Get, Topic:U Get",
+    ),
+    R.INVOKE_BROKER_TO_RESET_OFFSET: (
+        h.ResetOffsetHeader(topic="T", group="G"), None, "Group:G Update, Topic:T Update",
+    ),
+    R.GET_CONSUMER_CONNECTION_LIST: (_G, None, "Group:G Get"),
+    R.GET_PRODUCER_CONNECTION_LIST: (
+        h.ProducerConnectionHeader(producer_group="P"), None, "Group:P Get",
+    ),
+    R.QUERY_TOPIC_CONSUME_BY_WHO: (_T, None, "Topic:T Get"),
+    R.QUERY_TOPICS_BY_CONSUMER: (h.GroupByNameHeader(group="G"), None, "Group:G Get"),
+    R.GROUP_JOIN: (
+        h.GroupJoinHeader(consumer_group="G", client_id="c", lb_session_ms=10_000),
+        GroupJoinBody(subscriptions={"T": "*", "U": "a"}), "Group:G Sub, Topic:T Sub, Topic:U Sub",
+    ),
+    R.GROUP_POLL: (h.GroupPollHeader(consumer_group="G", lb_member="m", lb_epoch=1), None, "Group:G Sub"),
+    R.GROUP_RELEASE: (h.GroupMemberHeader(consumer_group="G", lb_member="m"), None, "Group:G Sub"),
+    R.GROUP_LEAVE: (h.GroupMemberHeader(consumer_group="G", lb_member="m"), None, "Group:G Sub"),
+    R.GROUP_REMOVE: (h.GroupRemoveHeader(consumer_group="G", lb_name="m"), None, "Group:G Update"),
+    R.GROUP_FIND: (_G, None, "Group:G Sub"),
+    R.OPEN_QUEUE: (
+        h.OpenQueueHeader(consumer_group="G", topic="T", queue_id=0, lb_member="m", lb_queue_epoch=1), None,
+        "Group:G Sub, Topic:T Sub",
+    ),
+    R.QUERY_ASSIGNMENT: (
+        None, QueryAssignmentBody(topic="T", consumer_group="G", client_id="c"), "Group:G Sub, Topic:T Sub",
+    ),
+    R.SET_MESSAGE_REQUEST_MODE: (
+        None, MessageRequestModeBody(topic="T", consumer_group="G"), "Group:G Update, Topic:T Update",
+    ),
+    R.PEER_GRANT: (None, None, _CLUSTER_UPDATE),
+    R.PEER_MEMBERS: (None, None, _CLUSTER_UPDATE),
+    R.PEER_LIST: (None, None, _CLUSTER_UPDATE),
+    R.PEER_GATHER: (None, None, _CLUSTER_GET),
+    R.PEER_STARTED: (None, None, _CLUSTER_UPDATE),
+    R.PEER_ASSIGN: (None, None, _CLUSTER_GET),
+    R.PEER_GIVEN: (None, None, _CLUSTER_UPDATE),
+    R.PEER_REMOVED: (None, None, _CLUSTER_UPDATE),
+    R.REGISTER_BROKER: (h.RegisterBrokerHeader(**_BROKER, broker_id=0), None, "Cluster:C Update"),
+    R.UNREGISTER_BROKER: (h.UnregisterBrokerHeader(**_BROKER, broker_id=0), None, "Cluster:C Update"),
+    R.QUERY_DATA_VERSION: (h.UnregisterBrokerHeader(**_BROKER, broker_id=0), None, "Cluster:C Get"),
+    R.BROKER_HEARTBEAT: (h.BrokerHeartbeatHeader(**_BROKER), None, "Cluster:C Update"),
+    R.GET_ROUTEINFO_BY_TOPIC: (h.RouteHeader(topic="T"), None, "Topic:T Get"),
+    R.GET_BROKER_CLUSTER_INFO: (None, None, _CLUSTER_GET),
+    R.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: (None, None, _CLUSTER_LIST),
+    R.GET_TOPICS_BY_CLUSTER: (h.ClusterHeader(cluster="C"), None, "Cluster:C List"),
+    R.DELETE_TOPIC_IN_NAMESRV: (h.DeleteTopicInNamesrvHeader(topic="T"), None, "Topic:T Delete"),
+    R.GET_SYSTEM_TOPIC_LIST_FROM_NS: (None, None, _CLUSTER_LIST),
+}  # fmt: skip
+
+
+class Guarded:
+    """An endpoint that serves every code of the table; `served` are the requests that processors saw."""
+
+    def __init__(self, guard: Guard) -> None:
+        self.served: list[Request] = []
+        self.batches: list[int] = []
+        self.kernel = Kernel(ManualClock())
+        self.peer = FakePeer()
+        self._endpoint = Endpoint(
+            clock=self.kernel.clock,
+            authorizer=guard,
+            responder=Responder(self.kernel.effects),
+            processors={code: self._serve for code in REQUESTS if code not in BATCHES},
+            batch_processors={code: self._serve_batch for code in REQUESTS if code in BATCHES},
+        )
+
+    def _serve(self, request: Request) -> Outcome:
+        self.served.append(request)
+        return SUCCESS
+
+    def _serve_batch(self, requests: Sequence[Request]) -> Sequence[Outcome]:
+        self.batches.append(len(requests))
+        return [self._serve(request) for request in requests]
+
+    def give(self, *commands: Command) -> list[int]:
+        """One read brings these requests; return the codes of the answers, in the order of the requests."""
+        position = 0
+        while position < len(commands):
+            position = self._endpoint.receive(self.peer, commands, position)
+        self.follow()
+        replies = {reply.opaque: reply.code for reply in self.peer.replies}
+        return [replies[command.opaque] for command in commands if command.opaque in replies]
+
+    def follow(self) -> None:
+        """Perform what the endpoint decided."""
+        for effect in self.kernel.effects.take():
+            if hasattr(effect, "work"):
+                effect.done(effect.work())
+                self.follow()
+            else:
+                effect.connection.write(effect.data)
+
+
+def request(code: R, *, opaque: int = 1) -> Command:
+    header, body, _ = REQUESTS_MADE[code]
+    ext = h.encode_header(header) if header is not None else {}
+    return Command(code=code, ext=ext, body=b"" if body is None else encode_body(body), opaque=opaque)
+
+
+def touched(code: R) -> list[str]:
+    return REQUESTS_MADE[code][2].split(", ")
+
+
+def test_every_request_of_the_table_is_an_operation():
+    assert OPERATIONS.keys() == REQUESTS.keys() == REQUESTS_MADE.keys()
+
+
+@pytest.mark.parametrize("code", list(REQUESTS_MADE))
+def test_a_request_names_everything_it_touches(code: R):
+    guard = Guard()
+    guarded = Guarded(guard)
+    assert guarded.give(request(code)) == [C.SUCCESS]
+    asked = sorted({f"{resource} {action}" for resource, action in guard.asked})
+    assert asked == sorted(touched(code))
+    assert guard.principals == {ANONYMOUS}
+    assert len(guarded.served) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "denied"), [(code, line.split()[0]) for code in REQUESTS_MADE for line in touched(code)]
+)
+def test_a_request_is_refused_when_one_of_its_resources_is_denied(code: R, denied: str):
+    guarded = Guarded(Guard({denied}))
+    assert guarded.give(request(code)) == [C.NO_PERMISSION]
+    assert denied in (guarded.peer.replies[0].remark or "")
+    assert guarded.served == []
+
+
+def test_a_denied_part_of_a_batch_harms_none_beside_it():
+    guarded = Guarded(Guard({"Topic:secret"}))
+    sends = [
+        Command(code=R.SEND_MESSAGE_V2, ext=h.encode_header(send_header(topic)), opaque=number)
+        for number, topic in enumerate(["T", "secret", "T", "T"], 1)
+    ]
+    broken = Command(code=R.SEND_MESSAGE_V2, ext={"b": "T"}, opaque=5)
+    codes = guarded.give(*sends, broken, request(R.SEND_MESSAGE, opaque=6))
+    assert codes == [C.SUCCESS, C.NO_PERMISSION, C.SUCCESS, C.SUCCESS, C.SYSTEM_ERROR, C.SUCCESS]
+    assert guarded.batches == [4], "neighbours stay one batch"
+
+
+def test_a_batch_of_which_nothing_is_permitted_reaches_no_processor():
+    guarded = Guarded(Guard({"Group:G"}))
+    commits = [request(R.UPDATE_CONSUMER_OFFSET, opaque=number) for number in (1, 2)]
+    assert guarded.give(*commits) == [C.NO_PERMISSION, C.NO_PERMISSION]
+    assert guarded.batches == []
+
+
+@pytest.mark.parametrize("denied", ["Topic:T-999", "Group:nobody"])
+def test_a_large_body_is_decoded_on_a_thread_before_it_is_authorised(denied: str):
+    subscriptions = [SubscriptionData(topic=f"T-{number}") for number in range(1_000)]
+    data = HeartbeatData(
+        client_id="c", consumer_data_set=[ConsumerData(group_name="G", subscription_data_set=subscriptions)]
+    )
+    guarded = Guarded(Guard({denied}))
+    command = Command(code=R.HEART_BEAT, body=encode_body(data), opaque=1)
+    assert len(command.body) > INLINE_BODY_BYTES_MAX
+    expected = C.NO_PERMISSION if denied == "Topic:T-999" else C.SUCCESS
+    assert guarded.give(command) == [expected]
+    assert len(guarded.served) == (expected == C.SUCCESS)
+
+
+def test_what_cannot_be_read_is_not_permitted():
+    guarded = Guarded(Guard())
+    assert guarded.give(Command(code=R.HEART_BEAT, body=b"[", opaque=1)) == [C.SYSTEM_ERROR]
+    assert guarded.give(Command(code=R.PULL_MESSAGE, ext={"topic": "T"}, opaque=2)) == [C.SYSTEM_ERROR]
+    assert guarded.served == []
