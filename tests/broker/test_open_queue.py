@@ -4,8 +4,9 @@ import pytest
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
+from libramq.fencing import MODE_CLIENT, Claim, FenceGrant
+from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
-from libramq.remoting.body.coordination import MODE_CLIENT, PeerGrantBody, QueueGrant
 from libramq.remoting.command import Command
 from libramq.rpc.broker_calls import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from tests.broker.brokers import Conversation, answer, find_answer
@@ -20,11 +21,9 @@ def bob() -> FakePeer:
 
 
 def grant(talk: Conversation, member: str, epoch: int, queue_id: int = 0, **fields: object) -> None:
-    """A coordinator elsewhere has its word."""
-    queue = QueueGrant(
-        topic="T", broker_name=talk.config.broker_name, queue_id=queue_id, epoch=epoch, member=member
-    )
-    talk.broker.fences.grant(PeerGrantBody(group="G", epoch=epoch, grants=[queue], **fields))  # type: ignore[arg-type]
+    """A coordinator elsewhere grants a queue."""
+    claims = {MessageQueue("T", talk.config.broker_name, queue_id): Claim(member, epoch)}
+    talk.broker.fences.grant(FenceGrant(group="G", epoch=epoch, claims=claims, **fields))  # type: ignore[arg-type]
 
 
 def open_queue(talk: Conversation, peer: FakePeer, member: str, epoch: int, queue_id: int = 0) -> Command:

@@ -9,13 +9,14 @@ from libramq.broker.peer_link import RETRY_MS
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConnectFailed, LibraError, RequestTimeout, TopicNotExist, broker_error
+from libramq.fencing import EPOCHS_AHEAD_MAX, MODE_CLIENT, MODE_EPOCHS
 from libramq.groups.cluster_view import BROKERS_TOPIC
 from libramq.groups.coordinator.location import coordinator_of
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body.assignment import QueryAssignmentBody, QueryAssignmentReply
 from libramq.remoting.body.codec import decode_body
-from libramq.remoting.body.coordination import EPOCHS_AHEAD_MAX, GroupJoinBody, QueueGrant
+from libramq.remoting.body.coordination import GroupJoinBody, QueueGrant
 from libramq.remoting.body.route import BrokerData, QueueData, TopicRouteData
 from libramq.remoting.command import Command
 from libramq.rpc.question import Question
@@ -507,10 +508,10 @@ def test_a_stock_client_anywhere_puts_the_group_into_client_mode(node):
     assert node.told_by(B, [A, B, C_], complete=False, **{HERE: stock}) == "1"
     node.pass_by(10)
     modes = [body_of(each, bodies.PeerGrantBody).mode for each in node.take(R.PEER_GRANT, ADDRESSES[C_])]
-    assert bodies.MODE_CLIENT in modes
-    assert node.broker.coordination.group(HERE).mode == bodies.MODE_CLIENT
+    assert MODE_CLIENT in modes
+    assert node.broker.coordination.group(HERE).mode == MODE_CLIENT
     node.live(9, B, C_)
-    assert node.broker.coordination.group(HERE).mode == bodies.MODE_EPOCHS
+    assert node.broker.coordination.group(HERE).mode == MODE_EPOCHS
     assert node.told_by(B, [A, B, C_], complete=False) == "0"
 
 

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from libramq.groups.consumer_group import SUBSCRIPTIONS_MAX, ConsumerGroups, Member
+from libramq.groups.consumer_group import ConsumerGroups, Member
+from libramq.groups.limits import SUBSCRIPTIONS_MAX
 from libramq.remoting.body.heartbeat import ConsumerData, SubscriptionData
 
 

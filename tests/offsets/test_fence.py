@@ -7,23 +7,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from libramq.errors import BrokerError, Fenced, NotYetGranted
+from libramq.fencing import EPOCHS_AHEAD_MAX, MODE_CLIENT, Claim, FenceGrant, FenceReport
+from libramq.message.queue import MessageQueue
 from libramq.offsets import fence
-from libramq.offsets.fence import NOBODY, Claim, Fences, FencesFile, Opening
-from libramq.remoting.body.coordination import (
-    EPOCHS_AHEAD_MAX,
-    MODE_CLIENT,
-    PeerGathered,
-    PeerGrantBody,
-    QueueGrant,
-)
+from libramq.offsets.fence import NOBODY, Fences, FencesFile, Opening
+
+Granted = tuple[MessageQueue, Claim]
 
 
-def queue(queue_id: int, member: str, epoch: int, *, topic: str = "T", broker: str = "b") -> QueueGrant:
-    return QueueGrant(topic=topic, broker_name=broker, queue_id=queue_id, epoch=epoch, member=member)
+def queue(queue_id: int, member: str, epoch: int, *, topic: str = "T", broker: str = "b") -> Granted:
+    return MessageQueue(topic, broker, queue_id), Claim(member, epoch)
 
 
-def word(epoch: int, *grants: QueueGrant, **fields: object) -> PeerGrantBody:
-    return PeerGrantBody(group="G", epoch=epoch, grants=list(grants), **fields)  # type: ignore[arg-type]
+def word(epoch: int, *granted: Granted, **fields: object) -> FenceGrant:
+    return FenceGrant(group="G", epoch=epoch, claims=dict(granted), **fields)  # type: ignore[arg-type]
 
 
 def outcome(call: Callable[..., object], *arguments: object) -> object:
@@ -171,10 +168,10 @@ def test_what_cannot_be_recorded_is_not_opened():
 
 def test_a_new_coordinator_gathers_what_is_open_and_voids_what_is_not():
     fences = Fences("b")
-    assert fences.gathered("G") == PeerGathered()
+    assert fences.report("G") == FenceReport()
     fences.grant(word(7, queue(0, "alice", 5), queue(1, "bob", 7), complete=True))
     fences.open("G", "T", 0, Claim("alice", 5))
-    assert fences.gathered("G") == PeerGathered(epoch=7, open=[queue(0, "alice", 5)])
+    assert fences.report("G") == FenceReport(epoch=7, openings=dict([queue(0, "alice", 5)]))
     assert outcome(fences.open, "G", "T", 1, Claim("bob", 7)) is NotYetGranted
     fences.check("G", "T", 0, "alice", 5)
 
@@ -206,7 +203,7 @@ def test_what_goes_leaves_its_epoch_behind(removal: str):
         fences.remove_group("G")
     for one in (fences, book.fences()):
         assert one.epoch("G") == 7
-        assert one.gathered("G") == PeerGathered(epoch=7)
+        assert one.report("G") == FenceReport(epoch=7)
         assert one.grant(word(6, queue(0, "bob", 6))) == 7
         one.grant(word(8, queue(0, "bob", 8), complete=True))
         assert one.open("G", "T", 0, Claim("bob", 8)) == NOBODY
@@ -225,7 +222,7 @@ def test_a_queue_that_an_operator_closed_is_read_again_under_a_later_epoch_only(
         assert outcome(one.check, "G", "T", 0, "alice", 5) is Fenced
         assert one.readers("G") == {}
         assert one.grant(word(8, queue(0, "alice", 5), complete=True)) == 9
-        assert one.gathered("G").open == [queue(0, "", 5), queue(1, "", 7)]
+        assert one.report("G").openings == dict([queue(0, "", 5), queue(1, "", 7)])
         one.grant(word(9, queue(0, "alice", 9), queue(1, "bob", 9), complete=True))
         assert one.open("G", "T", 0, Claim("alice", 9)) == Claim("", 5)
         assert one.open("G", "T", 1, Claim("bob", 9)) == Claim("", 7)
@@ -247,7 +244,7 @@ def test_epochs_left_behind_are_bounded(monkeypatch: pytest.MonkeyPatch):
     book = Book()
     fences = book.fences()
     for number in range(4):
-        fences.grant(PeerGrantBody(group=f"G{number}", epoch=1, grants=[queue(0, "alice", 1)]))
+        fences.grant(FenceGrant(group=f"G{number}", epoch=1, claims=dict([queue(0, "alice", 1)])))
         fences.open(f"G{number}", "T", 0, Claim("alice", 1))
         fences.remove_group(f"G{number}")
     assert list(fences.file().openings) == ["@G2@-1", "@G3@-1"] == list(book.fences().file().openings)
@@ -285,7 +282,7 @@ def test_a_queue_has_one_reader_and_its_epoch_only_rises(steps: list[tuple[objec
             case ("restart",):
                 fences = book.fences()
             case ("gather",):
-                fences.gathered("G")
+                fences.report("G")
             case (disk,):
                 book.is_full = disk == "fill"
         readers = [

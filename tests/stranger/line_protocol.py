@@ -24,9 +24,8 @@ A protocol consists of four parts, in the order of this module:
    request (held pulls of all protocols that wake, journals, flushes) are the performer's. In the simulator
    `SimulatedBroker.entrance` takes its place, and there is nothing else to write.
 
-Members of coordinated groups (JOIN, WAIT, LEAVE) are answered by waiters too, but what they say goes to the
-coordinator as RocketMQ's headers and bodies: it takes no plain values yet. So here, and only here, a protocol
-imports `remoting`. A queue named with a minus is to be given up: the next WAIT leaves it out.
+Members of coordinated groups (JOIN, WAIT, LEAVE) are answered by waiters too. A queue named with a minus is
+to be given up: the next WAIT leaves it out.
 
 Which services there are: `Broker.appending`, `.reading`, `.committing`, `.coordination`. `ARCHITECTURE.md`
 has the others.
@@ -46,11 +45,11 @@ from libramq.broker.reading import Pull, PullResult, PullStatus
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, ProtocolError, RemoteProtocolError
 from libramq.groups.coordinator.effect import Answer
+from libramq.groups.coordinator.group_request import Join, Leave, Poll
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Effects
 from libramq.message import decode_records
-from libramq.remoting import headers as h
-from libramq.remoting.body import coordination as bodies
+from libramq.message.queue import MessageQueue
 from libramq.store.append import AppendResult
 from libramq.transport.server import Handler
 
@@ -162,27 +161,21 @@ class LineTranslator:
     def _join(self, connection: Connection, words: Sequence[str]) -> None:
         group, client, topic = words
         self._require(Consume(ANONYMOUS, group, (topic,)))
-        self._coordination.require_here(group)
-        header = h.GroupJoinHeader(consumer_group=group, client_id=client, lb_session_ms=SESSION_MS)
-        body = bodies.GroupJoinBody(subscriptions={topic: "*"})
-        self._coordination.join(LineWaiter(connection, self._effects, _joined), header, body)
+        join = Join(group=group, client_id=client, session_ms=SESSION_MS, subscriptions={topic: "*"})
+        self._coordination.join(LineWaiter(connection, self._effects, _joined), join)
 
     def _wait(self, connection: Connection, words: Sequence[str]) -> None:
         group, topic, member, epoch, *held = words
         self._require(Consume(ANONYMOUS, group, (topic,)))
-        self._coordination.require_here(group)
-        header = h.GroupPollHeader(consumer_group=group, lb_member=member, lb_epoch=int(epoch))
-        grants = [_grant(topic, self._broker_name, text) for text in held]
-        waiter = LineWaiter(connection, self._effects, _assigned)
-        self._coordination.poll(waiter, header, bodies.GroupPollBody(held=grants))
+        queues = dict(_held(topic, self._broker_name, text) for text in held)
+        poll = Poll(group=group, member=member, epoch=int(epoch), held=queues)
+        self._coordination.poll(LineWaiter(connection, self._effects, _assigned), poll)
 
     def _leave(self, connection: Connection, words: Sequence[str]) -> None:
         group, member = words
         self._require(Membership(ANONYMOUS, {group: ()}))
-        self._coordination.require_here(group)
-        header = h.GroupMemberHeader(consumer_group=group, lb_member=member)
         waiter = LineWaiter(connection, self._effects, lambda answer: _refused(answer) or "OK")
-        self._coordination.leave(waiter, header, bodies.GroupLeaveBody())
+        self._coordination.leave(waiter, Leave(group=group, member=member))
 
     def _commit(self, connection: Connection, lines: Sequence[str]) -> None:
         """Take all in, journal them by one write, then answer: an answer says that it is on the disk."""
@@ -224,9 +217,9 @@ def _pulled(result: PullResult) -> str:
     return " ".join([_WORDS[result.status], str(result.read.next_offset), *texts])
 
 
-def _grant(topic: str, broker_name: str, text: str) -> bodies.QueueGrant:
+def _held(topic: str, broker_name: str, text: str) -> tuple[MessageQueue, int]:
     queue_id, _, epoch = text.partition(":")
-    return bodies.QueueGrant(topic=topic, broker_name=broker_name, queue_id=int(queue_id), epoch=int(epoch))
+    return MessageQueue(topic, broker_name, int(queue_id)), int(epoch)
 
 
 def _refused(answer: Answer[Any]) -> str:
@@ -244,8 +237,8 @@ def _assigned(answer: Answer[Any]) -> str:
 def _queues(answer: Answer[Any]) -> str:
     assignment = answer.assignment
     assert assignment is not None, "a join or a poll that succeeds has one"
-    held = [f"{grant.queue_id}:{grant.epoch}" for grant in assignment.queues]
-    return " ".join([str(assignment.epoch), *held, *(f"-{grant.queue_id}" for grant in assignment.revoke)])
+    held = [f"{queue.queue_id}:{epoch}" for queue, epoch in assignment.queues.items()]
+    return " ".join([str(assignment.epoch), *held, *(f"-{queue.queue_id}" for queue in assignment.revoke)])
 
 
 class LineConnection(asyncio.Protocol):

@@ -22,8 +22,10 @@ from libramq.broker.peer_link import PeerLink
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import ConnectFailed, LibraError, RequestCodeNotSupported, broker_error
+from libramq.fencing import FenceGrant, FenceReport
 from libramq.groups.asked_members import AskedMembers
 from libramq.groups.cluster_view import ClusterView
+from libramq.groups.coordinator.effect import Started
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body import coordination as bodies
@@ -101,36 +103,43 @@ class Cluster:
             self._watch.look_at(topic)
         return queues
 
-    def grant(self, broker_name: str, body: bodies.PeerGrantBody) -> None:
+    def grant(self, broker_name: str, grant: FenceGrant) -> None:
         """Tell another broker's fence whose its queues are."""
 
         def answered(epoch: int) -> None:
-            if epoch > body.epoch:
-                self._coordination.refused(body, credible_epoch(broker_name, epoch, body))
+            if epoch > grant.epoch:
+                self._coordination.refused(grant, credible_epoch(broker_name, epoch, grant))
 
-        self._say(broker_name, peer_calls.grant_queues(body), answered)
+        self._say(broker_name, peer_calls.grant_queues(bodies.PeerGrantBody.of(grant)), answered)
 
-    def change_mode(self, body: bodies.PeerGrantBody) -> None:
+    def change_mode(self, grant: FenceGrant) -> None:
         """Tell all other fences that a group shares its queues in another way."""
         for name in self._links:
-            self.grant(name, body)
+            self.grant(name, grant)
 
-    def gather(self, group: str, own: bodies.PeerGathered) -> None:
+    def gather(self, group: str, own: FenceReport) -> None:
         """Ask all other fences what they know."""
         now_ms = self._now_ms()
         gathering = self._gatherings[group] = Gathering(group, own, self._links, now_ms=now_ms)
         for link in self._links.values():
 
             def answered(outcome: bodies.PeerGathered | LibraError, name: str = link.name) -> None:
-                gathering.answered(name, None if isinstance(outcome, LibraError) else outcome)
+                gathering.answered(name, None if isinstance(outcome, LibraError) else outcome.value())
                 self._conclude(gathering)
 
             call = peer_calls.gather_group(group)
             self._ask(Question(link.address, call, answered, ANSWER_MS_MAX))
         self._conclude(gathering)
 
-    def started(self, body: bodies.PeerStartedBody) -> None:
+    def started(self, started: Started, who: str | None) -> None:
         """Tell all others that a rebalance of a group has begun."""
+        body = bodies.PeerStartedBody(
+            group=started.group,
+            epoch=started.epoch,
+            reason=started.reason,
+            who=who,
+            members=list(started.members),
+        )
         for name in self._links:
             self._say(name, peer_calls.tell_started(body), lambda _: None)
 

@@ -9,8 +9,10 @@ from typing import Final
 from libramq.catalog import GroupTable, TopicTable
 from libramq.clock import Clock, MonotonicMs, Now
 from libramq.codes import RequestCode, ResponseCode
-from libramq.groups.consumer_group import MEMBERS_MAX, ConsumerGroup, ConsumerGroups, Member
+from libramq.fencing import MODE_CLIENT
+from libramq.groups.consumer_group import ConsumerGroup, ConsumerGroups, Member
 from libramq.groups.herd import REPEAT_MS, Herd
+from libramq.groups.limits import MEMBERS_MAX
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance import GroupRebalance
 from libramq.groups.rebalance_event import Reason, RebalanceEvent
@@ -19,7 +21,7 @@ from libramq.groups.shared_lists import SharedLists
 from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.coordination import MODE_CLIENT, PeerListBody, PeerStartedBody
+from libramq.remoting.body.coordination import PeerListBody, PeerStartedBody
 from libramq.remoting.body.heartbeat import BROADCASTING, ConsumerData
 from libramq.remoting.command import Command
 from libramq.rpc.outcome import Notify

@@ -9,9 +9,8 @@ for an answer is answered by its own waiter.
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Final
-
-import msgspec
 
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.group_peers import GroupPeers
@@ -19,7 +18,9 @@ from libramq.broker.tables import Tables
 from libramq.clock import Clock, MonotonicMs, read_clock
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
+from libramq.fencing import MODE_CLIENT, FenceGrant, FenceReport
 from libramq.groups.coordinator import effect as fx
+from libramq.groups.coordinator import group_request as rq
 from libramq.groups.coordinator.coordinator import Coordinator
 from libramq.groups.coordinator.group_view import GroupView
 from libramq.groups.queue_lock import QueueLocks
@@ -29,8 +30,6 @@ from libramq.kernel.purgatory import Purgatory
 from libramq.kernel.waiter import ParkedWaiter, Waiter
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
-from libramq.remoting import headers as h
-from libramq.remoting.body import coordination as bodies
 from libramq.secret_bits import SecretBits
 
 log = get_logger(__name__)
@@ -81,7 +80,7 @@ class Coordination:
         )
         # Groups that allocate for themselves, as they were left: their stock members should soon be heard of.
         self._unheard = dict.fromkeys(
-            name for name, state in tables.group_states.items() if state.mode == bodies.MODE_CLIENT
+            name for name, state in tables.group_states.items() if state.mode == MODE_CLIENT
         )
         self._unheard_until_ms = clock.monotonic_ms() + SILENCE_MS_MAX
 
@@ -122,65 +121,39 @@ class Coordination:
 
     # Requests of members: waiters are answered, now or later. cost_bytes: what a request takes meanwhile.
 
-    def join(
-        self,
-        waiter: MemberWaiter,
-        header: h.GroupJoinHeader,
-        body: bodies.GroupJoinBody,
-        *,
-        cost_bytes: int = 0,
-    ) -> None:
-        """GROUP_JOIN."""
-        ticket = self._park(waiter, cost_bytes)
-        self._perform(self._coordinator.join(ticket, waiter.connection, header, body, now_ms=self._now_ms()))
+    def join(self, waiter: MemberWaiter, join: rq.Join, *, cost_bytes: int = 0) -> None:
+        """Have a client join its group, which lives here; raises BrokerError where it does not."""
+        ticket = self._park(waiter, join.group, cost_bytes)
+        now_ms = self._clock.monotonic_ms()
+        self._perform(self._coordinator.join(ticket, waiter.connection, join, now_ms=now_ms))
 
-    def poll(
-        self,
-        waiter: MemberWaiter,
-        header: h.GroupPollHeader,
-        body: bodies.GroupPollBody,
-        *,
-        cost_bytes: int = 0,
-    ) -> None:
-        """GROUP_POLL."""
-        ticket = self._park(waiter, cost_bytes)
-        self._perform(self._coordinator.poll(ticket, waiter.connection, header, body, now_ms=self._now_ms()))
+    def poll(self, waiter: MemberWaiter, poll: rq.Poll, *, cost_bytes: int = 0) -> None:
+        """Have a member wait for another assignment."""
+        ticket = self._park(waiter, poll.group, cost_bytes)
+        now_ms = self._clock.monotonic_ms()
+        self._perform(self._coordinator.poll(ticket, waiter.connection, poll, now_ms=now_ms))
 
-    def release(
-        self,
-        waiter: MemberWaiter,
-        header: h.GroupMemberHeader,
-        body: bodies.GroupReleaseBody,
-        *,
-        cost_bytes: int = 0,
-    ) -> None:
-        """GROUP_RELEASE."""
-        ticket = self._park(waiter, cost_bytes)
-        self._perform(
-            self._coordinator.release(ticket, waiter.connection, header, body, now_ms=self._now_ms())
-        )
+    def release(self, waiter: MemberWaiter, release: rq.Release, *, cost_bytes: int = 0) -> None:
+        """Take back what a member gives up."""
+        ticket = self._park(waiter, release.group, cost_bytes)
+        now_ms = self._clock.monotonic_ms()
+        self._perform(self._coordinator.release(ticket, waiter.connection, release, now_ms=now_ms))
 
-    def leave(
-        self,
-        waiter: MemberWaiter,
-        header: h.GroupMemberHeader,
-        body: bodies.GroupLeaveBody,
-        *,
-        cost_bytes: int = 0,
-    ) -> None:
-        """GROUP_LEAVE."""
-        ticket = self._park(waiter, cost_bytes)
-        self._perform(self._coordinator.leave(ticket, waiter.connection, header, body, now_ms=self._now_ms()))
+    def leave(self, waiter: MemberWaiter, leave: rq.Leave, *, cost_bytes: int = 0) -> None:
+        """Have a member leave."""
+        ticket = self._park(waiter, leave.group, cost_bytes)
+        self._perform(self._coordinator.leave(ticket, leave, now_ms=self._clock.monotonic_ms()))
 
-    def remove(self, waiter: MemberWaiter, header: h.GroupRemoveHeader) -> None:
-        """GROUP_REMOVE."""
-        host = waiter.connection.address.rpartition(":")[0]
-        self._perform(self._coordinator.remove(self._park(waiter, 0), header, host, now_ms=self._now_ms()))
+    def remove(self, waiter: MemberWaiter, remove: rq.Remove) -> None:
+        """Remove a member, as an operator asks."""
+        ticket = self._park(waiter, remove.group, 0)
+        self._perform(self._coordinator.remove(ticket, remove, now_ms=self._clock.monotonic_ms()))
 
-    def _park(self, waiter: MemberWaiter, cost_bytes: int) -> Ticket:
-        """Park a request of a member until the coordinator answers; raises BrokerError where there is no
-        room.
+    def _park(self, waiter: MemberWaiter, group: str, cost_bytes: int) -> Ticket:
+        """Park a request until the coordinator answers; raises BrokerError where there is no room, or where
+        the group lives elsewhere.
         """
+        self.require_here(group)
         parked = Ticket(waiter, cost_bytes=cost_bytes)
         if not self._purgatory.has_room(parked.connection, cost_bytes):
             raise broker_error(ResponseCode.SYSTEM_BUSY, "too many requests wait for an answer; try again")
@@ -243,7 +216,7 @@ class Coordination:
             elif has_new:
                 self._perform(self._coordinator.gather_again(group, now_ms=self._now_ms()))
 
-    def known_of(self, group: str) -> bodies.PeerGathered:
+    def known_of(self, group: str) -> FenceReport:
         """What a new coordinator asks for: what our fence knows, and our own coordinator, if it ever did."""
         epoch, members = self._members_of(group)
         return self._known_of(group, *((epoch, members) if epoch else self._former.get(group, (0, None))))
@@ -255,7 +228,7 @@ class Coordination:
         self._perform(self._coordinator.stock_members(group, client_ids, now_ms=self._now_ms()))
         if client_ids and group not in self._coordinator and group in self._fences:
             # A fence is left from a life of the group that nobody else remembers.
-            self._change_mode(fx.ModeChanged(group, bodies.MODE_CLIENT, self._fences.epoch(group)))
+            self._change_mode(fx.ModeChanged(group, MODE_CLIENT, self._fences.epoch(group)))
 
     def queues_removed(self, topic: str, broker_name: str) -> None:
         """A topic was deleted at a broker, and with it what its fence knew."""
@@ -269,30 +242,30 @@ class Coordination:
         """A group's offsets were set at a broker, whose fence has closed the queues of that topic."""
         self._perform(self._coordinator.queues_reset(group, topic, broker_name, now_ms=self._now_ms()))
 
-    def gathered(self, group: str, answers: Sequence[bodies.PeerGathered]) -> None:
+    def gathered(self, group: str, reports: Sequence[FenceReport]) -> None:
         """What all fences know of a group, ours among them."""
-        self._perform(self._coordinator.gathered(group, answers, now_ms=self._now_ms()))
+        self._perform(self._coordinator.gathered(group, reports, now_ms=self._now_ms()))
 
-    def refused(self, body: bodies.PeerGrantBody, epoch: int) -> None:
+    def refused(self, grant: FenceGrant, epoch: int) -> None:
         """A fence has not taken our grant, as it has seen a higher epoch."""
-        effects = self._coordinator.refused(body.group, body.epoch, epoch, now_ms=self._now_ms())
+        effects = self._coordinator.refused(grant.group, grant.epoch, epoch, now_ms=self._now_ms())
         self._perform(effects)
 
-    def granted(self, body: bodies.PeerGrantBody) -> int:
-        """A coordinator says whose our queues are; returns the highest epoch that our fence has seen."""
-        epoch = self._fences.grant(body)
-        if epoch == body.epoch and body.client_ids:
+    def granted(self, grant: FenceGrant) -> int:
+        """Take a coordinator's grant of our queues; returns the highest epoch that our fence has seen."""
+        epoch = self._fences.grant(grant)
+        if epoch == grant.epoch and grant.client_ids:
             readers = {
-                queue: body.client_ids[member]
-                for queue, member in self._fences.readers(body.group).items()
-                if member in body.client_ids
+                queue: grant.client_ids[member]
+                for queue, member in self._fences.readers(grant.group).items()
+                if member in grant.client_ids
             }
-            self._locks.reserve(body.group, readers, now_ms=self._now_ms())
+            self._locks.reserve(grant.group, readers, now_ms=self._now_ms())
         return epoch
 
-    def grants_for(self, broker_name: str) -> list[bodies.PeerGrantBody]:
+    def grants_for(self, broker_name: str) -> list[FenceGrant]:
         """All that another broker's fence is to know; for a link that is new."""
-        return [grant.body for grant in self._coordinator.grants_for(broker_name)]
+        return [grant.grant for grant in self._coordinator.grants_for(broker_name)]
 
     # Time.
 
@@ -357,7 +330,7 @@ class Coordination:
                 if self._purgatory.release(effect.ticket):
                     effect.ticket.waiter.answer(effect)
             case fx.Grant():
-                self._grant(effect.broker_name, effect.body)
+                self._grant(effect.broker_name, effect.grant)
             case fx.WatchTopic():
                 self.topic_changed(effect.topic)
             case fx.Gather():
@@ -385,41 +358,32 @@ class Coordination:
             now=read_clock(self._clock),
         )
         if self.peers is not None:
-            self.peers.started(
-                bodies.PeerStartedBody(
-                    group=effect.group,
-                    epoch=effect.epoch,
-                    reason=effect.reason,
-                    who=who,
-                    members=list(effect.members),
-                )
-            )
+            self.peers.started(effect, who)
 
-    def _grant(self, broker_name: str, body: bodies.PeerGrantBody) -> None:
+    def _grant(self, broker_name: str, grant: FenceGrant) -> None:
         if broker_name == self._broker_name:
-            epoch = self.granted(body)
-            if epoch > body.epoch:
-                self.refused(body, epoch)
+            epoch = self.granted(grant)
+            if epoch > grant.epoch:
+                self.refused(grant, epoch)
         elif self.peers is not None:
-            self.peers.grant(broker_name, body)
+            self.peers.grant(broker_name, grant)
 
     def _change_mode(self, change: fx.ModeChanged) -> None:
         """Fences hear of it even where nobody subscribes to their topics any more."""
         log.info("mode of a group", group=change.group, mode=change.mode, epoch=change.epoch)
-        body = bodies.PeerGrantBody(
+        grant = FenceGrant(
             group=change.group, epoch=change.epoch, mode=change.mode, client_ids=self._client_ids(change)
         )
-        self._grant(self._broker_name, body)
+        self._grant(self._broker_name, grant)
         if self.peers is not None:
-            self.peers.change_mode(body)
+            self.peers.change_mode(grant)
 
     def _client_ids(self, change: fx.ModeChanged) -> dict[str, str]:
-        view = self._coordinator.group(change.group) if change.mode == bodies.MODE_CLIENT else None
+        view = self._coordinator.group(change.group) if change.mode == MODE_CLIENT else None
         return {member.member: member.client_id for member in view.members} if view is not None else {}
 
-    def _known_of(self, group: str, epoch: int, members: list[str] | None) -> bodies.PeerGathered:
-        known = self._fences.gathered(group)
-        return msgspec.structs.replace(known, members=members, members_epoch=epoch)
+    def _known_of(self, group: str, epoch: int, members: list[str] | None) -> FenceReport:
+        return replace(self._fences.report(group), members=members, members_epoch=epoch)
 
     def _members_of(self, group: str) -> tuple[int, list[str] | None]:
         view = self._coordinator.group(group)

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from libramq.clock import MonotonicMs
+from libramq.fencing import EPOCHS_AHEAD_MAX, FenceGrant, FenceReport
 from libramq.logs import get_logger
-from libramq.remoting.body.coordination import EPOCHS_AHEAD_MAX, PeerGathered, PeerGrantBody
 
 log = get_logger(__name__)
 
@@ -17,19 +17,19 @@ ANSWER_MS_MAX: Final = 1_000
 class Gathering:
     """One group's. own: what our own fence knows."""
 
-    def __init__(self, group: str, own: PeerGathered, asked: Iterable[str], *, now_ms: MonotonicMs) -> None:
+    def __init__(self, group: str, own: FenceReport, asked: Iterable[str], *, now_ms: MonotonicMs) -> None:
         self.group = group
         self.answers = [own]
         self.until_ms = now_ms + ANSWER_MS_MAX
         self._waiting = dict.fromkeys(asked)
-        self._epoch_max = _highest_epoch(own) + EPOCHS_AHEAD_MAX
+        self._epoch_max = own.highest_epoch + EPOCHS_AHEAD_MAX
 
-    def answered(self, broker_name: str, answer: PeerGathered | None) -> None:
+    def answered(self, broker_name: str, answer: FenceReport | None) -> None:
         """A broker has answered, or cannot."""
         self._waiting.pop(broker_name, None)
         if answer is None:
             log.warning("a fence is left out", group=self.group, broker=broker_name)
-        elif (epoch := _highest_epoch(answer)) > self._epoch_max:
+        elif (epoch := answer.highest_epoch) > self._epoch_max:
             log.warning(
                 "a fence names an epoch that cannot be; it is left out",
                 group=self.group, broker=broker_name, epoch=epoch, highest=self._epoch_max,
@@ -46,11 +46,7 @@ class Gathering:
         return True
 
 
-def _highest_epoch(answer: PeerGathered) -> int:
-    return max([answer.epoch, answer.members_epoch, *(opening.epoch for opening in answer.open)])
-
-
-def credible_epoch(broker_name: str, epoch: int, grant: PeerGrantBody) -> int:
+def credible_epoch(broker_name: str, epoch: int, grant: FenceGrant) -> int:
     """Return the epoch that a fence named as it refused a grant, or a step towards one that cannot be.
 
     By steps a fence that was led astray is reached again, and one that lies never leads to the last epoch.

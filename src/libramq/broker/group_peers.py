@@ -6,8 +6,9 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from libramq.fencing import FenceGrant, FenceReport
+from libramq.groups.coordinator.effect import Started
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body import coordination as bodies
 
 
 class GroupPeers(Protocol):
@@ -21,20 +22,20 @@ class GroupPeers(Protocol):
         """The queues of a topic at other brokers; None: not known yet, `topic_changed` will say."""
         ...
 
-    def grant(self, broker_name: str, body: bodies.PeerGrantBody) -> None:
+    def grant(self, broker_name: str, grant: FenceGrant) -> None:
         """Tell another broker's fence whose its queues are; `refused` where it has seen a higher epoch."""
         ...
 
-    def change_mode(self, body: bodies.PeerGrantBody) -> None:
+    def change_mode(self, grant: FenceGrant) -> None:
         """Tell all other fences that a group shares its queues in another way."""
         ...
 
-    def gather(self, group: str, own: bodies.PeerGathered) -> None:
+    def gather(self, group: str, own: FenceReport) -> None:
         """Ask all other fences; `gathered` with what they know, and what ours does."""
         ...
 
-    def started(self, body: bodies.PeerStartedBody) -> None:
-        """Tell all others that a rebalance of a group has begun."""
+    def started(self, started: Started, who: str | None) -> None:
+        """Tell all others that a rebalance of a group has begun. who: brought it about, in short."""
         ...
 
     def removed(self, *, topic: str = "", group: str = "") -> None:

@@ -7,20 +7,16 @@ Upstream: broker/client/ConsumerGroupInfo.java, ConsumerManager.java.
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from libramq.clock import MonotonicMs
 from libramq.groups.asked_members import AskedMembers
+from libramq.groups.limits import SUBSCRIPTIONS_MAX
 from libramq.message.names import RETRY_PREFIX
 from libramq.remoting.body.heartbeat import BROADCASTING, ConsumerData, SubscriptionData
 
 #: Whatever the shell knows a connection by.
 P = TypeVar("P", bound=Hashable)
-
-#: Ours: the seeds' and the design's largest laboratory group on real sockets.
-MEMBERS_MAX: Final = 10_000
-#: Ours: a client subscribes to its topics, not to the world.
-SUBSCRIPTIONS_MAX: Final = 2_000
 
 
 @dataclass(slots=True)

@@ -17,32 +17,19 @@ Ours; the contract is in ARCHITECTURE.md, "What a fence checks".
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
+from libramq.fencing import EPOCHS_AHEAD_MAX, MODE_EPOCHS, Claim, FenceGrant, FenceReport
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.codec import Body
-from libramq.remoting.body.coordination import (
-    EPOCHS_AHEAD_MAX,
-    MODE_EPOCHS,
-    PeerGathered,
-    PeerGrantBody,
-    QueueGrant,
-)
 
 log = get_logger(__name__)
 
 #: Names of topics and groups have no such character.
 SEPARATOR: Final = "@"
-
-
-class Claim(NamedTuple):
-    """A member and the epoch under which it was granted a queue."""
-
-    member: str
-    epoch: int
 
 
 #: The opening of a queue that nobody has opened: every epoch is above it.
@@ -122,62 +109,63 @@ class Fences:
 
     # The coordinator's word.
 
-    def grant(self, body: PeerGrantBody) -> int:
-        """Take a coordinator's word, unless a later one was heard.
+    def grant(self, grant: FenceGrant) -> int:
+        """Take a coordinator's grant, unless a later one has come.
 
-        Returns the highest epoch seen: if it is above the body's, nothing was taken. So it is where a queue
+        Returns the highest epoch seen: if it is above the grant's, nothing was taken. So it is where a queue
         was opened since it was granted: the coordinator does not know, and is to find out. Raises BrokerError
         for epochs that cannot be.
         """
-        self._check_epochs(body)
-        fence = self._fence(body.group)
-        if body.epoch < fence.epoch:
+        self._check_epochs(grant)
+        fence = self._fence(grant.group)
+        if grant.epoch < fence.epoch:
             return fence.epoch
         grants = {
-            (grant.topic, grant.queue_id): Claim(grant.member, grant.epoch)
-            for grant in body.grants
-            if grant.broker_name == self._broker_name
+            (queue.topic, queue.queue_id): claim
+            for queue, claim in grant.claims.items()
+            if queue.broker_name == self._broker_name
         }
         for key, claim in grants.items():
             opening = fence.openings.get(key, NOBODY)
             if claim.epoch <= opening.epoch and claim != opening:
-                log.warning("grant behind an opening, not taken", group=body.group, grant=claim, open=opening)
-                return body.epoch + 1
-        fence.epoch, fence.mode = body.epoch, body.mode
-        if body.complete:
+                log.warning(
+                    "grant behind an opening, not taken", group=grant.group, grant=claim, open=opening
+                )
+                return grant.epoch + 1
+        fence.epoch, fence.mode = grant.epoch, grant.mode
+        if grant.complete:
             fence.grants.clear()
             fence.is_told = True
         fence.grants |= grants
         return fence.epoch
 
-    def _check_epochs(self, body: PeerGrantBody) -> None:
+    def _check_epochs(self, grant: FenceGrant) -> None:
         """Raise BrokerError for a grant so far above what is known that it would leave no epoch above it."""
-        known = self.epoch(body.group)
-        highest = max([body.epoch, *(grant.epoch for grant in body.grants)])
+        known, highest = self.epoch(grant.group), grant.highest_epoch
         if highest <= known + EPOCHS_AHEAD_MAX:
             return
-        log.warning("a grant under an epoch that cannot be", group=body.group, epoch=highest, known=known)
+        log.warning("a grant under an epoch that cannot be", group=grant.group, epoch=highest, known=known)
         raise broker_error(
             ResponseCode.INVALID_PARAMETER,
-            f"epoch {highest} of group {body.group} cannot be: {known} is the highest that is known here",
+            f"epoch {highest} of group {grant.group} cannot be: {known} is the highest that is known here",
         )
 
-    def gathered(self, group: str) -> PeerGathered:
-        """What a new coordinator asks for.
+    def report(self, group: str) -> FenceReport:
+        """Return what a new coordinator asks for.
 
         Grants that nobody has used are void from now on: the new one does not know of them.
         """
         fence = self._groups.get(group)
         if fence is None:
-            return PeerGathered(epoch=self.epoch(group))
+            return FenceReport(epoch=self.epoch(group))
         fence.grants = {key: claim for key, claim in fence.grants.items() if fence.openings.get(key) == claim}
         fence.is_told = False
-        return PeerGathered(
+        return FenceReport(
             epoch=fence.epoch,
-            open=[
-                QueueGrant.of(MessageQueue(topic, self._broker_name, queue_id), claim.epoch, claim.member)
+            openings={
+                MessageQueue(topic, self._broker_name, queue_id): claim
                 for (topic, queue_id), claim in fence.openings.items()
-            ],
+            },
         )
 
     # What members do.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from libramq.remoting.body.coordination import MODE_CLIENT, MODE_EPOCHS
+from libramq.fencing import MODE_CLIENT, MODE_EPOCHS
 from libramq.testing.cluster import Cluster
 from libramq.testing.happening import Happening
 

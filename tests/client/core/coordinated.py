@@ -3,7 +3,8 @@
 from libramq.client.core import effects as fx
 from libramq.client.core.process_queue import Claim
 from libramq.errors import broker_error
-from libramq.remoting.body.coordination import MODE_CLIENT, GroupAssignment, QueueGrant
+from libramq.fencing import MODE_CLIENT
+from libramq.remoting.body.coordination import GroupAssignment, QueueGrant
 from libramq.rpc.group_calls import Joined
 from tests.client.core.conversation import Conversation, found
 from tests.client.core.examples import route

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from libramq.codes import ResponseCode
+from libramq.fencing import MODE_EPOCHS, FenceReport
 from libramq.groups.coordinator.coordinator import Coordinator
 from libramq.groups.coordinator.effect import (
     Answer,
@@ -19,19 +20,10 @@ from libramq.groups.coordinator.effect import (
     Started,
     WatchTopic,
 )
+from libramq.groups.coordinator.group_assignment import Assignment
+from libramq.groups.coordinator.group_request import Join, Leave, Poll, Release, Remove
 from libramq.groups.coordinator.group_state import GroupState
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.coordination import (
-    MODE_EPOCHS,
-    GroupAssignment,
-    GroupJoinBody,
-    GroupLeaveBody,
-    GroupPollBody,
-    GroupReleaseBody,
-    PeerGathered,
-    QueueGrant,
-)
-from libramq.remoting.headers import GroupJoinHeader, GroupMemberHeader, GroupPollHeader, GroupRemoveHeader
 from libramq.testing.world import SeededSecretBits
 
 GROUP = "G"
@@ -65,9 +57,6 @@ class Consumer:
     polls: set[str] = field(default_factory=set)
     refused: ResponseCode | None = None
 
-    def listed(self) -> list[QueueGrant]:
-        return [QueueGrant.of(queue, epoch) for queue, epoch in self.held.items()]
-
 
 class Surroundings:
     """The coordinator, its members, and what it had done."""
@@ -83,7 +72,7 @@ class Surroundings:
         self.records = 0
         self.is_disk_full = False
         self.must_gather = False
-        self.fences: dict[str, PeerGathered] = {}
+        self.fences: dict[str, FenceReport] = {}
         self.tickets = 0
         self.asked_at: dict[str, int] = {}
         self.slowest_ms = 0
@@ -127,44 +116,44 @@ class Surroundings:
         return consumer
 
     def join(self, consumer: Consumer, *, claims: bool = False, if_free: bool = False) -> None:
-        header = GroupJoinHeader(
-            consumer_group=GROUP,
+        join = Join(
+            group=GROUP,
             client_id=consumer.client_id,
-            lb_session_ms=consumer.session_ms,
-            lb_revoke_timeout_ms=consumer.revoke_timeout_ms,
-            lb_instance=consumer.instance,
-            lb_member=consumer.member,
-            lb_if_free=True if if_free else None,
-        )
-        body = GroupJoinBody(
+            session_ms=consumer.session_ms,
+            revoke_timeout_ms=consumer.revoke_timeout_ms,
+            instance=consumer.instance,
+            member=consumer.member,
+            if_free=if_free,
             subscriptions=dict.fromkeys(consumer.topics, "*"),
             strategy=consumer.strategy,
             capacity=consumer.capacity,
-            held=consumer.listed() if claims else [],
+            held=dict(consumer.held) if claims else {},
         )
         if not claims:
             consumer.held.clear()
-        self.do(self.coordinator.join(self.ticket(consumer), consumer.peer, header, body, now_ms=self.now_ms))
+        self.do(self.coordinator.join(self.ticket(consumer), consumer.peer, join, now_ms=self.now_ms))
 
     def poll(self, consumer: Consumer) -> None:
-        header = GroupPollHeader(
-            consumer_group=GROUP, lb_member=consumer.member or "", lb_epoch=consumer.epoch
+        poll = Poll(
+            group=GROUP,
+            member=consumer.member or "",
+            epoch=consumer.epoch,
+            held=dict(consumer.held),
+            is_leaving=consumer.is_leaving,
         )
         ticket = self.ticket(consumer)
         consumer.polls.add(ticket)
         self.asked_at[ticket] = self.now_ms
-        body = GroupPollBody(held=consumer.listed(), leaving=consumer.is_leaving)
-        self.do(self.coordinator.poll(ticket, consumer.peer, header, body, now_ms=self.now_ms))
+        self.do(self.coordinator.poll(ticket, consumer.peer, poll, now_ms=self.now_ms))
 
     def release(self, consumer: Consumer) -> None:
         """Give up all that is revoked."""
-        header = GroupMemberHeader(consumer_group=GROUP, lb_member=consumer.member or "")
-        body = GroupReleaseBody(queues=[QueueGrant.of(q, epoch) for q, epoch in consumer.revoked.items()])
+        release = Release(group=GROUP, member=consumer.member or "", queues=dict(consumer.revoked))
         for queue in consumer.revoked:
             consumer.held.pop(queue, None)
         consumer.revoked.clear()
         ticket = self.ticket(consumer)
-        self.do(self.coordinator.release(ticket, consumer.peer, header, body, now_ms=self.now_ms))
+        self.do(self.coordinator.release(ticket, consumer.peer, release, now_ms=self.now_ms))
 
     def depart(self, consumer: Consumer, *drained: MessageQueue) -> None:
         """It stops: these queues are drained already, the others when it is told that they are."""
@@ -173,24 +162,23 @@ class Surroundings:
 
     def give_up(self, consumer: Consumer, *queues: MessageQueue) -> None:
         """Give up some queues, asked back or not."""
-        header = GroupMemberHeader(consumer_group=GROUP, lb_member=consumer.member or "")
-        grants = [QueueGrant.of(queue, consumer.held.pop(queue)) for queue in queues]
-        body = GroupReleaseBody(queues=grants, leaving=consumer.is_leaving)
+        given_up = {queue: consumer.held.pop(queue) for queue in queues}
+        release = Release(
+            group=GROUP, member=consumer.member or "", queues=given_up, is_leaving=consumer.is_leaving
+        )
         ticket = self.ticket(consumer)
-        self.do(self.coordinator.release(ticket, consumer.peer, header, body, now_ms=self.now_ms))
+        self.do(self.coordinator.release(ticket, consumer.peer, release, now_ms=self.now_ms))
 
     def leave(self, consumer: Consumer, reason: str = "member_left") -> None:
-        header = GroupMemberHeader(consumer_group=GROUP, lb_member=consumer.member or "")
+        leave = Leave(group=GROUP, member=consumer.member or "", reason=reason)
         self.consumers.pop(consumer.client_id, None)
-        body = GroupLeaveBody(reason=reason)
-        ticket = self.ticket(consumer)
-        self.do(self.coordinator.leave(ticket, consumer.peer, header, body, now_ms=self.now_ms))
+        self.do(self.coordinator.leave(self.ticket(consumer), leave, now_ms=self.now_ms))
 
     def remove(self, name: str, operator: str | None = "olga") -> ResponseCode:
         """An operator takes a member out."""
         self.tickets += 1
-        header = GroupRemoveHeader(consumer_group=GROUP, lb_name=name, lb_operator=operator)
-        effects = self.coordinator.remove(f"/{self.tickets}", header, "10.0.0.9", now_ms=self.now_ms)
+        remove = Remove(group=GROUP, name=name, operator=operator, host="10.0.0.9")
+        effects = self.coordinator.remove(f"/{self.tickets}", remove, now_ms=self.now_ms)
         self.do(effects)
         (answer,) = [e for e in effects if isinstance(e, Answer) and e.ticket == f"/{self.tickets}"]
         return answer.code
@@ -249,10 +237,10 @@ class Surroundings:
                     if self.fences:
                         answers = list(self.fences.values())
                         self.do(self.coordinator.gathered(GROUP, answers, now_ms=self.now_ms))
-                case Grant(_, body):
-                    state = self.states.get(body.group)
+                case Grant(_, grant):
+                    state = self.states.get(grant.group)
                     assert state is not None, "granted before it was recorded"
-                    assert body.epoch <= state.epoch
+                    assert grant.epoch <= state.epoch
 
     def answered(self, answer: Answer) -> None:
         client_id = answer.ticket.rpartition("/")[0]
@@ -273,13 +261,13 @@ class Surroundings:
         if answer.assignment is not None:
             self.assigned(consumer, answer.assignment)
 
-    def assigned(self, consumer: Consumer, assignment: GroupAssignment) -> None:
+    def assigned(self, consumer: Consumer, assignment: Assignment) -> None:
         consumer.epoch, consumer.mode = assignment.epoch, assignment.mode
         if assignment.mode != MODE_EPOCHS:
             consumer.revoked.clear()
             return
-        revoked = {grant.queue: grant.epoch for grant in assignment.revoke}
-        consumer.held = {grant.queue: grant.epoch for grant in assignment.queues} | {
+        revoked = dict(assignment.revoke)
+        consumer.held = dict(assignment.queues) | {
             queue: epoch for queue, epoch in consumer.held.items() if queue in revoked
         }
         consumer.revoked = {queue: epoch for queue, epoch in revoked.items() if queue in consumer.held}

@@ -4,13 +4,13 @@ import pytest
 
 from libramq.balance import TopicStrategy, register_strategy
 from libramq.codes import ResponseCode
+from libramq.fencing import Claim, FenceReport
 from libramq.groups.coordinator import group_membership, group_state
 from libramq.groups.coordinator.group_balance import COLLECT_MS
 from libramq.groups.coordinator.group_member import REPEAT_MS
+from libramq.groups.coordinator.group_request import Join, Poll, Remove
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.coordination import GroupJoinBody, GroupPollBody, PeerGathered, QueueGrant
-from libramq.remoting.headers import GroupJoinHeader, GroupPollHeader, GroupRemoveHeader
 from tests.groups.coordinator.coordinated import (
     GROUP,
     SESSION_MS,
@@ -57,7 +57,7 @@ def test_the_first_member_gets_all_and_the_second_half():
     assert (len(second.moves), second.minimum) == (4, 4)
     assert {move.from_ for move in second.moves} == {"alice"}
     assert reasons(group) == [Reason.MEMBER_JOINED] * 2
-    assert [grant.body.complete for grant in group.take(Grant)] == [True, False]
+    assert [grant.grant.complete for grant in group.take(Grant)] == [True, False]
 
 
 def test_what_one_that_leaves_has_drained_goes_to_others_before_it_is_gone():
@@ -491,7 +491,7 @@ def test_a_static_member_takes_over_what_its_name_held():
     assert set(again.held.values()) == {epoch + 1}, "its former self is fenced"
     assert (reasons(group), group.take(Settled)) == ([], [])
     (grant,) = group.take(Grant)
-    assert {each.member for each in grant.body.grants} == {again.member}
+    assert {each.member for each in grant.grant.claims.values()} == {again.member}
 
 
 def test_the_former_self_of_a_static_member_is_turned_away():
@@ -632,8 +632,8 @@ def test_stock_members_cannot_be_removed():
     group = group_of("alice")
     group.stock("java")
     for name in ("java", "alice"):
-        header = GroupRemoveHeader(consumer_group=GROUP, lb_name=name)
-        (answer,) = group.coordinator.remove("x", header, "h", now_ms=group.now_ms)
+        remove = Remove(group=GROUP, name=name, operator=None, host="h")
+        (answer,) = group.coordinator.remove("x", remove, now_ms=group.now_ms)
         assert answer.code == ResponseCode.INVALID_PARAMETER
         assert answer.remark.startswith("group G has stock members: java;")
 
@@ -721,12 +721,12 @@ def test_a_group_that_was_deleted_at_another_broker_is_gathered_and_granted_agai
     group.run(1_000)
     before = {queue: holding.member for queue, holding in group.view.owners.items()}
     group.take(Grant)
-    group.fences = {"b": PeerGathered(epoch=group.view.epoch)}
+    group.fences = {"b": FenceReport(epoch=group.view.epoch)}
     group.do(group.coordinator.gather_again(GROUP, now_ms=group.now_ms))
     group.run(100)
     assert {queue: holding.member for queue, holding in group.view.owners.items()} == before
     (grant,) = group.take(Grant)
-    assert (grant.body.complete, len(grant.body.grants)) == (True, 8)
+    assert (grant.grant.complete, len(grant.grant.claims)) == (True, 8)
 
 
 def test_queues_whose_offsets_an_operator_set_are_granted_anew():
@@ -748,11 +748,11 @@ def test_nobody_waits_for_the_reader_of_a_queue_that_an_operator_closed():
     """A group is taken over: its claims on that queue are void, the others count."""
     group = group_of("alice")
     first = min(group.view.owners)
-    opened = [
-        QueueGrant.of(queue, holding.epoch, "" if queue == first else holding.member)
+    opened = {
+        queue: Claim("" if queue == first else holding.member, holding.epoch)
         for queue, holding in group.view.owners.items()
-    ]
-    group.fences = {"b": PeerGathered(epoch=group.view.epoch, open=opened)}
+    }
+    group.fences = {"b": FenceReport(epoch=group.view.epoch, openings=opened)}
     before = dict(group.view.owners)
     group.do(group.coordinator.gather_again(GROUP, now_ms=group.now_ms))
     group.run(100)
@@ -767,8 +767,8 @@ def test_a_broker_that_comes_is_another_reason():
     group.run(100)
     assert (group.loads(), reasons(group)) == ({"alice": 8, "bob": 8}, [Reason.BROKER_CHANGED])
     assert {grant.broker_name for grant in group.take(Grant)} == {"c"}
-    assert len(group.coordinator.grants_for("b")[0].body.grants) == 8
-    assert group.coordinator.grants_for("b")[0].body.complete
+    assert len(group.coordinator.grants_for("b")[0].grant.claims) == 8
+    assert group.coordinator.grants_for("b")[0].grant.complete
     group.tell("T", queues_of("T", 8))
     group.run(100)
     assert (group.loads(), reasons(group)) == ({"alice": 4, "bob": 4}, [Reason.BROKER_CHANGED])
@@ -919,10 +919,10 @@ def test_nothing_is_granted_while_the_disk_refuses():
 # Taking a group over.
 
 
-def opened(group: Surroundings) -> PeerGathered:
+def opened(group: Surroundings) -> FenceReport:
     view = group.view
-    held = [QueueGrant.of(queue, holding.epoch, holding.member) for queue, holding in view.owners.items()]
-    return PeerGathered(epoch=view.epoch, open=held)
+    held = {queue: Claim(holding.member, holding.epoch) for queue, holding in view.owners.items()}
+    return FenceReport(epoch=view.epoch, openings=held)
 
 
 def taken_over(group: Surroundings) -> Surroundings:
@@ -953,8 +953,8 @@ def test_a_group_that_is_taken_over_does_not_move():
     assert other.view.epoch > group.view.epoch
     assert len(other.take(Gather)) == 1
     (grant,) = other.take(Grant)
-    assert grant.body.complete
-    assert len(grant.body.grants) == 8
+    assert grant.grant.complete
+    assert len(grant.grant.claims) == 8
 
 
 def test_members_that_do_not_come_are_waited_for_one_session():
@@ -983,7 +983,7 @@ def test_fences_that_do_not_answer_are_not_waited_for_long():
 def test_a_refused_coordinator_goes_above_what_the_fence_has_seen():
     group = group_of("alice", "bob")
     owners = group.owners()
-    group.fences = {"b": PeerGathered(epoch=70, open=opened(group).open)}
+    group.fences = {"b": FenceReport(epoch=70, openings=opened(group).openings)}
     epoch = group.view.epoch
     for _ in range(2):
         group.do(group.coordinator.refused(GROUP, epoch, 70, now_ms=group.now_ms))
@@ -1018,7 +1018,7 @@ def test_what_the_disk_lost_with_the_power_members_know(first):
     held = {"alice": dict(alice.held), "bob": dict(bob.held)}
     epoch = group.view.epoch
     assert epoch > fence.epoch
-    assert opened(group).open != fence.open
+    assert opened(group).openings != fence.openings
     group.states, group.fences = states, {"b": fence}
     group.restart()
     group.consumers[first].is_silent = True
@@ -1083,7 +1083,7 @@ def test_stock_members_put_the_group_into_client_mode_and_back():
     group.run(1_000)
     assert alice.mode == bob.mode == group.view.mode == "client"
     (grant,) = group.take(Grant)
-    assert (grant.body.mode, grant.body.grants, grant.body.complete) == ("client", [], True)
+    assert (grant.grant.mode, grant.grant.claims, grant.grant.complete) == ("client", {}, True)
     alice.held, bob.held = bob.held, alice.held
     held = dict.fromkeys(alice.held), dict.fromkeys(bob.held)
     group.stock()
@@ -1193,22 +1193,22 @@ def test_a_poll_that_is_always_behind_is_not_answered_all_the_time():
     """A client that never takes its grants up would else keep its coordinator busy."""
     group = group_of("alice")
     alice = group.consumers["alice"]
-    header = GroupPollHeader(consumer_group=GROUP, lb_member=alice.member, lb_epoch=0)
+    poll = Poll(group=GROUP, member=alice.member, epoch=0)
     answers = 0
     for at_ms in range(0, 1_000, 10):
         effects = group.coordinator.tick(group.now_ms + at_ms)
         if at_ms == 0 or any(isinstance(effect, Answer) for effect in effects):
             answers += 1
             now_ms = group.now_ms + at_ms
-            group.coordinator.poll("ticket", alice.peer, header, GroupPollBody(), now_ms=now_ms)
+            group.coordinator.poll("ticket", alice.peer, poll, now_ms=now_ms)
     assert answers <= 11
 
 
 def test_who_is_not_known_is_told_so():
     group = Surroundings()
-    header = GroupPollHeader(consumer_group="H", lb_member="x", lb_epoch=0)
-    (answer,) = group.coordinator.poll("ticket", "peer", header, GroupPollBody(), now_ms=0)
+    poll = Poll(group="H", member="x", epoch=0)
+    (answer,) = group.coordinator.poll("ticket", "peer", poll, now_ms=0)
     assert answer.code == ResponseCode.UNKNOWN_MEMBER
-    header = GroupJoinHeader(consumer_group="no group", client_id="c", lb_session_ms=SESSION_MS)
-    (answer,) = group.coordinator.join("ticket", "peer", header, GroupJoinBody(), now_ms=0)
+    join = Join(group="no group", client_id="c", session_ms=SESSION_MS, subscriptions={"T": "*"})
+    (answer,) = group.coordinator.join("ticket", "peer", join, now_ms=0)
     assert answer.code == ResponseCode.INVALID_PARAMETER

@@ -12,16 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from libramq.errors import BrokerError
+from libramq.fencing import MODE_CLIENT, MODE_EPOCHS, Claim, FenceGrant
 from libramq.groups.coordinator.effect import Effect
+from libramq.groups.coordinator.group_assignment import Assignment
 from libramq.message.queue import MessageQueue
-from libramq.offsets.fence import Claim, Fences, Opening
-from libramq.remoting.body.coordination import (
-    MODE_CLIENT,
-    MODE_EPOCHS,
-    GroupAssignment,
-    PeerGrantBody,
-    QueueGrant,
-)
+from libramq.offsets.fence import Fences, Opening
 from tests.groups.coordinator.coordinated import (
     GROUP,
     SESSION_MS,
@@ -45,7 +40,7 @@ class Cluster(Surroundings):
 
     def __init__(self) -> None:
         self.all_fences = {broker: Fences(broker) for broker in BROKERS}
-        self.grants: dict[MessageQueue, QueueGrant] = {}
+        self.grants: dict[MessageQueue, Claim] = {}
         self.opened: dict[MessageQueue, Claim] = {}
         self.flushes: set[int] = set()
         self.liars: set[str] = set()
@@ -78,18 +73,18 @@ class Cluster(Surroundings):
         for effect in effects:
             match effect:
                 case Gather(group):
-                    answers = [fence.gathered(group) for fence in self.all_fences.values()]
+                    answers = [fence.report(group) for fence in self.all_fences.values()]
                     self.do(self.coordinator.gathered(group, answers, now_ms=self.now_ms))
                 case ModeChanged(group, mode, epoch):
-                    body = PeerGrantBody(group=group, mode=mode, epoch=epoch)
+                    grant = FenceGrant(group=group, mode=mode, epoch=epoch)
                     for fence in self.all_fences.values():
-                        fence.grant(body)
-                case Grant(broker, body):
-                    self.granted(body)
-                    seen = self.all_fences[broker].grant(body)
-                    if seen > body.epoch:
+                        fence.grant(grant)
+                case Grant(broker, grant):
+                    self.granted(grant)
+                    seen = self.all_fences[broker].grant(grant)
+                    if seen > grant.epoch:
                         now_ms = self.now_ms
-                        self.do(self.coordinator.refused(body.group, body.epoch, seen, now_ms=now_ms))
+                        self.do(self.coordinator.refused(grant.group, grant.epoch, seen, now_ms=now_ms))
                 case Started():
                     self.flushes.add(effect.epoch)
                 case Settled():
@@ -99,30 +94,30 @@ class Cluster(Surroundings):
                     self.flushes.clear()
             super().do([effect])
 
-    def granted(self, body: PeerGrantBody) -> None:
-        for grant in body.grants:
-            last = self.grants.get(grant.queue)
-            if last is not None and last.member != grant.member:
-                assert grant.epoch > last.epoch, f"{last} and then {grant}"
-            assert last is None or grant.epoch >= last.epoch
-            is_its_own = last is not None and last.member == grant.member
-            assert is_its_own or grant.member not in self.parting, f"{grant} to one that leaves"
-            self.grants[grant.queue] = grant
+    def granted(self, grant: FenceGrant) -> None:
+        for queue, claim in grant.claims.items():
+            last = self.grants.get(queue)
+            if last is not None and last.member != claim.member:
+                assert claim.epoch > last.epoch, f"{queue}: {last} and then {claim}"
+            assert last is None or claim.epoch >= last.epoch
+            is_its_own = last is not None and last.member == claim.member
+            assert is_its_own or claim.member not in self.parting, f"{queue} to one that leaves: {claim}"
+            self.grants[queue] = claim
 
-    def assigned(self, consumer: Consumer, assignment: GroupAssignment) -> None:
+    def assigned(self, consumer: Consumer, assignment: Assignment) -> None:
         super().assigned(consumer, assignment)
         if assignment.mode != MODE_EPOCHS:
             return
-        for grant in assignment.queues:
-            claim = Claim(consumer.member, grant.epoch)
-            if self.opened.get(grant.queue) == claim:
+        for queue, epoch in assignment.queues.items():
+            claim = Claim(consumer.member, epoch)
+            if self.opened.get(queue) == claim:
                 continue
             try:
-                self.all_fences[grant.broker_name].open(GROUP, grant.topic, grant.queue_id, claim)
+                self.all_fences[queue.broker_name].open(GROUP, queue.topic, queue.queue_id, claim)
             except BrokerError:
                 assert consumer.client_id in self.liars
             else:
-                self.opened[grant.queue] = claim
+                self.opened[queue] = claim
 
 
 class CoordinatorMachine(RuleBasedStateMachine):

@@ -1,8 +1,8 @@
 """The inquiry: what a new coordinator makes of what fences and members say."""
 
+from libramq.fencing import Claim, FenceReport
 from libramq.groups.coordinator.group_inquiry import GroupInquiry, InquiryKind
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.coordination import PeerGathered, QueueGrant
 
 
 def q(number: int) -> MessageQueue:
@@ -12,8 +12,8 @@ def q(number: int) -> MessageQueue:
 def inquiry(*openings: tuple[int, str, int], epoch: int = 5) -> GroupInquiry:
     """What one fence has: (queue, member, epoch)."""
     found = GroupInquiry(InquiryKind.GATHERING, until_ms=1_000, epoch=0)
-    grants = [QueueGrant.of(q(number), opened_at, member) for number, member, opened_at in openings]
-    found.gathered([PeerGathered(epoch=epoch, open=grants)], {}, now_ms=0)
+    opened = {q(number): Claim(member, opened_at) for number, member, opened_at in openings}
+    found.gathered([FenceReport(epoch=epoch, openings=opened)], {}, now_ms=0)
     return found
 
 
@@ -63,7 +63,7 @@ def test_who_has_come_and_gone_while_fences_were_asked_is_not_awaited():
     """The fences still know what it had open; so may the coordinator before us."""
     found = GroupInquiry(InquiryKind.GATHERING, until_ms=1_000, epoch=0)
     found.left("gone")
-    fence = PeerGathered(epoch=5, open=[QueueGrant.of(q(0), 5, "gone"), QueueGrant.of(q(1), 5, "x")])
+    fence = FenceReport(epoch=5, openings={q(0): Claim("gone", 5), q(1): Claim("x", 5)})
     found.gathered([fence], {}, now_ms=100)
     assert list(found.awaited) == ["x"]
     found.left("x")
@@ -72,12 +72,12 @@ def test_who_has_come_and_gone_while_fences_were_asked_is_not_awaited():
 
 def test_only_those_are_awaited_that_were_members_in_the_end():
     """As the last coordinator said; what another one knew long ago does not count."""
-    grants = [QueueGrant.of(q(number), 5, member) for number, member in enumerate(("x", "y", "left"))]
-    fence = PeerGathered(epoch=5, open=grants)
-    long_ago = PeerGathered(epoch=4, members=["left"], members_epoch=4)
-    last = PeerGathered(epoch=5, members=["x", "y"], members_epoch=6)
+    openings = {q(number): Claim(member, 5) for number, member in enumerate(("x", "y", "left"))}
+    fence = FenceReport(epoch=5, openings=openings)
+    long_ago = FenceReport(epoch=4, members=["left"], members_epoch=4)
+    last = FenceReport(epoch=5, members=["x", "y"], members_epoch=6)
 
-    def awaited(*answers: PeerGathered) -> tuple[list[str], int]:
+    def awaited(*answers: FenceReport) -> tuple[list[str], int]:
         found = GroupInquiry(InquiryKind.GATHERING, until_ms=1_000, epoch=0)
         found.gathered(answers, {"x": 2_000}, now_ms=100)
         return list(found.awaited), found.until_ms
@@ -90,10 +90,10 @@ def test_only_those_are_awaited_that_were_members_in_the_end():
 def test_members_of_all_coordinators_of_one_epoch_are_awaited():
     """Brokers that started together had the group each for themselves, before they saw each other."""
     found = GroupInquiry(InquiryKind.GATHERING, until_ms=1_000, epoch=0)
-    grants = [QueueGrant.of(q(number), 2, member) for number, member in enumerate(("x", "y", "z"))]
+    theirs = {q(1): Claim("y", 2), q(2): Claim("z", 2)}
     answers = [
-        PeerGathered(epoch=2, open=[grants[0]], members=["x"], members_epoch=2),
-        PeerGathered(epoch=2, open=[grants[1], grants[2]], members=["y"], members_epoch=2),
+        FenceReport(epoch=2, openings={q(0): Claim("x", 2)}, members=["x"], members_epoch=2),
+        FenceReport(epoch=2, openings=theirs, members=["y"], members_epoch=2),
     ]
     found.gathered(answers, {"x": 10_000}, now_ms=0)
     assert list(found.awaited) == ["y"]

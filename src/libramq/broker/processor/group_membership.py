@@ -11,7 +11,9 @@ from typing import Any
 from libramq.broker.coordination import Coordination
 from libramq.catalog import GroupTable, TopicTable
 from libramq.codes import RequestCode
+from libramq.groups.coordinator import group_request as rq
 from libramq.groups.coordinator.effect import Answer
+from libramq.groups.coordinator.group_assignment import Assignment
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body.codec import encode_body
@@ -49,7 +51,7 @@ class GroupMembership:
         }
 
     def join(self, request: Request) -> Outcome:
-        """Somebody becomes a member, or comes back; the group and its retry topic exist from then on."""
+        """Have a client join, or come back; the group and its retry topic exist from then on."""
         header = h.decode_header(request.command, h.GroupJoinHeader)
         return with_body(request, bodies.GroupJoinBody, partial(self._join, request, header))
 
@@ -57,7 +59,20 @@ class GroupMembership:
         self._coordination.require_here(header.consumer_group)
         group = self._groups.require(header.consumer_group, request.wall_ms)
         self._topics.for_retries(group, request.wall_ms)
-        self._coordination.join(self._waiter(request), header, body, cost_bytes=len(request.command.body))
+        join = rq.Join(
+            group=header.consumer_group,
+            client_id=header.client_id,
+            session_ms=header.lb_session_ms,
+            subscriptions=body.subscriptions,
+            member=header.lb_member,
+            instance=header.lb_instance,
+            revoke_timeout_ms=header.lb_revoke_timeout_ms,
+            if_free=bool(header.lb_if_free),
+            strategy=body.strategy,
+            capacity=body.capacity,
+            held=bodies.epochs_of(body.held),
+        )
+        self._coordination.join(self._waiter(request), join, cost_bytes=len(request.command.body))
         return HOLD
 
     def poll(self, request: Request) -> Outcome:
@@ -66,8 +81,15 @@ class GroupMembership:
         return with_body(request, bodies.GroupPollBody, partial(self._poll, request, header))
 
     def _poll(self, request: Request, header: h.GroupPollHeader, body: bodies.GroupPollBody) -> Outcome:
-        self._coordination.require_here(header.consumer_group)
-        self._coordination.poll(self._waiter(request), header, body, cost_bytes=len(request.command.body))
+        poll = rq.Poll(
+            group=header.consumer_group,
+            member=header.lb_member,
+            epoch=header.lb_epoch,
+            held=bodies.epochs_of(body.held),
+            duplicates=body.duplicates,
+            is_leaving=body.leaving,
+        )
+        self._coordination.poll(self._waiter(request), poll, cost_bytes=len(request.command.body))
         return HOLD
 
     def release(self, request: Request) -> Outcome:
@@ -78,8 +100,13 @@ class GroupMembership:
     def _release(
         self, request: Request, header: h.GroupMemberHeader, body: bodies.GroupReleaseBody
     ) -> Outcome:
-        self._coordination.require_here(header.consumer_group)
-        self._coordination.release(self._waiter(request), header, body, cost_bytes=len(request.command.body))
+        release = rq.Release(
+            group=header.consumer_group,
+            member=header.lb_member,
+            queues=bodies.epochs_of(body.queues),
+            is_leaving=body.leaving,
+        )
+        self._coordination.release(self._waiter(request), release, cost_bytes=len(request.command.body))
         return HOLD
 
     def leave(self, request: Request) -> Outcome:
@@ -88,15 +115,18 @@ class GroupMembership:
         return with_body(request, bodies.GroupLeaveBody, partial(self._leave, request, header))
 
     def _leave(self, request: Request, header: h.GroupMemberHeader, body: bodies.GroupLeaveBody) -> Outcome:
-        self._coordination.require_here(header.consumer_group)
-        self._coordination.leave(self._waiter(request), header, body, cost_bytes=len(request.command.body))
+        leave = rq.Leave(group=header.consumer_group, member=header.lb_member, reason=body.reason)
+        self._coordination.leave(self._waiter(request), leave, cost_bytes=len(request.command.body))
         return HOLD
 
     def remove(self, request: Request) -> Outcome:
         """An operator takes a member out; recorded with the address the request came from."""
         header = h.decode_header(request.command, h.GroupRemoveHeader)
-        self._coordination.require_here(header.consumer_group)
-        self._coordination.remove(self._waiter(request), header)
+        host = request.peer.address.rpartition(":")[0]
+        remove = rq.Remove(
+            group=header.consumer_group, name=header.lb_name, operator=header.lb_operator, host=host
+        )
+        self._coordination.remove(self._waiter(request), remove)
         return HOLD
 
     def find(self, request: Request) -> Outcome:
@@ -110,5 +140,14 @@ class GroupMembership:
 
 def _reply(answer: Answer[Any]) -> Reply:
     ext = {"lbMember": answer.member} if answer.member is not None else None
-    body = encode_body(answer.assignment) if answer.assignment is not None else b""
+    body = encode_body(_body(answer.assignment)) if answer.assignment is not None else b""
     return Reply(answer.code, answer.remark, ext, body)
+
+
+def _body(assignment: Assignment) -> bodies.GroupAssignment:
+    return bodies.GroupAssignment(
+        epoch=assignment.epoch,
+        mode=assignment.mode,
+        queues=[bodies.QueueGrant.of(queue, epoch) for queue, epoch in assignment.queues.items()],
+        revoke=[bodies.QueueGrant.of(queue, epoch) for queue, epoch in assignment.revoke.items()],
+    )

@@ -77,7 +77,7 @@ class PeerRequests:
         """A coordinator says whose our queues are. Answers the highest epoch that our fence has seen."""
         self._cluster.require_peer(request.peer.address)
         body = decode_body(request.command.body, bodies.PeerGrantBody)
-        return Reply(ext={"lbEpoch": str(self._coordination.granted(body))})
+        return Reply(ext={"lbEpoch": str(self._coordination.granted(body.value()))})
 
     def started(self, request: Request) -> Outcome:
         """A coordinator says that a rebalance has begun: we record what becomes of our queues."""
@@ -97,7 +97,7 @@ class PeerRequests:
         """A new coordinator asks what our fence knows of a group."""
         self._cluster.require_peer(request.peer.address)
         body = decode_body(request.command.body, bodies.PeerGatherBody)
-        return Reply(body=encode_body(self._coordination.known_of(body.group)))
+        return Reply(body=encode_body(bodies.PeerGathered.of(self._coordination.known_of(body.group))))
 
     def members(self, request: Request) -> Outcome:
         """An edge tells who is connected to it. Answers whether we have heard of all its groups."""

@@ -36,8 +36,9 @@ from libramq.errors import (
     RequestCodeNotSupported,
     VersionNotSupported,
 )
+from libramq.fencing import MODE_CLIENT, MODE_EPOCHS
 from libramq.logs import get_logger
-from libramq.remoting.body.coordination import MODE_CLIENT, MODE_EPOCHS, GroupAssignment, QueueGrant
+from libramq.remoting.body.coordination import GroupAssignment, QueueGrant
 from libramq.rpc.group_calls import Joined
 
 log = get_logger(__name__)

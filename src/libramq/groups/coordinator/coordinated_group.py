@@ -9,9 +9,11 @@ from typing import Generic, TypeVar
 
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
+from libramq.fencing import MODE_CLIENT, MODE_EPOCHS, FenceGrant, FenceReport
 from libramq.groups.coordinator import group_assignment
 from libramq.groups.coordinator.effect import Answer, Effect, Gather, ModeChanged, WatchTopic
-from libramq.groups.coordinator.fence_grants import complete_grant, holdings_of
+from libramq.groups.coordinator.fence_grants import complete_grant
+from libramq.groups.coordinator.group_assignment import Assignment
 from libramq.groups.coordinator.group_balance import GroupBalance
 from libramq.groups.coordinator.group_inquiry import (
     EPOCHS_LOST_MAX,
@@ -21,10 +23,11 @@ from libramq.groups.coordinator.group_inquiry import (
     GroupInquiry,
     InquiryKind,
 )
-from libramq.groups.coordinator.group_member import GroupMember, Held, Told
+from libramq.groups.coordinator.group_member import GroupMember, Told
 from libramq.groups.coordinator.group_membership import GroupMembership
 from libramq.groups.coordinator.group_publication import GroupPublication
-from libramq.groups.coordinator.group_state import GroupState, MemberProfile
+from libramq.groups.coordinator.group_request import Held
+from libramq.groups.coordinator.group_state import GroupState, MemberProfile, stored_holdings
 from libramq.groups.coordinator.group_topics import GroupTopics
 from libramq.groups.coordinator.member_connections import MemberKey
 from libramq.groups.coordinator.queue_handover import Holding, QueueHandover
@@ -32,13 +35,6 @@ from libramq.groups.coordinator.shared_tables import SharedTables
 from libramq.groups.rebalance_event import Reason
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.coordination import (
-    MODE_CLIENT,
-    MODE_EPOCHS,
-    GroupAssignment,
-    PeerGathered,
-    PeerGrantBody,
-)
 
 log = get_logger(__name__)
 
@@ -59,7 +55,7 @@ class CoordinatedGroup(Generic[P, T]):
             self.members.restore(profile, now_ms=now_ms)
         self._topics = GroupTopics(name, shared.topics)
         self._topics.add([topic for each in state.members for topic in each.subscriptions], now_ms=now_ms)
-        here = [grant for grant in state.holdings if grant.member in self.members]
+        here = {queue: claim for queue, claim in state.claims.items() if claim.member in self.members}
         self.balance = GroupBalance(name, self.members, self._topics, QueueHandover(state.epoch, here))
         self._timers = shared.timers
         self._publication: GroupPublication[T] = GroupPublication(name, shared.record)
@@ -88,15 +84,15 @@ class CoordinatedGroup(Generic[P, T]):
         """Whether there is something that could not be recorded, and so may not be said."""
         return self._publication.is_mute
 
-    def assignment(self, member: GroupMember[P, T]) -> GroupAssignment:
+    def assignment(self, member: GroupMember[P, T]) -> Assignment:
         """What a member may hold now, and what it is to give up."""
         if self.mode == MODE_CLIENT:
             return group_assignment.assignment_of_nothing(self.queues.epoch)
         if self._inquiry is not None:
-            return group_assignment.assignment_as_held(self.queues.epoch, member)
-        return group_assignment.assignment_by(self.queues, member)
+            return group_assignment.assignment_as_held(self.queues.epoch, member.held)
+        return group_assignment.assignment_by(self.queues, member.id, member.held)
 
-    def grants(self, broker_name: str) -> PeerGrantBody | None:
+    def grants(self, broker_name: str) -> FenceGrant | None:
         """All that a broker's fence is to know; None while we do not know it ourselves."""
         if self.is_mute or not self._is_known:
             return None
@@ -239,7 +235,7 @@ class CoordinatedGroup(Generic[P, T]):
         self._inquiry = GroupInquiry(InquiryKind.GATHERING, now_ms + GATHER_MS_MAX, epoch)
         self._publication.effects.append(Gather(self.name))
 
-    def gathered(self, answers: Sequence[PeerGathered], *, now_ms: MonotonicMs) -> None:
+    def gathered(self, answers: Sequence[FenceReport], *, now_ms: MonotonicMs) -> None:
         """What the fences know."""
         if self._inquiry is not None and self._inquiry.kind is InquiryKind.GATHERING:
             sessions = {member.id: member.profile.session_ms for member in self.members}
@@ -321,7 +317,7 @@ class CoordinatedGroup(Generic[P, T]):
             epoch=self.queues.epoch,
             mode=self.mode,
             members=self.members.profiles,
-            holdings=holdings_of(self.queues),
+            holdings=stored_holdings(self.queues.claims()),
         )
 
     def _answer(self, member: GroupMember[P, T], now_ms: MonotonicMs) -> None:

@@ -10,10 +10,21 @@ from typing import Final, Generic, TypeVar
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, InvalidName, broker_error
+from libramq.fencing import MODE_CLIENT, FenceReport
 from libramq.groups.coordinator.coordinated_group import CoordinatedGroup
 from libramq.groups.coordinator.effect import Answer, Effect, Grant
-from libramq.groups.coordinator.group_member import GroupMember, held_of
-from libramq.groups.coordinator.group_request import SessionLimits, check_listed, member_profile, operator_of
+from libramq.groups.coordinator.group_member import GroupMember
+from libramq.groups.coordinator.group_request import (
+    Join,
+    Leave,
+    Poll,
+    Release,
+    Remove,
+    SessionLimits,
+    check_listed,
+    member_profile,
+    operator_of,
+)
 from libramq.groups.coordinator.group_state import GroupState, Record
 from libramq.groups.coordinator.group_view import GroupView, view_of
 from libramq.groups.coordinator.refusals import allocates_itself, busy, no_members, refusal
@@ -22,20 +33,6 @@ from libramq.groups.rebalance_event import Reason
 from libramq.logs import get_logger
 from libramq.message import names
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.coordination import (
-    MODE_CLIENT,
-    GroupJoinBody,
-    GroupLeaveBody,
-    GroupPollBody,
-    GroupReleaseBody,
-    PeerGathered,
-)
-from libramq.remoting.headers import (
-    GroupJoinHeader,
-    GroupMemberHeader,
-    GroupPollHeader,
-    GroupRemoveHeader,
-)
 from libramq.secret_bits import SecretBits
 
 log = get_logger(__name__)
@@ -83,27 +80,18 @@ class Coordinator(Generic[P, T]):
 
     # Requests of members.
 
-    def join(
-        self, ticket: T, peer: P, header: GroupJoinHeader, body: GroupJoinBody, *, now_ms: MonotonicMs
-    ) -> list[Effect[T]]:
-        """GROUP_JOIN: answered at once."""
+    def join(self, ticket: T, peer: P, join: Join, *, now_ms: MonotonicMs) -> list[Effect[T]]:
+        """A client joins: answered at once."""
         self._begin(now_ms)
         try:
-            names.validate_group(header.consumer_group)
-            check_listed(body.held)
+            names.validate_group(join.group)
+            check_listed(join.held)
             fresh = self._secret_bits.token_hex(MEMBER_ID_BYTES)
-            profile = member_profile(header, body, fresh, self._sessions)
-            group = self._group_to_join(header.consumer_group, now_ms)
+            profile = member_profile(join, fresh, self._sessions)
+            group = self._group_to_join(join.group, now_ms)
             if group.is_mute:
                 raise busy(group.name)
-            member = group.join(
-                profile,
-                header.lb_member,
-                held_of(body.held),
-                peer,
-                if_free=bool(header.lb_if_free),
-                now_ms=now_ms,
-            )
+            member = group.join(profile, join.member, join.held, peer, if_free=join.if_free, now_ms=now_ms)
         except (BrokerError, InvalidName) as error:
             return [refusal(ticket, error)]
         effects = group.publish(now_ms=now_ms)
@@ -111,60 +99,51 @@ class Coordinator(Generic[P, T]):
             return [*effects, refusal(ticket, busy(group.name))]
         return [*effects, group.welcome(ticket, member, now_ms=now_ms)]
 
-    def poll(
-        self, ticket: T, peer: P, header: GroupPollHeader, body: GroupPollBody, *, now_ms: MonotonicMs
-    ) -> list[Effect[T]]:
-        """GROUP_POLL: answered when the assignment differs from what the member says, or after a while."""
+    def poll(self, ticket: T, peer: P, poll: Poll, *, now_ms: MonotonicMs) -> list[Effect[T]]:
+        """A member polls: answered when its assignment differs from what it says, or after a while."""
         self._begin(now_ms)
         try:
-            check_listed(body.held)
-            group, member = self._require(header.consumer_group, header.lb_member)
+            check_listed(poll.held)
+            group, member = self._require(poll.group, poll.member)
         except BrokerError as error:
             return [refusal(ticket, error)]
-        held = held_of(body.held)
-        group.balance.add_duplicates(body.duplicates)
-        if body.leaving:
+        group.balance.add_duplicates(poll.duplicates)
+        if poll.is_leaving:
             group.balance.depart(member.profile, now_ms=now_ms)
-        group.poll(ticket, member, header.lb_epoch, held, peer, now_ms=now_ms)
+        group.poll(ticket, member, poll.epoch, poll.held, peer, now_ms=now_ms)
         return group.publish(now_ms=now_ms)
 
-    def release(
-        self, ticket: T, peer: P, header: GroupMemberHeader, body: GroupReleaseBody, *, now_ms: MonotonicMs
-    ) -> list[Effect[T]]:
-        """GROUP_RELEASE: queues that are not the member's any more, or not yet, are passed over."""
+    def release(self, ticket: T, peer: P, release: Release, *, now_ms: MonotonicMs) -> list[Effect[T]]:
+        """A member gives up queues: those that are not its own any more, or not yet, are passed over."""
         self._begin(now_ms)
         try:
-            check_listed(body.queues)
-            group, member = self._require(header.consumer_group, header.lb_member)
+            check_listed(release.queues)
+            group, member = self._require(release.group, release.member)
         except BrokerError as error:
             return [refusal(ticket, error)]
-        if body.leaving:
+        if release.is_leaving:
             group.balance.depart(member.profile, now_ms=now_ms)
-        group.release(member, held_of(body.queues), peer, now_ms=now_ms)
+        group.release(member, release.queues, peer, now_ms=now_ms)
         return [Answer(ticket), *group.publish(now_ms=now_ms)]
 
-    def leave(
-        self, ticket: T, peer: P, header: GroupMemberHeader, body: GroupLeaveBody, *, now_ms: MonotonicMs
-    ) -> list[Effect[T]]:
-        """GROUP_LEAVE."""
+    def leave(self, ticket: T, leave: Leave, *, now_ms: MonotonicMs) -> list[Effect[T]]:
+        """A member goes."""
         self._begin(now_ms)
         try:
-            group, member = self._require(header.consumer_group, header.lb_member)
+            group, member = self._require(leave.group, leave.member)
         except BrokerError as error:
             return [refusal(ticket, error)]
-        is_timeout = body.reason == Reason.PROCESSING_TIMEOUT
+        is_timeout = leave.reason == Reason.PROCESSING_TIMEOUT
         reason = Reason.PROCESSING_TIMEOUT if is_timeout else Reason.MEMBER_LEFT
         group.expel(member, reason, now_ms=now_ms)
         return [Answer(ticket), *group.publish(now_ms=now_ms)]
 
-    def remove(
-        self, ticket: T, header: GroupRemoveHeader, host: str, *, now_ms: MonotonicMs
-    ) -> list[Effect[T]]:
-        """GROUP_REMOVE, from that host: whoever is removed and alive joins again."""
+    def remove(self, ticket: T, remove: Remove, *, now_ms: MonotonicMs) -> list[Effect[T]]:
+        """An operator removes a member; one that is alive joins again."""
         self._begin(now_ms)
-        name = header.consumer_group
+        name = remove.group
         try:
-            operator = operator_of(header, host)
+            operator = operator_of(remove)
             group, stock = self._groups.get(name), self._stock.get(name)
             if stock or (group is not None and group.mode == MODE_CLIENT):
                 raise allocates_itself(name, stock or ())
@@ -172,7 +151,7 @@ class Coordinator(Generic[P, T]):
                 raise no_members(name)
             if group.is_mute:
                 raise busy(name)
-            group.remove(header.lb_name, operator, now_ms=now_ms)
+            group.remove(remove.name, operator, now_ms=now_ms)
         except BrokerError as error:
             return [refusal(ticket, error)]
         effects = group.publish(now_ms=now_ms)
@@ -253,9 +232,7 @@ class Coordinator(Generic[P, T]):
         known.stock_members(client_ids, now_ms=now_ms)
         return known.publish(now_ms=now_ms)
 
-    def gathered(
-        self, group: str, answers: Sequence[PeerGathered], *, now_ms: MonotonicMs
-    ) -> list[Effect[T]]:
+    def gathered(self, group: str, answers: Sequence[FenceReport], *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """What the fences know of a group; the answer to `Gather`."""
         return self._tell(group, lambda known: known.gathered(answers, now_ms=now_ms), now_ms)
 
@@ -353,8 +330,8 @@ class Coordinator(Generic[P, T]):
 
     def grants_for(self, broker_name: str) -> list[Grant]:
         """All that a broker's fence is to know, of every group; for a link that is new."""
-        bodies = ((name, group.grants(broker_name)) for name, group in self._groups.items())
-        return [Grant(broker_name, body) for _, body in bodies if body is not None]
+        grants = (group.grants(broker_name) for group in self._groups.values())
+        return [Grant(broker_name, grant) for grant in grants if grant is not None]
 
     def group(self, name: str) -> GroupView | None:
         """The group as it is now."""

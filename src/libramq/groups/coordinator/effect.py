@@ -14,9 +14,10 @@ from typing import Generic, TypeVar
 
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
+from libramq.fencing import FenceGrant
+from libramq.groups.coordinator.group_assignment import Assignment
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.coordination import GroupAssignment, PeerGrantBody
 
 #: A request that is answered by an effect, as the broker knows it.
 T = TypeVar("T")
@@ -30,7 +31,7 @@ class Answer(Generic[T]):
     code: ResponseCode = ResponseCode.SUCCESS
     remark: str | None = None
     member: str | None = None
-    assignment: GroupAssignment | None = None
+    assignment: Assignment | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Grant:
     """Tell a broker's fence whose its queues are."""
 
     broker_name: str
-    body: PeerGrantBody
+    grant: FenceGrant
 
 
 @dataclass(frozen=True, slots=True)

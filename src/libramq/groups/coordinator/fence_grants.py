@@ -1,35 +1,30 @@
 """The grants: what the fences of a coordinated group are told."""
 
+from libramq.fencing import Claim, FenceGrant
 from libramq.groups.coordinator.effect import Grant
 from libramq.groups.coordinator.queue_handover import QueueHandover
-from libramq.remoting.body.coordination import PeerGrantBody, QueueGrant
+from libramq.message.queue import MessageQueue
 
 
-def holdings_of(queues: QueueHandover) -> list[QueueGrant]:
-    """Who holds what."""
-    return [QueueGrant.of(queue, holding.epoch, holding.member) for queue, holding in queues.holdings.items()]
-
-
-def complete_grant(group: str, mode: str, queues: QueueHandover, broker_name: str) -> PeerGrantBody:
-    """All that one fence is to know."""
-    return PeerGrantBody(
+def complete_grant(group: str, mode: str, queues: QueueHandover, broker_name: str) -> FenceGrant:
+    """Return all that one fence is to know."""
+    return FenceGrant(
         group=group,
         epoch=queues.epoch,
         mode=mode,
-        grants=[grant for grant in holdings_of(queues) if grant.broker_name == broker_name],
+        claims={queue: claim for queue, claim in queues.claims().items() if queue.broker_name == broker_name},
         complete=True,
     )
 
 
 def latest_grants(group: str, mode: str, queues: QueueHandover) -> list[Grant]:
-    """What has been granted since somebody asked last, a body a broker."""
-    by_broker: dict[str, list[QueueGrant]] = {}
+    """Return what has been granted since somebody asked last, a grant a broker."""
+    by_broker: dict[str, dict[MessageQueue, Claim]] = {}
     for queue in queues.granted:
         holding = queues.holdings.get(queue)
         if holding is not None:
-            grant = QueueGrant.of(queue, holding.epoch, holding.member)
-            by_broker.setdefault(queue.broker_name, []).append(grant)
+            by_broker.setdefault(queue.broker_name, {})[queue] = Claim(holding.member, holding.epoch)
     return [
-        Grant(name, PeerGrantBody(group=group, epoch=queues.epoch, mode=mode, grants=grants))
-        for name, grants in by_broker.items()
+        Grant(name, FenceGrant(group=group, epoch=queues.epoch, mode=mode, claims=claims))
+        for name, claims in by_broker.items()
     ]

@@ -1,34 +1,42 @@
-"""The assignment: what a member of a coordinated group is told to hold and to give up."""
+"""The assignment: what a member of a coordinated group may hold now, and what it is to give up."""
 
-from collections.abc import Hashable
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from libramq.groups.coordinator.group_member import GroupMember
+from libramq.fencing import MODE_CLIENT, MODE_EPOCHS
 from libramq.groups.coordinator.queue_handover import QueueHandover
-from libramq.remoting.body.coordination import MODE_CLIENT, GroupAssignment, QueueGrant
+from libramq.message.queue import MessageQueue
 
-P = TypeVar("P", bound=Hashable)
+#: Queues, and the epoch each was granted under.
+Epochs = Mapping[MessageQueue, int]
 
 
-def assignment_by(queues: QueueHandover, member: GroupMember[P, Any]) -> GroupAssignment:
-    """What it holds by the coordinator's word; what it lists besides is not its own, and is to go."""
-    owned = queues.of(member.id)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """One member's, under an epoch of its group. In mode `client` it allocates for itself."""
+
+    epoch: int
+    mode: str = MODE_EPOCHS
+    queues: Epochs = field(default_factory=dict)
+    revoke: Epochs = field(default_factory=dict)
+
+
+def assignment_by(queues: QueueHandover, member: str, held: Epochs) -> Assignment:
+    """Return what the coordinator has a member hold; what it lists besides is not its own, and is to go."""
+    owned = queues.of(member)
     keep = {queue: holding.epoch for queue, holding in owned.items() if queue not in queues.revoked}
-    drop = {queue: epoch for queue, epoch in member.held.items() if queue not in keep}
+    drop = {queue: epoch for queue, epoch in held.items() if queue not in keep}
     drop |= {queue: holding.epoch for queue, holding in owned.items() if queue not in keep}
-    return GroupAssignment(
-        epoch=queues.epoch,
-        queues=[QueueGrant.of(queue, epoch) for queue, epoch in sorted(keep.items())],
-        revoke=[QueueGrant.of(queue, epoch) for queue, epoch in sorted(drop.items())],
+    return Assignment(
+        epoch=queues.epoch, queues=dict(sorted(keep.items())), revoke=dict(sorted(drop.items()))
     )
 
 
-def assignment_as_held(epoch: int, member: GroupMember[P, Any]) -> GroupAssignment:
-    """What it holds by its own word: it is to go on so."""
-    held = [QueueGrant.of(queue, epoch) for queue, epoch in sorted(member.held.items())]
-    return GroupAssignment(epoch=epoch, queues=held)
+def assignment_as_held(epoch: int, held: Epochs) -> Assignment:
+    """Return what a member says it holds: it is to go on so."""
+    return Assignment(epoch=epoch, queues=dict(sorted(held.items())))
 
 
-def assignment_of_nothing(epoch: int) -> GroupAssignment:
-    """It is to allocate for itself."""
-    return GroupAssignment(epoch=epoch, mode=MODE_CLIENT)
+def assignment_of_nothing(epoch: int) -> Assignment:
+    """Return the assignment of a member that is to allocate for itself."""
+    return Assignment(epoch=epoch, mode=MODE_CLIENT)

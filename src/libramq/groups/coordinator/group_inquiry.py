@@ -14,9 +14,9 @@ from enum import Enum, auto
 from typing import Final
 
 from libramq.clock import MonotonicMs
+from libramq.fencing import FenceReport
 from libramq.groups.coordinator.queue_handover import Holding
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.coordination import PeerGathered
 
 #: Ours: a broker that has not answered by then is as good as gone, and its fence will refuse us if we err.
 GATHER_MS_MAX: Final = 5_000
@@ -65,7 +65,7 @@ class GroupInquiry:
 
     def gathered(
         self,
-        answers: Sequence[PeerGathered],
+        answers: Sequence[FenceReport],
         members: Mapping[str, int],
         unheard: Iterable[str] = (),
         *,
@@ -78,11 +78,12 @@ class GroupInquiry:
         coordinators at one epoch, each alone with a part of the cluster, all members count.
         """
         for answer in answers:
-            self.epoch = max([self.epoch, answer.epoch, *(opening.epoch for opening in answer.open)])
-            for opening in answer.open:
-                known = self.openings.get(opening.queue)
+            openings = answer.openings.items()
+            self.epoch = max([self.epoch, answer.epoch, *(opening.epoch for _, opening in openings)])
+            for queue, opening in openings:
+                known = self.openings.get(queue)
                 if known is None or opening.epoch > known.epoch:
-                    self.openings[opening.queue] = Holding(opening.member, opening.epoch)
+                    self.openings[queue] = Holding(opening.member, opening.epoch)
         self.kind = InquiryKind.AWAITING
         self.until_ms = now_ms + min(AWAIT_MS_MAX, max(members.values(), default=AWAIT_MS_MAX))
         newest = max((answer.members_epoch for answer in answers), default=0)

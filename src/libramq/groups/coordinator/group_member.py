@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from libramq.clock import MonotonicMs
+from libramq.fencing import MODE_EPOCHS
+from libramq.groups.coordinator.group_assignment import Assignment
+from libramq.groups.coordinator.group_request import Held
 from libramq.groups.coordinator.group_state import MemberProfile
 from libramq.groups.rebalance_event import Reason
-from libramq.message.queue import MessageQueue
-from libramq.remoting.body.coordination import MODE_EPOCHS, GroupAssignment, QueueGrant
 
 P = TypeVar("P", bound=Hashable)
 T = TypeVar("T")
@@ -24,14 +25,6 @@ CLOSED_GRACE_MS: Final = 150
 POLLS_PER_SESSION: Final = 3
 #: Ours: how soon a grant that a member does not list is said again; it may be about to take it up.
 REPEAT_MS: Final = 100
-
-#: Queues that a member says it holds, and their epochs.
-Held = dict[MessageQueue, int]
-
-
-def held_of(grants: list[QueueGrant]) -> Held:
-    """Queues and their epochs, as a request lists them."""
-    return {grant.queue: grant.epoch for grant in grants}
 
 
 @dataclass(slots=True)
@@ -47,7 +40,7 @@ class HeldPoll(Generic[T]):
 class Told(Generic[P]):
     """An assignment that went out, when and over which connection."""
 
-    assignment: GroupAssignment
+    assignment: Assignment
     at_ms: MonotonicMs
     peer: P | None
 
@@ -112,7 +105,7 @@ class GroupMember(Generic[P, T]):
         assert self.poll is None
         self.poll = HeldPoll(ticket, epoch, now_ms + self.profile.session_ms // POLLS_PER_SESSION)
 
-    def is_news(self, assignment: GroupAssignment, mode_epoch: int) -> bool:
+    def is_news(self, assignment: Assignment, mode_epoch: int) -> bool:
         """Whether the poll that waits is to be answered with this now.
 
         What the member was told over this connection is not said again at once: it may be about to do it.
@@ -128,16 +121,16 @@ class GroupMember(Generic[P, T]):
             self.poll.until_ms = min(self.poll.until_ms, told.at_ms + REPEAT_MS)
         return False
 
-    def _needs(self, assignment: GroupAssignment, mode_epoch: int) -> bool:
+    def _needs(self, assignment: Assignment, mode_epoch: int) -> bool:
         """Whether the member lacks a grant, or does not know how queues are shared."""
         assert self.poll is not None
         if self.poll.epoch < mode_epoch:
             return True
         return assignment.mode == MODE_EPOCHS and any(
-            self.held.get(grant.queue) != grant.epoch for grant in assignment.queues
+            self.held.get(queue) != epoch for queue, epoch in assignment.queues.items()
         )
 
 
-def _differ(one: GroupAssignment, other: GroupAssignment) -> bool:
+def _differ(one: Assignment, other: Assignment) -> bool:
     """Whether they say different things; the epoch alone is none."""
     return one.queues != other.queues or one.revoke != other.revoke or one.mode != other.mode

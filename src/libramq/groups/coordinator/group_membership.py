@@ -18,10 +18,10 @@ import msgspec
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
-from libramq.groups.consumer_group import MEMBERS_MAX
 from libramq.groups.coordinator.group_member import GroupMember
 from libramq.groups.coordinator.group_state import MemberProfile
 from libramq.groups.coordinator.member_connections import MemberConnections, MemberKey
+from libramq.groups.limits import MEMBERS_MAX
 from libramq.groups.rebalance_event import Reason
 
 P = TypeVar("P", bound=Hashable)

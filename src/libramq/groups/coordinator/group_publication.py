@@ -8,14 +8,15 @@ from typing import Final, Generic, TypeVar
 
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
+from libramq.fencing import MODE_CLIENT
 from libramq.groups.coordinator.effect import Answer, Effect, Grant
 from libramq.groups.coordinator.fence_grants import complete_grant, latest_grants
+from libramq.groups.coordinator.group_assignment import Assignment
 from libramq.groups.coordinator.group_member import GroupMember, Told
 from libramq.groups.coordinator.group_state import GroupState, Record
 from libramq.groups.coordinator.queue_handover import QueueHandover
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.coordination import MODE_CLIENT, GroupAssignment
 
 log = get_logger(__name__)
 
@@ -69,7 +70,7 @@ class GroupPublication(Generic[T]):
             self.effects += latest_grants(self._group, mode, queues)
         queues.granted.clear()
 
-    def answer(self, member: GroupMember[P, T], assignment: GroupAssignment, *, now_ms: MonotonicMs) -> None:
+    def answer(self, member: GroupMember[P, T], assignment: Assignment, *, now_ms: MonotonicMs) -> None:
         """Answer the poll that waits."""
         assert member.poll is not None
         if self.is_mute:

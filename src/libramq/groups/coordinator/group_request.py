@@ -1,16 +1,16 @@
-"""What a coordinator takes from a member: requests within bounds, or one error that names the remedy."""
+"""What a coordinator is asked, by members and by operators: within bounds, or one error with its remedy."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sized
+from dataclasses import dataclass, field
 from typing import Final
 
 from libramq.balance.group import CAPACITY_MAX
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
-from libramq.groups.consumer_group import SUBSCRIPTIONS_MAX
 from libramq.groups.coordinator.group_state import REVOKE_TIMEOUT_MS, MemberProfile
+from libramq.groups.limits import SUBSCRIPTIONS_MAX
 from libramq.message import names
-from libramq.remoting.body.coordination import GroupJoinBody, QueueGrant
-from libramq.remoting.headers import GroupJoinHeader, GroupRemoveHeader
+from libramq.message.queue import MessageQueue
 
 #: The design's: shorter ones end by a pause of the interpreter.
 SESSION_MS_MIN: Final = 1_000
@@ -32,6 +32,74 @@ OPERATOR_LENGTH_MAX: Final = 255
 HELD_MAX: Final = 100_000
 
 
+#: Queues that a member says it holds, and their epochs.
+Held = dict[MessageQueue, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join:
+    """A client becomes a member, or a member comes back. member: its id, if it has one; held: what it holds.
+
+    if_free: it takes nobody's place.
+    """
+
+    group: str
+    client_id: str
+    session_ms: int
+    subscriptions: Mapping[str, str]
+    member: str | None = None
+    instance: str | None = None
+    revoke_timeout_ms: int | None = None
+    if_free: bool = False
+    strategy: str = "balanced_sticky"
+    capacity: int = 1
+    held: Held = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll:
+    """A member asks for its assignment. epoch: of the one it goes by; duplicates: seen since the last poll.
+
+    is_leaving: it stops, and gives up what it holds as that is drained.
+    """
+
+    group: str
+    member: str
+    epoch: int
+    held: Held = field(default_factory=dict)
+    duplicates: int = 0
+    is_leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """A member has given up queues: drained and committed. is_leaving: as in a poll."""
+
+    group: str
+    member: str
+    queues: Held
+    is_leaving: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """A member goes. reason: a rebalance reason; others than `processing_timeout` count as `member_left`."""
+
+    group: str
+    member: str
+    reason: str = "member_left"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remove:
+    """An operator at a host takes a member out, by its static name or its client id."""
+
+    group: str
+    name: str
+    operator: str | None
+    host: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
     """How long sessions may be."""
@@ -40,58 +108,56 @@ class SessionLimits:
     ms_max: int = SESSION_MS_MAX
 
 
-def member_profile(
-    header: GroupJoinHeader, body: GroupJoinBody, member: str, sessions: SessionLimits
-) -> MemberProfile:
-    """What a GROUP_JOIN says of its sender, who gets that id; raises InvalidParameter, InvalidName."""
-    if not sessions.ms_min <= header.lb_session_ms <= sessions.ms_max:
+def member_profile(join: Join, member: str, sessions: SessionLimits) -> MemberProfile:
+    """Return what a client says of itself, which gets that id; raises InvalidParameter, InvalidName."""
+    if not sessions.ms_min <= join.session_ms <= sessions.ms_max:
         raise _invalid(
-            f"lbSessionMs is between {sessions.ms_min} and {sessions.ms_max}, not {header.lb_session_ms}"
+            f"lbSessionMs is between {sessions.ms_min} and {sessions.ms_max}, not {join.session_ms}"
         )
-    revoke_ms = header.lb_revoke_timeout_ms
+    revoke_ms = join.revoke_timeout_ms
     if revoke_ms is None:
         revoke_ms = REVOKE_TIMEOUT_MS
     if not 0 <= revoke_ms <= REVOKE_TIMEOUT_MS_MAX:
         raise _invalid(f"lbRevokeTimeoutMs is between 0 and {REVOKE_TIMEOUT_MS_MAX}, not {revoke_ms}")
-    _check_text("clientID", header.client_id, CLIENT_ID_LENGTH_MAX)
-    if header.lb_instance is not None:
-        _check_text("lbInstance", header.lb_instance, CLIENT_ID_LENGTH_MAX)
-    _check_text("strategy", body.strategy, STRATEGY_LENGTH_MAX)
-    if not 1 <= body.capacity <= CAPACITY_MAX:
-        raise _invalid(f"capacity is between 1 and {CAPACITY_MAX}, not {body.capacity}")
-    if not 1 <= len(body.subscriptions) <= SUBSCRIPTIONS_MAX:
+    _check_text("clientID", join.client_id, CLIENT_ID_LENGTH_MAX)
+    if join.instance is not None:
+        _check_text("lbInstance", join.instance, CLIENT_ID_LENGTH_MAX)
+    _check_text("strategy", join.strategy, STRATEGY_LENGTH_MAX)
+    if not 1 <= join.capacity <= CAPACITY_MAX:
+        raise _invalid(f"capacity is between 1 and {CAPACITY_MAX}, not {join.capacity}")
+    if not 1 <= len(join.subscriptions) <= SUBSCRIPTIONS_MAX:
         raise _invalid(
-            f"a member subscribes to between 1 and {SUBSCRIPTIONS_MAX} topics, not {len(body.subscriptions)}"
+            f"a member subscribes to between 1 and {SUBSCRIPTIONS_MAX} topics, not {len(join.subscriptions)}"
         )
-    for topic, expression in body.subscriptions.items():
+    for topic, expression in join.subscriptions.items():
         names.validate_topic(topic)
         if len(expression) > EXPRESSION_LENGTH_MAX:
             raise _invalid(f"the expression of {topic} has over {EXPRESSION_LENGTH_MAX} characters")
     return MemberProfile(
         member=member,
-        client_id=header.client_id,
-        session_ms=header.lb_session_ms,
-        instance=header.lb_instance,
-        subscriptions=body.subscriptions,
-        strategy=body.strategy,
-        capacity=body.capacity,
+        client_id=join.client_id,
+        session_ms=join.session_ms,
+        instance=join.instance,
+        subscriptions=dict(join.subscriptions),
+        strategy=join.strategy,
+        capacity=join.capacity,
         revoke_timeout_ms=max(revoke_ms, REVOKE_TIMEOUT_MS_MIN),
     )
 
 
-def operator_of(header: GroupRemoveHeader, host: str) -> str:
-    """Who asks for a removal, as it is recorded: name@host; raises InvalidParameter."""
-    _check_text("lbName", header.lb_name, CLIENT_ID_LENGTH_MAX)
-    if header.lb_operator is None:
-        return host
-    _check_text("lbOperator", header.lb_operator, OPERATOR_LENGTH_MAX)
-    if not header.lb_operator.isprintable():
+def operator_of(remove: Remove) -> str:
+    """Return who asks for a removal, as it is recorded: name@host; raises InvalidParameter."""
+    _check_text("lbName", remove.name, CLIENT_ID_LENGTH_MAX)
+    if remove.operator is None:
+        return remove.host
+    _check_text("lbOperator", remove.operator, OPERATOR_LENGTH_MAX)
+    if not remove.operator.isprintable():
         raise _invalid("lbOperator is printed to terminals; it has no control characters")
-    return f"{header.lb_operator}@{host}"
+    return f"{remove.operator}@{remove.host}"
 
 
-def check_listed(queues: list[QueueGrant]) -> None:
-    """A list of queues in a request; raises InvalidParameter."""
+def check_listed(queues: Sized) -> None:
+    """Check the queues that a request lists; raises InvalidParameter."""
     if len(queues) > HELD_MAX:
         raise _invalid(f"a member lists {HELD_MAX} queues at most, not {len(queues)}")
 

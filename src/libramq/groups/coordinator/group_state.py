@@ -6,14 +6,20 @@ Ours; what is in it is written before anybody hears of it.
 from collections.abc import Callable
 from typing import Final
 
-from libramq.remoting.body.codec import Body
-from libramq.remoting.body.coordination import MODE_EPOCHS, QueueGrant
+import msgspec
+
+from libramq.fencing import MODE_EPOCHS, Claim, Claims
+from libramq.message.queue import MessageQueue
 
 #: The design's: how long a member that says nothing else may take to give up a queue.
 REVOKE_TIMEOUT_MS: Final = 10_000
 
 
-class MemberProfile(Body, frozen=True, kw_only=True):
+class _Stored(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The base of what the file has: snake_case here, camelCase there, unknown members ignored."""
+
+
+class MemberProfile(_Stored, frozen=True, kw_only=True):
     """A member as it described itself.
 
     instance: its name, if it is a static member. revoke_timeout_ms: how long it may take to give up a queue.
@@ -29,16 +35,48 @@ class MemberProfile(Body, frozen=True, kw_only=True):
     revoke_timeout_ms: int = REVOKE_TIMEOUT_MS
 
 
-class GroupState(Body, frozen=True, kw_only=True):
+class StoredHolding(_Stored, frozen=True, kw_only=True):
+    """A queue, who holds it, and under which epoch."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    epoch: int
+    member: str = ""
+
+
+class GroupState(_Stored, frozen=True, kw_only=True):
     """One group: its members in the order they joined, and who holds which queue under which epoch."""
 
     epoch: int = 0
     mode: str = MODE_EPOCHS
     members: list[MemberProfile] = []
-    holdings: list[QueueGrant] = []
+    holdings: list[StoredHolding] = []
+
+    @property
+    def claims(self) -> dict[MessageQueue, Claim]:
+        """Who holds which queue."""
+        return {
+            MessageQueue(each.topic, each.broker_name, each.queue_id): Claim(each.member, each.epoch)
+            for each in self.holdings
+        }
 
 
-class GroupStatesFile(Body, frozen=True, kw_only=True):
+def stored_holdings(claims: Claims) -> list[StoredHolding]:
+    """Return who holds which queue, as the file has it."""
+    return [
+        StoredHolding(
+            topic=queue.topic,
+            broker_name=queue.broker_name,
+            queue_id=queue.queue_id,
+            epoch=claim.epoch,
+            member=claim.member,
+        )
+        for queue, claim in claims.items()
+    ]
+
+
+class GroupStatesFile(_Stored, frozen=True, kw_only=True):
     """What config/groups.json says: groups by name."""
 
     groups: dict[str, GroupState] = {}

@@ -8,12 +8,12 @@ So no queue is ever held by two. What has to be said to fences and members is co
 `stirred` until somebody takes it from there.
 """
 
-from collections.abc import Callable, Collection, Container, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Mapping
 from typing import NamedTuple, Self
 
 from libramq.clock import MonotonicMs
+from libramq.fencing import Claim, Claims
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.coordination import QueueGrant
 
 
 class Holding(NamedTuple):
@@ -31,7 +31,7 @@ class QueueHandover:
      granted, stirred: queues with a new holder, members whose queues changed.
     """
 
-    def __init__(self, epoch: int = 0, holdings: Iterable[QueueGrant] = ()) -> None:
+    def __init__(self, epoch: int = 0, claims: Claims | None = None) -> None:
         self.epoch = self.first_epoch = epoch
         self.target: dict[MessageQueue, str] = {}
         self.holdings: dict[MessageQueue, Holding] = {}
@@ -45,9 +45,9 @@ class QueueHandover:
         self._gone: set[str] = set()
         self._last: dict[MessageQueue, int] = {}
         self._floor = epoch
-        for grant in holdings:
-            self._hold(grant.queue, Holding(grant.member, grant.epoch))
-            self.target[grant.queue] = grant.member
+        for queue, claim in (claims or {}).items():
+            self._hold(queue, Holding(claim.member, claim.epoch))
+            self.target[queue] = claim.member
 
     @classmethod
     def resumed(cls, epoch: int, holdings: Mapping[MessageQueue, Holding]) -> Self:
@@ -60,6 +60,10 @@ class QueueHandover:
             handover.granted[queue] = None
             handover.stirred[holding.member] = None
         return handover
+
+    def claims(self) -> dict[MessageQueue, Claim]:
+        """Return who holds what."""
+        return {queue: Claim(holding.member, holding.epoch) for queue, holding in self.holdings.items()}
 
     @property
     def is_complete(self) -> bool:

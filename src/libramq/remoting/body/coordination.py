@@ -4,19 +4,10 @@ Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 """
 
 from collections.abc import Iterable
-from typing import Final
 
+from libramq.fencing import MODE_EPOCHS, Claim, Claims, FenceGrant, FenceReport
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.codec import Body
-
-#: How a group's queues are shared: the coordinator assigns them, or every member allocates for itself because
-#: one of them is a stock client.
-MODE_EPOCHS: Final = "epochs"
-MODE_CLIENT: Final = "client"
-#: Ours: how far above all epochs that a broker knows it believes another one's. A broker that knows nothing
-#: of a group takes it over with all epochs that it ever had: a rebalance every 20 ms for over two years
-#: makes fewer. Much higher ones would leave none above themselves, and shut the group out for good.
-EPOCHS_AHEAD_MAX: Final = 1 << 32
 
 
 class QueueGrant(Body, frozen=True, kw_only=True):
@@ -43,6 +34,21 @@ class QueueGrant(Body, frozen=True, kw_only=True):
             epoch=epoch,
             member=member,
         )
+
+
+def grants_of(claims: Claims) -> list[QueueGrant]:
+    """Return whose queues are, as bodies have it."""
+    return [QueueGrant.of(queue, claim.epoch, claim.member) for queue, claim in claims.items()]
+
+
+def claims_of(grants: Iterable[QueueGrant]) -> dict[MessageQueue, Claim]:
+    """Return whose queues are, as bodies have it; of several grants of a queue the last."""
+    return {grant.queue: Claim(grant.member, grant.epoch) for grant in grants}
+
+
+def epochs_of(grants: Iterable[QueueGrant]) -> dict[MessageQueue, int]:
+    """Return epochs by queue, as bodies have them; of several grants of a queue the last."""
+    return {grant.queue: grant.epoch for grant in grants}
 
 
 class GroupJoinBody(Body, frozen=True, kw_only=True):
@@ -170,6 +176,29 @@ class PeerGrantBody(Body, frozen=True, kw_only=True):
     complete: bool = False
     client_ids: dict[str, str] = {}
 
+    @classmethod
+    def of(cls, grant: FenceGrant) -> "PeerGrantBody":
+        """Return the body of a grant."""
+        return cls(
+            group=grant.group,
+            epoch=grant.epoch,
+            mode=grant.mode,
+            grants=grants_of(grant.claims),
+            complete=grant.complete,
+            client_ids=dict(grant.client_ids),
+        )
+
+    def value(self) -> FenceGrant:
+        """Return what it says."""
+        return FenceGrant(
+            group=self.group,
+            epoch=self.epoch,
+            mode=self.mode,
+            claims=claims_of(self.grants),
+            complete=self.complete,
+            client_ids=self.client_ids,
+        )
+
 
 class PeerMembersBody(Body, frozen=True, kw_only=True):
     """PEER_MEMBERS: an edge tells a coordinator who is connected to it, of groups that live there.
@@ -218,6 +247,25 @@ class PeerGathered(Body, frozen=True, kw_only=True):
     open: list[QueueGrant] = []
     members: list[str] | None = None
     members_epoch: int = 0
+
+    @classmethod
+    def of(cls, report: FenceReport) -> "PeerGathered":
+        """Return the body of a report."""
+        return cls(
+            epoch=report.epoch,
+            open=grants_of(report.openings),
+            members=list(report.members) if report.members is not None else None,
+            members_epoch=report.members_epoch,
+        )
+
+    def value(self) -> FenceReport:
+        """Return what it says."""
+        return FenceReport(
+            epoch=self.epoch,
+            openings=claims_of(self.open),
+            members=self.members,
+            members_epoch=self.members_epoch,
+        )
 
 
 class PeerRemovedBody(Body, frozen=True, kw_only=True):
