@@ -4,8 +4,10 @@ import subprocess
 import sys
 
 import pytest
+import typer
 
-from libramq.cli.main import run
+import libramq
+from libramq.cli.main import app, run
 from tests.cli.commands import libra, one_line
 
 
@@ -84,7 +86,7 @@ def test_a_data_directory_that_is_a_file(tmp_path, data):
 def test_help_is_quick_because_nothing_is_loaded_for_it():
     code = "import sys; from libramq.cli.main import run; run(['--help']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "Start a name server and a broker in one process." in done.stdout
+    assert "Start a name server and a broker, ready for clients" in done.stdout
     loaded = set(done.stdout.splitlines()[-1].split())
     assert loaded & {"libramq.cli.admin"}
     assert not loaded & {
@@ -100,3 +102,46 @@ def test_help_is_quick_because_nothing_is_loaded_for_it():
 def test_the_exit_code_of_success(capsys):
     assert run(["admin", "updateTopic", "--help"]) == 0
     assert "--writeQueueNums" in capsys.readouterr().out
+
+
+def test_the_version(capsys):
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"libra {libramq.__version__}\n"
+
+
+def test_python_runs_the_package_as_the_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "libramq", "--version"], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == (f"libra {libramq.__version__}\n", "")
+
+
+def test_a_shell_completes_commands(capsys, monkeypatch):
+    for name, value in {
+        "_LIBRA_COMPLETE": "complete_bash",
+        "COMP_WORDS": "libra gr",
+        "COMP_CWORD": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit) as ended:
+        run([])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.split() == ["groups"]
+
+
+def commands_with_arguments(command=None, path=()):
+    """Yield the path of every command of `libra` that does nothing without arguments."""
+    command = command or typer.main.get_command(app)
+    below = getattr(command, "commands", {})
+    if (below and not command.invoke_without_command) or any(one.required for one in command.params):
+        yield path
+    for name in below:
+        yield from commands_with_arguments(below[name], (*path, name))
+
+
+@pytest.mark.parametrize("path", list(commands_with_arguments()), ids=" ".join)
+def test_a_command_without_its_arguments_shows_its_help(path, capsys):
+    assert run(list(path)) == 2
+    shown = capsys.readouterr()
+    assert f"Usage: {' '.join(['libra', *path])}" in shown.out
+    assert shown.err == ""

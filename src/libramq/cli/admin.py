@@ -41,7 +41,7 @@ def topic_list(
             print(row["topic"])
 
 
-@app.command("updateTopic")
+@app.command("updateTopic", no_args_is_help=True)
 def update_topic(
     topic: options.Topic,
     namesrv: options.Namesrv = None,
@@ -69,7 +69,7 @@ def update_topic(
         print(f"{topic}: {read_queues} queues to read, {write_queues} to write, permission {perm}")
 
 
-@app.command("topicRoute")
+@app.command("topicRoute", no_args_is_help=True)
 def topic_route(topic: options.Topic, namesrv: options.Namesrv = None, json: options.Json = False) -> None:
     """Show where a topic's queues are."""
     from libramq.cli import admin_queries, output
@@ -174,7 +174,7 @@ def consumer_progress(
     )
 
 
-@app.command("resetOffsetByTime")
+@app.command("resetOffsetByTime", no_args_is_help=True)
 def reset_offset_by_time(
     group: Annotated[str, typer.Option("-g", "--group", help="The consumer group.")],
     topic: options.Topic,
@@ -203,7 +203,7 @@ def reset_offset_by_time(
     output.print_table(("broker", "queue", "offset"), (list(row.values()) for row in rows))
 
 
-@app.command("consumerConnection")
+@app.command("consumerConnection", no_args_is_help=True)
 def consumer_connection(
     group: options.Group, namesrv: options.Namesrv = None, json: options.Json = False
 ) -> None:

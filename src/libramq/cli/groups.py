@@ -41,7 +41,7 @@ def groups(
         running.run(_watch(options.name_servers(namesrv), is_live=is_live, as_json=json))
 
 
-@app.command()
+@app.command(no_args_is_help=True)
 def history(
     context: typer.Context,
     group: options.Group,
@@ -60,7 +60,7 @@ def history(
         print("\n".join(map(printable, group_history.timeline(rebalance))))
 
 
-@app.command()
+@app.command(no_args_is_help=True)
 def remove(
     context: typer.Context,
     group: options.Group,

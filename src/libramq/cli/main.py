@@ -17,15 +17,35 @@ from libramq.cli.printable import printable
 EXIT_FAILED: Final = 2
 #: What a shell reports for a process that SIGINT ended.
 EXIT_INTERRUPTED: Final = 130
+#: What the command-line library raises after it has shown the help of a command that got no arguments.
+_HELP_SHOWN: Final = "NoArgsIsHelpError"
 
 app = typer.Typer(
     name="libra",
-    help="LibraMQ: the RocketMQ message system in Python.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from libramq import __version__
+
+        print(f"libra {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def libra(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    """RocketMQ in Python: name server, broker, tools, and pipelines on Spark."""
+
+
 app.add_typer(admin.app, name="admin")
 app.add_typer(bench.app, name="bench")
 app.add_typer(groups.app, name="groups")
@@ -48,7 +68,9 @@ def up(
     brokers: Annotated[
         int,
         typer.Option(
-            min=1, max=BROKERS_MAX, help="Brokers under the name server, each further one a process."
+            min=1,
+            max=BROKERS_MAX,
+            help="Brokers to start; the first shares the name server's process, each other has its own.",
         ),
     ] = 1,
     metrics_port: Annotated[
@@ -56,14 +78,14 @@ def up(
         typer.Option(
             min=1,
             max=65535,
-            help="Serve metrics for Prometheus at this port of 127.0.0.1; further brokers at those above.",
+            help="Serve Prometheus metrics on this port of 127.0.0.1; further brokers use the next ones.",
         ),
     ] = None,
     allow_public: options.AllowPublic = False,
     damaged: options.WhatOfDamage = None,
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
-    """Start a name server and a broker in one process. More brokers are processes of their own."""
+    """Start a name server and a broker, ready for clients; Ctrl-C stops them."""
     from libramq.cli import logs, running, servers
 
     logs.set_up(log_level)
@@ -86,7 +108,11 @@ def up(
 def nameserver(
     config: Annotated[
         Path | None,
-        typer.Option("-c", "--configFile", help="namesrv.conf: innerClientAuthenticationCredentials."),
+        typer.Option(
+            "-c",
+            "--configFile",
+            help="A properties file; innerClientAuthenticationCredentials is the one name it may set.",
+        ),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 9876,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
@@ -104,7 +130,7 @@ def nameserver(
 def broker(
     config: Annotated[
         Path | None,
-        typer.Option("-c", "--configFile", help="broker.conf, with RocketMQ's own property names."),
+        typer.Option("-c", "--configFile", help="A broker.conf with RocketMQ's property names."),
     ] = None,
     namesrv: options.Namesrv = None,
     allow_public: options.AllowPublic = False,
@@ -120,16 +146,17 @@ def broker(
     )
 
 
-@app.command()
+@app.command(no_args_is_help=True)
 def send(
     topic: options.Topic,
     body: Annotated[
-        str | None, typer.Argument(help="The message; without it every line of standard input is one.")
+        str | None,
+        typer.Argument(help="The message; if left out, each line of standard input is sent as a message."),
     ] = None,
     namesrv: options.Namesrv = None,
     tags: Annotated[str | None, typer.Option(help="The tag consumers can subscribe to.")] = None,
     keys: Annotated[
-        str | None, typer.Option(help="Keys to find the message by, separated by blanks.")
+        str | None, typer.Option(help="Keys that identify the message, separated by spaces.")
     ] = None,
     json: options.Json = False,
     log_level: options.Log = options.LogLevel.WARNING,
@@ -147,16 +174,18 @@ def send(
         )
 
 
-@app.command()
+@app.command(no_args_is_help=True)
 def tail(
     topic: options.Topic,
     namesrv: options.Namesrv = None,
-    start: Annotated[str, typer.Option("--from", help="earliest or latest.")] = "latest",
-    count: Annotated[int | None, typer.Option("--count", min=1, help="End after so many messages.")] = None,
+    start: Annotated[str, typer.Option("--from", help="Where to begin: earliest or latest.")] = "latest",
+    count: Annotated[
+        int | None, typer.Option("--count", min=1, help="Stop after this many messages.")
+    ] = None,
     json: options.Json = False,
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
-    """Follow a topic: print what it holds and what comes. Belongs to no group and commits nothing."""
+    """Print a topic's messages as they arrive. Joins no group and commits nothing."""
     from libramq.cli import logs, tailing
 
     logs.set_up(log_level)
@@ -165,21 +194,21 @@ def tail(
 
 @app.command()
 def simulate(
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many; 100, or 1 with --seed.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The first, or the only one.")] = None,
-    steps: Annotated[
-        int | None, typer.Option(min=0, help="Only so many of what happens to each cluster.")
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Number of seeds to run; 100, or 1 with --seed.")
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Processes to share the seeds out over.")] = 1,
+    seed: Annotated[int | None, typer.Option(help="The first seed.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=0, help="Perform only this many of each seed's actions.")
+    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes that run seeds in parallel.")] = 1,
     keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Run every seed, and list those that failed.")
+        bool, typer.Option("--keep-going", help="Run every seed and list the failures.")
     ] = False,
-    log: Annotated[bool, typer.Option("--log", help="Print what happened, event by event.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", help="Print how often each kind of thing happened.")
-    ] = False,
+    log: Annotated[bool, typer.Option("--log", help="Print every event.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Count each kind of event.")] = False,
 ) -> int:
-    """Simulate clusters with faults, one a seed, until an invariant does not hold: that is exit code 1."""
+    """Simulate clusters with faults, one per seed; exits with 1 when an invariant is violated."""
     from libramq.cli import simulating
 
     count = seeds if seeds is not None else 100 if seed is None else 1
@@ -200,17 +229,19 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run a command line; the exit code."""
+    """Run a command line and return its exit code."""
     try:
         result: Any = app(arguments, prog_name="libra", standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Who read our output has seen enough; nothing may be written to it at exit either.
+        # The reader of our output (`| head`) has closed it; nothing may be written at exit either.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
+        if type(error).__name__ == _HELP_SHOWN:
+            return EXIT_FAILED
         line = failure_line(error)
         if line is None:
             raise
@@ -220,7 +251,7 @@ def run(arguments: list[str]) -> int:
 
 
 def failure_line(error: Exception) -> str | None:
-    """What to tell a person about an error; None for a bug of ours."""
+    """Return the line that explains an error to a user; None for a bug of ours."""
     from libramq.errors import LibraError
 
     if isinstance(error, LibraError):

@@ -21,7 +21,7 @@ def pipeline() -> None:
     """Run pipelines on Spark: topics into tables, reports of groups."""
 
 
-@app.command()
+@app.command(no_args_is_help=True)
 def run(
     name: Annotated[str, typer.Argument(help="ingest, rebalance_report or lag_report.")],
     config: Annotated[
