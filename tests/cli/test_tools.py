@@ -101,6 +101,31 @@ def test_topic_route(up, topic):
     assert f"0=127.0.0.1:{up.broker_port}" in libra("admin", "topicRoute", "-n", up.namesrv, "-t", topic).out
 
 
+def test_topic_status_and_deletion(up, topic):
+    libra("send", "-n", up.namesrv, "-t", topic, "one")
+    rows = ask(up, "topicStatus", "-t", topic)
+    assert [(row["broker"], row["queueId"], row["minOffset"]) for row in rows] == [
+        ("broker-a", queue, 0) for queue in range(3)
+    ]
+    ((last,),) = [[row["lastUpdateTimestamp"]] for row in rows if row["maxOffset"] == 1]
+    assert last > 0
+    wrong = one_line(libra("admin", "deleteTopic", "-n", up.namesrv, "-t", topic, "-c", "Nope"))
+    assert wrong == f"the topic {topic} is not in cluster Nope; it is in: DefaultCluster"
+    done = libra("admin", "deleteTopic", "-n", up.namesrv, "-t", topic, "-c", "DefaultCluster")
+    assert done.out.splitlines() == [
+        f"delete topic [{topic}] from cluster [DefaultCluster] success.",
+        f"delete topic [{topic}] from NameServer success.",
+    ]
+    assert topic not in ask(up, "topicList")
+
+
+@pytest.mark.parametrize("command", [("admin", "topicList"), ("send", "-t", "T", "x"), ("tail", "-t", "T")])
+def test_a_brokers_address_is_not_taken_for_a_name_servers(up, command):
+    broker = f"127.0.0.1:{up.broker_port}"
+    said = one_line(libra(*command, "-n", broker))
+    assert f"{broker} is the address of a broker, not of a name server" in said
+
+
 def test_cluster_list(up):
     (row,) = [row for row in ask(up, "clusterList") if row["cluster"] == "DefaultCluster"]
     assert (row["broker"], row["id"], row["address"]) == ("broker-a", 0, f"127.0.0.1:{up.broker_port}")
@@ -133,7 +158,7 @@ def test_offsets_are_reset_by_time(up, topic):
     libra("bench", "consume", "-n", up.namesrv, "-t", topic, "-g", group)
     assert ask(up, "consumerProgress", "-g", group)["diffTotal"] == 0
     rows = ask(up, "resetOffsetByTime", "-g", group, "-t", topic, "-s", "0")
-    assert rows == [{"broker": "broker-a", "queue": queue, "offset": 0} for queue in range(3)]
+    assert rows == [{"broker": "broker-a", "queueId": queue, "offset": 0} for queue in range(3)]
     assert ask(up, "consumerProgress", "-g", group)["diffTotal"] == 30
     forwards = ("resetOffsetByTime", "-g", group, "-t", topic, "-s", "now")
     ask(up, *forwards, "-f", "false")

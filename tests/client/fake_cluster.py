@@ -88,6 +88,7 @@ class FakeNameServer(FakeServer):
         super().__init__()
         self.brokers = list(brokers)
         self.auto_create = True
+        self.deleted = []
 
     def get_routeinfo_by_topic(self, peer, request):
         topic = request.ext["topic"]
@@ -117,6 +118,10 @@ class FakeNameServer(FakeServer):
             cluster_addr_table={"c": [broker.name for broker in self.brokers]},
         )
         self.answer(peer, request, body=encode_body(info))
+
+    def delete_topic_in_namesrv(self, peer, request):
+        self.deleted.append(request.ext["topic"])
+        self.answer(peer, request)
 
     def get_all_topic_list_from_nameserver(self, peer, request):
         topics = {topic for broker in self.brokers for topic in broker.topics}
@@ -260,6 +265,13 @@ class FakeBroker(FakeServer):
 
     def update_and_create_topic(self, peer, request):
         self.topics[request.ext["topic"]] = int(request.ext["writeQueueNums"])
+        self.answer(peer, request)
+
+    def get_all_topic_list_from_nameserver(self, peer, request):
+        self.answer(peer, request, C.REQUEST_CODE_NOT_SUPPORTED, remark="as every broker answers")
+
+    def delete_topic_in_broker(self, peer, request):
+        del self.topics[request.ext["topic"]]
         self.answer(peer, request)
 
     def get_topic_stats_info(self, peer, request):

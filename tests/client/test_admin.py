@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from libramq.client import Admin, PushConsumer
-from libramq.errors import ConfigError, ConsumerNotOnline, InvalidName, RouteNotFound
+from libramq.errors import ConfigError, ConsumerNotOnline, InvalidName, NameServerUnavailable, RouteNotFound
 from libramq.message.queue import MessageQueue
 from tests.client.fake_cluster import FakeBroker, FakeNameServer
 
@@ -28,6 +28,23 @@ async def test_a_topic_is_created_at_every_master(cluster, brokers):
         route = await admin.topic_route("New")
         assert [data.write_queue_nums for data in route.queue_datas] == [3, 3]
         assert set((await admin.cluster_info()).broker_addr_table) == {"a", "b"}
+
+
+async def test_a_topic_is_deleted_at_every_name_server(start, brokers):
+    """Name servers share nothing: one that was not asked would send producers to a topic that is gone."""
+    servers = [await start(FakeNameServer(*brokers)) for _ in range(2)]
+    async with Admin(namesrv=[server.address for server in servers]) as admin:
+        await admin.delete_topic("T")
+        assert await admin.topics() == []
+    assert [server.deleted for server in servers] == [["T"], ["T"]]
+
+
+async def test_a_brokers_address_is_not_taken_for_a_name_servers(cluster, brokers):
+    async with Admin(namesrv=brokers[0].address) as admin:
+        with pytest.raises(NameServerUnavailable, match=f"{brokers[0].address} is the address of a broker"):
+            await admin.topics()
+    async with Admin(namesrv=[brokers[0].address, cluster.address]) as admin:
+        assert await admin.topics() == ["T"]
 
 
 async def test_the_ends_of_queues_come_from_all_brokers(cluster, brokers):

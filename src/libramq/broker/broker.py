@@ -328,6 +328,7 @@ class Broker:
             consumers=self.consumers,
             producers=self.producers,
             health=self.health,
+            instances=self.coordination.instances,
         )
         return [topics, groups, reset, statistics, self.runtime]
 

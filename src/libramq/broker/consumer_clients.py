@@ -310,6 +310,11 @@ class ConsumerClients:
             if rebalance.is_forgettable and group is None:
                 del self._rebalances[name]
 
+    def owners(self, group_name: str) -> Mapping[MessageQueue, str]:
+        """Return the client id that read each queue here last."""
+        rebalance = self._rebalances.get(group_name)
+        return rebalance.owners if rebalance is not None else {}
+
     def looked_at_ms(self, group_name: str) -> MonotonicMs | None:
         """Since when all members know the group's latest change (monotonic); None while some do not."""
         herd = self._herds.get(group_name)

@@ -115,6 +115,12 @@ class Coordination:
         """A group as it is now; None if it does not live here."""
         return self._coordinator.group(name)
 
+    def instances(self, group: str) -> dict[str, str]:
+        """Return the names of a group's static members, by client id."""
+        view = self._coordinator.group(group)
+        members = view.members if view is not None else ()
+        return {member.client_id: member.instance for member in members if member.instance is not None}
+
     def topics(self) -> list[str]:
         """The topics of groups that live here: their queues at other brokers matter."""
         return self._coordinator.topics()

@@ -8,7 +8,7 @@ import typer
 from libramq.cli import options
 
 app = typer.Typer(
-    help="Look at clusters, topics and groups, and change them; mqadmin's names and options.",
+    help="Inspect and change clusters, topics and groups, with mqadmin's command names and options.",
     no_args_is_help=True,
 )
 
@@ -20,7 +20,8 @@ Cluster = Annotated[str | None, typer.Option("-c", "--clusterName", help="All br
 def topic_list(
     namesrv: options.Namesrv = None,
     clusters: Annotated[
-        bool, typer.Option("-c", "--clusterModel", help="Also their clusters and consumer groups.")
+        bool,
+        typer.Option("-c", "--clusterModel", help="Show the cluster and the consumer groups of each topic."),
     ] = False,
     json: options.Json = False,
 ) -> None:
@@ -49,7 +50,7 @@ def update_topic(
     cluster: Cluster = None,
     read_queues: Annotated[int, typer.Option("-r", "--readQueueNums", help="Queues to read from.")] = 8,
     write_queues: Annotated[int, typer.Option("-w", "--writeQueueNums", help="Queues to write to.")] = 8,
-    perm: Annotated[int, typer.Option("-p", "--perm", help="2 write, 4 read, 6 both.")] = 6,
+    perm: Annotated[int, typer.Option("-p", "--perm", help="2: write, 4: read, 6: both.")] = 6,
     json: options.Json = False,
 ) -> None:
     """Create a topic, or change its queues and permission."""
@@ -69,9 +70,44 @@ def update_topic(
         print(f"{topic}: {read_queues} queues to read, {write_queues} to write, permission {perm}")
 
 
+@app.command("deleteTopic", no_args_is_help=True)
+def delete_topic(
+    topic: options.Topic,
+    cluster: Annotated[str, typer.Option("-c", "--clusterName", help="The cluster to delete it from.")],
+    namesrv: options.Namesrv = None,
+    json: options.Json = False,
+) -> None:
+    """Delete a topic, its messages and its route, without asking back."""
+    from libramq.cli import admin_queries, output
+
+    with _session(namesrv) as session:
+        brokers = admin_queries.delete_topic(session, topic, cluster=cluster)
+    if json:
+        output.print_json({"topic": topic, "cluster": cluster, "brokers": brokers})
+    else:
+        print(f"delete topic [{topic}] from cluster [{cluster}] success.")
+        print(f"delete topic [{topic}] from NameServer success.")
+
+
+@app.command("topicStatus", no_args_is_help=True)
+def topic_status(topic: options.Topic, namesrv: options.Namesrv = None, json: options.Json = False) -> None:
+    """Show the first and last offset of a topic's queues, and when each was last written to."""
+    from libramq.cli import admin_queries, output
+
+    with _session(namesrv) as session:
+        rows = admin_queries.topic_status(session, topic)
+    if json:
+        output.print_json(rows)
+        return
+    output.print_table(
+        ("broker", "queue", "min offset", "max offset", "last written"),
+        ([*list(row.values())[:-1], _time(row["lastUpdateTimestamp"])] for row in rows),
+    )
+
+
 @app.command("topicRoute", no_args_is_help=True)
 def topic_route(topic: options.Topic, namesrv: options.Namesrv = None, json: options.Json = False) -> None:
-    """Show where a topic's queues are."""
+    """Show which brokers have a topic's queues."""
     from libramq.cli import admin_queries, output
 
     with _session(namesrv) as session:
@@ -98,7 +134,7 @@ def topic_route(topic: options.Topic, namesrv: options.Namesrv = None, json: opt
 
 @app.command("clusterList")
 def cluster_list(namesrv: options.Namesrv = None, json: options.Json = False) -> None:
-    """List clusters and their brokers."""
+    """List clusters and their brokers, with versions and load."""
     from libramq.cli import admin_queries, output
 
     with _session(namesrv) as session:
@@ -130,11 +166,15 @@ def cluster_list(namesrv: options.Namesrv = None, json: options.Json = False) ->
 @app.command("consumerProgress")
 def consumer_progress(
     namesrv: options.Namesrv = None,
-    group: Annotated[str | None, typer.Option("-g", "--groupName", help="One group, queue by queue.")] = None,
-    topic: Annotated[str | None, typer.Option("-t", "--topicName", help="One topic of the group.")] = None,
+    group: Annotated[
+        str | None, typer.Option("-g", "--groupName", help="Show one group, queue by queue.")
+    ] = None,
+    topic: Annotated[
+        str | None, typer.Option("-t", "--topicName", help="Show only this topic of the group.")
+    ] = None,
     json: options.Json = False,
 ) -> None:
-    """Show how far groups are."""
+    """Show how far consumer groups are, and how far behind."""
     from libramq.cli import admin_queries, output
 
     if group is None:
@@ -164,7 +204,7 @@ def consumer_progress(
             "consumer offset",
             "behind",
             "in flight",
-            "last consumed",
+            "last message stored",
         ),
         ([*list(row.values())[:-1], _time(row["lastTimestamp"])] for row in progress["queues"]),
     )
@@ -183,11 +223,11 @@ def reset_offset_by_time(
     ],
     namesrv: options.Namesrv = None,
     force: Annotated[
-        str, typer.Option("-f", "--force", help="true: forwards too; false: only back.")
+        str, typer.Option("-f", "--force", help="true: move offsets forwards too; false: only back.")
     ] = "true",
     json: options.Json = False,
 ) -> None:
-    """Set how far a group is in a topic, to the messages of a time."""
+    """Move a group's offsets in a topic to the messages stored at a given time."""
     from libramq.cli import admin_queries, output
 
     timestamp_ms, forwards = admin_queries.timestamp_of(timestamp), admin_queries.truth_of("-f", force)
@@ -207,7 +247,7 @@ def reset_offset_by_time(
 def consumer_connection(
     group: options.Group, namesrv: options.Namesrv = None, json: options.Json = False
 ) -> None:
-    """Show who of a group is connected, and what they subscribe to."""
+    """Show a group's connected members and their subscriptions."""
     from libramq.cli import admin_queries, output
 
     with _session(namesrv) as session:
@@ -234,6 +274,4 @@ def _addresses(broker: dict[str, Any]) -> str:
 
 
 def _time(timestamp_ms: int) -> str:
-    return (
-        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(timestamp_ms / 1000)) if timestamp_ms else "never"
-    )
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(timestamp_ms / 1000)) if timestamp_ms else "–"

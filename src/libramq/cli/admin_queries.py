@@ -1,4 +1,4 @@
-"""The answers of the admin commands, as plain values: what `--json` prints and tables show.
+"""The results of the admin commands, as plain values: what `--json` prints and tables show.
 
 Upstream: tools/command/topic, cluster, consumer, connection.
 """
@@ -27,7 +27,7 @@ PERMISSIONS = (2, 4, 6)
 
 
 def topic_list(session: AdminSession, *, with_clusters: bool) -> list[Row]:
-    """All topics; with their clusters and groups when asked."""
+    """Return all topics; with_clusters: and their clusters and groups."""
     topics = sorted(session.ask_name_server(name_server_calls.all_topics()))
     if not with_clusters:
         return [{"topic": topic} for topic in topics]
@@ -74,14 +74,14 @@ def truth_of(option: str, text: str) -> bool:
 def reset_offsets(
     session: AdminSession, group: str, topic: str, *, timestamp_ms: int, force: bool
 ) -> list[Row]:
-    """Set how far a group is, at every broker of a topic; where it goes on."""
+    """Move a group's offsets at every broker of a topic; return where it continues."""
     validate_group(group)
     call = admin_calls.reset_offsets(group, topic, timestamp_ms=timestamp_ms, force=force)
     found: dict[MessageQueue, int] = {}
     for address in addresses(session.route(topic).broker_datas):
         found |= session.ask(address, call)
     return [
-        {"broker": queue.broker_name, "queue": queue.queue_id, "offset": found[queue]}
+        {"broker": queue.broker_name, "queueId": queue.queue_id, "offset": found[queue]}
         for queue in sorted(found)
     ]
 
@@ -89,7 +89,7 @@ def reset_offsets(
 def update_topic(
     session: AdminSession, config: TopicConfig, *, broker: str | None, cluster: str | None
 ) -> list[str]:
-    """Create or change a topic; the brokers that have it now."""
+    """Create or change a topic; return the addresses of its brokers."""
     validate_topic(config.topic_name)
     if (broker is None) == (cluster is None):
         raise ConfigError("say where: -c CLUSTER for all brokers of a cluster, or -b HOST:PORT for one")
@@ -104,14 +104,42 @@ def update_topic(
     return targets
 
 
+def delete_topic(session: AdminSession, topic: str, *, cluster: str) -> list[str]:
+    """Delete a topic at every master of a cluster, and its route; return the brokers' addresses."""
+    route = session.route(topic)  # A name that nobody has is a mistake, as everywhere.
+    if cluster not in {broker.cluster for broker in route.broker_datas}:
+        named = ", ".join(sorted({broker.cluster for broker in route.broker_datas}))
+        raise ConfigError(f"the topic {topic} is not in cluster {cluster}; it is in: {named}")
+    masters = session.masters(cluster)
+    for address in masters:
+        session.ask(address, admin_calls.delete_topic(topic))
+    session.ask_each_name_server(name_server_calls.delete_topic(topic))
+    return masters
+
+
+def topic_status(session: AdminSession, topic: str) -> list[Row]:
+    """Return the ends of a topic's queues."""
+    found: dict[MessageQueue, Row] = {}
+    for address in addresses(session.route(topic).broker_datas):
+        for queue, ends in session.ask(address, admin_calls.topic_stats(topic)).offset_table.items():
+            found[queue] = {
+                "broker": queue.broker_name,
+                "queueId": queue.queue_id,
+                "minOffset": ends.min_offset,
+                "maxOffset": ends.max_offset,
+                "lastUpdateTimestamp": ends.last_update_timestamp,
+            }
+    return [found[queue] for queue in sorted(found)]
+
+
 def topic_route(session: AdminSession, topic: str) -> Row:
-    """A topic's route, as the name server gives it."""
+    """Return a topic's route, as the name server has it."""
     route: Row = msgspec.to_builtins(session.route(topic))
     return route
 
 
 def cluster_list(session: AdminSession) -> list[Row]:
-    """Every broker with what it says about itself."""
+    """Return every broker with its version and load."""
     info = session.clusters()
     return [
         {"cluster": cluster, "broker": name, "id": id_, "address": address, **_runtime(session, address)}
@@ -137,7 +165,7 @@ def _runtime(session: AdminSession, address: str) -> Row:
 
 
 def _first_number(text: str) -> float:
-    """The first of "10 s, 1 min, 10 min" rates."""
+    """Return the first of the rates over 10 s, 1 min and 10 min."""
     try:
         return float(text.split()[0])
     except (IndexError, ValueError):
@@ -145,7 +173,7 @@ def _first_number(text: str) -> float:
 
 
 def group_progress(session: AdminSession, group: str, topic: str | None) -> Row:
-    """How far a group is, queue by queue."""
+    """Return how far a group is, queue by queue."""
     queues: list[Row] = []
     tps = 0.0
     for address in _brokers_of_group(session, group):
@@ -175,7 +203,7 @@ def group_progress(session: AdminSession, group: str, topic: str | None) -> Row:
 
 
 def groups_progress(session: AdminSession) -> list[Row]:
-    """Every group with a retry topic, in short."""
+    """Return a summary of every group that has a retry topic."""
     topics = sorted(session.ask_name_server(name_server_calls.all_topics()))
     return [
         _group_summary(session, topic.removeprefix(RETRY_PREFIX))
@@ -204,7 +232,7 @@ def _group_summary(session: AdminSession, group: str) -> Row:
 
 
 def consumer_connection(session: AdminSession, group: str) -> Row:
-    """Who of a group is connected, and what they subscribe to. Each member is connected to every broker."""
+    """Return a group's members and subscriptions. Each member is connected to every broker."""
     found: Row | None = None
     offline: BrokerError | None = None
     for address in _brokers_of_group(session, group):
@@ -237,7 +265,7 @@ def consumer_connection(session: AdminSession, group: str) -> Row:
 
 
 def _brokers_of_group(session: AdminSession, group: str) -> list[str]:
-    """The brokers that know a group: those with its retry topic."""
+    """Return the brokers that know a group: those with its retry topic."""
     validate_group(group)
     try:
         return addresses(session.route(retry_topic(group)).broker_datas)

@@ -1,4 +1,4 @@
-"""An admin session: questions to name servers and brokers, one after the other, over kept connections."""
+"""The admin session: requests to name servers and brokers, one at a time, over connections that stay open."""
 
 from typing import TypeVar
 
@@ -6,6 +6,7 @@ from libramq.cli.access import access
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError, NameServerUnavailable, RemoteError, RouteNotFound, TopicNotExist
 from libramq.remoting.body.route import BrokerData, ClusterInfo, TopicRouteData
+from libramq.remoting.command import Command
 from libramq.rpc import name_server_calls
 from libramq.rpc.call import Call
 from libramq.transport.address import split_name_servers
@@ -34,22 +35,24 @@ class AdminSession:
         for remote in self._remotes.values():
             remote.close()
 
-    def ask(self, address: str, call: Call[T], *, what: str = "broker") -> T:
-        """Ask one process; raises RemoteError."""
+    def ask(self, address: str, call: Call[T]) -> T:
+        """Ask one broker; raises RemoteError."""
+        return call.result(self._reply(address, call), where=f"broker {address}")
+
+    def _reply(self, address: str, call: Call[T]) -> Command:
         remote = self._remotes.get(address)
         if remote is None:
             remote = self._remotes[address] = BlockingRemote(
                 address, self._clock.monotonic_ms, access=self._access
             )
-        reply = remote.call(call.command(), timeout_ms=TIMEOUT_MS)
-        return call.result(reply, where=f"{what} {address}")
+        return remote.call(call.command(), timeout_ms=TIMEOUT_MS)
 
     def ask_name_server(self, call: Call[T]) -> T:
         """Ask the first name server that answers."""
         failures = []
         for address in self._name_servers:
             try:
-                return self.ask(address, call, what="name server")
+                return name_server_calls.name_server_result(call, self._reply(address, call), address)
             except TopicNotExist:
                 raise
             except RemoteError as error:
@@ -59,8 +62,19 @@ class AdminSession:
             "Start one (libra up) or name another with -n"
         )
 
+    def ask_each_name_server(self, call: Call[None]) -> None:
+        """Ask every name server, since they share nothing; raises the first failure once all were asked."""
+        failures: list[RemoteError] = []
+        for address in self._name_servers:
+            try:
+                name_server_calls.name_server_result(call, self._reply(address, call), address)
+            except RemoteError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
     def route(self, topic: str) -> TopicRouteData:
-        """Where a topic is; RouteNotFound when nobody has it."""
+        """Return where a topic is; raises RouteNotFound when no broker has it."""
         try:
             return self.ask_name_server(name_server_calls.topic_route(topic))
         except TopicNotExist:
@@ -70,11 +84,11 @@ class AdminSession:
             ) from None
 
     def clusters(self) -> ClusterInfo:
-        """All clusters and brokers."""
+        """Return all clusters and brokers."""
         return self.ask_name_server(name_server_calls.cluster_info())
 
     def masters(self, cluster: str) -> list[str]:
-        """The addresses of a cluster's masters; ConfigError when there is no such cluster."""
+        """Return the addresses of a cluster's masters; raises ConfigError when there is no such cluster."""
         info = self.clusters()
         names = info.cluster_addr_table.get(cluster)
         if not names:
@@ -85,6 +99,6 @@ class AdminSession:
 
 
 def addresses(brokers: list[BrokerData]) -> list[str]:
-    """One address for each broker name: its master, else the slave with the lowest id."""
+    """Return one address for each broker name: its master, else the slave with the lowest id."""
     found = (broker.any_address for broker in sorted(brokers, key=lambda broker: broker.broker_name))
     return [address for address in found if address is not None]

@@ -11,6 +11,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Final, Self, TypeVar
 
+import msgspec
+
 from libramq.client.identity import name_server_addresses
 from libramq.client.name_servers import NameServers
 from libramq.clock import Clock, SystemClock
@@ -129,7 +131,7 @@ class Admin:
         """Delete a topic at every master of a cluster, and its route."""
         masters = _masters(await self.cluster_info(), cluster)
         await asyncio.gather(*(self._ask(address, admin_calls.delete_topic(topic)) for address in masters))
-        await self._name_servers.call(name_server_calls.delete_topic(topic))
+        await self._name_servers.call_each(name_server_calls.delete_topic(topic))
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """The ends of a topic's queues, at all its brokers."""
@@ -161,7 +163,8 @@ class Admin:
         )
         members: dict[str, ClientConnection] = {}
         for answer in answers:
-            members |= {member.client_id: member for member in answer.connection_set}
+            for member in answer.connection_set:
+                members[member.client_id] = _merged(members.get(member.client_id), member)
         first = answers[0]
         return ConsumerConnection(
             connection_set=[members[client_id] for client_id in sorted(members)],
@@ -229,6 +232,16 @@ class Admin:
         if not answers:
             raise error or RouteNotFound(f"no broker of group {group} is there now")
         return answers
+
+
+def _merged(known: ClientConnection | None, member: ClientConnection) -> ClientConnection:
+    """Put together what two brokers know of a member: each knows its own queues, one the static name."""
+    if known is None:
+        return member
+    queues = {topic: dict(brokers) for topic, brokers in known.queues.items()}
+    for topic, brokers in member.queues.items():
+        queues.setdefault(topic, {}).update(brokers)
+    return msgspec.structs.replace(member, instance=known.instance or member.instance, queues=queues)
 
 
 def _masters(info: ClusterInfo, cluster: str | None) -> list[str]:

@@ -28,7 +28,7 @@ from libramq.errors import (
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.route import TopicRouteData
 from libramq.rpc.call import Call
-from libramq.rpc.name_server_calls import all_topics, cluster_info, topic_route
+from libramq.rpc.name_server_calls import all_topics, cluster_info, name_server_result, topic_route
 from libramq.transport.access import OPEN, Access
 from libramq.transport.blocking import BlockingRemote
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
@@ -160,7 +160,7 @@ class BlockingCluster:
         for address in list(self._name_servers):
             try:
                 reply = self._remote(address).call(call.command(), timeout_ms=self._timeout_ms)
-                return call.result(reply, where=f"name server {address}")
+                return name_server_result(call, reply, address)
             except TopicNotExist:
                 raise
             except RemoteError as error:

@@ -120,6 +120,11 @@ class GroupRebalance:
         """Whether nothing is left to observe."""
         return self._unsettled is None and not self._members
 
+    @property
+    def owners(self) -> Mapping[MessageQueue, str]:
+        """The member that read each queue last."""
+        return {queue: owner.client_id for queue, owner in self._owners.items()}
+
     def changed(
         self,
         reason: Reason,
@@ -139,8 +144,7 @@ class GroupRebalance:
         self._taken_at_ms.clear()
         self._epoch = epoch if epoch is not None else self._epoch + 1
         if self._unsettled is None:
-            owners = {queue: owner.client_id for queue, owner in self._owners.items()}
-            self._unsettled = Unsettled(now.monotonic_ms, now.monotonic_ms, owners)
+            self._unsettled = Unsettled(now.monotonic_ms, now.monotonic_ms, dict(self.owners))
         self._unsettled.changed_at_ms = now.monotonic_ms
         self._unsettled.is_coordinated = epoch is not None
         self._unsettled.is_part = is_part

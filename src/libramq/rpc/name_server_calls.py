@@ -4,11 +4,14 @@ Upstream: BrokerOuterAPI.java, MQClientAPIImpl.java.
 """
 
 import zlib
+from typing import TypeVar
 
 from libramq.codes import RequestCode
+from libramq.errors import NameServerUnavailable, RequestCodeNotSupported
 from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.remoting.body.route import ClusterInfo, TopicList, TopicRouteData
 from libramq.remoting.body.topic_config import RegisterBrokerBody
+from libramq.remoting.command import Command
 from libramq.remoting.headers import (
     BrokerHeartbeatHeader,
     ClusterHeader,
@@ -18,6 +21,21 @@ from libramq.remoting.headers import (
     UnregisterBrokerHeader,
 )
 from libramq.rpc.call import Call, header_call, nothing
+
+T = TypeVar("T")
+
+
+def name_server_result(call: Call[T], reply: Command, address: str) -> T:
+    """Read a name server's answer; raises NameServerUnavailable where a broker gave it.
+
+    Every name server knows the requests below, and brokers know none of them.
+    """
+    try:
+        return call.result(reply, where=f"name server {address}")
+    except RequestCodeNotSupported:
+        raise NameServerUnavailable(
+            f"{address} is the address of a broker, not of a name server (whose port is usually 9876)"
+        ) from None
 
 
 def topic_route(topic: str) -> Call[TopicRouteData]:

@@ -3,16 +3,19 @@
 Upstream: AdminBrokerProcessor.java.
 """
 
-from collections.abc import Generator, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Mapping
 from functools import partial
 from typing import Final
+
+import msgspec
 
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.group_health import GroupHealth
 from libramq.broker.offset_commits import OffsetCommits
 from libramq.catalog import TopicTable
 from libramq.codes import RequestCode, ResponseCode
-from libramq.groups.consumer_group import Member
+from libramq.groups.consumer_group import ConsumerGroup, Member
 from libramq.groups.producer_group import ProducerGroups
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.codec import encode_body
@@ -49,7 +52,10 @@ QUEUES_MAX: Final = 32_768
 
 
 class Statistics:
-    """The processor of questions that tools ask."""
+    """The processor of questions that tools ask.
+
+    instances: the names of a group's static members, by client id.
+    """
 
     def __init__(
         self,
@@ -61,6 +67,7 @@ class Statistics:
         consumers: ConsumerClients,
         producers: ProducerGroups[Peer],
         health: GroupHealth,
+        instances: Callable[[str], Mapping[str, str]],
     ) -> None:
         self._broker_name = broker_name
         self._topics = topics
@@ -69,6 +76,7 @@ class Statistics:
         self._consumers = consumers
         self._producers = producers
         self._health = health
+        self._instances = instances
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -144,7 +152,7 @@ class Statistics:
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{header.consumer_group}] not online"
             )
         body = ConsumerConnection(
-            connection_set=_connections(group.members.values()),
+            connection_set=self._members(group),
             subscription_table=dict(group.subscriptions),
             consume_type=group.consume_type,
             message_model=group.message_model,
@@ -155,6 +163,19 @@ class Statistics:
             ],
         )
         return Reply(body=encode_body(body))
+
+    def _members(self, group: ConsumerGroup[Peer]) -> list[ClientConnection]:
+        instances = self._instances(group.name)
+        queues: defaultdict[str, dict[str, dict[str, list[int]]]] = defaultdict(dict)
+        for queue, client_id in sorted(self._consumers.owners(group.name).items()):
+            here = queues[client_id].setdefault(queue.topic, {self._broker_name: []})
+            here[self._broker_name].append(queue.queue_id)
+        return [
+            msgspec.structs.replace(
+                one, instance=instances.get(one.client_id), queues=queues.get(one.client_id, {})
+            )
+            for one in _connections(group.members.values())
+        ]
 
     def producer_connections(self, request: Request) -> Outcome:
         """The connected members of a producer group."""

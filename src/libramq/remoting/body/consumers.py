@@ -51,12 +51,18 @@ class LockBatchReply(Body, frozen=True, kw_only=True):
 
 
 class ClientConnection(Body, frozen=True, kw_only=True):
-    """One connected client (Connection.java)."""
+    """One connected client (Connection.java).
+
+    instance, queues: ours, which Java passes over. The name of a static member; the queues that it read last,
+    by topic and broker.
+    """
 
     client_id: str
     client_addr: str
     language: str
     version: int
+    instance: str | None = None
+    queues: dict[str, dict[str, list[int]]] = {}
 
 
 class GroupDiagnosis(Body, frozen=True, kw_only=True):
