@@ -58,7 +58,11 @@ def test_what_brokers_see_at_once_is_one_rebalance():
     assert (found.moved, found.minimum, found.redelivered_upper_bound) == (5, 4, 2)
     assert (found.worst_pause_ms, found.time_to_stable_ms) == (30, 300)
     assert found.loads == {"alice": 4, "bob": 4}
-    assert [(one["queue"], one["pause_ms"]) for one in as_json(found)["moves"]] == [(0, 10), (1, 30), (0, 20)]
+    assert [(one["queueId"], one["pauseMs"]) for one in as_json(found)["moves"]] == [
+        (0, 10),
+        (1, 30),
+        (0, 20),
+    ]
 
 
 def test_lines_for_people():
@@ -68,7 +72,7 @@ def test_lines_for_people():
     assert [line.strip() for line in rest] == [
         "5/4 queues moved (actual/minimum), stable after 300 ms, worst pause 30 ms, "
         "at most 2 messages came again",
-        "alice → bob: 3 queues, still for 10–30 ms",
+        "alice → bob: 3 queues, paused for 10–30 ms",
         "loads: alice 4, bob 4",
     ]
 
@@ -86,7 +90,7 @@ def test_one_after_the_other_are_two_and_groups_are_apart():
     assert second.state is State.MOVING
     assert second.causes == (Cause("connection_closed", "carol"), Cause("member_joined", "dave"))
     assert (second.moved, second.worst_pause_ms) == (None, None)
-    assert timeline(second)[1].strip() == "moving"
+    assert timeline(second)[1].strip() == "still moving"
 
 
 def test_a_broker_that_restarts_or_falls_silent_leaves_its_rebalance_interrupted():
@@ -117,8 +121,8 @@ def test_two_readers_at_once_and_the_rush_of_the_new_one_are_told():
     ]
     (found,) = rebalances(events, wall_ms=10_000)
     assert "    new owners read up to 12000 messages a second to catch up" in timeline(found)
-    assert "    alice → bob: 1 queue, still for 0 ms, read by both for up to 40 ms" in timeline(found)
-    assert (as_json(found)["peak_catch_up_rate"], as_json(found)["moves"][0]["double_owner_ms"]) == (
+    assert "    alice → bob: 1 queue, paused for 0 ms, read by both for up to 40 ms" in timeline(found)
+    assert (as_json(found)["peakCatchUpRate"], as_json(found)["moves"][0]["doubleOwnerMs"]) == (
         12_000,
         40,
     )

@@ -47,13 +47,19 @@ async def test_a_group_that_members_join_and_leave(up):
             await settled(namesrv, 2)
             shown = await asyncio.to_thread(libra, "groups", "--json", "-n", namesrv)
             table = await asyncio.to_thread(libra, "groups", "--once", "-n", namesrv)
+            members = await asyncio.to_thread(libra, "groups", "--members", "--json", "-n", namesrv)
         await settled(namesrv, 3)
     (row,) = [row for row in json.loads(shown.out) if row["group"] == GROUP]
     assert (row["members"], row["queues"], row["state"]) == (2, 4, "settled")
     assert (row["lastRebalance"]["moved"], row["lastRebalance"]["minimum"]) == (2, 2)
     (line,) = [line for line in table.out.splitlines() if GROUP in line]
     assert "member_joined" in line
-    assert "2/2" in line
+    assert "moved 2 (minimum 2)" in line
+    (shown_members,) = [one["members"] for one in json.loads(members.out) if one["group"] == GROUP]
+    assert [one["clientId"].partition("@")[2] for one in shown_members] == ["first", "second"]
+    queues = [queue for one in shown_members for held in one["queues"] for queue in held["queueIds"]]
+    assert sorted(queues) == [0, 1, 2, 3]
+    assert {held["topic"] for one in shown_members for held in one["queues"]} == {TOPIC}
 
     told = json.loads(libra("groups", "history", "-g", GROUP, "--json", "-n", namesrv).out)
     assert [one["causes"][0]["reason"] for one in told[:3]] == [
@@ -106,6 +112,9 @@ async def test_a_static_member_that_will_not_come_back_is_removed(up):
     async with asyncio.timeout(40), joins("stays"):
         async with joins("goes"):
             await shared(2, 2)
+            shown = await asyncio.to_thread(libra, "groups", "--members", "-n", namesrv)
+            (line,) = [line for line in shown.out.splitlines() if "127.0.0.1@goes" in line]
+            assert line.split()[:3] == ["G_removed", "127.0.0.1@goes", "goes"]
         remove = ("groups", "remove", "-g", "G_removed", "-n", namesrv, "--member")
         done = await asyncio.to_thread(libra, *remove, "goes")
         assert (done.code, done.out) == (0, "removed goes from G_removed\n")

@@ -183,7 +183,7 @@ def consumer_progress(
         if json:
             output.print_json(rows)
         elif not rows:
-            print("no consumer group yet; one is known once its first consumer has started")
+            print("no consumer group yet; a group appears when its first consumer starts")
         else:
             output.print_table(
                 ("group", "members", "type", "model", "consumed/s", "behind"),

@@ -1,10 +1,12 @@
-"""The group history: rebalances told as a timeline, and as JSON."""
+"""The group history: rebalances as a timeline, and as JSON."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any, Final
 
+from libramq.cli.member_names import MemberNames
 from libramq.groups.rebalance_event import QueueMove
 from libramq.groups.rebalance_history import Rebalance, State
 
@@ -13,75 +15,80 @@ NAMED_MAX: Final = 8
 
 
 def timeline(rebalance: Rebalance) -> list[str]:
-    """A rebalance as lines for people; the first begins with its time."""
+    """Return a rebalance as lines for people; the first begins with its time."""
+    names = member_names(rebalance)
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(rebalance.at_ms / 1000))
-    lines = [f"{when}  {causes(rebalance)}  ({', '.join(rebalance.brokers)})"]
+    lines = [f"{when}  {causes(rebalance, names)}  ({', '.join(rebalance.brokers)})"]
     if rebalance.moved is None:
         lines.append(
-            "moving" if rebalance.state is State.MOVING else "interrupted: the broker never said how it ended"
+            "still moving"
+            if rebalance.state is State.MOVING
+            else "interrupted: its broker never recorded the end"
         )
     else:
         unowned = f", {_count(rebalance.unowned, 'queue')} without an owner" if rebalance.unowned else ""
         also = "" if rebalance.state is State.SETTLED else f"; {rebalance.state} at some brokers"
         lines += [
-            f"{moved(rebalance)} queues moved (actual/minimum), stable after "
+            f"{rebalance.moved}/{rebalance.minimum} queues moved (actual/minimum), stable after "
             f"{duration(rebalance.time_to_stable_ms)}, worst pause {duration(rebalance.worst_pause_ms)}, "
             f"at most {_count(rebalance.redelivered_upper_bound, 'message')} came again{unowned}{also}",
             *_catching_up(rebalance.peak_catch_up_rate),
-            *_moves(rebalance.moves),
-            _loads(rebalance.member_count, rebalance.loads),
+            *_moves(rebalance.moves, names),
+            _loads(rebalance.member_count, rebalance.loads, names),
         ]
     return [lines[0], *(f"    {line}" for line in lines[1:])]
 
 
-def causes(rebalance: Rebalance) -> str:
-    """Why, and who: `member_joined a, b; connection_closed c`."""
+def member_names(rebalance: Rebalance, *, static: Mapping[str, str] = MappingProxyType({})) -> MemberNames:
+    """Return short names for all clients that a rebalance names."""
+    texts = [*(cause.who for cause in rebalance.causes if cause.who), *rebalance.loads]
+    moves = [name for move in rebalance.moves for name in (move.from_, move.to) if name]
+    return MemberNames([*texts, *moves], static=static)
+
+
+def causes(rebalance: Rebalance, names: MemberNames) -> str:
+    """Return the reasons, and who caused them: `member_joined a, b; connection_closed c`."""
     return "; ".join(
-        " ".join([reason, _named([cause.who for cause in lot if cause.who])]).rstrip()
+        " ".join([reason, _named([names.short(cause.who) for cause in lot if cause.who])]).rstrip()
         for reason, lot in groupby(rebalance.causes, key=lambda cause: cause.reason)
     )
 
 
-def moved(rebalance: Rebalance) -> str:
-    """Moves against the minimum; a dash before they are known."""
-    return "–" if rebalance.moved is None else f"{rebalance.moved}/{rebalance.minimum}"
-
-
 def duration(milliseconds: int | None) -> str:
-    """A time span for people."""
+    """Return a time span for people."""
     if milliseconds is None:
         return "–"
     return f"{milliseconds} ms" if milliseconds < 10_000 else f"{milliseconds / 1000:.1f} s"
 
 
 def as_json(rebalance: Rebalance) -> dict[str, Any]:
-    """A rebalance for programs, under the names of the events."""
+    """Return a rebalance for programs: the fields of the events, in the commands' camelCase."""
     return {
         "group": rebalance.group,
-        "at_ms": rebalance.at_ms,
+        "atMs": rebalance.at_ms,
         "state": rebalance.state.value,
         "causes": [cause._asdict() for cause in rebalance.causes],
         "brokers": list(rebalance.brokers),
-        "member_count": rebalance.member_count,
+        "memberCount": rebalance.member_count,
         "moved": rebalance.moved,
         "minimum": rebalance.minimum,
-        "time_to_stable_ms": rebalance.time_to_stable_ms,
-        "worst_pause_ms": rebalance.worst_pause_ms,
-        "redelivered_upper_bound": rebalance.redelivered_upper_bound,
-        "duplicates_reported": rebalance.duplicates_reported,
-        "peak_catch_up_rate": rebalance.peak_catch_up_rate,
+        "timeToStableMs": rebalance.time_to_stable_ms,
+        "worstPauseMs": rebalance.worst_pause_ms,
+        "redeliveredUpperBound": rebalance.redelivered_upper_bound,
+        "duplicatesReported": rebalance.duplicates_reported,
+        "peakCatchUpRate": rebalance.peak_catch_up_rate,
         "unowned": rebalance.unowned,
         "loads": rebalance.loads,
         "moves": [
             {
                 "topic": move.topic,
                 "broker": move.broker,
-                "queue": move.queue,
+                "queueId": move.queue,
                 "from": move.from_,
                 "to": move.to,
-                "pause_ms": move.pause_ms,
+                "pauseMs": move.pause_ms,
                 "redelivered": move.redelivered,
-                "double_owner_ms": move.double_owner_ms,
+                "doubleOwnerMs": move.double_owner_ms,
             }
             for move in rebalance.moves
         ],
@@ -92,26 +99,28 @@ def _catching_up(rate: int | None) -> list[str]:
     return [f"new owners read up to {_count(rate, 'message')} a second to catch up"] if rate else []
 
 
-def _moves(moves: Sequence[QueueMove]) -> list[str]:
-    """A line for each pair of members."""
+def _moves(moves: Sequence[QueueMove], names: MemberNames) -> list[str]:
+    """Return a line for each pair of members."""
     pairs: dict[tuple[str, str], list[QueueMove]] = {}
     for move in moves:
-        pairs.setdefault((move.from_ or "nobody", move.to), []).append(move)
+        pairs.setdefault(
+            (names.short(move.from_) if move.from_ else "nobody", names.short(move.to)), []
+        ).append(move)
     lines = [
         f"{giver} → {taker}: {_count(len(lot), 'queue')}"
-        + ("" if giver == "nobody" else f", still for {_range([move.pause_ms for move in lot])} ms")
+        + ("" if giver == "nobody" else f", paused for {_range([move.pause_ms for move in lot])} ms")
         + (f", read by both for up to {both} ms" if (both := max(m.double_owner_ms for m in lot)) else "")
         for (giver, taker), lot in list(pairs.items())[:NAMED_MAX]
     ]
     return lines + ([f"and {len(pairs) - NAMED_MAX} more pairs"] if len(pairs) > NAMED_MAX else [])
 
 
-def _loads(member_count: int, loads: dict[str, int]) -> str:
+def _loads(member_count: int, loads: dict[str, int], names: MemberNames) -> str:
     if not loads:
         return "no members"
     if len(loads) > NAMED_MAX:
         return f"{member_count} members with {_range(list(loads.values()))} queues each"
-    return "loads: " + ", ".join(f"{member} {load}" for member, load in loads.items())
+    return "loads: " + ", ".join(f"{names.short(member)} {load}" for member, load in loads.items())
 
 
 def _named(names: Sequence[str]) -> str:

@@ -1,25 +1,23 @@
 """The group watch: what a cluster's groups look like now, and the rebalances its brokers have recorded."""
 
 import asyncio
-import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Self
+from collections.abc import Iterable
+from typing import Final, Self
 
 import msgspec
 
 from libramq.cli.access import access, client_options
-from libramq.cli.group_history import as_json, causes, duration, moved
+from libramq.cli.group_row import GroupRow
 from libramq.client.admin import Admin
 from libramq.client.queue_reader import QueueReader
 from libramq.clock import Clock, SystemClock
 from libramq.errors import BrokerError, ConfigError, LibraError, RouteNotFound
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
-from libramq.groups.rebalance_history import BrokerEvent, Rebalance, State, rebalances
+from libramq.groups.rebalance_history import BrokerEvent, Rebalance, rebalances
 from libramq.message.names import REBALANCE_EVENTS_TOPIC, RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
-from libramq.remoting.body.consumers import ConsumerConnection, GroupDiagnosis
+from libramq.remoting.body.consumers import ConsumerConnection
 from libramq.transport.address import split_name_servers
 
 READER_GROUP: Final = "LIBRA_GROUPS"
@@ -27,53 +25,6 @@ READER_GROUP: Final = "LIBRA_GROUPS"
 EVENTS_MAX: Final = 30_000
 #: Ours: groups that are asked about at once.
 GROUPS_AT_ONCE: Final = 16
-
-COLUMNS: Final = (
-    "group", "members", "queues", "lag", "last rebalance", "why and who", "moved/min", "worst pause", "state",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupRow:
-    """One group now. diagnoses: what its brokers found wrong with it."""
-
-    group: str
-    member_count: int
-    queue_count: int
-    lag: int
-    last: Rebalance | None
-    diagnoses: Sequence[GroupDiagnosis] = ()
-
-    def remarks(self) -> list[str]:
-        """What is wrong, a line each."""
-        return [f"{self.group}: {one.kind}: {one.text}" for one in self.diagnoses]
-
-    def cells(self) -> list[str]:
-        """As a line of the table."""
-        numbers = [f"{number:,}" for number in (self.member_count, self.queue_count, self.lag)]
-        if self.last is None:
-            return [self.group, *numbers, "–", "–", "–", "–", State.SETTLED.value]
-        return [
-            self.group,
-            *numbers,
-            time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.last.at_ms / 1000)),
-            causes(self.last),
-            moved(self.last),
-            duration(self.last.worst_pause_ms),
-            self.last.state.value,
-        ]
-
-    def as_json(self) -> dict[str, Any]:
-        """For programs."""
-        return {
-            "group": self.group,
-            "members": self.member_count,
-            "queues": self.queue_count,
-            "lag": self.lag,
-            "state": (self.last.state if self.last else State.SETTLED).value,
-            "lastRebalance": as_json(self.last) if self.last else None,
-            "diagnoses": [{"kind": one.kind, "about": one.about, "text": one.text} for one in self.diagnoses],
-        }
 
 
 class EventReader:
@@ -85,7 +36,7 @@ class EventReader:
         self._positions: dict[MessageQueue, int] = {}
 
     def read(self) -> list[BrokerEvent]:
-        """The events that are new; ConfigError where brokers record none."""
+        """Return the new events; raises ConfigError where brokers record none."""
         try:
             queues = self._reader.queues(REBALANCE_EVENTS_TOPIC)
         except RouteNotFound:
@@ -125,10 +76,10 @@ def _event(body: bytes) -> RebalanceEvent | None:
 
 
 def group_rebalances(namesrv: str, group: str, *, last: int, clock: Clock | None = None) -> list[Rebalance]:
-    """The last rebalances of a group; ConfigError when there was none."""
+    """Return the last rebalances of a group; raises ConfigError when there was none."""
     reader = EventReader(namesrv)
     try:
-        events = [told for told in reader.read() if told.event.group == group]
+        events = [one for one in reader.read() if one.event.group == group]
     finally:
         reader.close()
     found = rebalances(events, wall_ms=(clock or SystemClock()).wall_ms())
@@ -158,7 +109,7 @@ class GroupWatch:
         await self._admin.stop()
 
     async def look(self) -> list[GroupRow]:
-        """All groups now, by name."""
+        """Return all groups as they are now, by name."""
         events = await asyncio.to_thread(self._reader.read)
         last = self._last_rebalances(events)
         topics = await self._admin.topics()
@@ -166,15 +117,15 @@ class GroupWatch:
         return list(await asyncio.gather(*(self._row(name, last.get(name)) for name in sorted(names))))
 
     def _last_rebalances(self, events: Iterable[BrokerEvent]) -> dict[str, Rebalance]:
-        """Of each group; events older than those of its last rebalance are let go."""
-        for told in events:
-            self._events.setdefault(told.event.group, []).append(told)
+        """Return the last rebalance of each group; older events are dropped."""
+        for one in events:
+            self._events.setdefault(one.event.group, []).append(one)
         last = {}
         for group, held in self._events.items():
             found = rebalances(held, wall_ms=self._clock.wall_ms())
             if found:
                 last[group] = found[-1]
-                self._events[group] = [told for told in held if told.event.at_ms >= found[-1].at_ms]
+                self._events[group] = [one for one in held if one.event.at_ms >= found[-1].at_ms]
         return last
 
     async def _row(self, group: str, last: Rebalance | None) -> GroupRow:
@@ -190,7 +141,7 @@ class GroupWatch:
         queues = {queue: ends for queue, ends in stats.items() if not queue.topic.startswith(RETRY_PREFIX)}
         return GroupRow(
             group=group,
-            member_count=len(connected.connection_set),
+            members=connected.connection_set,
             queue_count=len(queues),
             lag=sum(max(0, ends.broker_offset - ends.consumer_offset) for ends in stats.values()),
             last=last,

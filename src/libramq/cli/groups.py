@@ -1,4 +1,4 @@
-"""The groups commands: groups live in the terminal, the timeline of their rebalances, members removed."""
+"""The groups commands: groups live in the terminal, a timeline of their rebalances, removal of members."""
 
 import asyncio
 import getpass
@@ -10,35 +10,44 @@ import typer
 
 from libramq.cli import options
 from libramq.cli.printable import printable
+from libramq.clock import SystemClock
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from libramq.cli.group_watch import GroupRow
+    from libramq.cli.group_row import GroupRow
 
 #: Ours: how often the terminal shows groups anew.
 LOOK_SECONDS: Final = 1.0
+NO_GROUP: Final = "no consumer group yet; a group appears when its first consumer starts"
 
-app = typer.Typer(help="Watch consumer groups and their rebalances, and remove members.")
+app = typer.Typer(help="Watch consumer groups, their members and their rebalances.")
 
 
 @app.callback(invoke_without_command=True)
 def groups(
     context: typer.Context,
     namesrv: options.Namesrv = None,
-    once: Annotated[bool, typer.Option("--once", help="Print one table and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the table once and end.")] = False,
+    members: Annotated[
+        bool, typer.Option("--members", help="Print each member and the queues it reads, and end.")
+    ] = False,
     json: options.Json = False,
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
-    """Show every group: members, queues, lag, its last rebalance, and what is wrong with it; live where the
-    output is a terminal.
+    """Show every consumer group: members, queues, lag, last rebalance and problems. Updates live in a
+    terminal.
     """
     from libramq.cli import logs, running
 
     logs.set_up(log_level)
     if context.invoked_subcommand is None:
-        is_live = not once and not json and sys.stdout.isatty()
-        running.run(_watch(options.name_servers(namesrv), is_live=is_live, as_json=json))
+        namesrv = options.name_servers(namesrv)
+        if members:
+            running.run(_members(namesrv, as_json=json))
+        else:
+            is_live = not once and not json and sys.stdout.isatty()
+            running.run(_watch(namesrv, is_live=is_live, as_json=json))
 
 
 @app.command(no_args_is_help=True)
@@ -46,10 +55,12 @@ def history(
     context: typer.Context,
     group: options.Group,
     namesrv: options.Namesrv = None,
-    last: Annotated[int, typer.Option("--last", min=1, help="So many rebalances, the newest.")] = 10,
+    last: Annotated[
+        int, typer.Option("--last", min=1, help="How many rebalances to show, counted from the newest.")
+    ] = 10,
     json: options.Json = False,
 ) -> None:
-    """Tell a group's rebalances: why, who, what moved against the minimum, and how long it stood still."""
+    """Show a group's rebalances: who caused them and why, what moved, and how long queues paused."""
     from libramq.cli import group_history, group_watch, output
 
     found = group_watch.group_rebalances(_given(context, namesrv), group, last=last)
@@ -67,9 +78,7 @@ def remove(
     member: Annotated[str, typer.Option("--member", help="The name of a static member, or a client id.")],
     namesrv: options.Namesrv = None,
 ) -> None:
-    """Take a member that will not come back out of its group: its queues move at once. One that is alive
-    joins again.
-    """
+    """Remove a member that will not come back; its queues move at once. One that is alive joins again."""
     from libramq.cli import running
 
     running.run(_remove(_given(context, namesrv), group, member))
@@ -98,7 +107,8 @@ def _given(context: typer.Context, namesrv: str | None) -> str:
 
 async def _watch(namesrv: str, *, is_live: bool, as_json: bool) -> None:
     from libramq.cli import output
-    from libramq.cli.group_watch import COLUMNS, GroupWatch
+    from libramq.cli.group_row import COLUMNS
+    from libramq.cli.group_watch import GroupWatch
 
     async with GroupWatch(namesrv) as watch:
         rows = await watch.look()
@@ -112,19 +122,39 @@ async def _watch(namesrv: str, *, is_live: bool, as_json: bool) -> None:
                     await asyncio.sleep(LOOK_SECONDS)
                     live.update(_table(await watch.look()), refresh=True)
         elif not rows:
-            print("no consumer group yet; one is known once its first consumer has started")
+            print(NO_GROUP)
         else:
-            output.print_table(COLUMNS, [row.cells() for row in rows])
+            output.print_table(COLUMNS, _cells(rows))
             for remark in _remarks(rows):
                 print(printable(remark))
 
 
+async def _members(namesrv: str, *, as_json: bool) -> None:
+    from libramq.cli import output
+    from libramq.cli.group_row import MEMBER_COLUMNS
+    from libramq.cli.group_watch import GroupWatch
+
+    async with GroupWatch(namesrv) as watch:
+        rows = await watch.look()
+    if as_json:
+        output.print_json([{"group": row.group, "members": row.members_as_json()} for row in rows])
+    elif not any(row.members for row in rows):
+        print("no consumer group has a connected member")
+    else:
+        output.print_table(MEMBER_COLUMNS, [cells for row in rows for cells in row.member_cells()])
+
+
 def _table(rows: "Sequence[GroupRow]") -> "Table":
     from libramq.cli import output
-    from libramq.cli.group_watch import COLUMNS
+    from libramq.cli.group_row import COLUMNS
 
-    caption = "\n".join([*_remarks(rows), "Ctrl-C ends it"])
-    return output.table(COLUMNS, [row.cells() for row in rows], caption=caption)
+    caption = "\n".join([*([] if rows else [NO_GROUP]), *_remarks(rows), "Ctrl-C to quit"])
+    return output.table(COLUMNS, _cells(rows), caption=caption)
+
+
+def _cells(rows: "Sequence[GroupRow]") -> list[list[str]]:
+    wall_ms = SystemClock().wall_ms()
+    return [row.cells(wall_ms) for row in rows]
 
 
 def _remarks(rows: "Sequence[GroupRow]") -> list[str]:

@@ -1,6 +1,7 @@
 """Output: JSON for programs, tables for people."""
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -13,6 +14,7 @@ from libramq.cli.printable import printable, printable_json
 
 #: What is not a terminal gets whole lines: nothing is cut to fit.
 WIDTH_WITHOUT_TERMINAL: Final = 400
+_NUMBER: Final = re.compile(r"[0-9][0-9,.]*")
 
 
 def print_json(value: Any) -> None:
@@ -21,20 +23,26 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under their names; numbers stand right."""
+    """Print rows under the names of their columns; numbers are aligned right."""
     console().print(table(columns, rows))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, caption: str | None = None) -> Table:
-    """Rows under their names, to be printed."""
+    """Return a table of rows under the names of their columns."""
     rows = [list(row) for row in rows]
-    made = Table(caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    made = Table(
+        caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
+    )
     for index, column in enumerate(columns):
-        numbers = bool(rows) and all(isinstance(row[index], int | float) for row in rows)
+        numbers = bool(rows) and all(_is_number(row[index]) for row in rows)
         made.add_column(column, justify="right" if numbers else "left", overflow="fold")
     for row in rows:
         made.add_row(*(f"{cell:,.1f}" if isinstance(cell, float) else printable(str(cell)) for cell in row))
     return made
+
+
+def _is_number(cell: object) -> bool:
+    return isinstance(cell, int | float) or (isinstance(cell, str) and bool(_NUMBER.fullmatch(cell)))
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -1,0 +1,29 @@
+"""Member names: client ids as short as they can be without two members looking alike.
+
+127.0.0.1@26622#16918612000   →   127.0.0.1@26622      while no other member is of that process
+127.0.0.1@host-7              →   worker-1             the name of a static member
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+#: What clients without a name of their own, Java's and ours, append to address and process: a time.
+_TIME: Final = re.compile(r"(?<=@)(\d+)#\d+$")
+_WORD: Final = re.compile(r"[^\s,]+")
+_NONE: Final[Mapping[str, str]] = {}
+
+
+class MemberNames:
+    """Short names of the clients that some texts name. static: names of static members, by client id."""
+
+    def __init__(self, texts: Iterable[str], *, static: Mapping[str, str] = _NONE) -> None:
+        words = {word for text in texts for word in _WORD.findall(text)}
+        candidates = {word: static.get(word) or _TIME.sub(r"\1", word) for word in words | set(static)}
+        uses = Counter(candidates.values())
+        self._names = {word: name for word, name in candidates.items() if uses[name] == 1}
+
+    def short(self, text: str) -> str:
+        """Return a text with each client id in it shortened."""
+        return _WORD.sub(lambda word: self._names.get(word[0], word[0]), text)

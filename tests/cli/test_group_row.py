@@ -1,0 +1,62 @@
+"""One group as a line: in 80 columns, with names a person can tell apart."""
+
+import io
+import time
+
+from rich.console import Console
+
+from libramq.cli.group_row import COLUMNS, GroupRow, queue_ranges
+from libramq.cli.member_names import MemberNames
+from libramq.cli.output import table
+from libramq.clock import WallMs
+from libramq.groups.rebalance_history import Cause, Rebalance, State
+from libramq.remoting.body.consumers import ClientConnection
+
+FIRST, SECOND, STATIC = "10.0.0.1@26622#16918612000", "10.0.0.1@26623#16918612001", "10.0.0.2@host-7"
+NOON_MS = round(time.mktime((2026, 11, 22, 12, 0, 0, 0, 0, -1)) * 1000)
+
+
+def member(client_id, instance=None):
+    return ClientConnection(
+        client_id=client_id, client_addr="10.0.0.1:5", language="PYTHON", version=479, instance=instance
+    )
+
+
+def row(at_ms=NOON_MS):
+    last = Rebalance(
+        group="billing", at_ms=at_ms, state=State.SETTLED, brokers=("broker-a",), member_count=3, moves=(),
+        causes=(Cause("member_joined", f"{FIRST}, {STATIC}"),), moved=12, minimum=12, time_to_stable_ms=40,
+        worst_pause_ms=31, redelivered_upper_bound=0, duplicates_reported=0, peak_catch_up_rate=None,
+        unowned=0, loads={FIRST: 12, SECOND: 12, STATIC: 12},
+    )  # fmt: skip
+    members = [member(FIRST), member(SECOND), member(STATIC, "worker-1")]
+    return GroupRow(group="billing", members=members, queue_count=36, lag=1_204, last=last)
+
+
+def test_a_group_fits_in_80_columns():
+    screen = Console(file=io.StringIO(), width=80)
+    screen.print(table(COLUMNS, [row().cells(WallMs(NOON_MS + 60_000))]))
+    lines = [line.rstrip() for line in screen.file.getvalue().splitlines() if line.strip()]
+    assert lines[2:] == [
+        " billing        3      36  1,204  settled  12:00:00 member_joined",
+        "                                           10.0.0.1@26622, worker-1; moved 12",
+        "                                           (minimum 12), worst pause 31 ms",
+    ]
+
+
+def test_a_rebalance_of_another_day_has_its_date():
+    yesterday = row(NOON_MS - 86_400_000).cells(WallMs(NOON_MS))[-1]
+    assert yesterday.startswith("2026-11-21 12:00 member_joined")
+
+
+def test_names_stay_whole_where_short_ones_would_be_alike():
+    twin = f"{FIRST}9"
+    names = MemberNames([f"{FIRST}, {twin} and 3 more", SECOND])
+    assert names.short(f"{FIRST}, {twin} and 3 more") == f"{FIRST}, {twin} and 3 more"
+    assert names.short(f"root@10.0.0.9 removed {SECOND}") == "root@10.0.0.9 removed 10.0.0.1@26623"
+
+
+def test_queues_are_named_by_ranges():
+    queues = {"Orders": {"b": [0], "a": [7, 0, 1, 2, 4, 5]}, "%RETRY%g": {"a": [0]}}
+    assert queue_ranges(queues) == "%RETRY%g a 0; Orders a 0-2 4-5 7, b 0"
+    assert queue_ranges({}) == ""
