@@ -78,6 +78,7 @@ class RequestCode(IntEnum):
     PEER_ASSIGN = 31015
     PEER_GIVEN = 31016
     PEER_REMOVED = 31017
+    PEER_REBALANCE = 31018
     # A name server asks a broker, over the connection that this one made; the answer is that nobody knows it.
     PROBE = 31020
 

@@ -625,6 +625,87 @@ def test_each_change_is_recorded_once_under_the_groups_epoch(talk):
     assert (settled.kind, settled.loads) == ("settled", {"alice": 2, "bob": 2})
 
 
+def test_a_dynamic_and_a_static_member_that_start_again_have_moved_what_the_dynamic_one_had(talk):
+    """The static one comes back under another client id; to the group it is the same member."""
+    alice, bob = alone(talk), Client(talk, "bob", instance="two").join().poll()
+    talk.advance(COLLECT_MS)
+    alice.news()
+    alice.release()
+    bob.news()
+    bob.open_all()
+    for member in (alice, bob):
+        for queue_id in member.held:
+            member.pull(queue_id)
+    talk.advance(3_000)
+    alice.leave()
+    for member in (alice, bob):
+        member.close()
+    talk.advance(500)
+    carol, bobby = Client(talk, "carol").join().poll(), Client(talk, "bobby", instance="two").join().poll()
+    talk.advance(COLLECT_MS)
+    bobby.news()
+    bobby.release()
+    carol.news()
+    for member in (carol, bobby):
+        for queue_id in member.open_all():
+            member.pull(queue_id)
+    talk.advance(3_000)
+    moved, settled = events(talk)[-2:]
+    assert [(move.from_, move.to) for move in moved.moves or ()] == [("alice", "carol")] * 2
+    assert (settled.kind, settled.moved, settled.minimum, settled.unowned) == ("settled", 2, 2, 0)
+    assert settled.loads == {"bobby": 2, "carol": 2}
+    assert settled.members == ["bobby", "carol"]
+
+
+def test_nothing_has_settled_while_a_member_is_still_to_give_a_queue_up(talk):
+    """Alice's handlers take longer than a rebalance has to be quiet for."""
+    alice = alone(talk)
+    for queue_id in alice.held:
+        alice.pull(queue_id)
+    talk.advance(2_000)
+    assert events(talk)[-1].kind == "settled"
+    bob = Client(talk, "bob").join().poll()
+    talk.advance(2_000)
+    assert (events(talk)[-1].kind, events(talk)[-1].who) == ("started", "bob")
+    alice.news()
+    alice.release()
+    bob.news()
+    for queue_id in bob.open_all():
+        bob.pull(queue_id)
+    talk.advance(2_000)
+    settled = events(talk)[-1]
+    assert (settled.kind, settled.moved, settled.loads) == ("settled", 2, {"alice": 2, "bob": 2})
+
+
+def test_a_queue_belongs_to_who_has_opened_it_even_before_the_first_pull(talk):
+    """Bob pauses: he has opened his queues, and reads nothing."""
+    alice, bob = both(talk)
+    for queue_id in alice.held:
+        alice.pull(queue_id)
+    talk.advance(2_000)
+    settled = events(talk)[-1]
+    assert (settled.kind, settled.unowned, settled.loads) == ("settled", 0, {"alice": 2, "bob": 2})
+    assert bob.held
+
+
+def test_a_queue_that_was_granted_and_never_opened_has_no_owner_in_the_end(talk):
+    alice, bob = alone(talk), Client(talk, "bob").join().poll()
+    talk.advance(COLLECT_MS)
+    alice.news()
+    alice.release()
+    bob.news()
+    opened, _ = bob.held
+    bob.open(opened)
+    for _ in range(25):
+        for member in (alice, bob):
+            member.poll()
+        assert events(talk)[-1].kind != "settled"
+        talk.advance(2_400)
+    talk.advance(1_000)
+    settled = events(talk)[-1]
+    assert (settled.kind, settled.unowned, settled.loads) == ("settled", 1, {"alice": 2, "bob": 1})
+
+
 def test_what_members_saw_again_is_in_the_sum(talk):
     alice, bob = alone(talk), Client(talk, "bob").join().poll()
     talk.advance(COLLECT_MS)

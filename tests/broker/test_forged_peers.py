@@ -40,6 +40,7 @@ FORGED: dict[R, bodies.Body] = {
     R.PEER_ASSIGN: bodies.PeerAssignBody(broker_name=B, group=GROUP, client_id="x", topic="T"),
     R.PEER_GIVEN: bodies.PeerGivenBody(broker_name=B, group=GROUP, version=1),
     R.PEER_REMOVED: bodies.PeerRemovedBody(broker_name=B, topic="T"),
+    R.PEER_REBALANCE: bodies.PeerRebalanceBody(group=GROUP, members=["x"], is_complete=True),
 }
 
 

@@ -12,6 +12,8 @@ from libramq.errors import ConnectFailed, LibraError, RequestTimeout, TopicNotEx
 from libramq.fencing import EPOCHS_AHEAD_MAX, MODE_CLIENT, MODE_EPOCHS
 from libramq.groups.cluster_view import BROKERS_TOPIC
 from libramq.groups.coordinator.location import coordinator_of
+from libramq.groups.rebalance import UNTOLD_MS
+from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body.assignment import QueryAssignmentBody, QueryAssignmentReply
@@ -226,7 +228,15 @@ def test_a_topic_is_asked_for_when_somebody_cares(node):
 
 @pytest.mark.parametrize(
     "code",
-    [R.PEER_GRANT, R.PEER_GATHER, R.PEER_MEMBERS, R.PEER_LIST, R.PEER_STARTED, R.PEER_REMOVED],
+    [
+        R.PEER_GRANT,
+        R.PEER_GATHER,
+        R.PEER_MEMBERS,
+        R.PEER_LIST,
+        R.PEER_STARTED,
+        R.PEER_REMOVED,
+        R.PEER_REBALANCE,
+    ],
 )
 def test_strangers_are_refused(node, code):
     body = {
@@ -236,6 +246,7 @@ def test_strangers_are_refused(node, code):
         R.PEER_STARTED: bodies.PeerStartedBody(group=HERE, epoch=1, reason="member_joined"),
         R.PEER_LIST: bodies.PeerListBody(broker_name=B, group=HERE, version=1, client_ids=["x"]),
         R.PEER_REMOVED: bodies.PeerRemovedBody(broker_name=B, topic="T"),
+        R.PEER_REBALANCE: bodies.PeerRebalanceBody(group=HERE, is_complete=True),
     }[code]
     node.meet(B)
     stranger = FakePeer("10.9.9.9:50000")
@@ -621,3 +632,94 @@ def test_a_broker_that_has_not_heard_all_decides_nothing(node):
     reply = answer(member, ask_for_queues(node, member, HERE))
     found = decode_body(reply.body, QueryAssignmentReply).message_queue_assignments
     assert [one.message_queue.queue_id for one in found] == [1]
+
+
+# What brokers record of a group that is coordinated elsewhere
+
+
+def begun_elsewhere(node: Node) -> FakePeer:
+    """The group's coordinator at b has granted both of our queues to one of our clients, which opens one."""
+    node.meet(B)
+    node.create_topic("T", 2)
+    client = FakePeer()
+    node.beat(client, "alice", THERE, stock=False)
+    started = bodies.PeerStartedBody(
+        group=THERE, epoch=2, reason="member_joined", who="alice", members=["alice"]
+    )
+    assert node.ask(peer(B), R.PEER_STARTED, None, started).code == C.SUCCESS
+    grants = [QueueGrant(topic="T", broker_name=A, queue_id=n, epoch=2, member="id") for n in range(2)]
+    body = bodies.PeerGrantBody(group=THERE, epoch=2, grants=grants, complete=True)
+    assert node.ask(peer(B), R.PEER_GRANT, None, body).code == C.SUCCESS
+    open_as(node, client, 0)
+    return client
+
+
+def open_as(node: Node, client: FakePeer, queue_id: int, member: str = "id", epoch: int = 2) -> None:
+    header = h.OpenQueueHeader(
+        consumer_group=THERE, topic="T", queue_id=queue_id, lb_member=member, lb_queue_epoch=epoch
+    )
+    assert node.ask(client, R.OPEN_QUEUE, header).code == C.SUCCESS
+
+
+def told_to(node: Node, **fields: object) -> None:
+    body = bodies.PeerRebalanceBody(group=THERE, **fields)
+    assert node.ask(peer(B), R.PEER_REBALANCE, None, body).code == C.SUCCESS
+
+
+def recorded(node: Node) -> RebalanceEvent:
+    return decode_event(node.messages("LIBRA_REBALANCE_EVENTS")[-1].body)
+
+
+def test_a_part_of_a_rebalance_settles_when_the_coordinator_and_the_members_are_done(node):
+    client = begun_elsewhere(node)
+    node.live(3, B)
+    told_to(node, members=["alice"], is_complete=True)
+    node.live(3, B)
+    assert recorded(node).kind == "started", "one queue is not opened"
+    open_as(node, client, 1)
+    node.live(3, B)
+    settled = recorded(node)
+    assert (settled.kind, settled.unowned, settled.loads) == ("settled", 0, {"alice": 2})
+
+
+def test_a_part_whose_coordinator_does_not_say_when_it_is_done_settles_by_itself(node):
+    """As one of 0.2.0 does not, or one whose message was lost."""
+    client = begun_elsewhere(node)
+    open_as(node, client, 1)
+    node.live(UNTOLD_MS // 1_000 - 1, B)
+    assert recorded(node).kind == "started"
+    node.live(3, B)
+    assert (recorded(node).kind, recorded(node).loads) == ("settled", {"alice": 2})
+
+
+def test_a_part_knows_a_static_member_again_that_comes_back_under_another_client_id(node):
+    client = begun_elsewhere(node)
+    open_as(node, client, 1)
+    node.pull(client, THERE, lb_member="id", lb_queue_epoch=2)
+    again = FakePeer("10.0.0.77:1")
+    node.beat(again, "alice-again", THERE, stock=False)
+    told_to(node, replaced={"alice": "alice-again"})
+    grants = [QueueGrant(topic="T", broker_name=A, queue_id=n, epoch=3, member="id-2") for n in range(2)]
+    body = bodies.PeerGrantBody(group=THERE, epoch=3, grants=grants)
+    assert node.ask(peer(B), R.PEER_GRANT, None, body).code == C.SUCCESS
+    for queue_id in range(2):
+        open_as(node, again, queue_id, "id-2", 3)
+    told_to(node, members=["alice-again"], is_complete=True)
+    node.live(3, B)
+    settled = recorded(node)
+    assert (settled.kind, settled.moved, settled.loads) == ("settled", 2, {"alice-again": 2})
+    (moved,) = [
+        event
+        for message in node.messages("LIBRA_REBALANCE_EVENTS")
+        if (event := decode_event(message.body)).kind == "moved"
+    ]
+    assert [(move.from_, move.to) for move in moved.moves or ()] == [(None, "alice-again")] * 2
+
+
+def test_the_coordinator_tells_the_others_when_all_is_granted(node):
+    settled_group(node)
+    node.pass_by(50)
+    told = {question.address: question for question in node.take(R.PEER_REBALANCE)}
+    assert told.keys() == {ADDRESSES[B], ADDRESSES[C_]}
+    body = body_of(told[ADDRESSES[B]], bodies.PeerRebalanceBody)
+    assert (body.group, body.is_complete, body.members) == (HERE, True, ["x"])

@@ -6,9 +6,11 @@ from libramq.groups.rebalance_event import QueueMove, RebalanceEvent
 from libramq.groups.rebalance_history import BrokerEvent, Cause, State, rebalances
 
 
-def told(broker, at_ms, kind, *, group="G", epoch=1, **fields):
+def told(broker, at_ms, kind, *, group="G", epoch=1, seq=None, **fields):
+    """An event; a broker numbers its events, here by their times where the numbers do not matter."""
+    seq = at_ms if seq is None else seq
     return BrokerEvent(
-        broker, RebalanceEvent(v=1, group=group, epoch=epoch, seq=0, at_ms=at_ms, kind=kind, **fields)
+        broker, RebalanceEvent(v=1, group=group, epoch=epoch, seq=seq, at_ms=at_ms, kind=kind, **fields)
     )
 
 
@@ -43,8 +45,8 @@ def move(broker, queue, pause):
 TWO_BROKERS = [
     started("a", 1_000),
     started("b", 1_100),
-    told("a", 2_300, "moved", moves=[move("a", 0, 10), move("a", 1, 30)]),
-    told("b", 2_350, "moved", moves=[move("b", 0, 20)]),
+    told("a", 2_299, "moved", moves=[move("a", 0, 10), move("a", 1, 30)]),
+    told("b", 2_349, "moved", moves=[move("b", 0, 20)]),
     settled("a", 2_300),
     settled("b", 2_350, moved=3, pause=20),
 ]
@@ -94,7 +96,7 @@ def test_one_after_the_other_are_two_and_groups_are_apart():
 
 
 def test_a_broker_that_restarts_or_falls_silent_leaves_its_rebalance_interrupted():
-    events = [started("a", 1_000, epoch=7), started("a", 5_000, epoch=1), settled("a", 6_000)]
+    events = [started("a", 1_000, seq=7), started("a", 5_000, seq=1), settled("a", 6_000, seq=2)]
     first, second = rebalances(events, wall_ms=7_000)
     assert (first.state, second.state) == (State.INTERRUPTED, State.SETTLED)
     (silent,) = rebalances([started("a", 1_000)], wall_ms=1_001 + SETTLE_MS_MAX)
@@ -109,6 +111,24 @@ def test_durations():
     assert [duration(ms) for ms in (None, 0, 9_999, 16_600)] == ["–", "0 ms", "9999 ms", "16.6 s"]
 
 
+def test_several_reasons_under_one_epoch_are_one_rebalance():
+    """A coordinator records an event a reason, all under the group's epoch; nothing was restarted."""
+    events = [
+        started("a", 1_000, epoch=7),
+        started("a", 1_001, "alice", reason="member_left", epoch=7),
+        settled("a", 2_300, epoch=7),
+    ]
+    (found,) = rebalances(events, wall_ms=10_000)
+    assert found.state is State.SETTLED
+    assert found.causes == (Cause("member_joined", "bob"), Cause("member_left", "alice"))
+
+
+def test_no_more_had_to_move_than_did():
+    """A coordinator that planned twice before anybody took a queue up has counted both plans."""
+    (found,) = rebalances([started("a", 1_000), settled("a", 2_300, moved=1)], wall_ms=10_000)
+    assert (found.moved, found.minimum) == (1, 1)
+
+
 def test_two_readers_at_once_and_the_rush_of_the_new_one_are_told():
     both = QueueMove(
         topic="T", broker="a", queue=0, from_="alice", to="bob", stopped_ms=1_000, resumed_ms=1_000,
@@ -116,7 +136,7 @@ def test_two_readers_at_once_and_the_rush_of_the_new_one_are_told():
     )  # fmt: skip
     events = [
         started("a", 1_000),
-        told("a", 2_300, "moved", moves=[both]),
+        told("a", 2_299, "moved", moves=[both]),
         settled("a", 2_300, peak_catch_up_rate=12_000, duplicates_reported=0),
     ]
     (found,) = rebalances(events, wall_ms=10_000)

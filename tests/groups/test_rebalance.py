@@ -14,7 +14,6 @@ from libramq.groups.rebalance import (
     READING_MS_MAX,
     SETTLE_MS_MAX,
     GroupRebalance,
-    minimum_moves,
 )
 from libramq.groups.rebalance_event import (
     EVENT_BYTES_MAX,
@@ -27,6 +26,7 @@ from libramq.groups.rebalance_event import (
     encode_event,
     split_moves,
 )
+from libramq.groups.unsettled import minimum_moves
 from libramq.message.queue import MessageQueue
 
 

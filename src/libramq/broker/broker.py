@@ -272,6 +272,7 @@ class Broker:
                 offsets=self.offsets,
                 topics=self.topics,
                 held=self.held,
+                clients=self.consumers,
             ),
             QueryAssignment(
                 clients=self.consumers,

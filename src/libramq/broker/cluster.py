@@ -25,10 +25,11 @@ from libramq.errors import ConnectFailed, LibraError, RequestCodeNotSupported, b
 from libramq.fencing import FenceGrant, FenceReport
 from libramq.groups.asked_members import AskedMembers
 from libramq.groups.cluster_view import ClusterView
-from libramq.groups.coordinator.effect import Started
+from libramq.groups.coordinator.effect import Replaced, Settled, Started
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body import coordination as bodies
+from libramq.remoting.body.coordination import QueueGrant
 from libramq.rpc import peer_calls
 from libramq.rpc.call import Call
 from libramq.rpc.question import Ask, Question
@@ -142,6 +143,24 @@ class Cluster:
         )
         for name in self._links:
             self._say(name, peer_calls.tell_started(body), lambda _: None)
+
+    def settled(self, effect: Settled) -> None:
+        """Tell all others that every queue of a group is granted to the member it is meant for."""
+        uncommitted = [QueueGrant.of(queue, effect.epoch) for queue in effect.uncommitted]
+        self._tell_rebalance(
+            bodies.PeerRebalanceBody(
+                group=effect.group, members=list(effect.loads), uncommitted=uncommitted, is_complete=True
+            )
+        )
+
+    def replaced(self, effect: Replaced) -> None:
+        """Tell all others that a client has taken another's place in a group."""
+        replaced = {effect.former: effect.client_id}
+        self._tell_rebalance(bodies.PeerRebalanceBody(group=effect.group, replaced=replaced))
+
+    def _tell_rebalance(self, body: bodies.PeerRebalanceBody) -> None:
+        for name in self._links:
+            self._say(name, peer_calls.tell_rebalance(body), lambda _: None)
 
     def removed(self, *, topic: str = "", group: str = "") -> None:
         """Tell all others that a topic or a group was deleted here; both: the group's offsets were set."""

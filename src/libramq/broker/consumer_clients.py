@@ -21,6 +21,7 @@ from libramq.groups.shared_lists import SharedLists
 from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
+from libramq.offsets import Fences
 from libramq.remoting.body.coordination import PeerListBody, PeerStartedBody
 from libramq.remoting.body.heartbeat import BROADCASTING, ConsumerData
 from libramq.remoting.command import Command
@@ -37,7 +38,7 @@ _NONE: Final[tuple[Notify, ...]] = ()
 class ConsumerClients:
     """Groups, members and rebalances. `record` takes the rebalance events as they happen.
 
-    mode: how a group shares its queues, where that is known. What members do that go by a coordinator is the
+    fences: know how a group shares its queues. What members do that go by a coordinator is the
     coordinator's to announce and to record (`started`), except where their group allocates for itself.
     stock_changed: called with a group and those of its members here that allocate for themselves.
     members_changed: called with a group that has other members here than before, or of another kind.
@@ -53,7 +54,7 @@ class ConsumerClients:
         record: Callable[[RebalanceEvent], None],
         locks: QueueLocks,
         clock: Clock,
-        mode: Callable[[str], str | None],
+        fences: Fences,
     ) -> None:
         self.stock_changed: Callable[[str, list[str]], None] = lambda *_: None
         self.members_changed: Callable[[str], None] = lambda _: None
@@ -69,7 +70,7 @@ class ConsumerClients:
         self._rebalances: dict[str, GroupRebalance] = {}
         self._herds: dict[str, Herd[Peer]] = {}
         self._straggling: set[str] = set()
-        self._mode = mode
+        self._fences = fences
         self._stock: dict[str, list[str]] = {}
         self._untold: list[Notify] = []
         self._unsettled: set[str] = set()
@@ -220,9 +221,16 @@ class ConsumerClients:
             reason, who, members = Reason(body.reason), body.who, body.members
             self.started(body.group, reason, who, members, epoch=body.epoch, is_part=True, now=now)
 
-    def reported(self, group_name: str, duplicates: int, *, minimum: int | None) -> None:
-        """A coordinator knows how many messages came again, and how many queues had to move everywhere."""
-        self._rebalance(group_name).reported(duplicates, minimum)
+    def observed(self, group_name: str) -> GroupRebalance | None:
+        """Return what is observed of a group's rebalances, if anything is."""
+        return self._rebalances.get(group_name)
+
+    def opened(self, peer: Peer, group_name: str, topic: str, queue_id: int) -> None:
+        """A member of a coordinated group has opened a queue."""
+        member = self._member(group_name, peer, topic)
+        if member is not None:
+            queue = MessageQueue(topic, self.broker_name, queue_id)
+            self._rebalance(group_name).opened(queue, member.client_id, now_ms=self._clock.monotonic_ms())
 
     def fetched(self, peer: Peer, group_name: str) -> None:
         """A member looks at the list of its group."""
@@ -304,8 +312,9 @@ class ConsumerClients:
                 self._unsettled.discard(name)
                 continue
             group = self._groups.get(name)
-            queues = self._queues_of(group) if group is not None else []
-            for event in rebalance.settle(queues, now=now):
+            unopened = None if self.allocates(name) else self._fences.unopened(name)
+            queues = self._queues_of(group) if group is not None else None
+            for event in rebalance.settle(queues, unopened=unopened, now=now):
                 self._record(event)
             if rebalance.is_forgettable and group is None:
                 del self._rebalances[name]
@@ -382,7 +391,7 @@ class ConsumerClients:
 
     def allocates(self, group_name: str) -> bool:
         """Whether the members of a group allocate for themselves, ours among them."""
-        return group_name in self._stock or self._mode(group_name) == MODE_CLIENT
+        return group_name in self._stock or self._fences.mode(group_name) == MODE_CLIENT
 
     def _watch_stock(self, group_name: str) -> None:
         group = self._groups.get(group_name)

@@ -348,8 +348,9 @@ class Coordination:
             case fx.Started():
                 self._started(effect)
             case fx.Settled():
-                minimum = effect.minimum if self._is_elsewhere_too(effect.group) else None
-                self._consumers.reported(effect.group, effect.duplicates, minimum=minimum)
+                self._settled(effect)
+            case fx.Replaced():
+                self._replaced(effect)
             case fx.ModeChanged():
                 self._change_mode(effect)
 
@@ -365,6 +366,25 @@ class Coordination:
         )
         if self.peers is not None:
             self.peers.started(effect, who)
+
+    def _settled(self, effect: fx.Settled) -> None:
+        observed = self._consumers.observed(effect.group)
+        if observed is not None:
+            observed.completed(
+                effect.loads,
+                uncommitted=effect.uncommitted,
+                duplicates=effect.duplicates,
+                minimum=effect.minimum if self._is_elsewhere_too(effect.group) else None,
+            )
+        if self.peers is not None:
+            self.peers.settled(effect)
+
+    def _replaced(self, effect: fx.Replaced) -> None:
+        observed = self._consumers.observed(effect.group)
+        if observed is not None:
+            observed.replaced(effect.former, effect.client_id)
+        if self.peers is not None:
+            self.peers.replaced(effect)
 
     def _grant(self, broker_name: str, grant: FenceGrant) -> None:
         if broker_name == self._broker_name:

@@ -44,7 +44,7 @@ class GroupParts:
             record=record,
             locks=self.locks,
             clock=clock,
-            mode=tables.fences.mode,
+            fences=tables.fences,
         )
         self.coordination = Coordination(
             broker_name=name,

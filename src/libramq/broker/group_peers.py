@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from libramq.fencing import FenceGrant, FenceReport
-from libramq.groups.coordinator.effect import Started
+from libramq.groups.coordinator.effect import Replaced, Settled, Started
 from libramq.message.queue import MessageQueue
 
 
@@ -36,6 +36,14 @@ class GroupPeers(Protocol):
 
     def started(self, started: Started, who: str | None) -> None:
         """Tell all others that a rebalance of a group has begun. who: brought it about, in short."""
+        ...
+
+    def settled(self, effect: Settled) -> None:
+        """Tell all others that every queue of a group is granted to the member it is meant for."""
+        ...
+
+    def replaced(self, effect: Replaced) -> None:
+        """Tell all others that a client has taken another's place in a group."""
         ...
 
     def removed(self, *, topic: str = "", group: str = "") -> None:

@@ -1,26 +1,30 @@
 """The rebalance as a broker sees it: from a change in a group's membership until its queues lie still again.
 
-Stock clients allocate queues themselves, so the truth is who pulls what: the last member to pull a queue owns
-it. A rebalance has settled when every queue has an owner that is a member, no member stands idle that need
-not, and nothing has moved for a while. Everything is measured by the monotonic clock; events have wall times.
+Who owns a queue, and when a rebalance has settled, depends on who allocates:
+
+    the members      the last member to pull a queue owns it; settled when every queue has an owner that is a
+                     member, no member stands idle that need not, and nothing has moved for a while
+    a coordinator    the member that opened a queue last owns it; settled when the coordinator has granted
+                     every queue to the member it is meant for, and all of these have opened theirs
+
+Everything is measured by the monotonic clock; events have wall times.
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from libramq.clock import MonotonicMs, Now
-from libramq.groups.catch_up import CatchUp
 from libramq.groups.rebalance_event import (
     VERSION,
-    QueueMove,
     Reason,
     RebalanceEvent,
     bounded_loads,
     bounded_members,
     split_moves,
 )
+from libramq.groups.unsettled import Move, Unsettled
 from libramq.message.queue import MessageQueue
 
 #: Ours: the Java client starts pulling a new queue 500 ms after it got it; twice that is quiet.
@@ -31,71 +35,28 @@ IDLE_MS_MAX: Final = 25_000
 #: Ours: two of the Java client's long polls (brokerSuspendMaxTimeMillis) and some: who reads a queue has
 #: asked for more by then.
 READING_MS_MAX: Final = 40_000
+#: Ours: half as long again as a member has to give up a queue (group_state.REVOKE_TIMEOUT_MS). Where nothing
+#: has moved for so long, a coordinator at another broker was not heard when it had granted everything, or is
+#: of a release that does not say so.
+UNTOLD_MS: Final = 15_000
 #: Ours: three of the Java client's 20 s rounds; what has not settled by then is reported as it is.
 SETTLE_MS_MAX: Final = 60_000
 
 
 @dataclass(slots=True)
 class Owner:
-    """Who pulls a queue: its last read, whether that still waits, and up to where it was given messages."""
+    """Who pulls a queue: its last read, whether that still waits, and up to where it was given messages.
+
+    repeats_before: set until its first pull; what lies below was given to its predecessor, which may have
+    handled more of it than it committed.
+    """
 
     client_id: str
     read_at_ms: MonotonicMs
-    next_offset: int
+    next_offset: int = 0
     is_waiting: bool = True
     is_catching_up: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
-    """A queue that changed hands: when the old owner read it last, and the new one first."""
-
-    from_: str | None
-    to: str
-    stopped_ms: MonotonicMs | None
-    resumed_ms: MonotonicMs
-    redelivered: int
-
-    def record(self, queue: MessageQueue, returned_ms: MonotonicMs | None, now: Now) -> QueueMove:
-        """Return the move as events have it; returned_ms: when the old owner read on, if it did."""
-        return QueueMove(
-            topic=queue.topic,
-            broker=queue.broker_name,
-            queue=queue.queue_id,
-            from_=self.from_,
-            to=self.to,
-            stopped_ms=int(now.wall_of(self.stopped_ms)) if self.stopped_ms is not None else None,
-            resumed_ms=int(now.wall_of(self.resumed_ms)),
-            redelivered=self.redelivered,
-            double_owner_ms=max(0, returned_ms - self.resumed_ms) if returned_ms is not None else 0,
-        )
-
-
-@dataclass(slots=True)
-class Unsettled:
-    """A rebalance under way.
-
-    first_reads_ms: when each member first read a queue that was not its own. returned_ms: when the owner
-    before read it again, once another had begun. minimum: as a coordinator knows it over all brokers.
-    """
-
-    started_at_ms: MonotonicMs
-    changed_at_ms: MonotonicMs
-    owners_before: dict[MessageQueue, str]
-    moves: dict[MessageQueue, Move] = field(default_factory=dict)
-    first_reads_ms: dict[tuple[MessageQueue, str], MonotonicMs] = field(default_factory=dict)
-    returned_ms: dict[MessageQueue, MonotonicMs] = field(default_factory=dict)
-    catch_up: CatchUp = field(default_factory=CatchUp)
-    duplicates: int = 0
-    is_coordinated: bool = False
-    is_part: bool = False
-    minimum: int | None = None
-
-    def least(self, before: Mapping[MessageQueue, str], loads: Mapping[str, int]) -> int | None:
-        """How many queues had to move: who sees but a part of it does not know."""
-        if self.is_part:
-            return None
-        return self.minimum if self.minimum is not None else minimum_moves(before, loads)
+    repeats_before: int | None = None
 
 
 class GroupRebalance:
@@ -146,7 +107,7 @@ class GroupRebalance:
         if self._unsettled is None:
             self._unsettled = Unsettled(now.monotonic_ms, now.monotonic_ms, dict(self.owners))
         self._unsettled.changed_at_ms = now.monotonic_ms
-        self._unsettled.is_coordinated = epoch is not None
+        self._unsettled.is_complete = False
         self._unsettled.is_part = is_part
         return self._event(
             now,
@@ -157,26 +118,54 @@ class GroupRebalance:
             member_count=len(self._members),
         )
 
-    def reported(self, duplicates: int, minimum: int | None = None) -> None:
-        """Members saw so many messages again while queues moved, and so many had to, over all brokers."""
+    def replaced(self, former: str, client_id: str) -> None:
+        """Note that a client has taken the place of another, as a static member that comes back does."""
+        self._members = sorted(client_id if member == former else member for member in self._members)
+        for owner in self._owners.values():
+            if owner.client_id == former:
+                owner.client_id = client_id
         if self._unsettled is not None:
+            self._unsettled.rename(former, client_id)
+
+    def completed(
+        self,
+        members: Iterable[str],
+        *,
+        uncommitted: Iterable[MessageQueue] = (),
+        duplicates: int = 0,
+        minimum: int | None = None,
+    ) -> None:
+        """Note that the coordinator has granted every queue to the member it is meant for.
+
+        uncommitted: queues that were lost, or given up before all that was handled was committed. duplicates:
+        messages that members saw again meanwhile; minimum: how many queues had to move, over all brokers.
+        """
+        self._members = sorted(set(members))
+        if self._unsettled is not None:
+            self._unsettled.is_complete = True
+            self._unsettled.uncommitted.update(uncommitted)
             self._unsettled.duplicates += duplicates
             if minimum is not None:
                 self._unsettled.minimum = (self._unsettled.minimum or 0) + minimum
+
+    def opened(self, queue: MessageQueue, client_id: str, *, now_ms: MonotonicMs) -> None:
+        """Note that a member opens a queue: it owns it from now on, and reads it from its first pull on."""
+        former = self._owners.get(queue)
+        if former is None or former.client_id != client_id:
+            repeats_before = former.next_offset if former is not None else 0
+            self._take(queue, former, client_id, 0, now_ms).repeats_before = repeats_before
 
     def pulled(self, queue: MessageQueue, client_id: str, offset: int, *, now_ms: MonotonicMs) -> None:
         """A member asks for a queue's messages from `offset` on."""
         owner = self._owners.get(queue)
         if owner is not None and owner.client_id == client_id:
+            if owner.repeats_before is not None:
+                self._began(queue, owner, offset, now_ms)
             owner.read_at_ms = now_ms
             owner.is_waiting = True
             return
-        self._taken_at_ms.setdefault(queue, deque(maxlen=2)).append(now_ms)
-        if self._unsettled is not None:
-            self._unsettled.changed_at_ms = now_ms
-            self._unsettled.moves[queue] = self._move(queue, owner, client_id, offset, now_ms)
-        is_unsettled = self._unsettled is not None
-        self._owners[queue] = Owner(client_id, now_ms, offset, is_catching_up=is_unsettled)
+        redelivered = max(0, owner.next_offset - offset) if owner is not None else 0
+        self._take(queue, owner, client_id, redelivered, now_ms).next_offset = offset
 
     def answered(
         self, queue: MessageQueue, client_id: str, next_offset: int | None, *, now_ms: MonotonicMs
@@ -194,26 +183,53 @@ class GroupRebalance:
                 self._unsettled.catch_up.read(next_offset - owner.next_offset, now_ms=now_ms)
             owner.next_offset = max(owner.next_offset, next_offset)
 
-    def settle(self, queues: Iterable[MessageQueue], *, now: Now) -> list[RebalanceEvent]:
-        """Look whether the rebalance has settled, given the queues the group should own; its last events."""
+    def settle(
+        self,
+        queues: Iterable[MessageQueue] | None,
+        *,
+        unopened: Collection[MessageQueue] | None = None,
+        now: Now,
+    ) -> list[RebalanceEvent]:
+        """Look whether the rebalance has settled; return its last events.
+
+        queues: those the group should own here; None where nobody of it is connected. unopened: those that a
+        coordinator has granted and nobody has opened yet; None where members allocate for themselves.
+        """
         unsettled = self._unsettled
         if unsettled is None or now.monotonic_ms - unsettled.changed_at_ms < QUIET_MS:
             return []
-        wanted = list(queues)
-        owners = {queue: self._owners[queue].client_id for queue in wanted if queue in self._owners}
+        owned = {
+            queue: owner.client_id
+            for queue, owner in self._owners.items()
+            if owner.client_id in self._members and queue not in (unopened or ())
+        }
+        wanted = list(queues if queues is not None else {**owned, **dict.fromkeys(unopened or ())})
         loads = Counter(dict.fromkeys(self._members, 0))
-        loads.update(owner for owner in owners.values() if owner in loads)
+        loads.update(owned[queue] for queue in wanted if queue in owned)
         unowned = len(wanted) - loads.total()
-        idle_needlessly = (
-            not unsettled.is_coordinated and len(wanted) >= len(self._members) and 0 in loads.values()
-        )
-        waited_ms = now.monotonic_ms - unsettled.started_at_ms
-        if self._members and (
-            (unowned and waited_ms < SETTLE_MS_MAX) or (idle_needlessly and waited_ms < IDLE_MS_MAX)
-        ):
+        is_over = self._is_over(unsettled, loads, wanted, unopened, now.monotonic_ms)
+        if self._members and not is_over and now.monotonic_ms - unsettled.started_at_ms < SETTLE_MS_MAX:
             return []
-        self._owners = {queue: self._owners[queue] for queue in owners}
+        self._owners = {queue: self._owners[queue] for queue in wanted if queue in self._owners}
         return self._settled(unsettled, loads, unowned, now)
+
+    def _is_over(
+        self,
+        unsettled: Unsettled,
+        loads: Mapping[str, int],
+        wanted: Collection[MessageQueue],
+        unopened: Collection[MessageQueue] | None,
+        now_ms: MonotonicMs,
+    ) -> bool:
+        """Return whether every queue is where it will stay."""
+        if unopened is not None:
+            is_complete = unsettled.is_complete or (
+                unsettled.is_part and now_ms - unsettled.changed_at_ms >= UNTOLD_MS
+            )
+            return is_complete and not any(queue in unopened for queue in wanted)
+        may_wait = now_ms - unsettled.started_at_ms < IDLE_MS_MAX
+        is_idle_needlessly = len(wanted) >= len(self._members) and 0 in loads.values()
+        return len(wanted) == sum(loads.values()) and not (is_idle_needlessly and may_wait)
 
     def read_by_two(self, *, since_ms: MonotonicMs, now_ms: MonotonicMs) -> list[MessageQueue]:
         """Queues that members take from each other, again and again after a moment."""
@@ -238,7 +254,8 @@ class GroupRebalance:
         self._unsettled = None
         if not self._members:
             self._owners.clear()
-        moved = {queue: move for queue, move in unsettled.moves.items() if move.from_ != move.to}
+        settled_moves = unsettled.settled_moves()
+        moved = {queue: move for queue, move in settled_moves.items() if move.from_ != move.to}
         returned_ms = unsettled.returned_ms
         moves = [move.record(queue, returned_ms.get(queue), now) for queue, move in moved.items()]
         events = [self._event(now, kind="moved", moves=part) for part in split_moves(moves)]
@@ -256,7 +273,7 @@ class GroupRebalance:
             minimum=unsettled.least(before, loads),
             time_to_stable_ms=max(0, last_move_ms - unsettled.started_at_ms),
             worst_pause_ms=max((move.pause_ms for move in moves), default=0),
-            redelivered_upper_bound=sum(move.redelivered for move in unsettled.moves.values()),
+            redelivered_upper_bound=sum(move.redelivered for move in settled_moves.values()),
             duplicates_reported=unsettled.duplicates,
             peak_catch_up_rate=unsettled.catch_up.peak_rate,
             unowned=unowned,
@@ -264,15 +281,37 @@ class GroupRebalance:
         )
         return [*events, settled]
 
+    def _take(
+        self, queue: MessageQueue, former: Owner | None, client_id: str, redelivered: int, now_ms: MonotonicMs
+    ) -> Owner:
+        self._taken_at_ms.setdefault(queue, deque(maxlen=2)).append(now_ms)
+        unsettled = self._unsettled
+        if unsettled is not None:
+            unsettled.changed_at_ms = now_ms
+            unsettled.moves[queue] = self._move(queue, former, client_id, redelivered, now_ms)
+        owner = self._owners[queue] = Owner(client_id, now_ms, is_catching_up=unsettled is not None)
+        return owner
+
+    def _began(self, queue: MessageQueue, owner: Owner, offset: int, now_ms: MonotonicMs) -> None:
+        """Note the first pull of a member that has opened a queue: it reads from now on."""
+        redelivered = max(0, (owner.repeats_before or 0) - offset)
+        owner.repeats_before, owner.next_offset = None, offset
+        unsettled = self._unsettled
+        move = unsettled.moves.get(queue) if unsettled is not None else None
+        if unsettled is None or move is None or move.to != owner.client_id:
+            return
+        unsettled.changed_at_ms = now_ms
+        unsettled.first_reads_ms[queue, owner.client_id] = now_ms
+        unsettled.moves[queue] = replace(move, resumed_ms=now_ms, redelivered=move.redelivered + redelivered)
+
     def _move(
-        self, queue: MessageQueue, owner: Owner | None, client_id: str, offset: int, now_ms: MonotonicMs
+        self, queue: MessageQueue, owner: Owner | None, client_id: str, redelivered: int, now_ms: MonotonicMs
     ) -> Move:
         unsettled = self._unsettled
         assert unsettled is not None
         earlier = unsettled.moves.get(queue)
         if earlier is not None and earlier.from_ == client_id:
             unsettled.returned_ms[queue] = now_ms
-        redelivered = max(0, owner.next_offset - offset) if owner is not None else 0
         return Move(
             from_=earlier.from_ if earlier is not None else (owner.client_id if owner else None),
             to=client_id,
@@ -299,15 +338,3 @@ class GroupRebalance:
             kind=kind,
             **fields,  # type: ignore[arg-type]
         )
-
-
-def minimum_moves(owners_before: Mapping[MessageQueue, str], loads: Mapping[str, int]) -> int:
-    """The fewest queues that must change hands so that members have such loads, whoever has which.
-
-    A broker sees its own queues only: where a group's queues lie at several brokers, even loads over all are
-    uneven ones here, and the loads that the members came to are the only fair measure.
-    """
-    before = Counter(owners_before.values())
-    kept = sorted((before[member] for member in loads), reverse=True)
-    wanted = sorted(loads.values(), reverse=True)
-    return sum(wanted) - sum(map(min, kept, wanted))

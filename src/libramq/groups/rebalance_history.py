@@ -70,6 +70,7 @@ class _Part:
     moves: list[QueueMove] = field(default_factory=list)
     settled: RebalanceEvent | None = None
     was_interrupted: bool = False
+    last_seq: int = 0
 
     @property
     def start_ms(self) -> int:
@@ -102,9 +103,9 @@ def _parts(broker_name: str, events: Iterable[RebalanceEvent]) -> list[_Part]:
     parts: list[_Part] = []
     current: _Part | None = None
     for event in events:
+        if current is not None and event.seq <= current.last_seq:
+            current.was_interrupted, current = True, None  # The broker counts anew: it was restarted.
         if event.kind == "started":
-            if current is not None and event.epoch <= current.started[-1].epoch:
-                current.was_interrupted, current = True, None  # The broker counts anew: it was restarted.
             if current is None:
                 current = _Part(broker_name, [event])
                 parts.append(current)
@@ -114,6 +115,8 @@ def _parts(broker_name: str, events: Iterable[RebalanceEvent]) -> list[_Part]:
             current.moves += event.moves or ()
         elif current is not None and event.kind == "settled":
             current.settled, current = event, None
+        if current is not None:
+            current.last_seq = event.seq
     return parts
 
 
@@ -154,7 +157,7 @@ def _together(group: str, parts: Sequence[_Part], wall_ms: WallMs) -> Rebalance:
         member_count=max(settled or started, key=lambda event: event.at_ms).member_count or 0,
         moves=tuple(move for part in parts for move in part.moves),
         moved=_sum(event.moved for event in settled),
-        minimum=_sum(event.minimum for event in settled),
+        minimum=_minimum(settled, is_whole=not is_open),
         time_to_stable_ms=max(
             (p.start_ms + (p.settled.time_to_stable_ms or 0) - at_ms for p in parts if p.settled),
             default=None,
@@ -169,6 +172,15 @@ def _together(group: str, parts: Sequence[_Part], wall_ms: WallMs) -> Rebalance:
         unowned=_sum(event.unowned for event in settled),
         loads=dict(sorted(loads.items())),
     )
+
+
+def _minimum(settled: Sequence[RebalanceEvent], *, is_whole: bool) -> int | None:
+    """Return how many queues had to move: no more than did, once all have settled.
+
+    A coordinator may have planned twice before a member took up what was meant for it, and counted both.
+    """
+    minimum, moved = _sum(event.minimum for event in settled), _sum(event.moved for event in settled)
+    return min(minimum, moved) if is_whole and minimum is not None and moved is not None else minimum
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

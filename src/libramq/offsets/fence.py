@@ -23,6 +23,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.fencing import EPOCHS_AHEAD_MAX, MODE_EPOCHS, Claim, FenceGrant, FenceReport
 from libramq.logs import get_logger
+from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.codec import Body
 
@@ -96,6 +97,17 @@ class Fences:
     def readers(self, group: str) -> dict[MessageQueue, str]:
         """The members that queues are open to."""
         return {queue: claim.member for queue, claim in self.claims(group).items()}
+
+    def unopened(self, group: str) -> set[MessageQueue]:
+        """Return the queues of topics that are granted to a member which has not opened them yet."""
+        fence = self._groups.get(group)
+        if fence is None:
+            return set()
+        return {
+            MessageQueue(topic, self._broker_name, queue_id)
+            for (topic, queue_id), claim in fence.grants.items()
+            if fence.openings.get((topic, queue_id)) != claim and not topic.startswith(RETRY_PREFIX)
+        }
 
     def claims(self, group: str) -> dict[MessageQueue, Claim]:
         """The claims that queues are open under."""

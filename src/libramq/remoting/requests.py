@@ -88,6 +88,7 @@ _SPECS: Final = (
     RequestSpec(R.PEER_ASSIGN, h.NoHeader, _TABLE, has_version=True),
     RequestSpec(R.PEER_GIVEN, h.NoHeader, _TABLE, has_version=True),
     RequestSpec(R.PEER_REMOVED, h.NoHeader, _CONTROL, has_version=True),
+    RequestSpec(R.PEER_REBALANCE, h.NoHeader, _TABLE, has_version=True),
     # Name server
     RequestSpec(R.REGISTER_BROKER, h.RegisterBrokerHeader, _TABLE),
     RequestSpec(R.UNREGISTER_BROKER, h.UnregisterBrokerHeader),

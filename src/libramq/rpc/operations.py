@@ -186,6 +186,7 @@ OPERATIONS: Final[dict[int, Reading]] = {
     R.PEER_ASSIGN: _cluster_wide(Action.GET),
     R.PEER_GIVEN: _cluster_wide(Action.UPDATE),
     R.PEER_REMOVED: _cluster_wide(Action.UPDATE),
+    R.PEER_REBALANCE: _cluster_wide(Action.UPDATE),
     # Name server
     R.REGISTER_BROKER: _managed(Action.UPDATE, _of_cluster),
     R.UNREGISTER_BROKER: _managed(Action.UPDATE, _of_cluster),

@@ -59,3 +59,8 @@ def tell_removed(body: bodies.PeerRemovedBody) -> Call[None]:
 def tell_started(body: bodies.PeerStartedBody) -> Call[None]:
     """Tell a broker that a rebalance of a group has begun."""
     return group_call(RequestCode.PEER_STARTED, None, nothing, body=encode_body(body))
+
+
+def tell_rebalance(body: bodies.PeerRebalanceBody) -> Call[None]:
+    """Tell a broker how a rebalance of a group goes on."""
+    return group_call(RequestCode.PEER_REBALANCE, None, nothing, body=encode_body(body))

@@ -69,7 +69,10 @@ def rebalance(
             **settled,
         },
     ]
-    return [(broker, RebalanceEvent(v=1, group="G", epoch=epoch, seq=0, **part)) for part in parts]
+    return [
+        (broker, RebalanceEvent(v=1, group="G", epoch=epoch, seq=seq, **part))
+        for seq, part in enumerate(parts, 1)
+    ]
 
 
 def flapping(count: int) -> list[tuple[str, RebalanceEvent]]:

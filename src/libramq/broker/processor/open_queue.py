@@ -5,6 +5,7 @@ Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 
 from collections.abc import Mapping
 
+from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.offset_commits import OffsetCommits
 from libramq.broker.reading import Pull
 from libramq.catalog import TopicTable
@@ -27,11 +28,13 @@ class OpenQueue:
         offsets: OffsetCommits,
         topics: TopicTable,
         held: HeldPulls[Pull],
+        clients: ConsumerClients,
     ) -> None:
         self._fences = fences
         self._offsets = offsets
         self._topics = topics
         self._held = held
+        self._clients = clients
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -48,6 +51,7 @@ class OpenQueue:
         except OSError as error:
             return Reply(ResponseCode.SYSTEM_ERROR, f"the opening cannot be journalled: {error}")
         if former is not None:
+            self._clients.opened(request.peer, group, topic, queue_id)
             self._end_pulls(group, topic, queue_id, claim)
         offset = self._offsets.first_to_read(group, topic, queue_id)
         return Reply(ext=None if offset is None else {"offset": str(offset)})

@@ -53,6 +53,7 @@ class PeerRequests:
             RequestCode.PEER_ASSIGN: self.assign,
             RequestCode.PEER_GIVEN: self.given,
             RequestCode.PEER_REMOVED: self.removed,
+            RequestCode.PEER_REBALANCE: self.rebalance,
         }
         credentials = self._credentials
         if credentials is None:
@@ -84,6 +85,18 @@ class PeerRequests:
         self._cluster.require_peer(request.peer.address)
         body = decode_body(request.command.body, bodies.PeerStartedBody)
         self._consumers.started_elsewhere(body, now=request.now)
+        return SUCCESS
+
+    def rebalance(self, request: Request) -> Outcome:
+        """A coordinator says how a rebalance goes on."""
+        self._cluster.require_peer(request.peer.address)
+        body = decode_body(request.command.body, bodies.PeerRebalanceBody)
+        observed = self._consumers.observed(body.group)
+        if observed is not None:
+            for former, client_id in body.replaced.items():
+                observed.replaced(former, client_id)
+            if body.is_complete:
+                observed.completed(body.members, uncommitted=[grant.queue for grant in body.uncommitted])
         return SUCCESS
 
     def removed(self, request: Request) -> Outcome:

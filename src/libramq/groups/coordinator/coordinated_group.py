@@ -11,7 +11,7 @@ from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.fencing import MODE_CLIENT, MODE_EPOCHS, FenceGrant, FenceReport
 from libramq.groups.coordinator import group_assignment
-from libramq.groups.coordinator.effect import Answer, Effect, Gather, ModeChanged, WatchTopic
+from libramq.groups.coordinator.effect import Answer, Effect, Gather, ModeChanged, Replaced, WatchTopic
 from libramq.groups.coordinator.fence_grants import complete_grant
 from libramq.groups.coordinator.group_assignment import Assignment
 from libramq.groups.coordinator.group_balance import GroupBalance
@@ -343,6 +343,9 @@ class CoordinatedGroup(Generic[P, T]):
         self._publication.is_changed = True
         remark = self.members.fenced(former.profile.instance or "").remark
         self._publication.refuse(former, ResponseCode.FENCED, remark)
+        if former.profile.client_id != member.profile.client_id:
+            replaced = Replaced(self.name, former.profile.client_id, member.profile.client_id)
+            self._publication.effects.append(replaced)
 
     def _heard_of(self, member: GroupMember[P, T], held: Held, now_ms: MonotonicMs, epoch: int = 0) -> None:
         """What a member says it holds is the truth: revoked queues that it does not list are free.

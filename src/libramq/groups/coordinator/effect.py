@@ -3,7 +3,7 @@
     Answer                     to a member's request, now or after it was held
     Grant                      to the fence of a broker: PEER_GRANT; sending one again does no harm
     WatchTopic, Gather         questions; the answers are `queues_changed` and `gathered`
-    Started, Settled, ModeChanged     what a group went through, for events and metrics
+    Started, Settled, Replaced, ModeChanged     what a group went through, for events and metrics
 
 A grant stands before the answers that speak of it.
 """
@@ -87,7 +87,9 @@ class Settled:
     """Every queue is held by whom it is meant for.
 
     minimum: the fewest queues that had to change hands so that loads are even, given who held what before.
-    unheld: queues that nobody may hold. duplicates: as members reported them meanwhile. loads: by client id.
+    unheld: queues that nobody may hold. uncommitted: those that were lost, or given up before all that was
+    handled was committed: messages may come again. duplicates: as members reported them meanwhile. loads: by
+    client id.
     """
 
     group: str
@@ -96,8 +98,18 @@ class Settled:
     minimum: int
     time_to_stable_ms: int
     unheld: int = 0
+    uncommitted: tuple[MessageQueue, ...] = ()
     duplicates: int = 0
     loads: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """A client has taken the place of another, as a static member that comes back does: nothing has moved."""
+
+    group: str
+    former: str
+    client_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,4 +121,4 @@ class ModeChanged:
     epoch: int
 
 
-Effect = Answer[T] | Grant | WatchTopic | Gather | Started | Settled | ModeChanged
+Effect = Answer[T] | Grant | WatchTopic | Gather | Started | Settled | Replaced | ModeChanged

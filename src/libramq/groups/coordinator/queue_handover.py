@@ -82,7 +82,7 @@ class QueueHandover:
     def owned(self, member: str) -> list[MessageQueue]:
         """The same, what it has held longest first: where some have to go, those stay."""
         held = self.of(member)
-        return sorted(held, key=lambda queue: (held[queue].epoch, queue))
+        return sorted(held, key=lambda queue: (held[queue].granted_at_ms, held[queue].epoch, queue))
 
     def retarget(
         self,
@@ -200,8 +200,9 @@ class QueueHandover:
             if queue in self.revoked:
                 self._free_queue(queue, now_ms)
                 continue
+            since_ms = self.holdings[queue].granted_at_ms
             self._drop(queue)
-            self._hold(queue, Holding(new, self.epoch, now_ms))
+            self._hold(queue, Holding(new, self.epoch, since_ms))
             self.granted[queue] = None
         self.stirred[new] = None
         for queue, member in self.target.items():

@@ -291,3 +291,18 @@ class PeerStartedBody(Body, frozen=True, kw_only=True):
     reason: str
     who: str | None = None
     members: list[str] = []
+
+
+class PeerRebalanceBody(Body, frozen=True, kw_only=True):
+    """PEER_REBALANCE: a coordinator tells the brokers of a group's queues how its rebalance goes on.
+
+    is_complete: every queue is granted to the member it is meant for; these are the members then, and
+    uncommitted the queues of which messages may come again. replaced: clients that have taken the places of
+    others, by those; their queues have not moved.
+    """
+
+    group: str
+    members: list[str] = []
+    uncommitted: list[QueueGrant] = []
+    is_complete: bool = False
+    replaced: dict[str, str] = {}

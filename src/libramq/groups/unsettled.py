@@ -1,0 +1,100 @@
+"""The unsettled rebalance: what a broker has seen of one since it began."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from libramq.clock import MonotonicMs, Now
+from libramq.groups.catch_up import CatchUp
+from libramq.groups.rebalance_event import QueueMove
+from libramq.message.queue import MessageQueue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A queue that changed hands: when the old owner read it last, and the new one first."""
+
+    from_: str | None
+    to: str
+    stopped_ms: MonotonicMs | None
+    resumed_ms: MonotonicMs
+    redelivered: int
+
+    def record(self, queue: MessageQueue, returned_ms: MonotonicMs | None, now: Now) -> QueueMove:
+        """Return the move as events have it; returned_ms: when the old owner read on, if it did."""
+        return QueueMove(
+            topic=queue.topic,
+            broker=queue.broker_name,
+            queue=queue.queue_id,
+            from_=self.from_,
+            to=self.to,
+            stopped_ms=int(now.wall_of(self.stopped_ms)) if self.stopped_ms is not None else None,
+            resumed_ms=int(now.wall_of(self.resumed_ms)),
+            redelivered=self.redelivered,
+            double_owner_ms=max(0, returned_ms - self.resumed_ms) if returned_ms is not None else 0,
+        )
+
+
+@dataclass(slots=True)
+class Unsettled:
+    """A rebalance under way.
+
+    first_reads_ms: when each member first read a queue that was not its own. returned_ms: when the owner
+    before read it again, once another had begun. is_complete: the coordinator has granted all queues as it
+    means to. uncommitted: queues that somebody lost, or gave up before all that it had handled was committed.
+    minimum: as a coordinator knows it over all brokers.
+    """
+
+    started_at_ms: MonotonicMs
+    changed_at_ms: MonotonicMs
+    owners_before: dict[MessageQueue, str]
+    moves: dict[MessageQueue, Move] = field(default_factory=dict)
+    first_reads_ms: dict[tuple[MessageQueue, str], MonotonicMs] = field(default_factory=dict)
+    returned_ms: dict[MessageQueue, MonotonicMs] = field(default_factory=dict)
+    catch_up: CatchUp = field(default_factory=CatchUp)
+    duplicates: int = 0
+    is_complete: bool = False
+    uncommitted: set[MessageQueue] = field(default_factory=set)
+    is_part: bool = False
+    minimum: int | None = None
+
+    def rename(self, old: str, new: str) -> None:
+        """A client has taken another's place: its queues have not moved."""
+        for queue, owner in self.owners_before.items():
+            if owner == old:
+                self.owners_before[queue] = new
+        for queue, move in self.moves.items():
+            self.moves[queue] = replace(
+                move, from_=new if move.from_ == old else move.from_, to=new if move.to == old else move.to
+            )
+
+    def settled_moves(self) -> dict[MessageQueue, Move]:
+        """Return what each queue's move came to.
+
+        By offsets it is only known what the owner before was sent. Where a coordinator has told who gave up
+        what, nothing comes again of queues that were handed over committed.
+        """
+        if not self.is_complete:
+            return self.moves
+        return {
+            queue: move if queue in self.uncommitted else replace(move, redelivered=0)
+            for queue, move in self.moves.items()
+        }
+
+    def least(self, before: Mapping[MessageQueue, str], loads: Mapping[str, int]) -> int | None:
+        """How many queues had to move: who sees but a part of it does not know."""
+        if self.is_part:
+            return None
+        return self.minimum if self.minimum is not None else minimum_moves(before, loads)
+
+
+def minimum_moves(owners_before: Mapping[MessageQueue, str], loads: Mapping[str, int]) -> int:
+    """The fewest queues that must change hands so that members have such loads, whoever has which.
+
+    A broker sees its own queues only: where a group's queues lie at several brokers, even loads over all are
+    uneven ones here, and the loads that the members came to are the only fair measure.
+    """
+    before = Counter(owners_before.values())
+    kept = sorted((before[member] for member in loads), reverse=True)
+    wanted = sorted(loads.values(), reverse=True)
+    return sum(wanted) - sum(map(min, kept, wanted))
