@@ -146,7 +146,7 @@ class Cluster:
             listener._idle_check.cancel()
             for connection in list(listener._connections):
                 connection.abort("killed")
-        await server._remotes.close()
+        await server._remotes.aclose()
         await server._threads.close()
         server.broker.store._release()
 

@@ -14,7 +14,7 @@ from libramq.remoting.body.assignment import QueryAssignmentBody, QueryAssignmen
 from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.rpc import broker_calls
 from libramq.rpc.call import Call
-from libramq.transport.remote import Remotes
+from libramq.transport.asyncio_remotes import AsyncioRemotes
 from tests.broker.brokers import heartbeat, subscription
 from tests.broker.clusters import TOPIC, Cluster, group_at
 from tests.transport.loops import until
@@ -34,7 +34,7 @@ class Asker:
         self.history: list[frozenset[MessageQueue]] = []
         self._group = group
         self._random = random.Random(name)
-        self._remotes = Remotes(SystemClock().monotonic_ms, asked=self._asked)
+        self._remotes = AsyncioRemotes(SystemClock().monotonic_ms, asked=self._asked)
         self._is_told = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -52,7 +52,7 @@ class Asker:
         """As SIGKILL leaves it."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        await self._remotes.close()
+        await self._remotes.aclose()
         self._group.askers.remove(self)
 
     def _asked(self, address: str, command, answer) -> None:

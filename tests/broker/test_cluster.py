@@ -12,7 +12,7 @@ from libramq.groups.rebalance_history import rebalances
 from libramq.message import Message
 from libramq.remoting.body.coordination import GroupPollBody
 from libramq.rpc import broker_calls, group_calls
-from libramq.transport.remote import Remotes
+from libramq.transport.asyncio_remotes import AsyncioRemotes
 from tests.broker.brokers import heartbeat
 from tests.broker.clusters import SESSION_MS, TOPIC, Cluster, group_at
 from tests.transport.loops import until, until_asked
@@ -27,7 +27,7 @@ async def cluster(tmp_path) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-async def ask(remotes: Remotes, address: str, call, timeout_ms: int = 3_000):
+async def ask(remotes: AsyncioRemotes, address: str, call, timeout_ms: int = 3_000):
     reply = await remotes.call(address, call.command(), timeout_ms=timeout_ms)
     return call.result(reply, where=address)
 
@@ -104,7 +104,7 @@ async def test_what_becomes_of_its_queues_every_broker_records(cluster):
 
 async def test_every_broker_says_where_a_group_lives(cluster):
     """And one where it does not live sends members there."""
-    remotes = Remotes(SystemClock().monotonic_ms)
+    remotes = AsyncioRemotes(SystemClock().monotonic_ms)
     addresses = {name: server.address for name, server in cluster.servers.items()}
     for home in cluster.names:
         group = group_at(home, cluster.names)
@@ -114,10 +114,10 @@ async def test_every_broker_says_where_a_group_lives(cluster):
                 with pytest.raises(NotCoordinator) as refused:
                     await ask(remotes, address, group_calls.poll_group(group, "m", 0, GroupPollBody()))
                 assert refused.value.remark == addresses[home]
-    await remotes.close()
+    await remotes.aclose()
 
 
-async def consumer_list(remotes: Remotes, address: str, group: str) -> list[str]:
+async def consumer_list(remotes: AsyncioRemotes, address: str, group: str) -> list[str]:
     try:
         return sorted(await ask(remotes, address, broker_calls.consumer_list(group)))
     except LibraError:
@@ -129,13 +129,13 @@ async def test_stock_members_see_one_list_whichever_broker_they_ask(cluster):
     addresses = [server.address for server in cluster.servers.values()]
     group = group_at(B, [A, B, C])
     told: dict[str, int] = {}
-    stock: dict[str, Remotes] = {}
+    stock: dict[str, AsyncioRemotes] = {}
 
     def notified(name: str) -> None:
         told[name] = told.get(name, 0) + 1
 
     for name, address in zip(("x", "y", "z"), addresses, strict=True):
-        stock[name] = Remotes(SystemClock().monotonic_ms, asked=lambda *_, name=name: notified(name))
+        stock[name] = AsyncioRemotes(SystemClock().monotonic_ms, asked=lambda *_, name=name: notified(name))
         await ask(stock[name], address, broker_calls.heartbeat(heartbeat(name, group)))
 
     async def lists() -> list[list[str]]:
@@ -153,7 +153,7 @@ async def test_stock_members_see_one_list_whichever_broker_they_ask(cluster):
     await agree("x", "y", "z")
     await until(lambda: set(told) == {"x", "y", "z"})
     told.clear()
-    await stock.pop("z").close()
+    await stock.pop("z").aclose()
     await agree("x", "y")
     await until(lambda: set(told) == {"x", "y"})
     # The coordinator is at the second broker: its word is repeated, then another broker has the group.
@@ -166,8 +166,8 @@ async def test_stock_members_see_one_list_whichever_broker_they_ask(cluster):
         return await consumer_list(stock["x"], addresses[0], group) == ["x"]
 
     await until_asked(x_is_alone)
-    await last.close()
-    await stock["x"].close()
+    await last.aclose()
+    await stock["x"].aclose()
 
 
 async def test_a_coordinator_killed_in_a_handover(cluster):

@@ -21,7 +21,7 @@ from libramq.remoting.connection import FrameReader
 from libramq.remoting.credentials import Credentials, sign, sign_for
 from libramq.remoting.frame import encode_frame
 from libramq.rpc.name_server_calls import register_broker
-from libramq.transport.remote import Remotes
+from libramq.transport.asyncio_remotes import AsyncioRemotes
 from tests.broker.clusters import Cluster, group_at
 from tests.nameserver.tables import header, table
 from tests.transport.loops import until
@@ -46,9 +46,9 @@ FORGED: dict[R, bodies.Body] = {
 
 @pytest.fixture
 async def attacker():
-    remotes = Remotes(SystemClock().monotonic_ms)
+    remotes = AsyncioRemotes(SystemClock().monotonic_ms)
     yield remotes
-    await remotes.close()
+    await remotes.aclose()
 
 
 class Raw:

@@ -13,7 +13,7 @@ from libramq.client import Admin
 from libramq.clock import SystemClock
 from libramq.remoting.body.topic_config import TopicConfig
 from libramq.rpc import admin_calls
-from libramq.transport.remote import Remotes
+from libramq.transport.asyncio_remotes import AsyncioRemotes
 from tests.broker.clusters import TOPIC, Cluster, Member, group_at
 from tests.transport.loops import until, until_asked
 
@@ -22,14 +22,14 @@ A, B = "broker-a", "broker-b"
 
 async def ask(cluster: Cluster, names: Iterable[str], call) -> None:
     """Ask brokers one after the other."""
-    remotes = Remotes(SystemClock().monotonic_ms)
+    remotes = AsyncioRemotes(SystemClock().monotonic_ms)
     try:
         for name in names:
             address = cluster.servers[name].address
             reply = await remotes.call(address, call.command(), timeout_ms=3_000)
             call.result(reply, where=address)
     finally:
-        await remotes.close()
+        await remotes.aclose()
 
 
 async def make_again(cluster: Cluster, *names: str, after_ms: int = 0) -> None:

@@ -27,7 +27,7 @@ from libramq.remoting.body.topic_config import TopicConfig
 from libramq.remoting.command import Command
 from libramq.rpc import admin_calls, broker_calls, name_server_calls
 from libramq.rpc.call import Call
-from libramq.transport.remote import Remotes
+from libramq.transport.asyncio_remotes import AsyncioRemotes
 from tests.broker.brokers import heartbeat, send_header
 from tests.cli.commands import end, start
 from tests.interop.ports import free_broker_port, free_port
@@ -44,7 +44,7 @@ class Client:
     def __init__(self, address: str) -> None:
         self.address = address
         self.notified: asyncio.Queue[str] = asyncio.Queue()
-        self.remotes = Remotes(SystemClock().monotonic_ms, asked=self._asked)
+        self.remotes = AsyncioRemotes(SystemClock().monotonic_ms, asked=self._asked)
 
     def _asked(self, _: str, command: Command, __: object) -> None:
         assert command.code == R.NOTIFY_CONSUMER_IDS_CHANGED
@@ -78,7 +78,7 @@ class Client:
         return found
 
     async def close(self) -> None:
-        await self.remotes.close()
+        await self.remotes.aclose()
 
 
 def config(data: Path, **options: object) -> BrokerConfig:
@@ -144,13 +144,13 @@ def test_a_step_of_the_stop_that_fails_leaves_no_store_open(tmp_path, monkeypatc
         settings = config(tmp_path)
         server = BrokerServer(settings, clock=SystemClock(), filesystem=LocalFileSystem())
         await server.start()
-        close = server._remotes.close
+        close = server._remotes.aclose
 
         async def fail() -> None:
             await close()
             raise RuntimeError("a bug")
 
-        monkeypatch.setattr(server._remotes, "close", fail)
+        monkeypatch.setattr(server._remotes, "aclose", fail)
         with pytest.raises(RuntimeError, match="a bug"):
             await server.stop()
         async with running(settings) as client:

@@ -20,7 +20,7 @@ from libramq.errors import ConfigError, RouteNotFound
 from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.coordination import PeerGatherBody
 from libramq.remoting.command import Command
-from libramq.transport.remote import Remotes
+from libramq.transport.asyncio_remotes import AsyncioRemotes
 from tests.cli.commands import end, libra, one_line, start
 from tests.interop.ports import free_broker_port, free_port
 
@@ -114,14 +114,14 @@ async def test_its_brokers_believe_nothing_that_is_not_signed(cluster):
     """Every program on the machine could pretend to be one of them."""
     async with Admin(namesrv=cluster.namesrv) as admin:
         brokers = (await admin.cluster_info()).broker_addr_table
-    remotes = Remotes(SystemClock().monotonic_ms)
+    remotes = AsyncioRemotes(SystemClock().monotonic_ms)
     body = encode_body(PeerGatherBody(group="G"))
     for name in NAMES:
         forged = Command(code=RequestCode.PEER_GATHER, ext={"lbVersion": "1"}, body=body)
         reply = await remotes.call(brokers[name].master_address, forged)
         assert reply.code == ResponseCode.NO_PERMISSION
         assert "not signed with the innerClientAuthenticationCredentials" in reply.remark
-    await remotes.close()
+    await remotes.aclose()
 
 
 def test_no_list_of_processes_shows_the_secret(cluster):

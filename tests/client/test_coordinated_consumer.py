@@ -19,7 +19,7 @@ from libramq.message import Message
 from libramq.message.queue import MessageQueue
 from libramq.nameserver import NameServer
 from libramq.rpc import broker_calls
-from libramq.transport.remote import Remotes
+from libramq.transport.asyncio_remotes import AsyncioRemotes
 from tests.broker.brokers import heartbeat
 from tests.interop.ports import free_broker_port
 from tests.transport.loops import until
@@ -322,11 +322,11 @@ async def test_a_stock_member_has_everybody_allocate_for_themselves(home, group,
     one = await group.join(rebalance_ms=500)
     two = await group.join(rebalance_ms=500)
     await group.shared(one, two)
-    stock = Remotes(SystemClock().monotonic_ms)
+    stock = AsyncioRemotes(SystemClock().monotonic_ms)
     call = broker_calls.heartbeat(heartbeat("stock", "g"))
     call.result(await stock.call(home.address, call.command()), where="broker")
     await watch.until(lambda: len(one.queues) + len(two.queues) < QUEUES)
-    await stock.close()
+    await stock.aclose()
     await group.shared(one, two)
     await home.send(2)
     await group.handled()

@@ -12,26 +12,26 @@ from libramq.nameserver.engine import SCAN_INTERVAL_MS
 from libramq.remoting.body.route import TopicRouteData
 from libramq.remoting.body.topic_config import RegisterBrokerBody
 from libramq.rpc import name_server_calls
+from libramq.transport.asyncio_remotes import AsyncioRemotes
 from libramq.transport.bind import check_bind_address, is_loopback
-from libramq.transport.remote import Remotes
 from tests.fakes import ManualClock
 from tests.nameserver.tables import header, table
 
 
 @asynccontextmanager
 async def connected():
-    remotes = Remotes(SystemClock().monotonic_ms)
+    remotes = AsyncioRemotes(SystemClock().monotonic_ms)
     try:
         yield remotes
     finally:
-        await remotes.close()
+        await remotes.aclose()
 
 
-async def ask(remotes: Remotes, server: NameServer, call):
+async def ask(remotes: AsyncioRemotes, server: NameServer, call):
     return call.result(await remotes.call(server.address, call.command()), where=server.address)
 
 
-async def register(remotes: Remotes, server: NameServer, *topics: str) -> None:
+async def register(remotes: AsyncioRemotes, server: NameServer, *topics: str) -> None:
     body = RegisterBrokerBody(topic_config_serialize_wrapper=table(*topics))
     await ask(remotes, server, name_server_calls.register_broker(header(), body))
 

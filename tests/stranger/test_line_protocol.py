@@ -294,7 +294,7 @@ class SimulatedStranger:
         self.process = Process("stranger", world.time)
         self.process.start()
         self._world = world
-        connection = world.network.connect(address, self.process, self)
+        connection = world.network.connect(address, self.process, self, LineReader())
         assert connection is not None
         self._connection = connection
 

@@ -9,9 +9,9 @@ from libramq.clock import SystemClock
 from libramq.errors import ConnectFailed, ConnectionLost, RemoteError, RequestTimeout
 from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
 from libramq.remoting.frame import encode_frame
-from libramq.transport import remote as remote_module
+from libramq.transport import remotes as remotes_module
+from libramq.transport.asyncio_remotes import AsyncioRemotes
 from libramq.transport.blocking import BlockingRemote
-from libramq.transport.remote import Remotes
 from libramq.transport.server import Peer, Server
 from tests.fakes import ManualClock
 from tests.transport.loops import LOOPS, run_on, until
@@ -53,14 +53,14 @@ async def serve() -> tuple[Server, Answering, str]:
 def test_requests_share_one_connection_and_each_gets_its_answer(loop):
     async def scenario() -> None:
         server, handler, address = await serve()
-        remotes = Remotes(SystemClock().monotonic_ms)
+        remotes = AsyncioRemotes(SystemClock().monotonic_ms)
         replies = await asyncio.gather(
             *(remotes.call(address, Command(code=1, body=str(n).encode())) for n in range(50))
         )
         assert [reply.body for reply in replies] == [str(n).encode() for n in range(50)]
         assert handler.connections == 1
         assert remotes.is_connected(address)
-        await remotes.close()
+        await remotes.aclose()
         await server.close()
 
     run_on(loop, scenario)
@@ -71,7 +71,7 @@ def test_a_connection_that_ends_fails_what_waits_and_the_next_request_makes_anot
     async def scenario() -> None:
         lost: list[str] = []
         server, handler, address = await serve()
-        remotes = Remotes(SystemClock().monotonic_ms, lost=lost.append)
+        remotes = AsyncioRemotes(SystemClock().monotonic_ms, lost=lost.append)
         waiting = [asyncio.ensure_future(remotes.call(address, Command(code=2))) for _ in range(3)]
         await remotes.call(address, Command(code=1))
         for outcome in await asyncio.gather(
@@ -82,7 +82,7 @@ def test_a_connection_that_ends_fails_what_waits_and_the_next_request_makes_anot
         assert not remotes.is_connected(address)
         assert (await remotes.call(address, Command(code=1, body=b"again"))).body == b"again"
         assert handler.connections == 2
-        await remotes.close()
+        await remotes.aclose()
         assert lost == [address]
         await server.close()
 
@@ -93,12 +93,12 @@ def test_a_connection_that_ends_fails_what_waits_and_the_next_request_makes_anot
 def test_a_request_without_an_answer_times_out_and_the_connection_stays(loop):
     async def scenario() -> None:
         server, handler, address = await serve()
-        remotes = Remotes(SystemClock().monotonic_ms)
+        remotes = AsyncioRemotes(SystemClock().monotonic_ms)
         with pytest.raises(RequestTimeout, match=address):
             await remotes.call(address, Command(code=2), timeout_ms=60)
         assert (await remotes.call(address, Command(code=1))).code == 0
         assert handler.connections == 1
-        await remotes.close()
+        await remotes.aclose()
         await server.close()
 
     run_on(loop, scenario)
@@ -111,17 +111,17 @@ def test_a_connection_on_which_nothing_comes_any_more_is_given_up(loop):
     async def scenario() -> None:
         clock = ManualClock()
         server, handler, address = await serve()
-        remotes = Remotes(clock.monotonic_ms)
+        remotes = AsyncioRemotes(clock.monotonic_ms)
         await remotes.call(address, Command(code=1))
         silent = asyncio.ensure_future(remotes.call(address, Command(code=2), timeout_ms=1_000))
         await asyncio.sleep(0.01)
-        clock.advance(remote_module.SILENCE_MS_MAX)
+        clock.advance(remotes_module.SILENCE_MS_MAX)
         with pytest.raises(RequestTimeout):
             await silent
         await until(lambda: not remotes.is_connected(address))
         await remotes.call(address, Command(code=1))
         assert handler.connections == 2
-        await remotes.close()
+        await remotes.aclose()
         await server.close()
 
     run_on(loop, scenario)
@@ -132,7 +132,7 @@ def test_nobody_there(loop):
     async def scenario() -> None:
         server, _, address = await serve()
         await server.close()
-        remotes = Remotes(SystemClock().monotonic_ms)
+        remotes = AsyncioRemotes(SystemClock().monotonic_ms)
         outcomes: list[object] = []
         remotes.send(address, Command(code=1), outcomes.append)
         with pytest.raises(ConnectFailed, match=address):
@@ -141,7 +141,7 @@ def test_nobody_there(loop):
         remotes.send_oneway(address, Command(code=1, flag=FLAG_ONEWAY))
         with pytest.raises(RemoteError):
             await remotes.call("not an address", Command(code=1))
-        await remotes.close()
+        await remotes.aclose()
 
     run_on(loop, scenario)
 
@@ -151,7 +151,7 @@ def test_oneway_requests_arrive_and_requests_of_the_other_side_are_handed_over(l
     async def scenario() -> None:
         asked: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         server, handler, address = await serve()
-        remotes = Remotes(
+        remotes = AsyncioRemotes(
             SystemClock().monotonic_ms,
             asked=lambda where, command, _: asked.put_nowait((where, command.code)),
         )
@@ -161,7 +161,7 @@ def test_oneway_requests_arrive_and_requests_of_the_other_side_are_handed_over(l
         assert await asked.get() == (address, 40)
         await remotes.call(address, Command(code=1))
         assert handler.received_codes == [1, 4, 1, 1]
-        await remotes.close()
+        await remotes.aclose()
         await server.close()
 
     run_on(loop, scenario)
@@ -171,13 +171,13 @@ def test_oneway_requests_arrive_and_requests_of_the_other_side_are_handed_over(l
 def test_stopping_ends_what_waits_and_what_connects(loop):
     async def scenario() -> None:
         server, _, address = await serve()
-        remotes = Remotes(SystemClock().monotonic_ms)
+        remotes = AsyncioRemotes(SystemClock().monotonic_ms)
         await remotes.call(address, Command(code=1))
         outcomes: list[object] = []
         remotes.send(address, Command(code=2), outcomes.append)
         remotes.send("192.0.2.1:9", Command(code=1), outcomes.append)
         await asyncio.sleep(0)
-        await remotes.close()
+        await remotes.aclose()
         await until(lambda: len(outcomes) == 2)
         assert {type(outcome) for outcome in outcomes} <= {ConnectionLost, ConnectFailed}
         await server.close()
@@ -196,10 +196,10 @@ def test_an_answer_that_is_garbage_ends_the_connection(loop):
 
         listener = await asyncio.start_server(garbage, "127.0.0.1", 0)
         address = f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-        remotes = Remotes(SystemClock().monotonic_ms)
+        remotes = AsyncioRemotes(SystemClock().monotonic_ms)
         with pytest.raises(ConnectionLost):
             await remotes.call(address, Command(code=1))
-        await remotes.close()
+        await remotes.aclose()
         listener.close()
         await listener.wait_closed()
 

@@ -11,8 +11,8 @@ from libramq.clock import SystemClock
 from libramq.errors import ConfigError, ConnectFailed, ConnectionLost, RemoteError
 from libramq.remoting.command import Command
 from libramq.transport.access import Access
+from libramq.transport.asyncio_remotes import AsyncioRemotes
 from libramq.transport.blocking import BlockingRemote
-from libramq.transport.remote import Remotes
 from libramq.transport.tls import Tls
 from tests.transport.echo_server import echo_server
 from tests.transport.loops import LOOPS, run_on
@@ -43,11 +43,11 @@ def asyncio_ask(loop: str) -> Ask:
         bodies: list[bytes] = []
 
         async def scenario() -> None:
-            remotes = Remotes(SystemClock().monotonic_ms, access=Access(tls=tls))
+            remotes = AsyncioRemotes(SystemClock().monotonic_ms, access=Access(tls=tls))
             try:
                 bodies.append((await remotes.call(address, Command(code=1, body=b"secret"))).body)
             finally:
-                await remotes.close()
+                await remotes.aclose()
 
         run_on(loop, scenario)
         return bodies[0]
@@ -148,7 +148,7 @@ def test_a_server_that_asks_for_the_clients_certificate(
 )
 def test_what_cannot_be_used_is_said_before_anybody_is_asked(wrong: dict[str, str], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        Remotes(SystemClock().monotonic_ms, access=Access(tls=Tls(**wrong)))  # type: ignore[arg-type]
+        AsyncioRemotes(SystemClock().monotonic_ms, access=Access(tls=Tls(**wrong)))  # type: ignore[arg-type]
 
 
 def test_a_file_that_is_no_certificate(tmp_path: Path) -> None:

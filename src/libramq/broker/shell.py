@@ -22,8 +22,8 @@ from libramq.kernel.engine import Translator
 from libramq.logs import get_logger
 from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
 from libramq.runtime.performer import Performer
+from libramq.transport.asyncio_remotes import AsyncioRemotes
 from libramq.transport.bind import check_bind_address, is_loopback
-from libramq.transport.remote import Remotes
 from libramq.transport.server import Handler, Server
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class BrokerServer:
         self._servers: list[Server] = []
         self._listening: asyncio.Task[None] | None = None
         self._threads = WorkerThreads()
-        self._remotes = Remotes(clock.monotonic_ms, lost=self._lost)
+        self._remotes = AsyncioRemotes(clock.monotonic_ms, lost=self._lost)
         self._broker: Broker | None = None
         self._performer: Performer | None = None
         self._metrics: MetricsServer | None = None
@@ -130,7 +130,7 @@ class BrokerServer:
             if self._broker is not None:
                 stack.callback(self._broker.close)
             stack.push_async_callback(self._threads.close)
-            stack.push_async_callback(self._remotes.close)
+            stack.push_async_callback(self._remotes.aclose)
             if self._metrics is not None:
                 stack.push_async_callback(self._metrics.stop)
             for server in reversed(self._servers):

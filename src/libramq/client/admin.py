@@ -31,7 +31,7 @@ from libramq.remoting.credentials import Credentials
 from libramq.rpc import admin_calls, group_calls, name_server_calls
 from libramq.rpc.call import Call
 from libramq.transport.access import Access
-from libramq.transport.remote import Remotes
+from libramq.transport.asyncio_remotes import AsyncioRemotes
 from libramq.transport.tls import Tls
 
 T = TypeVar("T")
@@ -67,18 +67,18 @@ class Admin:
         self._access = Access(credentials, tls)
         self._clock = clock or SystemClock()
         self._random = randomness or random.Random()
-        self._remotes: Remotes | None = None
+        self._remotes: AsyncioRemotes | None = None
 
     async def start(self) -> None:
         """Begin; connections are made when they are needed."""
-        self._remotes = Remotes(self._clock.monotonic_ms, access=self._access)
+        self._remotes = AsyncioRemotes(self._clock.monotonic_ms, access=self._access)
         self._name_servers = NameServers(self._remotes, self._name_server_addresses, self._random)
 
     async def stop(self) -> None:
         """End all connections."""
         remotes, self._remotes = self._remotes, None
         if remotes is not None:
-            await remotes.close()
+            await remotes.aclose()
 
     async def __aenter__(self) -> Self:
         await self.start()

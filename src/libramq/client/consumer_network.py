@@ -35,7 +35,7 @@ from libramq.remoting.command import Command, reply_to
 from libramq.rpc import broker_calls as calls
 from libramq.rpc.call import Call
 from libramq.transport.access import OPEN, Access
-from libramq.transport.remote import Remotes
+from libramq.transport.asyncio_remotes import AsyncioRemotes
 
 log = get_logger(__name__)
 T = TypeVar("T")
@@ -121,7 +121,7 @@ class ConsumerNetwork:
             self._local_offsets.load()
         self._loop = asyncio.get_running_loop()
         self._stopped = asyncio.Event()
-        self._remotes = Remotes(
+        self._remotes = AsyncioRemotes(
             self._clock.monotonic_ms, asked=self._asked, lost=self._lost, access=self._access
         )
         self._name_servers = NameServers(self._remotes, self._name_server_addresses, self._random)
@@ -130,7 +130,7 @@ class ConsumerNetwork:
                 assert isinstance(effect, fx.FetchRoutes), "a consumer starts with its routes"
                 found = await self._routes_of(effect.topics, must_answer=True)
         except BaseException:
-            await self._remotes.close()
+            await self._remotes.aclose()
             raise
         self._running = True
         self._perform(self._core.routes_fetched(found, self._clock.monotonic_ms()))
@@ -152,7 +152,7 @@ class ConsumerNetwork:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            await self._remotes.close()
+            await self._remotes.aclose()
 
     def report(self, delivery: Delivery, ending: Ending) -> None:
         """A handler has ended. Called from any thread; results are taken in together."""

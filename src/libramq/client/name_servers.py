@@ -13,7 +13,7 @@ from libramq.message.names import AUTO_CREATE_TOPIC
 from libramq.remoting.body.route import TopicRouteData
 from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import name_server_result, topic_route
-from libramq.transport.remote import Remotes
+from libramq.transport.asyncio_remotes import AsyncioRemotes
 from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ T = TypeVar("T")
 class NameServers:
     """Asks one, and the next when it does not answer."""
 
-    def __init__(self, remotes: Remotes, addresses: Sequence[str], randomness: random.Random) -> None:
+    def __init__(self, remotes: AsyncioRemotes, addresses: Sequence[str], randomness: random.Random) -> None:
         self._remotes = remotes
         self._addresses = list(addresses)
         randomness.shuffle(self._addresses)

@@ -43,7 +43,7 @@ from libramq.remoting.body.heartbeat import HeartbeatData, ProducerData
 from libramq.remoting.credentials import Credentials
 from libramq.rpc.broker_calls import heartbeat, unregister_client
 from libramq.transport.access import Access
-from libramq.transport.remote import Remotes
+from libramq.transport.asyncio_remotes import AsyncioRemotes
 from libramq.transport.tls import Tls
 
 log = get_logger(__name__)
@@ -137,7 +137,9 @@ class Producer:
             state = "is being stopped" if self._stopping else "runs already"
             raise LocalProtocolError(f"this producer {state}")
         self._loop = asyncio.get_running_loop()
-        self._remotes = Remotes(self._clock.monotonic_ms, lost=self._greeted.discard, access=self._access)
+        self._remotes = AsyncioRemotes(
+            self._clock.monotonic_ms, lost=self._greeted.discard, access=self._access
+        )
         name_servers = NameServers(self._remotes, self._name_server_addresses, self._random)
         self._routes = Routes(name_servers, default_queue_count=self._settings.default_topic_queue_nums)
         self._sender = Sender(
@@ -177,7 +179,7 @@ class Producer:
             await self._pipeline.close()
             await self._routes.close()
             await self._say_goodbye()
-            await self._remotes.close()
+            await self._remotes.aclose()
             self._stopping = False
 
     async def __aenter__(self) -> Self:

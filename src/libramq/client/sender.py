@@ -17,7 +17,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, ConnectFailed, LibraError, RemoteError, RemoteProtocolError
 from libramq.message.queue import MessageQueue
 from libramq.remoting.command import Command
-from libramq.transport.remote import Remotes
+from libramq.transport.remotes import Remotes
 
 #: Called with one result for each message, or with what went wrong.
 Sent = Callable[[list[SendResult] | LibraError], None]

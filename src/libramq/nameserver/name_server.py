@@ -10,8 +10,8 @@ from libramq.nameserver.route_info import RouteInfo
 from libramq.remoting.credentials import Credentials
 from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
 from libramq.runtime.performer import Performer
+from libramq.transport.asyncio_remotes import AsyncioRemotes
 from libramq.transport.bind import check_bind_address
-from libramq.transport.remote import Remotes
 from libramq.transport.server import Server
 
 log = get_logger(__name__)
@@ -48,7 +48,7 @@ class NameServer:
         )
         self.performer = Performer(
             self.engine,
-            remotes=Remotes(clock.monotonic_ms),
+            remotes=AsyncioRemotes(clock.monotonic_ms),
             timers=LoopTimers(),
             threads=self._threads,
             monotonic_ms=clock.monotonic_ms,

@@ -143,6 +143,11 @@ class PendingRequests(Generic[T]):
         late = [opaque for opaque, (deadline_ms, _) in self._waiting.items() if deadline_ms <= now_ms]
         return [self._waiting.pop(opaque)[1] for opaque in late]
 
+    @property
+    def next_deadline_ms(self) -> MonotonicMs | None:
+        """When the first request that waits has waited long enough; None when none waits."""
+        return min((deadline_ms for deadline_ms, _ in self._waiting.values()), default=None)
+
     def drain(self) -> Iterator[T]:
         """Remove and yield every waiter: the connection is gone."""
         waiting, self._waiting = self._waiting, {}

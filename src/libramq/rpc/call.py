@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from libramq.codes import RequestCode, ResponseCode
-from libramq.errors import broker_error
+from libramq.errors import LibraError, RemoteError, broker_error
 from libramq.remoting.command import FLAG_ONEWAY, Command
 from libramq.remoting.group_version import VERSION, VERSION_FIELD
 from libramq.remoting.headers import Header, encode_header
@@ -30,6 +30,17 @@ class Call(Generic[T_co]):
     def command(self) -> Command:
         """The request as a command, without its number."""
         return Command(code=self.code, ext=self.ext, body=self.body, flag=FLAG_ONEWAY if self.oneway else 0)
+
+    def outcome(self, reply: Command | LibraError, *, where: str) -> T_co | LibraError:
+        """Return the result that an answer has, or what is wrong with it; never raises."""
+        if isinstance(reply, LibraError):
+            return reply
+        try:
+            return self.result(reply, where=where)
+        except LibraError as error:
+            return error
+        except (KeyError, ValueError) as error:
+            return RemoteError(f"the answer of {where} cannot be read: {error!r}")
 
     def result(self, reply: Command, *, where: str) -> T_co:
         """Read the answer; raises BrokerError when it is an error, naming `where` it came from."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from libramq.errors import LibraError, RemoteError
+from libramq.errors import LibraError
 from libramq.logs import get_logger
 from libramq.remoting.command import Command
 from libramq.remoting.credentials import Credentials, sign_for
@@ -27,16 +27,8 @@ class Question(NamedTuple):
 
     def done(self, outcome: Command | LibraError) -> None:
         """Hand on what came of the request."""
-        result: object = outcome
-        if isinstance(outcome, Command):
-            try:
-                result = self.call.result(outcome, where=self.address)
-            except LibraError as error:
-                result = error
-            except (KeyError, ValueError) as error:
-                result = RemoteError(f"the answer of {self.address} cannot be read: {error!r}")
         try:
-            self.answered(result)
+            self.answered(self.call.outcome(outcome, where=self.address))
         except Exception:  # What goes wrong with one answer must not end the connection of all.
             log.exception("an answer could not be worked off", address=self.address)
 

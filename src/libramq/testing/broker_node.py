@@ -15,9 +15,9 @@ from libramq.broker.config import BrokerConfig
 from libramq.errors import LibraError, SyncFailed
 from libramq.kernel.engine import Translator
 from libramq.runtime.performer import Performer
+from libramq.testing.dialer import simulated_remotes
 from libramq.testing.disk import MemoryDisk
 from libramq.testing.process import Process
-from libramq.testing.remotes import SimulatedRemotes
 from libramq.testing.seams import SimulatedThreads, SimulatedTimers, fail_the_simulation
 from libramq.testing.world import SeededSecretBits, World
 from libramq.transport.server import IDLE_MS_MAX, Handler
@@ -133,7 +133,7 @@ class SimulatedBroker:
             self._end(power=False)
             world.time.at(world.time.now_ms + START_AGAIN_MS, self.start)
             return
-        self._remotes = SimulatedRemotes(world.network, self.process, lost=self._lost)
+        self._remotes = simulated_remotes(world.network, self.process, lost=self._lost)
         self._performer = Performer(
             broker.engine,
             remotes=self._remotes,

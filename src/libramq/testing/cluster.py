@@ -11,16 +11,17 @@ from libramq.filter.tag import parse_tag_filter
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.topic_config import TopicConfig
 from libramq.rpc.admin_calls import create_topic, delete_group, delete_topic, reset_offsets
+from libramq.rpc.asking import ask
 from libramq.rpc.group_calls import find_group, remove_member
 from libramq.testing.broker_node import SimulatedBroker
 from libramq.testing.consumer_node import SimulatedConsumer
+from libramq.testing.dialer import simulated_remotes
 from libramq.testing.handlers import Handling
 from libramq.testing.happening import Happening
 from libramq.testing.history import Commit, Watcher
 from libramq.testing.name_server_node import SimulatedNameServer
 from libramq.testing.process import Process
 from libramq.testing.producer_node import SimulatedProducer
-from libramq.testing.remotes import SimulatedRemotes
 from libramq.testing.world import World
 
 #: How soon an administrator who was not answered tries again.
@@ -86,7 +87,7 @@ class Cluster(Watcher):
         self._random = world.stream("members")
         self._admin = Process("admin", world.time)
         self._admin.start()
-        self._remotes = SimulatedRemotes(world.network, self._admin)
+        self._remotes = simulated_remotes(world.network, self._admin)
         world.history.watchers.append(self)
         for broker in self.brokers.values():
             broker.start()
@@ -130,7 +131,7 @@ class Cluster(Watcher):
                 self.world.history.happened(Happening.MADE_AGAIN, topic)
             self._admin.after(after_ms, lambda: self._set_queues(node.address, topic, self.topics[topic]))
 
-        self._remotes.ask(node.address, delete_topic(topic), deleted)
+        ask(self._remotes, node.address, delete_topic(topic), deleted)
 
     def was_set_back(self, group: str, queue: MessageQueue) -> bool:
         """Whether an operator has ever set a group back in a queue."""
@@ -148,7 +149,7 @@ class Cluster(Watcher):
                 self.world.history.happened(Happening.SET_BACK, group)
 
         call = reset_offsets(group, topic, timestamp_ms=0, force=False)
-        self._remotes.ask(self.brokers[broker].address, call, done)
+        ask(self._remotes, self.brokers[broker].address, call, done)
 
     def delete_group(self, broker: str, group: str) -> None:
         """Delete a subscription group at a broker, its offsets excepted."""
@@ -157,7 +158,7 @@ class Cluster(Watcher):
             if not isinstance(outcome, LibraError):
                 self.world.history.happened(Happening.GROUP_DELETED, group)
 
-        self._remotes.ask(self.brokers[broker].address, delete_group(group), deleted)
+        ask(self._remotes, self.brokers[broker].address, delete_group(group), deleted)
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         if durable_to is not None:
@@ -181,7 +182,7 @@ class Cluster(Watcher):
                     ADMIN_AGAIN_MS, lambda: self._set_queues(address, topic, self.topics[topic])
                 )
 
-        self._remotes.ask(address, create_topic(config), answered)
+        ask(self._remotes, address, create_topic(config), answered)
 
     def produce(self, topic: str, *, interval_ms: int, body_bytes: int) -> None:
         """Start a producer."""
@@ -262,13 +263,13 @@ class Cluster(Watcher):
 
         def found(outcome: str | LibraError) -> None:
             if not isinstance(outcome, LibraError):
-                self._remotes.ask(outcome, remove_member(member.group, name, "admin"), removed)
+                ask(self._remotes, outcome, remove_member(member.group, name, "admin"), removed)
 
         def removed(outcome: LibraError | None) -> None:
             if outcome is None:
                 self.world.history.happened(Happening.REMOVED, name)
 
-        self._remotes.ask(broker.address, find_group(member.group), found)
+        ask(self._remotes, broker.address, find_group(member.group), found)
 
     def subscriptions(self) -> Mapping[str, set[str]]:
         """What the members of each group subscribe to."""

@@ -27,15 +27,16 @@ from libramq.remoting.body.consumers import ResetOffsetBody
 from libramq.remoting.body.route import TopicRouteData
 from libramq.remoting.command import Command, reply_to
 from libramq.rpc import broker_calls as calls
+from libramq.rpc.asking import ask
 from libramq.rpc.broker_calls import COORDINATED
 from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import topic_route
 from libramq.testing.asked_queues import AskedQueues
+from libramq.testing.dialer import simulated_remotes
 from libramq.testing.disk import MemoryDisk
 from libramq.testing.handlers import Handling, SimulatedHandlers
 from libramq.testing.name_servers import SimulatedNameServers
 from libramq.testing.process import Process
-from libramq.testing.remotes import SimulatedRemotes
 from libramq.testing.witness import Witness
 from libramq.testing.world import World
 
@@ -94,7 +95,7 @@ class SimulatedConsumer:
         self._running = False
         self._due_ms: MonotonicMs | None = None
         self.process.start()
-        self._remotes = SimulatedRemotes(
+        self._remotes = simulated_remotes(
             world.network, self.process, asked=self._asked, lost=self._connection_lost
         )
         self._name_servers = SimulatedNameServers(
@@ -213,7 +214,7 @@ class SimulatedConsumer:
                     watched(outcome)
                 self._perform(answered(outcome, self._now_ms))
 
-        self._remotes.ask(address, call, done, timeout_ms)
+        ask(self._remotes, address, call, done, timeout_ms)
 
     def _asked(self, _address: str, request: Command, answer: Callable[[Command], None]) -> None:
         if not self._running:
@@ -271,7 +272,7 @@ class SimulatedConsumer:
                 self._perform(self._core.unregistered())
 
         for address in effect.addresses:
-            self._remotes.ask(address, call, partial(answered_by, address), FAREWELL_MS)
+            ask(self._remotes, address, call, partial(answered_by, address), FAREWELL_MS)
         if not effect.addresses:
             self._perform(self._core.unregistered())
 

@@ -5,8 +5,8 @@ import random
 from libramq.nameserver.engine import name_server_engine
 from libramq.nameserver.route_info import RouteInfo
 from libramq.runtime.performer import Performer
+from libramq.testing.dialer import simulated_remotes
 from libramq.testing.process import Process
-from libramq.testing.remotes import SimulatedRemotes
 from libramq.testing.seams import SimulatedThreads, SimulatedTimers, fail_the_simulation
 from libramq.testing.world import World
 
@@ -30,7 +30,7 @@ class SimulatedNameServer:
         self._route_info = RouteInfo()
         performer = Performer(
             name_server_engine(self._route_info, clock=process.clock),
-            remotes=SimulatedRemotes(world.network, process),
+            remotes=simulated_remotes(world.network, process),
             timers=SimulatedTimers(process),
             threads=SimulatedThreads(process, random.Random(0), lambda _: None),
             monotonic_ms=process.clock.monotonic_ms,

@@ -10,7 +10,7 @@ from typing import TypeVar
 from libramq.errors import LibraError, NameServerUnavailable, RemoteError
 from libramq.remoting.command import Command
 from libramq.rpc.call import Call
-from libramq.testing.remotes import SimulatedRemotes
+from libramq.transport.remotes import Remotes
 
 T = TypeVar("T")
 
@@ -18,9 +18,7 @@ T = TypeVar("T")
 class SimulatedNameServers:
     """Asks one, and the next when it does not answer."""
 
-    def __init__(
-        self, remotes: SimulatedRemotes, addresses: Sequence[str], randomness: random.Random
-    ) -> None:
+    def __init__(self, remotes: Remotes, addresses: Sequence[str], randomness: random.Random) -> None:
         self._remotes = remotes
         self._addresses = list(addresses)
         randomness.shuffle(self._addresses)

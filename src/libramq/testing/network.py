@@ -36,7 +36,7 @@ class ClientHandler(Protocol):
     """What a client does with its connection."""
 
     def received(self, commands: list[Any]) -> None:
-        """One read brought these commands."""
+        """Take what its reader made of one read."""
         ...
 
     def closed(self) -> None:
@@ -192,7 +192,7 @@ class Connection:
         server: Process,
         handler: ClientHandler,
         served: Handler,
-        reader: Callable[[], Reader],
+        readers: tuple[Reader, Reader],
     ) -> None:
         self._network = network
         self._client = client
@@ -201,8 +201,8 @@ class Connection:
         self._served = served
         self.client_is_open = self.server_is_open = True
         self.end = ServerEnd(self, f"{client.host}:{network.next_port()}")
-        self._up = _Way(network, client, server, self._server_received, self._server_saw_end, reader())
-        self._down = _Way(network, server, client, self._client_received, self._client_saw_end, reader())
+        self._up = _Way(network, client, server, self._server_received, self._server_saw_end, readers[1])
+        self._down = _Way(network, server, client, self._client_received, self._client_saw_end, readers[0])
 
     @property
     def ends(self) -> tuple[Process, Process]:
@@ -213,11 +213,6 @@ class Connection:
     def server_silent_ms(self) -> int:
         """How long the server has read nothing."""
         return self._server.time.now_ms - self._up.last_ms
-
-    @property
-    def client_silent_ms(self) -> int:
-        """How long the client has read nothing."""
-        return self._client.time.now_ms - self._down.last_ms
 
     def write(self, data: bytes) -> None:
         """The client sends a frame."""
@@ -316,7 +311,7 @@ class Network:
     def listen(
         self, address: str, process: Process, handler: Handler, reader: Callable[[], Reader] = FrameReader
     ) -> None:
-        """Accept connections at an address, as long as the process lives. reader: of both their ends."""
+        """Accept connections at an address, as long as the process lives. reader: of the server's ends."""
         self._listeners[address] = (process, handler, reader)
         self._names[address] = process.name
 
@@ -336,12 +331,14 @@ class Network:
             return
         client.reach(self.latency_ms() + self.latency_ms(), lambda: connected(True))
 
-    def connect(self, address: str, client: Process, handler: ClientHandler) -> Connection | None:
-        """The connection that was accepted; None where the server is gone by now."""
+    def connect(
+        self, address: str, client: Process, handler: ClientHandler, reader: Reader
+    ) -> Connection | None:
+        """Return the connection that was accepted; None where the server is gone by now."""
         if address not in self._listeners:
             return None
-        process, served, reader = self._listeners[address]
-        connection = Connection(self, client, process, handler, served, reader)
+        process, served, server_reader = self._listeners[address]
+        connection = Connection(self, client, process, handler, served, (reader, server_reader()))
         self._connections.append(connection)
         served.connected(connection.end)
         return connection

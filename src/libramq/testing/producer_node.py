@@ -14,11 +14,12 @@ from libramq.errors import LibraError
 from libramq.message import Message
 from libramq.message.ids import decode_offset_id
 from libramq.message.queue import MessageQueue
+from libramq.rpc.asking import ask
 from libramq.rpc.broker_calls import SendReply
 from libramq.rpc.name_server_calls import topic_route
+from libramq.testing.dialer import simulated_remotes
 from libramq.testing.name_servers import SimulatedNameServers
 from libramq.testing.process import Process
-from libramq.testing.remotes import SimulatedRemotes
 from libramq.testing.world import World
 
 #: How soon a message that was not acknowledged is sent again, and how often routes are looked at.
@@ -53,7 +54,7 @@ class SimulatedProducer:
         self._count = 0
         self._settings = SendSettings(group="PRODUCERS")
         self.process.start()
-        self._remotes = SimulatedRemotes(world.network, self.process)
+        self._remotes = simulated_remotes(world.network, self.process)
         self._name_servers = SimulatedNameServers(
             self._remotes, name_servers, world.stream(f"name servers of {name}")
         )
@@ -101,7 +102,7 @@ class SimulatedProducer:
         def answered(outcome: SendReply | LibraError) -> None:
             self._answered(message_id, queue, outcome, asked_ms)
 
-        self._remotes.ask(address, call, answered, SEND_TIMEOUT_MS)
+        ask(self._remotes, address, call, answered, SEND_TIMEOUT_MS)
 
     def _answered(
         self, message_id: str, queue: MessageQueue, outcome: SendReply | LibraError, asked_ms: MonotonicMs

@@ -1,4 +1,4 @@
-"""The simulated seams: timers and threads of one process, on virtual time. `testing.remotes` is the
+"""The simulated seams: timers and threads of one process, on virtual time. `testing.dialer` is the
 network's.
 """
 

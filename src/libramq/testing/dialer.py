@@ -1,0 +1,91 @@
+"""The simulated dialer: connections of one process to others over the simulated network."""
+
+from libramq.errors import ConnectFailed
+from libramq.testing.network import Connection, Network
+from libramq.testing.process import Process
+from libramq.testing.seams import SimulatedTimers
+from libramq.transport.access import OPEN, Access
+from libramq.transport.remotes import Asked, Dialed, Lost, Remotes
+from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
+
+
+class _Unread:
+    """A `network.Reader` that leaves bytes as they are: `transport.remotes` reads them."""
+
+    def receive(self, data: bytes) -> list[bytes]:
+        return [data]
+
+
+class _SimulatedLink:
+    """One connection, as its client has it; a `network.ClientHandler`."""
+
+    def __init__(self, dialed: Dialed, process: Process) -> None:
+        self._dialed = dialed
+        self._process = process
+        self.connection: Connection | None = None
+
+    def received(self, commands: list[bytes]) -> None:
+        for data in commands:
+            self._dialed.received(data)
+
+    def closed(self) -> None:
+        """Hear of the end, later than whoever closed it, as from an event loop."""
+        self._process.after(0, lambda: self._dialed.ended(""))
+
+    def write(self, data: bytes) -> None:
+        if self.connection is not None:
+            self.connection.write(data)
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+
+    def abort(self) -> None:
+        self.close()
+
+
+class SimulatedDialer:
+    """Connects one process."""
+
+    def __init__(self, network: Network, process: Process) -> None:
+        self._network = network
+        self._process = process
+
+    def dial(self, address: str, dialed: Dialed) -> None:
+        """Connect; `dialed` hears what becomes of it."""
+
+        def refused() -> None:
+            dialed.refused(ConnectFailed(f"cannot connect to {address}"))
+
+        def reached(accepted: bool | None) -> None:
+            if accepted is None:
+                self._process.after(CONNECT_TIMEOUT_MS, refused)
+                return
+            link = _SimulatedLink(dialed, self._process)
+            if accepted:
+                link.connection = self._network.connect(address, self._process, link, _Unread())
+            if link.connection is None:
+                refused()
+            else:
+                dialed.opened(link)
+
+        self._network.reach(address, self._process, reached)
+
+
+def simulated_remotes(
+    network: Network,
+    process: Process,
+    *,
+    asked: Asked | None = None,
+    lost: Lost | None = None,
+    access: Access = OPEN,
+) -> Remotes:
+    """Return the processes that a simulated process talks to."""
+    return Remotes(
+        SimulatedDialer(network, process),
+        SimulatedTimers(process),
+        process.clock.monotonic_ms,
+        asked=asked,
+        lost=lost,
+        access=access,
+    )

@@ -1,0 +1,141 @@
+"""Outgoing connections over sockets: the dialer of `remotes` on an event loop, with TLS where asked for."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+from libramq.clock import MonotonicMs
+from libramq.errors import ConnectFailed, RemoteError
+from libramq.remoting.command import Command
+from libramq.runtime.asyncio_seams import LoopTimers
+from libramq.transport.access import OPEN, Access
+from libramq.transport.address import split_address
+from libramq.transport.remotes import Asked, Dialed, Lost, Remotes
+from libramq.transport.timeouts import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
+from libramq.transport.tls import SHUTDOWN_TIMEOUT_S, Tls, handshake_failure
+
+
+class _SocketLink(asyncio.Protocol):
+    """One outgoing connection."""
+
+    def __init__(self, dialer: "SocketDialer", dialed: Dialed) -> None:
+        self._dialer = dialer
+        self._dialed = dialed
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none, but behaves as one.
+        self._dialer.links[self] = asyncio.Event()
+        self._dialed.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._dialed.received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._dialer.links.pop(self).set()
+        self._dialed.ended("" if exc is None else str(exc))
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+
+class SocketDialer:
+    """Connects on the running event loop. Raises ConfigError for TLS files that cannot be used."""
+
+    def __init__(self, tls: Tls | None = None) -> None:
+        if tls is not None:
+            tls.context()  # What is wrong with its files is reported now.
+        self._tls = tls
+        self._dialing: set[asyncio.Task[None]] = set()
+        #: Open connections, and what is set when each has ended.
+        self.links: dict[_SocketLink, asyncio.Event] = {}
+
+    def dial(self, address: str, dialed: Dialed) -> None:
+        """Connect; `dialed` hears what becomes of it."""
+        task = asyncio.get_running_loop().create_task(self._dial(address, dialed))
+        self._dialing.add(task)
+        task.add_done_callback(self._dialing.discard)
+
+    async def wait_closed(self) -> None:
+        """Give up what is still connecting, and wait until connections that were closed have ended."""
+        for task in self._dialing:
+            task.cancel()
+        await asyncio.sleep(0)
+        if self._tls is not None:  # Its goodbye wants an answer.
+            await asyncio.gather(*(ended.wait() for ended in self.links.values()))
+
+    async def _dial(self, address: str, dialed: Dialed) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
+                await self._connect(address, dialed)
+        except TimeoutError:
+            dialed.refused(
+                ConnectFailed(f"{address} did not accept a connection within {CONNECT_TIMEOUT_MS} ms")
+            )
+        except OSError as error:
+            reason = None if self._tls is None else handshake_failure(address, error)
+            reason = reason or f"cannot connect to {address}: {error.strerror or error}"
+            dialed.refused(ConnectFailed(reason))
+        except Exception as error:  # Whatever resolvers and TLS raise, who waits must hear of it.
+            dialed.refused(ConnectFailed(f"cannot connect to {address}: {error}"))
+
+    async def _connect(self, address: str, dialed: Dialed) -> None:
+        host, port = split_address(address)
+        secured: dict[str, Any] = {}
+        if self._tls is not None:
+            secured = {
+                "ssl": self._tls.context(),
+                "server_hostname": host,
+                "ssl_shutdown_timeout": SHUTDOWN_TIMEOUT_S,
+            }
+        await asyncio.get_running_loop().create_connection(
+            lambda: _SocketLink(self, dialed), host, port, **secured
+        )
+
+
+class AsyncioRemotes(Remotes):
+    """Every process we talk to, over sockets. Lives on one event loop.
+
+    access: how we come into them; raises ConfigError for files that cannot be used.
+    """
+
+    def __init__(
+        self,
+        monotonic_ms: Callable[[], MonotonicMs],
+        *,
+        asked: Asked | None = None,
+        lost: Lost | None = None,
+        access: Access = OPEN,
+    ) -> None:
+        self._sockets = SocketDialer(access.tls)
+        super().__init__(self._sockets, LoopTimers(), monotonic_ms, asked=asked, lost=lost, access=access)
+
+    async def call(self, address: str, request: Command, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Command:
+        """Make a request and wait for its reply; raises RemoteError."""
+        future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Command | RemoteError) -> None:
+            if future.done():
+                return
+            if isinstance(outcome, Command):
+                future.set_result(outcome)
+            else:
+                future.set_exception(outcome)
+
+        self.send(address, request, done, timeout_ms=timeout_ms)
+        return await future
+
+    async def aclose(self) -> None:
+        """End every connection; requests in flight fail with ConnectionLost."""
+        self.close()
+        await self._sockets.wait_closed()

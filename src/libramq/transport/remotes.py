@@ -1,0 +1,316 @@
+"""The processes that one process talks to: one connection an address, any number of requests in flight.
+
+    send ─► connecting ─► open ─► written once a turn, with what else this turn sends
+                 └─ refused  └─ ended: every request in flight fails; the next one connects again
+
+Nothing here knows sockets: a dialer makes the connections and timers tell the time, real ones
+(`asyncio_remotes`) or simulated ones. Upstream: NettyRemotingClient.java.
+"""
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from libramq.clock import MonotonicMs
+from libramq.codes import ResponseCode
+from libramq.errors import ConnectionLost, ProtocolError, RemoteError, RequestTimeout
+from libramq.logs import get_logger
+from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
+from libramq.remoting.connection import FrameReader, PendingRequests
+from libramq.remoting.frame import encode_frame
+from libramq.runtime.seams import Timer, Timers
+from libramq.transport.access import OPEN, Access
+from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
+
+log = get_logger(__name__)
+
+#: How often deadlines are looked at, at most; upstream scans each second (scanResponseTable).
+DEADLINE_SCAN_MS: Final = 50
+
+#: Ours: a connection on which requests time out and nothing came for so long is dead, though nobody said so;
+#: a new one is made for the next request. Upstream closes at each timeout (clientCloseSocketIfTimeout).
+SILENCE_MS_MAX: Final = 10_000
+
+#: Called with the reply, or with what went wrong.
+Done = Callable[[Command | RemoteError], None]
+#: Called with a request that the other side made, and a way to answer it.
+Asked = Callable[[str, Command, Callable[[Command], None]], None]
+#: Called with the address whose connection ended.
+Lost = Callable[[str], None]
+
+
+class Link(Protocol):
+    """A connection that a dialer made."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; never waits, never raises for a connection that has ended."""
+        ...
+
+    def close(self) -> None:
+        """End the connection when what was written has left."""
+        ...
+
+    def abort(self) -> None:
+        """End the connection now, whatever has not left yet."""
+        ...
+
+
+class Dialed(Protocol):
+    """Who hears of a connection: it is opened, then ended; or refused."""
+
+    def opened(self, link: Link) -> None:
+        """Use the connection from now on."""
+        ...
+
+    def received(self, data: bytes) -> None:
+        """Take what one read brought."""
+        ...
+
+    def ended(self, reason: str) -> None:
+        """The connection has ended, whoever ended it."""
+        ...
+
+    def refused(self, error: RemoteError) -> None:
+        """There will be no connection."""
+        ...
+
+
+class Dialer(Protocol):
+    """Makes connections."""
+
+    def dial(self, address: str, dialed: Dialed) -> None:
+        """Connect; `dialed` hears what becomes of it."""
+        ...
+
+
+def refuse(_: str, request: Command, answer: Callable[[Command], None]) -> None:
+    """Answer a request that nobody serves; that we answer shows that we are alive (NettyRemotingAbstract)."""
+    if not request.flag & FLAG_ONEWAY:
+        remark = f" request type {request.code} not supported"
+        answer(reply_to(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
+
+
+class _Remote:
+    """One process, and the connection to it."""
+
+    def __init__(self, remotes: "Remotes", address: str) -> None:
+        self._remotes = remotes
+        self._reader = FrameReader()
+        self._corked: list[bytes] = []
+        self._waiting: list[tuple[Command, Done | None, int]] = []
+        self._link: Link | None = None
+        self._is_mute = True
+        self.address = address
+        self.pending: PendingRequests[Done] = PendingRequests()
+        self.last_read_ms = remotes.monotonic_ms()
+
+    @property
+    def is_open(self) -> bool:
+        return self._link is not None
+
+    def send(self, request: Command, done: Done | None, timeout_ms: int) -> None:
+        """Make a request, once connected; nobody waits for the answer to one without `done`."""
+        if self._link is None:
+            self._waiting.append((request, done, timeout_ms))
+            return
+        pending = self.pending
+        if done is None:
+            pending.number(request)
+            self.write(self._remotes.access.signed(request))
+            return
+        deadline_ms = self._remotes.monotonic_ms() + timeout_ms
+        try:
+            pending.add(request, done, deadline_ms=deadline_ms)
+            self.write(self._remotes.access.signed(request))
+        except ProtocolError as error:
+            pending.discard(request.opaque)
+            done(RemoteError(str(error)))
+            return
+        self._remotes.expect(deadline_ms)
+
+    def write(self, command: Command) -> None:
+        """Send a command with what else this turn sends."""
+        self._corked.append(encode_frame(command))
+        if len(self._corked) == 1:
+            self._remotes.timers.after(0, self._uncork)
+
+    def close(self) -> None:
+        """End the connection when what was written has left."""
+        if self._link is not None:
+            self._uncork()
+            self._remotes.end(self)
+            self._link.close()
+
+    def abort(self) -> None:
+        """End the connection now."""
+        if self._link is not None:
+            self._remotes.end(self)
+            self._link.abort()
+
+    # What becomes of the connection.
+
+    def opened(self, link: Link) -> None:
+        if not self._remotes.keeps(self):
+            link.abort()
+            return
+        self._link = link
+        self.last_read_ms = self._remotes.monotonic_ms()
+        waiting, self._waiting = self._waiting, []
+        for request, done, timeout_ms in waiting:
+            self.send(request, done, timeout_ms)
+
+    def received(self, data: bytes) -> None:
+        self.last_read_ms = self._remotes.monotonic_ms()
+        self._is_mute = False
+        try:
+            commands = self._reader.receive(data)
+        except ProtocolError as error:
+            log.warning("connection closed", peer=self.address, reason=str(error))
+            self.close()
+            return
+        for command in commands:
+            if command.is_response:
+                done = self.pending.take(command)
+                if done is not None:
+                    done(command)
+            else:
+                self._remotes.asked(self.address, command, self.write)
+
+    def ended(self, reason: str) -> None:
+        self._remotes.ended(self)
+        self._link = None
+        lost = self._remotes.access.lost(self.address, is_mute=self._is_mute, reason=reason)
+        for done in self.pending.drain():
+            done(ConnectionLost(lost))
+
+    def refused(self, error: RemoteError) -> None:
+        if self._link is None:  # Else it was opened, and has ended or will.
+            self._remotes.forget(self)
+            waiting, self._waiting = self._waiting, []
+            for _, done, _ in waiting:
+                if done is not None:
+                    done(error)
+
+    def _uncork(self) -> None:
+        corked, self._corked = self._corked, []
+        if self._link is not None and corked:
+            self._link.write(corked[0] if len(corked) == 1 else b"".join(corked))
+
+
+class Remotes:
+    """Every process we talk to, by address.
+
+    asked: called with requests the other side makes over our connections; None: they are refused.
+    lost: called when a connection ended that had been open, unless we are closing all.
+    access: whose signature requests carry.
+    """
+
+    def __init__(
+        self,
+        dialer: Dialer,
+        timers: Timers,
+        monotonic_ms: Callable[[], MonotonicMs],
+        *,
+        asked: Asked | None = None,
+        lost: Lost | None = None,
+        access: Access = OPEN,
+    ) -> None:
+        self.timers = timers
+        self.monotonic_ms = monotonic_ms
+        self.asked = asked or refuse
+        self.access = access
+        self._dialer = dialer
+        self._lost = lost
+        self._remotes: dict[str, _Remote] = {}
+        #: Connections that no request is sent over any more, until they have ended.
+        self._ending: dict[_Remote, None] = {}
+        self._expiry: Timer | None = None
+        self._expiry_ms = MonotonicMs(0)
+        self._is_closed = False
+
+    def send(
+        self, address: str, request: Command, done: Done, *, timeout_ms: int = REQUEST_TIMEOUT_MS
+    ) -> None:
+        """Make a request; `done` is called exactly once, with the reply or a RemoteError."""
+        if self._is_closed:
+            done(ConnectionLost("stopped"))
+        else:
+            self._remote(address).send(request, done, timeout_ms)
+
+    def send_oneway(self, address: str, request: Command) -> None:
+        """Make a one-way request; dropped when there is no connection and none can be made."""
+        if not self._is_closed:
+            self._remote(address).send(request, None, 0)
+
+    def is_connected(self, address: str) -> bool:
+        """Return whether a connection to the address is open."""
+        remote = self._remotes.get(address)
+        return remote is not None and remote.is_open
+
+    def close_connection(self, address: str) -> None:
+        """End the connection to an address, if there is one; the next request makes another."""
+        remote = self._remotes.get(address)
+        if remote is not None:
+            remote.close()
+
+    def close(self) -> None:
+        """End every connection; requests in flight fail with ConnectionLost."""
+        self._is_closed = True
+        if self._expiry is not None:
+            self._expiry.cancel()
+        for remote in list(self._remotes.values()):
+            remote.close()
+            remote.refused(ConnectionLost("stopped"))
+
+    # For the connections.
+
+    def keeps(self, remote: _Remote) -> bool:
+        """Return whether a connection that was dialed is still wanted."""
+        return self._remotes.get(remote.address) is remote
+
+    def forget(self, remote: _Remote) -> None:
+        """Have the next request connect again."""
+        if self.keeps(remote):
+            del self._remotes[remote.address]
+            if remote.is_open and self._lost is not None and not self._is_closed:
+                self._lost(remote.address)
+
+    def end(self, remote: _Remote) -> None:
+        """Send nothing more over a connection that is being closed."""
+        self._ending[remote] = None
+        self.forget(remote)
+
+    def ended(self, remote: _Remote) -> None:
+        """A connection has ended."""
+        self._ending.pop(remote, None)
+        self.forget(remote)
+
+    def expect(self, deadline_ms: MonotonicMs) -> None:
+        """Look at the deadlines when the first of them is over."""
+        if self._expiry is not None:
+            if self._expiry_ms <= deadline_ms:
+                return
+            self._expiry.cancel()
+        self._expiry_ms = deadline_ms
+        delay_ms = max(DEADLINE_SCAN_MS, deadline_ms - self.monotonic_ms())
+        self._expiry = self.timers.after(delay_ms, self._expire)
+
+    def _expire(self) -> None:
+        self._expiry = None
+        now_ms = self.monotonic_ms()
+        for remote in [*self._remotes.values(), *self._ending]:
+            late = remote.pending.expire(now_ms)
+            for done in late:
+                done(RequestTimeout(f"{remote.address} did not answer in time"))
+            if late and now_ms - remote.last_read_ms >= SILENCE_MS_MAX:
+                log.warning("connection closed: the other side is silent", peer=remote.address)
+                remote.abort()
+            deadline_ms = remote.pending.next_deadline_ms
+            if deadline_ms is not None and not self._is_closed:
+                self.expect(deadline_ms)
+
+    def _remote(self, address: str) -> _Remote:
+        remote = self._remotes.get(address)
+        if remote is None:
+            remote = self._remotes[address] = _Remote(self, address)
+            self._dialer.dial(address, remote)
+        return remote

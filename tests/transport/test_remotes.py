@@ -1,0 +1,194 @@
+"""The processes one talks to, with connections and timers by hand."""
+
+from collections.abc import Callable
+
+from libramq.clock import MonotonicMs
+from libramq.errors import ConnectFailed, ConnectionLost, RequestTimeout
+from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
+from libramq.remoting.connection import FrameReader
+from libramq.remoting.frame import encode_frame
+from libramq.transport.remotes import SILENCE_MS_MAX, Dialed, Remotes
+
+A = "10.0.0.1:10911"
+
+
+class Link:
+    """A connection that keeps what is written; it ends when `ended` is called."""
+
+    def __init__(self, address: str, dialed: Dialed) -> None:
+        self.address = address
+        self.dialed = dialed
+        self.writes: list[bytes] = []
+        self.closed = ""
+
+    def write(self, data: bytes) -> None:
+        self.writes.append(data)
+
+    def close(self) -> None:
+        self.closed = "when written"
+
+    def abort(self) -> None:
+        self.closed = "now"
+
+    def open(self) -> None:
+        self.dialed.opened(self)
+
+    def requests(self) -> list[Command]:
+        return FrameReader().receive(b"".join(self.writes))
+
+    def answer(self, *requests: Command) -> None:
+        self.dialed.received(b"".join(encode_frame(reply_to(each, 0, body=each.body)) for each in requests))
+
+
+class Timer:
+    def __init__(self, due_ms: int, action: Callable[[], None]) -> None:
+        self.due_ms, self.action, self.is_cancelled = due_ms, action, False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class World:
+    """A dialer, timers and a clock; `run` lets time pass."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000
+        self.links: list[Link] = []
+        self.lost: list[str] = []
+        self.outcomes: list[object] = []
+        self._timers: list[Timer] = []
+        self.remotes = Remotes(self, self, lambda: MonotonicMs(self.now_ms), lost=self.lost.append)
+
+    def dial(self, address: str, dialed: Dialed) -> None:
+        self.links.append(Link(address, dialed))
+
+    def after(self, delay_ms: float, action: Callable[[], None]) -> Timer:
+        self._timers.append(Timer(self.now_ms + int(delay_ms), action))
+        return self._timers[-1]
+
+    def elapsed_us(self) -> int:
+        return self.now_ms * 1_000
+
+    def run(self, milliseconds: int = 0) -> int:
+        """Let time pass; return how many timers rang."""
+        end_ms, rang = self.now_ms + milliseconds, 0
+        while due := [each for each in self._timers if each.due_ms <= end_ms and not each.is_cancelled]:
+            timer = min(due, key=lambda each: each.due_ms)
+            self._timers.remove(timer)
+            self.now_ms = max(self.now_ms, timer.due_ms)
+            timer.action()
+            rang += 1
+        self.now_ms = end_ms
+        return rang
+
+    def send(self, body: bytes = b"", timeout_ms: int = 3_000) -> None:
+        self.remotes.send(A, Command(code=1, body=body), self.outcomes.append, timeout_ms=timeout_ms)
+
+    def bodies(self) -> list[object]:
+        return [each.body if isinstance(each, Command) else type(each) for each in self.outcomes]
+
+
+def test_requests_made_while_connecting_follow_each_other_in_one_write():
+    world = World()
+    world.send(b"1")
+    world.remotes.send_oneway(A, Command(code=2, flag=FLAG_ONEWAY))
+    world.send(b"3")
+    (link,) = world.links
+    link.open()
+    world.run()
+    assert len(link.writes) == 1
+    assert [each.code for each in link.requests()] == [1, 2, 1]
+    link.answer(*(each for each in link.requests() if not each.is_oneway))
+    assert world.bodies() == [b"1", b"3"]
+
+
+def test_a_refused_connection_fails_what_waited_for_it_and_the_next_request_connects_again():
+    world = World()
+    world.send()
+    world.links[0].dialed.refused(ConnectFailed("nobody there"))
+    assert world.bodies() == [ConnectFailed]
+    assert world.lost == [], "it had never been there"
+    world.send(b"again")
+    world.links[1].open()
+    world.run()
+    world.links[1].answer(*world.links[1].requests())
+    assert world.bodies() == [ConnectFailed, b"again"]
+
+
+def test_no_timer_rings_before_a_deadline_is_over():
+    """A consumer whose pulls are held for 30 s is not woken in between."""
+    world = World()
+    world.send(timeout_ms=30_000)
+    world.links[0].open()
+    world.run()
+    assert world.run(29_000) == 0
+    assert world.run(1_000) == 1
+    assert world.bodies() == [RequestTimeout]
+    assert world.run(60_000) == 0
+
+
+def test_the_shortest_deadline_counts_whichever_request_came_first():
+    world = World()
+    world.send(timeout_ms=30_000)
+    world.links[0].open()
+    world.run()
+    world.send(timeout_ms=200)
+    world.run()
+    world.run(250)
+    assert world.bodies() == [RequestTimeout]
+    world.run(30_000)
+    assert world.bodies() == [RequestTimeout, RequestTimeout]
+
+
+def test_a_connection_that_we_close_takes_no_more_requests_and_those_in_flight_end():
+    """After GO_AWAY: what is sent next goes over a new connection, even before the old one has ended."""
+    world = World()
+    world.send(b"old")
+    old = world.links[0]
+    old.open()
+    world.run()
+    world.remotes.close_connection(A)
+    assert (old.closed, world.lost) == ("when written", [A])
+    world.send(b"new")
+    world.links[1].open()
+    world.run()
+    world.links[1].answer(*world.links[1].requests())
+    old.dialed.ended("")
+    assert world.bodies() == [b"new", ConnectionLost]
+    assert world.lost == [A]
+    assert world.remotes.is_connected(A)
+
+
+def test_requests_on_a_connection_that_is_being_closed_still_have_a_deadline():
+    """Its end may be long in coming: it waits until a peer that does not read has read everything."""
+    world = World()
+    world.send(timeout_ms=500)
+    world.links[0].open()
+    world.run()
+    world.remotes.close_connection(A)
+    world.run(500)
+    assert world.bodies() == [RequestTimeout]
+
+
+def test_a_silent_connection_is_given_up_and_the_next_request_makes_another():
+    world = World()
+    world.send(timeout_ms=SILENCE_MS_MAX)
+    world.links[0].open()
+    world.run()
+    world.run(SILENCE_MS_MAX)
+    assert world.links[0].closed == "now"
+    assert world.bodies() == [RequestTimeout]
+    world.send()
+    assert len(world.links) == 2
+
+
+def test_a_connection_that_opens_after_the_stop_is_ended_and_what_waited_has_failed():
+    world = World()
+    world.send()
+    world.remotes.close()
+    assert world.bodies() == [ConnectionLost]
+    world.links[0].open()
+    assert world.links[0].closed == "now"
+    world.send()
+    assert world.bodies() == [ConnectionLost, ConnectionLost]
+    assert len(world.links) == 1
