@@ -526,6 +526,21 @@ def test_a_stock_client_anywhere_puts_the_group_into_client_mode(node):
     assert node.told_by(B, [A, B, C_], complete=False) == "0"
 
 
+def test_a_stock_client_that_comes_while_a_join_is_written_counts_at_a_broker_that_is_alone(tmp_path):
+    """The group is gathered when the disk has the join: the clients of then count, not those of before."""
+    node = Node(tmp_path, flush_disk_type="SYNC_FLUSH")
+    node.meet()
+    header = h.GroupJoinHeader(consumer_group=HERE, client_id="x", lb_session_ms=60_000)
+    node.give(FakePeer(), node.command(R.GROUP_JOIN, header, GroupJoinBody(subscriptions={"T": "*"})))
+    node.beat(FakePeer(), "java", HERE, stock=True)
+    assert node.broker.coordination.group(HERE).mode == bodies.MODE_CLIENT
+    node.flush()
+    node.pass_by(1_000)
+    node.flush()
+    assert node.broker.coordination.group(HERE).mode == bodies.MODE_CLIENT
+    node.close()
+
+
 def test_a_list_is_told_when_all_brokers_agree(node):
     """To those that have members of the group, and to our own; they are notified."""
     node.meet(B, C_)

@@ -164,6 +164,8 @@ class MemberRelay:
 
     def publish_stock(self, group: str) -> None:
         """Tell the coordinator who of a group allocates for itself."""
+        if self._own in self._edges.names():  # Nobody tells of our own clients while this broker is alone.
+            self._edges.told(self._own, {group: self.members(group)}, complete=False)
         stock = self._edges.stock(group)
         if stock != self._stock.get(group):
             self._stock[group] = stock
