@@ -533,11 +533,11 @@ def test_a_stock_client_that_comes_while_a_join_is_written_counts_at_a_broker_th
     header = h.GroupJoinHeader(consumer_group=HERE, client_id="x", lb_session_ms=60_000)
     node.give(FakePeer(), node.command(R.GROUP_JOIN, header, GroupJoinBody(subscriptions={"T": "*"})))
     node.beat(FakePeer(), "java", HERE, stock=True)
-    assert node.broker.coordination.group(HERE).mode == bodies.MODE_CLIENT
+    assert node.broker.coordination.group(HERE).mode == MODE_CLIENT
     node.flush()
     node.pass_by(1_000)
     node.flush()
-    assert node.broker.coordination.group(HERE).mode == bodies.MODE_CLIENT
+    assert node.broker.coordination.group(HERE).mode == MODE_CLIENT
     node.close()
 
 
