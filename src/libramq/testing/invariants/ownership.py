@@ -60,9 +60,14 @@ class EveryQueueOwned(Invariant):
         super().__init__(cluster)
         self._wrong: list[str] = []
         self._opened: dict[tuple[str, MessageQueue], Claim] = {}
+        self._known_ms: dict[tuple[str, MessageQueue], MonotonicMs] = {}
 
     def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: MonotonicMs) -> None:
-        self._opened[group, queue] = claim
+        """A member that was frozen may learn of its opening long after another one's."""
+        known = self._opened.get((group, queue))
+        if known is None or known.epoch <= claim.epoch or self._known_ms[group, queue] < asked_ms:
+            self._opened[group, queue] = claim
+            self._known_ms[group, queue] = self.cluster.now_ms
 
     def is_met(self) -> bool:
         self._wrong = []
