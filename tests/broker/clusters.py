@@ -11,6 +11,7 @@ from libramq.broker.shell import BrokerServer
 from libramq.client import ConsumeFrom, Producer, PushConsumer
 from libramq.clock import SystemClock
 from libramq.filesystem import LocalFileSystem
+from libramq.formats.tables import TopicConfig
 from libramq.groups.coordinator.location import coordinator_of
 from libramq.groups.rebalance_event import decode_event
 from libramq.groups.rebalance_history import BrokerEvent
@@ -18,7 +19,6 @@ from libramq.message import Message, decode_records
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.message.queue import MessageQueue
 from libramq.nameserver import NameServer
-from libramq.remoting.body.topic_config import TopicConfig
 from libramq.remoting.credentials import Credentials
 from tests.interop.ports import free_broker_port
 from tests.transport.loops import until

@@ -5,10 +5,16 @@ import pytest
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.filesystem import DiskSpace
+from libramq.formats import fastjson
+from libramq.formats.document import decode_body
+from libramq.formats.tables import (
+    SubscriptionGroupConfig,
+    SubscriptionGroupWrapper,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+)
 from libramq.message.queue import MessageQueue
-from libramq.remoting import fastjson
 from libramq.remoting import headers as h
-from libramq.remoting.body.codec import decode_body
 from libramq.remoting.body.consumers import (
     ConsumerConnection,
     ConsumeStats,
@@ -16,12 +22,6 @@ from libramq.remoting.body.consumers import (
     TopicStatsTable,
 )
 from libramq.remoting.body.route import GroupList, KVTable, TopicList
-from libramq.remoting.body.topic_config import (
-    SubscriptionGroupConfig,
-    SubscriptionGroupWrapper,
-    TopicConfig,
-    TopicConfigSerializeWrapper,
-)
 from tests.broker.brokers import Conversation, subscription
 from tests.fakes import FakePeer
 

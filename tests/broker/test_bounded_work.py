@@ -6,13 +6,13 @@ from libramq.broker import listing
 from libramq.broker.processor import send_message, statistics
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
+from libramq.formats import fastjson
+from libramq.formats.document import decode_body, encode_body
+from libramq.formats.tables import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from libramq.kernel.effect import Thread
 from libramq.message.batch import BATCH_ITEMS_MAX, BatchItem, encode_batch
-from libramq.remoting import fastjson
 from libramq.remoting import headers as h
-from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.remoting.body.consumers import ConsumeStats
-from libramq.remoting.body.topic_config import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from libramq.rpc import request_body
 from tests.broker.brokers import Conversation, find_answer, heartbeat, send_header
 from tests.fakes import FakePeer

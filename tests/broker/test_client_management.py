@@ -4,15 +4,15 @@ import pytest
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
+from libramq.formats import fastjson
+from libramq.formats.document import decode_body, encode_body
+from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.groups.session import ANSWER_MS_MAX, SILENCE_MS_MAX
 from libramq.message.queue import MessageQueue
-from libramq.remoting import fastjson
 from libramq.remoting import headers as h
-from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.remoting.body.consumers import ConsumerList, LockBatchBody, LockBatchReply, QueueRef
 from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
-from libramq.remoting.body.topic_config import SubscriptionGroupConfig
 from tests.broker.brokers import Conversation, heartbeat, notifications, send_header, subscription
 from tests.fakes import FakePeer
 

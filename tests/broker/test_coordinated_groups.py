@@ -7,10 +7,11 @@ import pytest
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
+from libramq.formats.document import Body, decode_body
+from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.groups.coordinator.group_inquiry import PARTING_MS
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.remoting import headers as h
-from libramq.remoting.body.codec import Body, decode_body
 from libramq.remoting.body.coordination import (
     GroupAssignment,
     GroupJoinBody,
@@ -19,7 +20,6 @@ from libramq.remoting.body.coordination import (
     GroupReleaseBody,
     QueueGrant,
 )
-from libramq.remoting.body.topic_config import SubscriptionGroupConfig
 from libramq.remoting.command import Command
 from tests.broker.brokers import Conversation, answer, find_answer, notifications
 from tests.fakes import FakePeer

@@ -12,10 +12,10 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConfigError
 from libramq.filesystem import LocalFileSystem
+from libramq.formats.document import encode_body
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.remoting.body import coordination as bodies
-from libramq.remoting.body.codec import encode_body
-from libramq.remoting.body.topic_config import RegisterBrokerBody
+from libramq.remoting.body.registration import RegisterBrokerBody
 from libramq.remoting.command import Command
 from libramq.remoting.connection import FrameReader
 from libramq.remoting.credentials import Credentials, sign, sign_for

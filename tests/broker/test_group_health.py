@@ -2,11 +2,11 @@
 
 from libramq.broker.group_health import LOOK_MS, SETTLING_MS
 from libramq.codes import RequestCode as R
+from libramq.formats import fastjson
+from libramq.formats.document import decode_body
 from libramq.groups.diagnosis import Kind
 from libramq.groups.herd import ROUND_GAP_MS
-from libramq.remoting import fastjson
 from libramq.remoting import headers as h
-from libramq.remoting.body.codec import decode_body
 from libramq.remoting.body.consumers import ConsumerConnection
 from tests.broker.brokers import Conversation, subscription
 from tests.fakes import FakePeer

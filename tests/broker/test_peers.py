@@ -10,6 +10,7 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConnectFailed, LibraError, RequestTimeout, TopicNotExist, broker_error
 from libramq.fencing import EPOCHS_AHEAD_MAX, MODE_CLIENT, MODE_EPOCHS
+from libramq.formats.document import decode_body
 from libramq.groups.cluster_view import BROKERS_TOPIC
 from libramq.groups.coordinator.location import coordinator_of
 from libramq.groups.rebalance import UNTOLD_MS
@@ -17,7 +18,6 @@ from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body.assignment import QueryAssignmentBody, QueryAssignmentReply
-from libramq.remoting.body.codec import decode_body
 from libramq.remoting.body.coordination import GroupJoinBody, QueueGrant
 from libramq.remoting.body.route import BrokerData, QueueData, TopicRouteData
 from libramq.remoting.command import Command

@@ -6,11 +6,11 @@ import pytest
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
+from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.kernel.effect import Thread
 from libramq.message import decode_records
 from libramq.message.tags import java_hash
 from libramq.remoting import headers as h
-from libramq.remoting.body.topic_config import SubscriptionGroupConfig
 from libramq.rpc.broker_calls import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from libramq.runtime.busy import RUNS_MAX
 from libramq.waits.held_pulls import SUSPEND_MS_MAX

@@ -7,13 +7,13 @@ from libramq.broker.assigner import Assigner
 from libramq.broker.processor.query_assignment import QueryAssignment
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
+from libramq.formats import fastjson
+from libramq.formats.document import decode_body
 from libramq.groups.broker_assignment import REST_MS
 from libramq.groups.herd import REPEAT_MS, ROUND_GAP_MS
 from libramq.message.queue import MessageQueue
-from libramq.remoting import fastjson
 from libramq.remoting import headers as h
 from libramq.remoting.body.assignment import MessageRequestModeBody, QueryAssignmentBody, QueryAssignmentReply
-from libramq.remoting.body.codec import decode_body
 from tests.broker.brokers import Conversation, notifications, subscription
 from tests.fakes import FakePeer
 

@@ -3,9 +3,9 @@
 import pytest
 
 from libramq.codes import RequestCode, ResponseCode
+from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.remoting import headers as h
 from libramq.remoting.body.coordination import GroupJoinBody
-from libramq.remoting.body.topic_config import SubscriptionGroupConfig
 from libramq.remoting.command import Command
 from tests.broker.brokers import Conversation, find_answer
 from tests.fakes import FakePeer

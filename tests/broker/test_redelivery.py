@@ -6,9 +6,9 @@ from libramq.broker.schedule import DelaySchedule
 from libramq.clock import read_clock
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
+from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.message.properties import properties_to_text
 from libramq.remoting import headers as h
-from libramq.remoting.body.topic_config import SubscriptionGroupConfig
 from tests.broker.brokers import Conversation, send_header
 from tests.fakes import FakePeer
 

@@ -11,7 +11,7 @@ import pytest
 
 from libramq.client import Admin
 from libramq.clock import SystemClock
-from libramq.remoting.body.topic_config import TopicConfig
+from libramq.formats.tables import TopicConfig
 from libramq.rpc import admin_calls
 from libramq.transport.asyncio_remotes import AsyncioRemotes
 from tests.broker.clusters import TOPIC, Cluster, Member, group_at

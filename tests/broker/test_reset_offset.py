@@ -4,11 +4,11 @@ import pytest
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
+from libramq.formats.document import decode_body
+from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
-from libramq.remoting.body.codec import decode_body
 from libramq.remoting.body.consumers import ResetOffsetBody
-from libramq.remoting.body.topic_config import SubscriptionGroupConfig
 from libramq.remoting.command import Command
 from tests.broker.brokers import Conversation, answer, find_answer
 from tests.broker.test_coordinated_groups import COLLECT_MS, Client, alone, both, committed, reasons

@@ -18,12 +18,12 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConfigError, ConnectionLost, LibraError, RequestTimeout, StoreLocked, TopicNotExist
 from libramq.filesystem import FileSystem, LocalFileSystem
+from libramq.formats.document import encode_body
+from libramq.formats.tables import TopicConfig
 from libramq.groups.rebalance_event import decode_event
 from libramq.message import MessageQueue, decode_records
 from libramq.nameserver import NameServer
 from libramq.remoting import headers as h
-from libramq.remoting.body.codec import encode_body
-from libramq.remoting.body.topic_config import TopicConfig
 from libramq.remoting.command import Command
 from libramq.rpc import admin_calls, broker_calls, name_server_calls
 from libramq.rpc.call import Call

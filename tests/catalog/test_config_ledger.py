@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from libramq.catalog.config_ledger import ConfigLedger, run_fold
 from libramq.catalog.topic_table import TopicRules, TopicsFile, TopicTable
 from libramq.errors import StoreCorrupt
+from libramq.formats import fastjson
+from libramq.formats.tables import TopicConfig
 from libramq.offsets.fence import Opening
-from libramq.remoting import fastjson
-from libramq.remoting.body.topic_config import TopicConfig
 from tests.store.stores import Disk
 
 

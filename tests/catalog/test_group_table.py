@@ -4,8 +4,8 @@ import pytest
 
 from libramq.catalog import GroupTable
 from libramq.errors import BrokerError, ConfigError, SubscriptionGroupNotExist
+from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.message.names import SYSTEM_GROUPS
-from libramq.remoting.body.topic_config import SubscriptionGroupConfig
 
 
 def config(name: str, **fields) -> SubscriptionGroupConfig:

@@ -4,7 +4,7 @@ import pytest
 
 from libramq.catalog.topic_table import QUEUES_MAX, TopicRules, TopicsFile, TopicTable
 from libramq.errors import BrokerError, ConfigError, TopicNotExist
-from libramq.remoting.body.topic_config import DataVersion, TopicConfig
+from libramq.formats.tables import DataVersion, TopicConfig
 
 
 def config(name: str, queues: int = 4, perm: int = 6) -> TopicConfig:

@@ -17,7 +17,7 @@ from libramq.client import Admin, ConsumeFrom
 from libramq.clock import SystemClock
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import ConfigError, RouteNotFound
-from libramq.remoting.body.codec import encode_body
+from libramq.formats.document import encode_body
 from libramq.remoting.body.coordination import PeerGatherBody
 from libramq.remoting.command import Command
 from libramq.transport.asyncio_remotes import AsyncioRemotes

@@ -9,11 +9,11 @@ from collections import defaultdict, deque
 from libramq.clock import SystemClock
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
+from libramq.formats import fastjson
+from libramq.formats.document import decode_body, encode_body
 from libramq.message.batch import decode_batch
 from libramq.message.names import retry_topic
 from libramq.message.record import encode_record
-from libramq.remoting import fastjson
-from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.remoting.body.consumers import ConsumerList, LockBatchBody, LockBatchReply
 from libramq.remoting.body.heartbeat import HeartbeatData
 from libramq.remoting.body.route import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData

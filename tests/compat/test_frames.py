@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from libramq.codes import RequestCode as R
-from libramq.remoting.body import assignment, coordination, heartbeat, topic_config
-from libramq.remoting.body.codec import decode_body, encode_body
+from libramq.formats.document import decode_body, encode_body
+from libramq.remoting.body import assignment, coordination, heartbeat, registration
 from libramq.remoting.connection import FrameReader
 from libramq.remoting.headers import decode_header, encode_header
 from libramq.remoting.requests import REQUESTS
@@ -16,7 +16,7 @@ from tests.compat.record import FRAMES
 EXCHANGES: list[dict[str, Any]] = json.loads(FRAMES.read_text())["exchanges"]
 REQUEST_BODIES: dict[int, type[Any]] = {
     R.HEART_BEAT: heartbeat.HeartbeatData,
-    R.REGISTER_BROKER: topic_config.RegisterBrokerBody,
+    R.REGISTER_BROKER: registration.RegisterBrokerBody,
     R.QUERY_ASSIGNMENT: assignment.QueryAssignmentBody,
     R.GROUP_JOIN: coordination.GroupJoinBody,
     R.GROUP_POLL: coordination.GroupPollBody,

@@ -1,6 +1,6 @@
 """Registrations as tests write them."""
 
-from libramq.remoting.body.topic_config import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from libramq.formats.tables import DataVersion, TopicConfig, TopicConfigSerializeWrapper
 from libramq.remoting.headers import RegisterBrokerHeader
 
 

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from libramq.codes import RequestCode, ResponseCode
+from libramq.formats import fastjson
+from libramq.formats.document import encode_body
 from libramq.nameserver.engine import name_server_engine
 from libramq.nameserver.route_info import RouteInfo
-from libramq.remoting import fastjson
-from libramq.remoting.body.codec import encode_body
-from libramq.remoting.body.topic_config import RegisterBrokerBody
+from libramq.remoting.body.registration import RegisterBrokerBody
 from libramq.remoting.command import FLAG_ONEWAY, Command, Serialization
 from libramq.remoting.credentials import Credentials
 from libramq.remoting.headers import encode_header

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.errors import BrokerError, RemoteProtocolError
+from libramq.formats.document import encode_body
 from libramq.nameserver import registration
 from libramq.nameserver.registration import TOPICS_PER_BROKER_MAX, decode_registration, encode_compressed
-from libramq.remoting.body.codec import encode_body
-from libramq.remoting.body.topic_config import RegisterBrokerBody
+from libramq.remoting.body.registration import RegisterBrokerBody
 from tests.nameserver.tables import table
 
 WRAPPER = table("TopicA", "%RETRY%group", queues=3, counter=7)

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 import libramq
 from libramq.errors import StoreCorrupt
 from libramq.filesystem import LocalFileSystem
+from libramq.formats import fastjson
 from libramq.offsets import OffsetJournal, OffsetLedger, OffsetRecord
 from libramq.offsets.journal import RecordKind, decode_offset_record, encode_offset_record
 from libramq.offsets.ledger import run_persist
-from libramq.remoting import fastjson
 
 records = st.builds(
     OffsetRecord, st.sampled_from(RecordKind), st.text(st.characters(exclude_categories=["Cs"]), max_size=40),

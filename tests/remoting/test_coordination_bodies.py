@@ -1,8 +1,8 @@
 """Bodies of coordinated groups: what they say as values of the domain, and back."""
 
 from libramq.fencing import MODE_CLIENT, Claim, FenceGrant, FenceReport
+from libramq.formats.document import decode_body, encode_body
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.remoting.body.coordination import PeerGathered, PeerGrantBody
 
 CLAIMS = {MessageQueue("T", "b", 1): Claim("alice", 7), MessageQueue("%RETRY%G", "b", 0): Claim("", 3)}

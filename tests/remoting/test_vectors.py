@@ -7,9 +7,9 @@ import pytest
 from libramq.auth.operation import resources
 from libramq.auth.principal import ANONYMOUS
 from libramq.codes import RequestCode as R
-from libramq.remoting import fastjson
-from libramq.remoting.body import consumers, heartbeat, route, topic_config
-from libramq.remoting.body.codec import decode_body, encode_body
+from libramq.formats import fastjson, tables
+from libramq.formats.document import decode_body, encode_body
+from libramq.remoting.body import consumers, heartbeat, registration, route
 from libramq.remoting.command import Serialization
 from libramq.remoting.connection import FrameReader
 from libramq.remoting.frame import decode_frame, encode_frame
@@ -23,7 +23,7 @@ EXCHANGES = exchanges()
 UNKNOWN_CODE = 9999
 
 REQUEST_BODIES = {
-    R.REGISTER_BROKER: topic_config.RegisterBrokerBody,
+    R.REGISTER_BROKER: registration.RegisterBrokerBody,
     R.HEART_BEAT: heartbeat.HeartbeatData,
     R.LOCK_BATCH_MQ: consumers.LockBatchBody,
     R.UNLOCK_BATCH_MQ: consumers.LockBatchBody,
@@ -39,7 +39,7 @@ RESPONSE_BODIES = {
     R.GET_CONSUME_STATS: consumers.ConsumeStats,
     R.GET_TOPIC_STATS_INFO: consumers.TopicStatsTable,
     R.GET_CONSUMER_CONNECTION_LIST: consumers.ConsumerConnection,
-    R.GET_TOPIC_CONFIG: topic_config.TopicConfig,
+    R.GET_TOPIC_CONFIG: tables.TopicConfig,
 }
 #: Members of Java's bodies that ours leave out, because nothing of ours or of Apache's clients reads them.
 LEFT_OUT = {

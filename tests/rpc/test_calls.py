@@ -5,9 +5,9 @@ import pytest
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import BrokerError, SystemBusy, TopicNotExist
+from libramq.formats.document import encode_body
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
-from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.heartbeat import HeartbeatData
 from libramq.remoting.body.route import KVTable, TopicList
 from libramq.remoting.command import Command
@@ -78,7 +78,7 @@ def test_what_a_client_asks_is_understood_by_the_broker(broker):
 
 
 def test_what_an_administrator_asks_is_understood_by_the_broker(broker):
-    from libramq.remoting.body.topic_config import TopicConfig
+    from libramq.formats.tables import TopicConfig
 
     broker(admin_calls.create_topic(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2)))
     send(broker)

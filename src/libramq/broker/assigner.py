@@ -16,13 +16,13 @@ from libramq.broker.consumer_clients import ConsumerClients
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError
+from libramq.formats.document import encode_body
 from libramq.groups.asked_groups import KEEP, AskedGroups
 from libramq.groups.asked_members import AskedMembers
 from libramq.kernel.purgatory import Purgatory
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.assignment import QueryAssignmentBody, QueryAssignmentReply, QueueAssignment
-from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.coordination import PeerAssignBody, PeerGivenBody
 from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.parked_request import ParkedRequest

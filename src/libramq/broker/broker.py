@@ -54,12 +54,12 @@ from libramq.broker.start_up import StartUp
 from libramq.broker.stored_properties import BrokerProperties
 from libramq.clock import Clock, MonotonicMs
 from libramq.filesystem import FileSystem
+from libramq.formats.tables import PERM_READ
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.connection import Connection
 from libramq.kernel.engine import Engine, Hooks, Polled
 from libramq.kernel.parts import Kernel
 from libramq.message.ids import UniqueIdGenerator
-from libramq.remoting.body.topic_config import PERM_READ
 from libramq.remoting.command import Command
 from libramq.rpc.endpoint import Endpoint
 from libramq.rpc.request import BatchProcessor, Processor

@@ -15,9 +15,9 @@ from typing import Any, Final
 from libramq.broker.refused_options import check_refused, is_harmless
 from libramq.catalog.topic_table import QUEUES_MAX
 from libramq.errors import ConfigError
+from libramq.formats.tables import PERM_INHERIT, PERM_READ, PERM_WRITE
 from libramq.message.names import validate_topic
 from libramq.message.record import RECORD_BYTES_MAX
-from libramq.remoting.body.topic_config import PERM_INHERIT, PERM_READ, PERM_WRITE
 from libramq.remoting.credentials import Credentials, parse_credentials
 from libramq.remoting.frame import HEADER_BYTES_MAX
 

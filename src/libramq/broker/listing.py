@@ -18,8 +18,8 @@ import msgspec
 
 from libramq.codes import ResponseCode
 from libramq.errors import ProtocolError, broker_error
-from libramq.remoting.body.codec import decode_body, encode_body
-from libramq.remoting.body.topic_config import (
+from libramq.formats.document import decode_body, encode_body
+from libramq.formats.tables import (
     DataVersion,
     SubscriptionGroupWrapper,
     TopicConfigSerializeWrapper,

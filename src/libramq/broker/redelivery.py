@@ -11,8 +11,8 @@ from typing import Final
 from libramq.catalog import TopicTable
 from libramq.catalog.topic_table import DLQ_QUEUES
 from libramq.clock import WallMs
+from libramq.formats.tables import PERM_READ, PERM_WRITE, SubscriptionGroupConfig, TopicConfig
 from libramq.message import names
-from libramq.remoting.body.topic_config import PERM_READ, PERM_WRITE, SubscriptionGroupConfig, TopicConfig
 
 #: The level of a first redelivery; each further one is a level higher: 10 s, 30 s, 1 min …
 FIRST_DELAY_LEVEL: Final = 3

@@ -15,18 +15,18 @@ import msgspec
 from libramq.broker.config import BrokerConfig
 from libramq.catalog import TopicTable
 from libramq.clock import MonotonicMs
+from libramq.formats.tables import (
+    PERM_INHERIT,
+    DataVersion,
+    TopicConfig,
+    TopicConfigSerializeWrapper,
+)
 from libramq.kernel.deadlines import Deadlines
 from libramq.kernel.effect import Thread
 from libramq.kernel.gate import Gated
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
-from libramq.remoting.body.topic_config import (
-    PERM_INHERIT,
-    DataVersion,
-    RegisterBrokerBody,
-    TopicConfig,
-    TopicConfigSerializeWrapper,
-)
+from libramq.remoting.body.registration import RegisterBrokerBody
 from libramq.remoting.headers import BrokerHeartbeatHeader, RegisterBrokerHeader, UnregisterBrokerHeader
 from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import broker_heartbeat, register_broker, unregister_broker

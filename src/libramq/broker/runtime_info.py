@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 from libramq.clock import MonotonicMs, WallMs
 from libramq.codes import RequestCode
 from libramq.filesystem import FileSystem
+from libramq.formats.document import encode_body
 from libramq.kernel.longest_turn import RUNTIME_INFO
 from libramq.kernel.parts import Kernel
-from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.route import KVTable
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import Processor, Request

@@ -1,7 +1,7 @@
 """config/delayOffset.json: how far each delay level has been delivered (DelayOffsetSerializeWrapper.java)."""
 
-from libramq.remoting.body.codec import Body
-from libramq.remoting.body.topic_config import DataVersion
+from libramq.formats.document import Body
+from libramq.formats.tables import DataVersion
 
 
 class ScheduleFile(Body, frozen=True, kw_only=True):

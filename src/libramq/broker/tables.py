@@ -16,14 +16,14 @@ from libramq.catalog.config_ledger import ConfigLedger, FoldPlan
 from libramq.catalog.journal_sync import JournalSync
 from libramq.catalog.topic_table import TopicRules, TopicsFile
 from libramq.filesystem import FileSystem
-from libramq.groups.coordinator.group_state import GroupState, GroupStatesFile
-from libramq.offsets import Fences
-from libramq.offsets.fence import FencesFile, Opening
-from libramq.remoting.body.topic_config import (
+from libramq.formats.tables import (
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
     TopicConfig,
 )
+from libramq.groups.coordinator.group_state import GroupState, GroupStatesFile
+from libramq.offsets import Fences
+from libramq.offsets.fence import FencesFile, Opening
 
 C = TypeVar("C")
 

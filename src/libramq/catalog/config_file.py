@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from libramq.errors import ProtocolError, StoreCorrupt
 from libramq.filesystem import FileSystem
+from libramq.formats import fastjson
+from libramq.formats.document import decode_body
 from libramq.logs import get_logger
-from libramq.remoting import fastjson
-from libramq.remoting.body.codec import decode_body
 
 log = get_logger(__name__)
 

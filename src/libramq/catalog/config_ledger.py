@@ -18,7 +18,7 @@ import msgspec
 from libramq.catalog.config_file import ConfigFile
 from libramq.catalog.journal_sync import JournalSync
 from libramq.filesystem import FileSystem, safe_child
-from libramq.remoting.body.topic_config import DataVersion
+from libramq.formats.tables import DataVersion
 
 T = TypeVar("T")
 C = TypeVar("C")

@@ -11,12 +11,12 @@ from libramq.catalog.unrecorded import RecordByUse
 from libramq.clock import WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
-from libramq.message import names
-from libramq.remoting.body.topic_config import (
+from libramq.formats.tables import (
     DataVersion,
     SubscriptionGroupConfig,
     SubscriptionGroupWrapper,
 )
+from libramq.message import names
 
 #: Ours: each group brings a retry topic, so half of the topics at the most.
 GROUPS_MAX: Final = 25_000

@@ -11,10 +11,8 @@ from libramq.catalog.unrecorded import RecordByUse
 from libramq.clock import WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
-from libramq.message import names
-from libramq.message.queue import MessageQueue
-from libramq.remoting.body.codec import Body
-from libramq.remoting.body.topic_config import (
+from libramq.formats.document import Body
+from libramq.formats.tables import (
     PERM_INHERIT,
     PERM_READ,
     PERM_WRITE,
@@ -22,6 +20,8 @@ from libramq.remoting.body.topic_config import (
     SubscriptionGroupConfig,
     TopicConfig,
 )
+from libramq.message import names
+from libramq.message.queue import MessageQueue
 
 #: Ours: a broker registers its whole table with every name server at each change.
 TOPICS_MAX: Final = 50_000

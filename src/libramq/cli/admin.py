@@ -55,7 +55,7 @@ def update_topic(
 ) -> None:
     """Create a topic, or change its queues and permission."""
     from libramq.cli import admin_queries, output
-    from libramq.remoting.body.topic_config import TopicConfig
+    from libramq.formats.tables import TopicConfig
 
     config = TopicConfig(
         topic_name=topic, read_queue_nums=read_queues, write_queue_nums=write_queues, perm=perm

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from libramq.errors import ConfigError, RemoteProtocolError
 from libramq.filesystem import BACKUP_SUFFIX, FileSystem, safe_child
+from libramq.formats import fastjson
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
-from libramq.remoting import fastjson
 
 log = get_logger(__name__)
 

@@ -3,8 +3,8 @@
 from typing import Final
 
 from libramq.clock import SystemClock
+from libramq.formats.tables import TopicConfig
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
-from libramq.remoting.body.topic_config import TopicConfig
 from libramq.rpc.admin_calls import create_topic
 from libramq.transport.blocking import BlockingRemote
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError
-from libramq.remoting.body.topic_config import TopicConfigSerializeWrapper
+from libramq.formats.tables import TopicConfigSerializeWrapper
 from libramq.remoting.headers import RegisterBrokerHeader
 
 #: Ours: a broker may ask for more patience than 120 s, but not for ever.

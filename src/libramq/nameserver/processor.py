@@ -9,16 +9,16 @@ from typing import Final
 
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
+from libramq.formats import fastjson
+from libramq.formats.document import encode_body
+from libramq.formats.tables import DataVersion, TopicConfigSerializeWrapper
 from libramq.logs import get_logger
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.nameserver.displacement import Displacement
 from libramq.nameserver.registration import decode_registration, is_compressed
 from libramq.nameserver.route_info import BrokerAddress, RouteInfo
-from libramq.remoting import fastjson
 from libramq.remoting import headers as h
-from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.route import KVTable, TopicList
-from libramq.remoting.body.topic_config import DataVersion, TopicConfigSerializeWrapper
 from libramq.remoting.credentials import Credentials, is_signed
 from libramq.rpc.outcome import SUCCESS, Compute, Outcome, Reply
 from libramq.rpc.request import Processor, Request

@@ -12,15 +12,15 @@ from typing import Any, Final
 
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, RemoteProtocolError
-from libramq.remoting import fastjson
-from libramq.remoting.body.codec import decode_body, from_value
-from libramq.remoting.body.topic_config import (
+from libramq.formats import fastjson
+from libramq.formats.document import decode_body, from_value
+from libramq.formats.fastjson import Bounds
+from libramq.formats.tables import (
     DataVersion,
-    RegisterBrokerBody,
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
-from libramq.remoting.fastjson import Bounds
+from libramq.remoting.body.registration import RegisterBrokerBody
 
 #: Ours: one broker's topics; a LibraMQ broker has at most 50,000 (catalog.topic_table.TOPICS_MAX).
 TOPICS_PER_BROKER_MAX: Final = 100_000

@@ -16,14 +16,14 @@ import msgspec
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
-from libramq.nameserver.bounds import check_registration
-from libramq.remoting.body.route import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData
-from libramq.remoting.body.topic_config import (
+from libramq.formats.tables import (
     PERM_WRITE,
     DataVersion,
     TopicConfig,
     TopicConfigSerializeWrapper,
 )
+from libramq.nameserver.bounds import check_registration
+from libramq.remoting.body.route import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData
 from libramq.remoting.headers import RegisterBrokerHeader
 
 #: RouteInfoManager.DEFAULT_BROKER_CHANNEL_EXPIRED_TIME.

@@ -22,10 +22,10 @@ from typing import Final
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.fencing import EPOCHS_AHEAD_MAX, MODE_EPOCHS, Claim, FenceGrant, FenceReport
+from libramq.formats.document import Body
 from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.codec import Body
 
 log = get_logger(__name__)
 

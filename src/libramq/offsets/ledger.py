@@ -17,10 +17,10 @@ from typing import Any, Final
 from libramq.clock import WallMs
 from libramq.errors import RemoteProtocolError, StoreCorrupt
 from libramq.filesystem import BACKUP_SUFFIX, FileSystem
+from libramq.formats import fastjson
 from libramq.logs import get_logger
 from libramq.offsets.consumer_offset import ConsumerOffset
 from libramq.offsets.journal import OffsetJournal, OffsetRecord
-from libramq.remoting import fastjson
 
 log = get_logger(__name__)
 

@@ -4,12 +4,12 @@ Upstream: MQClientAPIImpl.java, DefaultMQAdminExtImpl.java.
 """
 
 from libramq.codes import RequestCode
+from libramq.formats.document import decode_body
+from libramq.formats.tables import TopicConfig
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
-from libramq.remoting.body.codec import decode_body
 from libramq.remoting.body.consumers import ConsumerConnection, ConsumeStats, ResetOffsetBody, TopicStatsTable
 from libramq.remoting.body.route import GroupList, KVTable, TopicList
-from libramq.remoting.body.topic_config import TopicConfig
 from libramq.rpc.call import Call, header_call, nothing
 
 

@@ -6,9 +6,9 @@ Upstream: MQClientAPIImpl.java.
 from typing import NamedTuple
 
 from libramq.codes import RequestCode, ResponseCode
+from libramq.formats.document import decode_body, encode_body
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
-from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.remoting.body.consumers import (
     CheckClientBody,
     ConsumerList,

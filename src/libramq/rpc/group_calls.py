@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from libramq.codes import RequestCode
+from libramq.formats.document import decode_body, encode_body
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
-from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.remoting.body.coordination import (
     GroupAssignment,
     GroupJoinBody,

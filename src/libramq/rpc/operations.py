@@ -12,12 +12,12 @@ from libramq.auth.operation import Consume, Manage, Membership, Operation, Send,
 from libramq.auth.principal import Principal
 from libramq.auth.resource import Action, Resource, cluster, group, topic
 from libramq.codes import RequestCode as R
+from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.remoting import headers as h
 from libramq.remoting.body import heartbeat as b
 from libramq.remoting.body.assignment import MessageRequestModeBody, QueryAssignmentBody
 from libramq.remoting.body.consumers import CheckClientBody, LockBatchBody
 from libramq.remoting.body.coordination import GroupJoinBody
-from libramq.remoting.body.topic_config import SubscriptionGroupConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 """
 
 from libramq.codes import RequestCode
+from libramq.formats.document import decode_body, encode_body
 from libramq.remoting.body import coordination as bodies
-from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.rpc.call import Call, group_call, nothing
 
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import Final, TypeVar
 
-from libramq.remoting import fastjson
-from libramq.remoting.body.codec import decode_body
-from libramq.remoting.fastjson import Bounds
+from libramq.formats import fastjson
+from libramq.formats.document import decode_body
+from libramq.formats.fastjson import Bounds
 from libramq.rpc.outcome import Compute, InSteps, Outcome
 from libramq.rpc.request import Request
 

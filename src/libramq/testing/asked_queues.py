@@ -13,9 +13,9 @@ from libramq.client.core.push_consumer_core import PushConsumerCore
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode
 from libramq.errors import LibraError
+from libramq.formats.document import decode_body, encode_body
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.assignment import QueryAssignmentBody, QueryAssignmentReply
-from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.rpc.call import Call
 from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
 

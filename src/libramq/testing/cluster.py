@@ -8,8 +8,8 @@ from libramq.client.core.consumer_settings import REVOKE_TIMEOUT_MS, SESSION_MS,
 from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import LibraError
 from libramq.filter.tag import parse_tag_filter
+from libramq.formats.tables import TopicConfig
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.topic_config import TopicConfig
 from libramq.rpc.admin_calls import create_topic, delete_group, delete_topic, reset_offsets
 from libramq.rpc.asking import ask
 from libramq.rpc.group_calls import find_group, remove_member

@@ -21,8 +21,8 @@ from libramq.clock import MonotonicMs, read_clock
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import LibraError, TopicNotExist
 from libramq.filter.tag import TagFilter
+from libramq.formats.document import decode_body
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.codec import decode_body
 from libramq.remoting.body.consumers import ResetOffsetBody
 from libramq.remoting.body.route import TopicRouteData
 from libramq.remoting.command import Command, reply_to

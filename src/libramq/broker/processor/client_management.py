@@ -10,11 +10,11 @@ from typing import Final
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.catalog import GroupTable, TopicTable
 from libramq.codes import RequestCode, ResponseCode
+from libramq.formats.document import encode_body
 from libramq.groups.consumer_group import ConsumerGroup, Member
 from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.rebalance_event import Reason
 from libramq.message import names
-from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.consumers import CheckClientBody, ConsumerList
 from libramq.remoting.body.heartbeat import HeartbeatData
 from libramq.remoting.headers import GroupHeader, UnregisterClientHeader, decode_header

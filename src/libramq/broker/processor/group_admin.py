@@ -13,8 +13,8 @@ from libramq.broker.reading import Pull
 from libramq.catalog import GroupTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
-from libramq.remoting.body.codec import encode_body
-from libramq.remoting.body.topic_config import SubscriptionGroupConfig
+from libramq.formats.document import encode_body
+from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.remoting.headers import DeleteGroupHeader, GetAllGroupsHeader, GroupByNameHeader, decode_header
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request

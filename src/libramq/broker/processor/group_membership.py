@@ -11,12 +11,12 @@ from typing import Any
 from libramq.broker.coordination import Coordination
 from libramq.catalog import GroupTable, TopicTable
 from libramq.codes import RequestCode
+from libramq.formats.document import encode_body
 from libramq.groups.coordinator import group_request as rq
 from libramq.groups.coordinator.effect import Answer
 from libramq.groups.coordinator.group_assignment import Assignment
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
-from libramq.remoting.body.codec import encode_body
 from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import with_body

@@ -11,8 +11,8 @@ from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.coordination import Coordination
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
+from libramq.formats.document import decode_body, encode_body
 from libramq.remoting.body import coordination as bodies
-from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.remoting.credentials import Credentials, is_signed_for
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request

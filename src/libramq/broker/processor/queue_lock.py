@@ -10,9 +10,9 @@ from typing import Final
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.catalog import GroupTable, TopicTable
 from libramq.codes import RequestCode, ResponseCode
+from libramq.formats.document import encode_body
 from libramq.groups.consumer_group import ConsumerGroup
 from libramq.groups.queue_lock import QueueLocks
-from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.consumers import LockBatchBody, LockBatchReply, QueueRef
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request

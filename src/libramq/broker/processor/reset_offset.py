@@ -17,9 +17,9 @@ from libramq.catalog import GroupTable, TopicTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.fencing import MODE_EPOCHS
+from libramq.formats.document import encode_body
 from libramq.message.queue import MessageQueue
 from libramq.offsets import Fences
-from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.consumers import ResetOffsetBody
 from libramq.remoting.headers import ResetOffsetHeader, decode_header, encode_header
 from libramq.rpc.outcome import Notify, Outcome, Reply

@@ -20,6 +20,7 @@ from libramq.broker.stored_properties import BrokerProperties
 from libramq.catalog import GroupTable, TopicTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
+from libramq.formats.tables import TopicConfig
 from libramq.groups.queue_lock import QueueLocks
 from libramq.message import names
 from libramq.message import properties as p
@@ -27,7 +28,6 @@ from libramq.message.batch import BatchItem, count_items, iterate_batch
 from libramq.message.ids import born_host
 from libramq.message.sys_flag import TRANSACTION_MASK, is_queued
 from libramq.message.tags import tag_code
-from libramq.remoting.body.topic_config import TopicConfig
 from libramq.remoting.headers import SendMessageHeader, SendMessageHeaderV2, decode_header
 from libramq.rpc.outcome import InSteps, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import BatchProcessor, Request, failure

@@ -15,10 +15,11 @@ from libramq.broker.group_health import GroupHealth
 from libramq.broker.offset_commits import OffsetCommits
 from libramq.catalog import TopicTable
 from libramq.codes import RequestCode, ResponseCode
+from libramq.formats.document import encode_body
+from libramq.formats.tables import TopicConfig
 from libramq.groups.consumer_group import ConsumerGroup, Member
 from libramq.groups.producer_group import ProducerGroups
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.consumers import (
     ClientConnection,
     ConsumerConnection,
@@ -30,7 +31,6 @@ from libramq.remoting.body.consumers import (
     TopicStatsTable,
 )
 from libramq.remoting.body.route import GroupList, TopicList
-from libramq.remoting.body.topic_config import TopicConfig
 from libramq.remoting.headers import (
     ConsumeStatsHeader,
     GroupByNameHeader,

@@ -13,11 +13,11 @@ from libramq.broker.reading import Pull
 from libramq.catalog import TopicTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
+from libramq.formats import fastjson
+from libramq.formats.document import encode_body
+from libramq.formats.tables import TopicConfig, TopicConfigSerializeWrapper
 from libramq.message import names
-from libramq.remoting import fastjson
-from libramq.remoting.body.codec import encode_body
 from libramq.remoting.body.route import TopicList
-from libramq.remoting.body.topic_config import TopicConfig, TopicConfigSerializeWrapper
 from libramq.remoting.headers import CreateTopicHeader, GetAllTopicsHeader, TopicHeader, decode_header
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import Processor, Request

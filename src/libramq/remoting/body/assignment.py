@@ -6,8 +6,8 @@ SetMessageRequestModeRequestBody.java, common/message/MessageQueueAssignment.jav
 
 from typing import Final
 
+from libramq.formats.document import Body
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.codec import Body
 from libramq.remoting.body.consumers import QueueRef
 from libramq.remoting.body.heartbeat import CLUSTERING
 

@@ -6,8 +6,8 @@ admin/ConsumeStats.java, admin/TopicStatsTable.java.
 
 import msgspec
 
+from libramq.formats.document import Body
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.codec import Body
 from libramq.remoting.body.heartbeat import SubscriptionData
 
 

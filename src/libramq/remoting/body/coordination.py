@@ -6,8 +6,8 @@ Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 from collections.abc import Iterable
 
 from libramq.fencing import MODE_EPOCHS, Claim, Claims, FenceGrant, FenceReport
+from libramq.formats.document import Body
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.codec import Body
 
 
 class QueueGrant(Body, frozen=True, kw_only=True):

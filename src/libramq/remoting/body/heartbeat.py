@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from libramq.remoting.body.codec import Body
+from libramq.formats.document import Body
 
 CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
 CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"

@@ -5,7 +5,7 @@ Upstream: remoting/protocol/route/TopicRouteData.java, QueueData.java, BrokerDat
 
 from typing import Any, Final
 
-from libramq.remoting.body.codec import Body
+from libramq.formats.document import Body
 
 #: MixAll.MASTER_ID.
 MASTER_ID: Final = 0

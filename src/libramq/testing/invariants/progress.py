@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from libramq.broker.broker import Broker
+from libramq.formats import fastjson
 from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
 from libramq.offsets.consumer_offset import SEPARATOR
-from libramq.remoting import fastjson
 from libramq.store.read import ReadStatus
 from libramq.testing.invariants.invariant import Invariant
 

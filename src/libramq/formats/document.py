@@ -5,7 +5,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from libramq.errors import RemoteProtocolError
-from libramq.remoting import fastjson
+from libramq.formats import fastjson
 
 T = TypeVar("T")
 

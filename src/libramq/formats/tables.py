@@ -6,7 +6,7 @@ Upstream: common/TopicConfig.java, remoting/protocol/DataVersion.java, Subscript
 from typing import Any, Final
 
 from libramq.clock import WallMs
-from libramq.remoting.body.codec import Body
+from libramq.formats.document import Body
 
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
@@ -74,13 +74,6 @@ class TopicConfigSerializeWrapper(Body, frozen=True, kw_only=True):
     mapping_data_version: DataVersion = DataVersion()
     topic_queue_mapping_info_map: dict[str, Any] = {}
     topic_queue_mapping_detail_map: dict[str, Any] = {}
-
-
-class RegisterBrokerBody(Body, frozen=True, kw_only=True):
-    """What a broker tells a name server about itself (RegisterBrokerBody.java)."""
-
-    topic_config_serialize_wrapper: TopicConfigSerializeWrapper
-    filter_server_list: list[str] = []
 
 
 class SubscriptionGroupWrapper(Body, frozen=True, kw_only=True):

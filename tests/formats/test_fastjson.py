@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.errors import RemoteProtocolError
+from libramq.formats import fastjson
+from libramq.formats.document import decode_body, encode_body
 from libramq.message.queue import MessageQueue
-from libramq.remoting import fastjson
-from libramq.remoting.body.codec import decode_body, encode_body
 from libramq.remoting.body.consumers import ConsumeStats, OffsetWrapper
 from libramq.remoting.body.route import BrokerData
 

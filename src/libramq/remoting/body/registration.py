@@ -1,0 +1,14 @@
+"""What a broker tells name servers about itself.
+
+Upstream: body/RegisterBrokerBody.java.
+"""
+
+from libramq.formats.document import Body
+from libramq.formats.tables import TopicConfigSerializeWrapper
+
+
+class RegisterBrokerBody(Body, frozen=True, kw_only=True):
+    """REGISTER_BROKER: the whole table of topics."""
+
+    topic_config_serialize_wrapper: TopicConfigSerializeWrapper
+    filter_server_list: list[str] = []
