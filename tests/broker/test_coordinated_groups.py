@@ -7,7 +7,7 @@ import pytest
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
-from libramq.formats.document import Body, decode_body
+from libramq.formats.document import Document, decode_body
 from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.groups.coordinator.group_inquiry import PARTING_MS
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
@@ -87,7 +87,7 @@ class Client:
         self.held |= {grant.queue_id: grant for grant in assignment.queues if grant.topic == "T"}
         self.revoke = [grant.queue_id for grant in assignment.revoke if grant.topic == "T"]
 
-    def tell(self, code: int, body: Body) -> int:
+    def tell(self, code: int, body: Document) -> int:
         header = h.GroupMemberHeader(consumer_group="G", lb_member=self.member or "")
         return self.talk.ask(self.peer, code, header, body).code
 

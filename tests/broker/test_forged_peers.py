@@ -12,7 +12,7 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConfigError
 from libramq.filesystem import LocalFileSystem
-from libramq.formats.document import encode_body
+from libramq.formats.document import Document, encode_body
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body.registration import RegisterBrokerBody
@@ -31,7 +31,7 @@ NAMES = [A, B]
 PAIR = Credentials("libra", "only brokers know this")
 GROUP = group_at(A, NAMES)
 #: Every request between brokers, each as if broker-b had made it.
-FORGED: dict[R, bodies.Body] = {
+FORGED: dict[R, Document] = {
     R.PEER_GRANT: bodies.PeerGrantBody(group=GROUP, epoch=1_000, complete=True),
     R.PEER_MEMBERS: bodies.PeerMembersBody(broker_name=B, masters=NAMES, complete=True),
     R.PEER_LIST: bodies.PeerListBody(broker_name=B, group=GROUP, version=1, client_ids=["x"]),

@@ -1,10 +1,10 @@
 """config/delayOffset.json: how far each delay level has been delivered (DelayOffsetSerializeWrapper.java)."""
 
-from libramq.formats.document import Body
+from libramq.formats.document import Document
 from libramq.formats.tables import DataVersion
 
 
-class ScheduleFile(Body, frozen=True, kw_only=True):
+class ScheduleFile(Document, frozen=True, kw_only=True):
     """Level → the offset of the next message to deliver."""
 
     data_version: DataVersion = DataVersion()

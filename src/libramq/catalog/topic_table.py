@@ -11,7 +11,7 @@ from libramq.catalog.unrecorded import RecordByUse
 from libramq.clock import WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
-from libramq.formats.document import Body
+from libramq.formats.document import Document
 from libramq.formats.tables import (
     PERM_INHERIT,
     PERM_READ,
@@ -34,7 +34,7 @@ DLQ_QUEUES: Final = 1
 Record = Callable[[str, TopicConfig | None, DataVersion], None]
 
 
-class TopicsFile(Body, frozen=True, kw_only=True):
+class TopicsFile(Document, frozen=True, kw_only=True):
     """What config/topics.json says."""
 
     data_version: DataVersion = DataVersion()

@@ -1,4 +1,4 @@
-"""How a typed body is read and written."""
+"""The document: a typed value in fastjson's dialect, as bodies and config files hold it."""
 
 from typing import Any, TypeVar
 
@@ -10,8 +10,8 @@ from libramq.formats import fastjson
 T = TypeVar("T")
 
 
-class Body(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The base of typed bodies: snake_case here, camelCase on the wire, unknown members ignored."""
+class Document(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+    """The base of typed documents: snake_case here, camelCase on the wire, unknown members ignored."""
 
 
 def decode_body(data: bytes, kind: type[T], bounds: fastjson.Bounds | None = None) -> T:

@@ -6,14 +6,14 @@ Upstream: common/TopicConfig.java, remoting/protocol/DataVersion.java, Subscript
 from typing import Any, Final
 
 from libramq.clock import WallMs
-from libramq.formats.document import Body
+from libramq.formats.document import Document
 
 PERM_READ: Final = 4
 PERM_WRITE: Final = 2
 PERM_INHERIT: Final = 1
 
 
-class DataVersion(Body, frozen=True, kw_only=True):
+class DataVersion(Document, frozen=True, kw_only=True):
     """Which version of a table this is: a newer one has a greater counter or timestamp."""
 
     state_version: int = 0
@@ -25,7 +25,7 @@ class DataVersion(Body, frozen=True, kw_only=True):
         return DataVersion(state_version=self.state_version, timestamp=int(wall_ms), counter=self.counter + 1)
 
 
-class TopicConfig(Body, frozen=True, kw_only=True):
+class TopicConfig(Document, frozen=True, kw_only=True):
     """One topic at one broker."""
 
     topic_name: str
@@ -48,7 +48,7 @@ class TopicConfig(Body, frozen=True, kw_only=True):
         return self.perm & PERM_WRITE != 0
 
 
-class SubscriptionGroupConfig(Body, frozen=True, kw_only=True):
+class SubscriptionGroupConfig(Document, frozen=True, kw_only=True):
     """One consumer group at one broker."""
 
     group_name: str
@@ -66,7 +66,7 @@ class SubscriptionGroupConfig(Body, frozen=True, kw_only=True):
     attributes: dict[str, str] = {}
 
 
-class TopicConfigSerializeWrapper(Body, frozen=True, kw_only=True):
+class TopicConfigSerializeWrapper(Document, frozen=True, kw_only=True):
     """A broker's whole topic table."""
 
     data_version: DataVersion = DataVersion()
@@ -76,7 +76,7 @@ class TopicConfigSerializeWrapper(Body, frozen=True, kw_only=True):
     topic_queue_mapping_detail_map: dict[str, Any] = {}
 
 
-class SubscriptionGroupWrapper(Body, frozen=True, kw_only=True):
+class SubscriptionGroupWrapper(Document, frozen=True, kw_only=True):
     """A broker's whole group table."""
 
     data_version: DataVersion = DataVersion()

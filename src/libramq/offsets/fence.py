@@ -22,7 +22,7 @@ from typing import Final
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.fencing import EPOCHS_AHEAD_MAX, MODE_EPOCHS, Claim, FenceGrant, FenceReport
-from libramq.formats.document import Body
+from libramq.formats.document import Document
 from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
@@ -41,14 +41,14 @@ LEFT_BEHIND: Final = ("", -1)
 LEFT_BEHIND_MAX: Final = 25_000
 
 
-class Opening(Body, frozen=True, kw_only=True):
+class Opening(Document, frozen=True, kw_only=True):
     """An opening as the files have it."""
 
     member: str
     epoch: int
 
 
-class FencesFile(Body, frozen=True, kw_only=True):
+class FencesFile(Document, frozen=True, kw_only=True):
     """What config/groupFences.json says: openings by "topic@group@queue id"."""
 
     openings: dict[str, Opening] = {}

@@ -6,7 +6,7 @@ SetMessageRequestModeRequestBody.java, common/message/MessageQueueAssignment.jav
 
 from typing import Final
 
-from libramq.formats.document import Body
+from libramq.formats.document import Document
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import QueueRef
 from libramq.remoting.body.heartbeat import CLUSTERING
@@ -16,7 +16,7 @@ MODE_PULL: Final = "PULL"
 MODE_POP: Final = "POP"
 
 
-class QueryAssignmentBody(Body, frozen=True, kw_only=True):
+class QueryAssignmentBody(Document, frozen=True, kw_only=True):
     """QUERY_ASSIGNMENT: a member asks for its queues of a topic. strategy_name: what others of it use."""
 
     topic: str
@@ -26,7 +26,7 @@ class QueryAssignmentBody(Body, frozen=True, kw_only=True):
     message_model: str = CLUSTERING
 
 
-class QueueAssignment(Body, frozen=True, kw_only=True):
+class QueueAssignment(Document, frozen=True, kw_only=True):
     """A queue and how to read it."""
 
     message_queue: QueueRef
@@ -38,13 +38,13 @@ class QueueAssignment(Body, frozen=True, kw_only=True):
         return cls(message_queue=QueueRef.of(queue))
 
 
-class QueryAssignmentReply(Body, frozen=True, kw_only=True):
+class QueryAssignmentReply(Document, frozen=True, kw_only=True):
     """The member's queues; None when it is to keep what it has."""
 
     message_queue_assignments: list[QueueAssignment] | None = None
 
 
-class MessageRequestModeBody(Body, frozen=True, kw_only=True):
+class MessageRequestModeBody(Document, frozen=True, kw_only=True):
     """SET_MESSAGE_REQUEST_MODE: how a group reads a topic."""
 
     topic: str

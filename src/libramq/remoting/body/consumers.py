@@ -6,18 +6,18 @@ admin/ConsumeStats.java, admin/TopicStatsTable.java.
 
 import msgspec
 
-from libramq.formats.document import Body
+from libramq.formats.document import Document
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.heartbeat import SubscriptionData
 
 
-class ConsumerList(Body, frozen=True, kw_only=True):
+class ConsumerList(Document, frozen=True, kw_only=True):
     """The client ids of a group's members."""
 
     consumer_id_list: list[str] = []
 
 
-class QueueRef(Body, frozen=True, kw_only=True):
+class QueueRef(Document, frozen=True, kw_only=True):
     """A message queue as a JSON object."""
 
     topic: str
@@ -35,7 +35,7 @@ class QueueRef(Body, frozen=True, kw_only=True):
         return cls(topic=queue.topic, broker_name=queue.broker_name, queue_id=queue.queue_id)
 
 
-class LockBatchBody(Body, frozen=True, kw_only=True):
+class LockBatchBody(Document, frozen=True, kw_only=True):
     """LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: queues a client wants to own alone, or gives up."""
 
     consumer_group: str
@@ -44,13 +44,13 @@ class LockBatchBody(Body, frozen=True, kw_only=True):
     only_this_broker: bool = False
 
 
-class LockBatchReply(Body, frozen=True, kw_only=True):
+class LockBatchReply(Document, frozen=True, kw_only=True):
     """The queues that the client holds now."""
 
     lock_ok_mq_set: list[QueueRef] = msgspec.field(name="lockOKMQSet", default_factory=list)
 
 
-class ClientConnection(Body, frozen=True, kw_only=True):
+class ClientConnection(Document, frozen=True, kw_only=True):
     """One connected client (Connection.java).
 
     instance, queues: ours, which Java passes over. The name of a static member; the queues that it read last,
@@ -65,7 +65,7 @@ class ClientConnection(Body, frozen=True, kw_only=True):
     queues: dict[str, dict[str, list[int]]] = {}
 
 
-class GroupDiagnosis(Body, frozen=True, kw_only=True):
+class GroupDiagnosis(Document, frozen=True, kw_only=True):
     """Something that is wrong with a group. about: a client id, or "" for the whole group."""
 
     kind: str
@@ -73,7 +73,7 @@ class GroupDiagnosis(Body, frozen=True, kw_only=True):
     text: str = ""
 
 
-class ConsumerConnection(Body, frozen=True, kw_only=True):
+class ConsumerConnection(Document, frozen=True, kw_only=True):
     """A group's connected members and what they subscribe to. diagnoses: ours, which Java passes over."""
 
     connection_set: list[ClientConnection] = []
@@ -84,13 +84,13 @@ class ConsumerConnection(Body, frozen=True, kw_only=True):
     diagnoses: list[GroupDiagnosis] = []
 
 
-class ProducerConnection(Body, frozen=True, kw_only=True):
+class ProducerConnection(Document, frozen=True, kw_only=True):
     """A producer group's connected members."""
 
     connection_set: list[ClientConnection] = []
 
 
-class OffsetWrapper(Body, frozen=True, kw_only=True):
+class OffsetWrapper(Document, frozen=True, kw_only=True):
     """How far a group is in one queue."""
 
     broker_offset: int
@@ -99,20 +99,20 @@ class OffsetWrapper(Body, frozen=True, kw_only=True):
     last_timestamp: int = 0
 
 
-class ConsumeStats(Body, frozen=True, kw_only=True):
+class ConsumeStats(Document, frozen=True, kw_only=True):
     """How far a group is, queue by queue."""
 
     offset_table: dict[MessageQueue, OffsetWrapper] = {}
     consume_tps: float = 0.0
 
 
-class ResetOffsetBody(Body, frozen=True, kw_only=True):
+class ResetOffsetBody(Document, frozen=True, kw_only=True):
     """INVOKE_BROKER_TO_RESET_OFFSET, its answer, and RESET_CONSUMER_CLIENT_OFFSET: where a group goes on."""
 
     offset_table: dict[MessageQueue, int] = {}
 
 
-class TopicOffset(Body, frozen=True, kw_only=True):
+class TopicOffset(Document, frozen=True, kw_only=True):
     """The ends of one queue."""
 
     min_offset: int
@@ -120,14 +120,14 @@ class TopicOffset(Body, frozen=True, kw_only=True):
     last_update_timestamp: int = 0
 
 
-class TopicStatsTable(Body, frozen=True, kw_only=True):
+class TopicStatsTable(Document, frozen=True, kw_only=True):
     """The ends of a topic's queues."""
 
     offset_table: dict[MessageQueue, TopicOffset] = {}
     topic_put_tps: float = 0.0
 
 
-class CheckClientBody(Body, frozen=True, kw_only=True):
+class CheckClientBody(Document, frozen=True, kw_only=True):
     """CHECK_CLIENT_CONFIG: whether a broker can serve a subscription."""
 
     client_id: str | None = None

@@ -6,11 +6,11 @@ Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 from collections.abc import Iterable
 
 from libramq.fencing import MODE_EPOCHS, Claim, Claims, FenceGrant, FenceReport
-from libramq.formats.document import Body
+from libramq.formats.document import Document
 from libramq.message.queue import MessageQueue
 
 
-class QueueGrant(Body, frozen=True, kw_only=True):
+class QueueGrant(Document, frozen=True, kw_only=True):
     """A queue and the epoch it was granted under. member: to whom, where the request does not say it."""
 
     topic: str
@@ -51,7 +51,7 @@ def epochs_of(grants: Iterable[QueueGrant]) -> dict[MessageQueue, int]:
     return {grant.queue: grant.epoch for grant in grants}
 
 
-class GroupJoinBody(Body, frozen=True, kw_only=True):
+class GroupJoinBody(Document, frozen=True, kw_only=True):
     """GROUP_JOIN: topics with their filter expressions; what we hold already; how much we can do."""
 
     subscriptions: dict[str, str] = {}
@@ -60,7 +60,7 @@ class GroupJoinBody(Body, frozen=True, kw_only=True):
     capacity: int = 1
 
 
-class GroupPollBody(Body, frozen=True, kw_only=True):
+class GroupPollBody(Document, frozen=True, kw_only=True):
     """GROUP_POLL: what the member holds, under which epochs; how many duplicates it saw since the last.
 
     leaving: it stops, and gives up what it holds as that is drained.
@@ -71,20 +71,20 @@ class GroupPollBody(Body, frozen=True, kw_only=True):
     leaving: bool = False
 
 
-class GroupReleaseBody(Body, frozen=True, kw_only=True):
+class GroupReleaseBody(Document, frozen=True, kw_only=True):
     """GROUP_RELEASE: queues that are drained and committed. leaving: as in GROUP_POLL."""
 
     queues: list[QueueGrant] = []
     leaving: bool = False
 
 
-class GroupLeaveBody(Body, frozen=True, kw_only=True):
+class GroupLeaveBody(Document, frozen=True, kw_only=True):
     """GROUP_LEAVE: why; a rebalance reason (member_left, processing_timeout)."""
 
     reason: str = "member_left"
 
 
-class GroupAssignment(Body, frozen=True, kw_only=True):
+class GroupAssignment(Document, frozen=True, kw_only=True):
     """The answer to GROUP_JOIN and GROUP_POLL: what the member may hold now, and what it is to give up."""
 
     epoch: int
@@ -93,7 +93,7 @@ class GroupAssignment(Body, frozen=True, kw_only=True):
     revoke: list[QueueGrant] = []
 
 
-class PeerMember(Body, frozen=True, kw_only=True):
+class PeerMember(Document, frozen=True, kw_only=True):
     """A client that is connected to an edge. stock: it does without a coordinator.
 
     topics: of a stock client, sorted. allocates: it has looked at the list of members there, to allocate for
@@ -106,7 +106,7 @@ class PeerMember(Body, frozen=True, kw_only=True):
     allocates: bool = False
 
 
-class GivenQueues(Body, frozen=True, kw_only=True):
+class GivenQueues(Document, frozen=True, kw_only=True):
     """What a member that asks for its queues was answered: those of a topic, by broker."""
 
     client_id: str
@@ -130,7 +130,7 @@ class GivenQueues(Body, frozen=True, kw_only=True):
         return cls(client_id=client_id, topic=topic, queues=by_broker)
 
 
-class PeerGivenBody(Body, frozen=True, kw_only=True):
+class PeerGivenBody(Document, frozen=True, kw_only=True):
     """PEER_GIVEN: the broker where a group lives tells what members that ask for their queues were given.
 
     version: of those of one broker the higher one is newer. is_whole: what was told before is void; is_over:
@@ -148,7 +148,7 @@ class PeerGivenBody(Body, frozen=True, kw_only=True):
     ask_again: dict[str, int] = {}
 
 
-class PeerAssignBody(Body, frozen=True, kw_only=True):
+class PeerAssignBody(Document, frozen=True, kw_only=True):
     """PEER_ASSIGN: a member asks an edge for its queues of a topic; the answer is a QueryAssignmentReply.
 
     members: who is connected to that edge, where that may not have been told yet.
@@ -162,7 +162,7 @@ class PeerAssignBody(Body, frozen=True, kw_only=True):
     members: list[PeerMember] | None = None
 
 
-class PeerGrantBody(Body, frozen=True, kw_only=True):
+class PeerGrantBody(Document, frozen=True, kw_only=True):
     """PEER_GRANT: the coordinator tells a fence whose its queues are.
 
     epoch: the group's. complete: these are all queues of the group at this broker; others are nobody's.
@@ -200,7 +200,7 @@ class PeerGrantBody(Body, frozen=True, kw_only=True):
         )
 
 
-class PeerMembersBody(Body, frozen=True, kw_only=True):
+class PeerMembersBody(Document, frozen=True, kw_only=True):
     """PEER_MEMBERS: an edge tells a coordinator who is connected to it, of groups that live there.
 
     masters: the brokers it knows, itself included, by which it tells where groups live. complete: these are
@@ -217,7 +217,7 @@ class PeerMembersBody(Body, frozen=True, kw_only=True):
     given: list[PeerGivenBody] = []
 
 
-class PeerListBody(Body, frozen=True, kw_only=True):
+class PeerListBody(Document, frozen=True, kw_only=True):
     """PEER_LIST: a coordinator tells an edge who is in a group that has members at several edges.
 
     No client ids: the group is at one edge now, which knows its members itself. version: of those of one
@@ -230,13 +230,13 @@ class PeerListBody(Body, frozen=True, kw_only=True):
     client_ids: list[str] = []
 
 
-class PeerGatherBody(Body, frozen=True, kw_only=True):
+class PeerGatherBody(Document, frozen=True, kw_only=True):
     """PEER_GATHER: a new coordinator asks fences about a group; the answer is a PeerGathered."""
 
     group: str
 
 
-class PeerGathered(Body, frozen=True, kw_only=True):
+class PeerGathered(Document, frozen=True, kw_only=True):
     """What a fence knows: the highest epoch it has seen, and to whom its queues are open.
 
     members: those of the group, as its coordinator at the same broker knew them under members_epoch; None:
@@ -268,7 +268,7 @@ class PeerGathered(Body, frozen=True, kw_only=True):
         )
 
 
-class PeerRemovedBody(Body, frozen=True, kw_only=True):
+class PeerRemovedBody(Document, frozen=True, kw_only=True):
     """PEER_REMOVED: a broker has deleted a topic, or a group; its fence has forgotten who had what open.
 
     One of the two is named; it may be there again by now. Both: an operator has set the group's offsets
@@ -280,7 +280,7 @@ class PeerRemovedBody(Body, frozen=True, kw_only=True):
     group: str = ""
 
 
-class PeerStartedBody(Body, frozen=True, kw_only=True):
+class PeerStartedBody(Document, frozen=True, kw_only=True):
     """PEER_STARTED: a coordinator tells the brokers of a group's queues that a rebalance has begun.
 
     Each of them records what becomes of its own queues, as it does for groups without a coordinator.

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from libramq.formats.document import Body
+from libramq.formats.document import Document
 
 CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
 CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
@@ -18,7 +18,7 @@ CONSUME_FROM_FIRST_OFFSET: Final = "CONSUME_FROM_FIRST_OFFSET"
 CONSUME_FROM_TIMESTAMP: Final = "CONSUME_FROM_TIMESTAMP"
 
 
-class SubscriptionData(Body, frozen=True, kw_only=True):
+class SubscriptionData(Document, frozen=True, kw_only=True):
     """Which messages of a topic a group wants."""
 
     topic: str
@@ -30,13 +30,13 @@ class SubscriptionData(Body, frozen=True, kw_only=True):
     class_filter_mode: bool = False
 
 
-class ProducerData(Body, frozen=True, kw_only=True):
+class ProducerData(Document, frozen=True, kw_only=True):
     """One producer group of a client."""
 
     group_name: str
 
 
-class ConsumerData(Body, frozen=True, kw_only=True):
+class ConsumerData(Document, frozen=True, kw_only=True):
     """One consumer group of a client."""
 
     group_name: str
@@ -47,7 +47,7 @@ class ConsumerData(Body, frozen=True, kw_only=True):
     unit_mode: bool = False
 
 
-class HeartbeatData(Body, frozen=True, kw_only=True):
+class HeartbeatData(Document, frozen=True, kw_only=True):
     """A heartbeat. fingerprint ≠ 0 and without_sub are version 2 of it."""
 
     client_id: str = msgspec.field(name="clientID", default="")

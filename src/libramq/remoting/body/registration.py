@@ -3,11 +3,11 @@
 Upstream: body/RegisterBrokerBody.java.
 """
 
-from libramq.formats.document import Body
+from libramq.formats.document import Document
 from libramq.formats.tables import TopicConfigSerializeWrapper
 
 
-class RegisterBrokerBody(Body, frozen=True, kw_only=True):
+class RegisterBrokerBody(Document, frozen=True, kw_only=True):
     """REGISTER_BROKER: the whole table of topics."""
 
     topic_config_serialize_wrapper: TopicConfigSerializeWrapper

@@ -5,13 +5,13 @@ Upstream: remoting/protocol/route/TopicRouteData.java, QueueData.java, BrokerDat
 
 from typing import Any, Final
 
-from libramq.formats.document import Body
+from libramq.formats.document import Document
 
 #: MixAll.MASTER_ID.
 MASTER_ID: Final = 0
 
 
-class QueueData(Body, frozen=True, kw_only=True):
+class QueueData(Document, frozen=True, kw_only=True):
     """How many queues a topic has at one broker name."""
 
     broker_name: str
@@ -21,7 +21,7 @@ class QueueData(Body, frozen=True, kw_only=True):
     topic_sys_flag: int = 0
 
 
-class BrokerData(Body, frozen=True, kw_only=True):
+class BrokerData(Document, frozen=True, kw_only=True):
     """The addresses of one broker name: id 0 is the master."""
 
     cluster: str = ""
@@ -41,7 +41,7 @@ class BrokerData(Body, frozen=True, kw_only=True):
         return self.broker_addrs[min(self.broker_addrs)] if self.broker_addrs else None
 
 
-class TopicRouteData(Body, frozen=True, kw_only=True):
+class TopicRouteData(Document, frozen=True, kw_only=True):
     """Everything a client needs to reach a topic."""
 
     queue_datas: list[QueueData] = []
@@ -51,27 +51,27 @@ class TopicRouteData(Body, frozen=True, kw_only=True):
     topic_queue_mapping_by_broker: dict[str, Any] | None = None
 
 
-class ClusterInfo(Body, frozen=True, kw_only=True):
+class ClusterInfo(Document, frozen=True, kw_only=True):
     """All brokers a name server knows."""
 
     broker_addr_table: dict[str, BrokerData] = {}
     cluster_addr_table: dict[str, list[str]] = {}
 
 
-class TopicList(Body, frozen=True, kw_only=True):
+class TopicList(Document, frozen=True, kw_only=True):
     """Names of topics."""
 
     topic_list: list[str] = []
     broker_addr: str | None = None
 
 
-class GroupList(Body, frozen=True, kw_only=True):
+class GroupList(Document, frozen=True, kw_only=True):
     """Names of consumer groups."""
 
     group_list: list[str] = []
 
 
-class KVTable(Body, frozen=True, kw_only=True):
+class KVTable(Document, frozen=True, kw_only=True):
     """Names and values."""
 
     table: dict[str, str] = {}
