@@ -31,6 +31,7 @@ CALLS: tuple[Call[object], ...] = (
     peer_calls.tell_given(bodies.PeerGivenBody(broker_name="b", group="g")),
     peer_calls.tell_removed(bodies.PeerRemovedBody(broker_name="b", topic="T")),
     peer_calls.tell_started(bodies.PeerStartedBody(group="g", epoch=1, reason="member_joined")),
+    peer_calls.tell_rebalance(bodies.PeerRebalanceBody(group="g")),
 )
 
 

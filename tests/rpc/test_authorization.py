@@ -153,6 +153,7 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.PEER_ASSIGN: (None, None, _CLUSTER_GET),
     R.PEER_GIVEN: (None, None, _CLUSTER_UPDATE),
     R.PEER_REMOVED: (None, None, _CLUSTER_UPDATE),
+    R.PEER_REBALANCE: (None, None, _CLUSTER_UPDATE),
     R.REGISTER_BROKER: (h.RegisterBrokerHeader(**_BROKER, broker_id=0), None, "Cluster:C Update"),
     R.UNREGISTER_BROKER: (h.UnregisterBrokerHeader(**_BROKER, broker_id=0), None, "Cluster:C Update"),
     R.QUERY_DATA_VERSION: (h.UnregisterBrokerHeader(**_BROKER, broker_id=0), None, "Cluster:C Get"),

@@ -293,7 +293,7 @@ class PeerStartedBody(Document, frozen=True, kw_only=True):
     members: list[str] = []
 
 
-class PeerRebalanceBody(Body, frozen=True, kw_only=True):
+class PeerRebalanceBody(Document, frozen=True, kw_only=True):
     """PEER_REBALANCE: a coordinator tells the brokers of a group's queues how its rebalance goes on.
 
     is_complete: every queue is granted to the member it is meant for; these are the members then, and
