@@ -156,7 +156,7 @@ async def test_a_lock_that_another_took_is_a_lost_queue(namesrv, broker, watch):
         await watch.until(lambda: len([each for _, ids in heard for each in ids]) == 4)
         broker.locks["g", "T", 2] = "another"
         network = consumer._run._network
-        network._loop.call_soon_threadsafe(
+        consumer._run._thread.call_soon(
             lambda: network._perform((network.core._locking.renew(0), network.core.tick(0))[1])
         )
         await watch.until(lambda: ("lost", (2,)) in heard)

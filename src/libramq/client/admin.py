@@ -9,10 +9,12 @@ Upstream: tools/admin/DefaultMQAdminExt.java.
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Self, TypeVar
 
 import msgspec
 
+from libramq.client.awaiting import answer_of
 from libramq.client.identity import name_server_addresses
 from libramq.client.name_servers import NameServers
 from libramq.clock import Clock, SystemClock
@@ -89,15 +91,15 @@ class Admin:
 
     async def topics(self) -> list[str]:
         """All topics, sorted."""
-        return sorted(await self._name_servers.call(name_server_calls.all_topics()))
+        return sorted(await answer_of(partial(self._name_servers.ask, name_server_calls.all_topics())))
 
     async def cluster_info(self) -> ClusterInfo:
         """All clusters and their brokers."""
-        return await self._name_servers.call(name_server_calls.cluster_info())
+        return await answer_of(partial(self._name_servers.ask, name_server_calls.cluster_info()))
 
     async def topic_route(self, topic: str) -> TopicRouteData:
         """Where a topic is; raises RouteNotFound."""
-        return await self._name_servers.route(topic)
+        return await answer_of(partial(self._name_servers.route, topic))
 
     async def create_topic(
         self,
@@ -131,7 +133,7 @@ class Admin:
         """Delete a topic at every master of a cluster, and its route."""
         masters = _masters(await self.cluster_info(), cluster)
         await asyncio.gather(*(self._ask(address, admin_calls.delete_topic(topic)) for address in masters))
-        await self._name_servers.call_each(name_server_calls.delete_topic(topic))
+        await answer_of(partial(self._name_servers.ask_each, name_server_calls.delete_topic(topic)))
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """The ends of a topic's queues, at all its brokers."""
@@ -204,7 +206,7 @@ class Admin:
 
     async def _ask_each(self, topic: str, call: Callable[[], Call[T]]) -> list[T]:
         """Ask one broker of each name that has the topic."""
-        route = await self._name_servers.route(topic)
+        route = await answer_of(partial(self._name_servers.route, topic))
         addresses = [broker.any_address for broker in route.broker_datas]
         return await asyncio.gather(*(self._ask(a, call()) for a in addresses if a is not None))
 
@@ -214,7 +216,7 @@ class Admin:
         """Ask the brokers that know a group; errors of the `passing` type count only when all give them."""
         validate_group(group)
         try:
-            route = await self._name_servers.route(retry_topic(group))
+            route = await answer_of(partial(self._name_servers.route, retry_topic(group)))
         except RouteNotFound:
             raise RouteNotFound(
                 f"no broker knows group {group}: it is known once its first consumer has started"

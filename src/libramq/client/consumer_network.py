@@ -1,16 +1,14 @@
-"""The network side of a push consumer: performs what its core decides, on a thread and loop of its own.
+"""The network side of a push consumer: performs what its core decides.
 
     core ─► effects ─► requests ─► answers ─► core
-                  └──► deliveries ─► handlers (other threads) ─► results, collected ─► core
+                  └──► deliveries ─► handlers (elsewhere) ─► results ─► core
 
+It knows neither sockets nor loops: `consumer_run` runs it on a thread, the simulator in virtual time.
 Upstream: impl/MQClientInstance.java, MQClientAPIImpl.java, PullMessageService.java.
 """
 
-import asyncio
-import contextlib
 import random
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeVar
 
 from libramq.client.consumer_requests import ConsumerRequests
@@ -24,7 +22,7 @@ from libramq.client.member_requests import MemberRequests
 from libramq.client.name_servers import NameServers
 from libramq.clock import Clock, MonotonicMs, read_clock
 from libramq.codes import RequestCode, ResponseCode
-from libramq.errors import LibraError, NameServerUnavailable, RemoteError, RouteNotFound
+from libramq.errors import LibraError, NameServerUnavailable
 from libramq.filter.tag import TagFilter
 from libramq.formats.document import decode_body
 from libramq.logs import get_logger
@@ -32,10 +30,11 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import ResetOffsetBody
 from libramq.remoting.body.route import TopicRouteData
 from libramq.remoting.command import Command, reply_to
-from libramq.rpc import broker_calls as calls
+from libramq.rpc.broker_calls import unregister_client
 from libramq.rpc.call import Call
+from libramq.runtime.seams import Timer, Timers
 from libramq.transport.access import OPEN, Access
-from libramq.transport.asyncio_remotes import AsyncioRemotes
+from libramq.transport.remotes import Dialer, Remotes
 
 log = get_logger(__name__)
 T = TypeVar("T")
@@ -64,8 +63,16 @@ class Run(Protocol):
         """Nothing keeps us out any more."""
 
 
+def log_failure(what: str, error: Exception) -> None:
+    """Log what is a bug of ours."""
+    log.error(what, exc_info=error)
+
+
 class ConsumerNetwork:
-    """Everything here happens on one loop, but for `report`."""
+    """One membership, from `start` to `stop`. Everything is called on one thread.
+
+    failed: hears of failures that are bugs of ours.
+    """
 
     def __init__(
         self,
@@ -73,26 +80,41 @@ class ConsumerNetwork:
         subscriptions: Mapping[str, TagFilter],
         *,
         name_server_addresses: Sequence[str],
+        dialer: Dialer,
+        timers: Timers,
         clock: Clock,
         randomness: random.Random,
         run: Run,
         stored_offsets: LocalOffsetStore | None = None,
         access: Access = OPEN,
+        failed: Callable[[str, Exception], None] = log_failure,
     ) -> None:
+        self.core = PushConsumerCore(settings, subscriptions, clock.monotonic_ms)
         self._settings = settings
-        self._core = PushConsumerCore(settings, subscriptions, clock.monotonic_ms)
-        self._name_server_addresses = name_server_addresses
+        self._timers = timers
         self._clock = clock
-        self._random = randomness
+        self._run = run
         self._local_offsets = stored_offsets
-        self._access = access
-        self._results: deque[tuple[Delivery, Ending]] = deque()
-        self._results_announced = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._failed = failed
+        self._remotes = Remotes(
+            dialer, timers, clock.monotonic_ms, asked=self._asked, lost=self._lost, access=access
+        )
+        self._name_servers = NameServers(self._remotes, name_server_addresses, randomness)
+        self._timer: Timer | None = None
         self._timer_due_ms = MonotonicMs(0)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._running = False
-        self._perform_one: dict[type[Any], Callable[[Any], None]] = {
+        self._is_running = False
+        self._stopped: Callable[[None], None] | None = None
+        self._stop_timer: Timer | None = None
+        self._perform_one = self.by_effect()
+
+    def by_effect(self) -> dict[type[Any], Callable[[Any], None]]:
+        """Return what performs each effect."""
+        run = self._run
+        requests = ConsumerRequests(self._settings, self.core, self._clock, self.ask)
+        member_requests = MemberRequests(self._settings.group, self.core, self.ask)
+        return {
+            **requests.by_effect(),
+            **member_requests.by_effect(),
             fx.FetchRoutes: self._fetch_routes,
             fx.Deliver: lambda effect: run.deliver(effect.deliveries),
             fx.GiveUp: lambda effect: run.give_up(effect.deliveries),
@@ -104,157 +126,80 @@ class ConsumerNetwork:
             fx.Trouble: run.begin_trouble,
             fx.Recovered: run.end_trouble,
             fx.Unregister: self._unregister,
-            fx.Stopped: lambda _: self._stopped.set(),
+            fx.Stopped: lambda _: self._end(),
         }
-        requests = ConsumerRequests(settings, self._core, clock, self._ask)
-        member_requests = MemberRequests(settings.group, self._core, self._ask)
-        self._perform_one |= requests.by_effect() | member_requests.by_effect()
 
-    @property
-    def core(self) -> PushConsumerCore:
-        """The core, for a look at it."""
-        return self._core
+    # Its life.
 
-    async def start(self) -> None:
-        """Find the routes and begin; raises NameServerUnavailable."""
+    def start(self, started: Callable[[LibraError | None], None]) -> None:
+        """Find the routes and begin; after NameServerUnavailable nothing is left of it."""
         if self._local_offsets is not None:
             self._local_offsets.load()
-        self._loop = asyncio.get_running_loop()
-        self._stopped = asyncio.Event()
-        self._remotes = AsyncioRemotes(
-            self._clock.monotonic_ms, asked=self._asked, lost=self._lost, access=self._access
-        )
-        self._name_servers = NameServers(self._remotes, self._name_server_addresses, self._random)
-        try:
-            for effect in self._core.start(read_clock(self._clock)):
-                assert isinstance(effect, fx.FetchRoutes), "a consumer starts with its routes"
-                found = await self._routes_of(effect.topics, must_answer=True)
-        except BaseException:
-            await self._remotes.aclose()
-            raise
-        self._running = True
-        self._perform(self._core.routes_fetched(found, self._clock.monotonic_ms()))
+        (fetch,) = self.core.start(read_clock(self._clock))
+        assert isinstance(fetch, fx.FetchRoutes), "a consumer starts with its routes"
 
-    async def stop(self, timeout_ms: int) -> None:
+        def found(
+            routes: Mapping[str, TopicRouteData | None], unavailable: NameServerUnavailable | None
+        ) -> None:
+            if unavailable is not None:
+                self._remotes.close()
+                started(unavailable)
+                return
+            self._is_running = True
+            self._perform(self.core.routes_fetched(routes, self._clock.monotonic_ms()))
+            started(None)
+
+        self._name_servers.routes(fetch.topics, found)
+
+    def stop(self, timeout_ms: int, stopped: Callable[[None], None]) -> None:
         """Let handlers end, commit, say goodbye."""
-        if not self._running:
+        if not self._is_running:
+            self._remotes.close()
+            stopped(None)
             return
-        self._perform(self._core.stop(self._clock.monotonic_ms(), timeout_ms=timeout_ms))
-        try:
-            async with asyncio.timeout((timeout_ms + STOP_ROUNDS * FAREWELL_MS) / 1000):
-                await self._stopped.wait()
-        except TimeoutError:
-            log.warning("the consumer could not say goodbye in time", group=self._settings.group)
-        finally:
-            self._running = False
-            if self._timer is not None:
-                self._timer.cancel()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            await self._remotes.aclose()
+        self._stopped = stopped
+        self._stop_timer = self._timers.after(timeout_ms + STOP_ROUNDS * FAREWELL_MS, self._stop_is_late)
+        self._perform(self.core.stop(self._clock.monotonic_ms(), timeout_ms=timeout_ms))
 
-    def report(self, delivery: Delivery, ending: Ending) -> None:
-        """A handler has ended. Called from any thread; results are taken in together."""
-        self._results.append((delivery, ending))
-        if not self._results_announced:
-            self._results_announced = True
-            try:
-                self._loop.call_soon_threadsafe(self._take_results)
-            except RuntimeError:  # The loop is closed: the consumer has stopped without this handler.
-                log.warning("a handler ended after its consumer", messages=len(delivery.messages))
+    def _stop_is_late(self) -> None:
+        log.warning("the consumer could not say goodbye in time", group=self._settings.group)
+        self._end()
+
+    def _end(self) -> None:
+        self._is_running = False
+        for timer in (self._timer, self._stop_timer):
+            if timer is not None:
+                timer.cancel()
+        self._remotes.close()
+        stopped, self._stopped = self._stopped, None
+        if stopped is not None:
+            stopped(None)
+
+    # Events.
+
+    def handled(self, results: Iterable[tuple[Delivery, Ending]]) -> None:
+        """Handlers have ended."""
+        if self._is_running:
+            self._perform(self.core.handled(results, self._clock.monotonic_ms()))
 
     def revoke_heard(self, queues: Sequence[MessageQueue]) -> None:
-        """The listener is done with revoked queues. Called from any thread."""
-
-        def heard() -> None:
-            if self._running:
-                self._perform(self._core.revoke_heard(queues, self._clock.monotonic_ms()))
-
-        with contextlib.suppress(RuntimeError):  # The loop is closed: nobody waits any more.
-            self._loop.call_soon_threadsafe(heard)
+        """The listener is done with revoked queues."""
+        if self._is_running:
+            self._perform(self.core.revoke_heard(queues, self._clock.monotonic_ms()))
 
     def pause(self, queues: Sequence[MessageQueue] | None) -> None:
         """Begin nothing more of queues."""
-        self._core.pause(queues)
+        self.core.pause(queues)
 
     def resume(self, queues: Sequence[MessageQueue] | None) -> None:
         """Go on with queues."""
-        self._perform(self._core.resume(queues, self._clock.monotonic_ms()))
-
-    def _take_results(self) -> None:
-        # In this order: a result that comes after the last one was taken announces itself again.
-        self._results_announced = False
-        results = []
-        while self._results:
-            results.append(self._results.popleft())
-        self._perform(self._core.handled(results, self._clock.monotonic_ms()))
-
-    def _perform(self, effects: Sequence[fx.Effect]) -> None:
-        for effect in effects:
-            try:
-                self._perform_one[type(effect)](effect)
-            except Exception:  # One effect that fails must not keep the others from happening.
-                log.exception("an effect failed", effect=type(effect).__name__)
-        self._arm()
-
-    def _arm(self) -> None:
-        """Set the timer to the core's next due time."""
-        due_ms = self._core.next_due_ms
-        if due_ms is None or not self._running:
-            return
-        if self._timer is not None:
-            if self._timer_due_ms <= due_ms:
-                return
-            self._timer.cancel()
-        self._timer_due_ms = due_ms
-        delay_ms = max(0, due_ms - self._clock.monotonic_ms())
-        self._timer = self._loop.call_later(delay_ms / 1000, self._tick)
-
-    def _tick(self) -> None:
-        self._timer = None
-        if self._running:
-            self._perform(self._core.tick(self._clock.monotonic_ms()))
-
-    def _spawn(self, work: Any) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _ask(
-        self,
-        address: str,
-        call: Call[T],
-        answered: Callable[[T | LibraError, MonotonicMs], Any],
-        timeout_ms: int,
-    ) -> None:
-        """Make a request; its answer, or what went wrong, goes to the core with the time."""
-
-        def done(outcome: Command | RemoteError) -> None:
-            if not self._running:
-                return
-            result: T | LibraError
-            if isinstance(outcome, RemoteError):
-                result = outcome
-            else:
-                try:
-                    result = call.result(outcome, where=f"broker {address}")
-                except LibraError as error:
-                    result = error
-                except (KeyError, ValueError) as error:
-                    result = RemoteError(f"the answer of {address} cannot be read: {error!r}")
-            try:
-                self._perform(answered(result, self._clock.monotonic_ms()))
-            except Exception:  # What goes wrong with one answer must not end the connection of all.
-                log.exception("an answer could not be worked off", broker=address)
-
-        self._remotes.send(address, call.command(), done, timeout_ms=timeout_ms)
+        self._perform(self.core.resume(queues, self._clock.monotonic_ms()))
 
     def _asked(self, address: str, request: Command, answer: Callable[[Command], None]) -> None:
         """A broker asks us something."""
         if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            if self._running and request.ext.get("consumerGroup") == self._settings.group:
-                self._perform(self._core.members_changed(self._clock.monotonic_ms()))
+            if self._is_running and request.ext.get("consumerGroup") == self._settings.group:
+                self._perform(self.core.members_changed(self._clock.monotonic_ms()))
         elif request.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
             self._offsets_set(request)
         elif not request.is_oneway:
@@ -262,71 +207,101 @@ class ConsumerNetwork:
             answer(reply_to(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
 
     def _offsets_set(self, request: Command) -> None:
-        if self._running and request.ext.get("group") == self._settings.group:
+        if self._is_running and request.ext.get("group") == self._settings.group:
             try:
                 offsets = decode_body(request.body, ResetOffsetBody).offset_table
             except LibraError as error:
                 log.warning("offsets that an operator set cannot be read", reason=str(error))
                 return
             topic, now_ms = request.ext.get("topic", ""), self._clock.monotonic_ms()
-            self._perform(self._core.offsets_set(topic, offsets, now_ms))
+            self._perform(self.core.offsets_set(topic, offsets, now_ms))
 
     def _lost(self, address: str) -> None:
-        if self._running:
-            self._perform(self._core.connection_lost(address, self._clock.monotonic_ms()))
+        if self._is_running:
+            self._perform(self.core.connection_lost(address, self._clock.monotonic_ms()))
 
-    # Effects
+    def _tick(self) -> None:
+        self._timer = None
+        if self._is_running:
+            self._perform(self.core.tick(self._clock.monotonic_ms()))
+
+    # Effects.
+
+    def _perform(self, effects: Sequence[fx.Effect]) -> None:
+        for effect in effects:
+            try:
+                self._perform_one[type(effect)](effect)
+            except Exception as error:  # One effect that fails must not keep the others from happening.
+                self._failed(f"the effect {type(effect).__name__} failed", error)
+        self._arm()
+
+    def _arm(self) -> None:
+        """Set the timer to the core's next due time."""
+        due_ms = self.core.next_due_ms
+        if due_ms is None or not self._is_running:
+            return
+        if self._timer is not None:
+            if self._timer_due_ms <= due_ms:
+                return
+            self._timer.cancel()
+        self._timer_due_ms = due_ms
+        self._timer = self._timers.after(max(0, due_ms - self._clock.monotonic_ms()), self._tick)
+
+    def ask(
+        self,
+        address: str,
+        call: Call[T],
+        answered: Callable[[T | LibraError, MonotonicMs], Sequence[fx.Effect]],
+        timeout_ms: int,
+    ) -> None:
+        """Make a request; its answer, or what went wrong, goes to the core with the time."""
+
+        def done(reply: Command | LibraError) -> None:
+            if not self._is_running:
+                return
+            outcome = call.outcome(reply, where=f"broker {address}")
+            try:
+                effects = answered(outcome, self._clock.monotonic_ms())
+            except Exception as error:  # What goes wrong with one answer must not end the connection of all.
+                self._failed(f"an answer of {address} could not be worked off", error)
+            else:
+                self._perform(effects)
+
+        self._remotes.send(address, call.command(), done, timeout_ms=timeout_ms)
 
     def _fetch_routes(self, effect: fx.FetchRoutes) -> None:
-        async def fetch() -> None:
-            found: dict[str, TopicRouteData | None] = {}
-            try:
-                found = await self._routes_of(effect.topics, must_answer=False)
-            except Exception:  # The core looks again only when this look has ended.
-                log.exception("routes not refreshed")
-            self._perform(self._core.routes_fetched(found, self._clock.monotonic_ms()))
+        def found(
+            routes: Mapping[str, TopicRouteData | None], unavailable: NameServerUnavailable | None
+        ) -> None:
+            if unavailable is not None:
+                log.warning("routes not refreshed", reason=str(unavailable))
+            if self._is_running:
+                self._perform(self.core.routes_fetched(routes, self._clock.monotonic_ms()))
 
-        self._spawn(fetch())
-
-    async def _routes_of(
-        self, topics: Sequence[str], *, must_answer: bool
-    ) -> dict[str, TopicRouteData | None]:
-        found: dict[str, TopicRouteData | None] = dict.fromkeys(topics)
-        for topic in topics:
-            try:
-                found[topic] = await self._name_servers.route(topic)
-            except RouteNotFound as error:
-                log.debug("no route", topic=topic, reason=str(error))
-            except NameServerUnavailable as error:
-                if must_answer:
-                    raise
-                log.warning("routes not refreshed", reason=str(error))
-                break
-            except LibraError as error:
-                log.warning("route not refreshed", topic=topic, reason=str(error))
-        return found
+        self._name_servers.routes(effect.topics, found)
 
     def _read_offset(self, effect: fx.ReadOffset) -> None:
         offset = self._stored_offsets().read(effect.queue)
         now_ms = self._clock.monotonic_ms()
-        self._perform(self._core.committed_offset_answered(effect.queue, effect.generation, offset, now_ms))
+        self._perform(self.core.committed_offset_answered(effect.queue, effect.generation, offset, now_ms))
 
     def _stored_offsets(self) -> LocalOffsetStore:
         assert self._local_offsets is not None, "who broadcasts has a local offset store"
         return self._local_offsets
 
     def _unregister(self, effect: fx.Unregister) -> None:
-        async def unregister() -> None:
-            call = calls.unregister_client(
-                self._settings.client_id, producer_group=None, consumer_group=self._settings.group
-            )
-            await asyncio.gather(
-                *(
-                    self._remotes.call(address, call.command(), timeout_ms=FAREWELL_MS)
-                    for address in effect.addresses
-                ),
-                return_exceptions=True,
-            )
-            self._perform(self._core.unregistered())
+        call = unregister_client(
+            self._settings.client_id, producer_group=None, consumer_group=self._settings.group
+        )
+        waiting = len(effect.addresses)
 
-        self._spawn(unregister())
+        def answered(_: object) -> None:
+            nonlocal waiting
+            waiting -= 1
+            if not waiting and self._is_running:
+                self._perform(self.core.unregistered())
+
+        for address in effect.addresses:
+            self._remotes.send(address, call.command(), answered, timeout_ms=FAREWELL_MS)
+        if not effect.addresses:
+            self._perform(self.core.unregistered())

@@ -5,8 +5,9 @@ Upstream: impl/MQClientAPIImpl.java.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
+from libramq.client.ask import Ask
 from libramq.client.core import effects as fx
 from libramq.client.core.consumer_settings import ConsumerSettings
 from libramq.client.core.push_consumer_core import PushConsumerCore
@@ -25,7 +26,6 @@ from libramq.rpc.call import Call
 from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
 
 log = get_logger(__name__)
-T = TypeVar("T")
 
 #: DefaultMQPushConsumerImpl: how long the broker may hold a pull, and how long we wait for it.
 HOLD_MS: Final = 15_000
@@ -35,18 +35,6 @@ OFFSET_TIMEOUT_MS: Final = 5_000
 SEND_BACK_TIMEOUT_MS: Final = 5_000
 #: RebalanceImpl.lock.
 LOCK_TIMEOUT_MS: Final = 1_000
-
-
-class Ask(Protocol):
-    """Make a request; its answer, or what went wrong, goes to the core with the time."""
-
-    def __call__(
-        self,
-        address: str,
-        call: Call[T],
-        answered: Callable[[T | LibraError, MonotonicMs], Sequence[fx.Effect]],
-        timeout_ms: int,
-    ) -> None: ...
 
 
 class ConsumerRequests:

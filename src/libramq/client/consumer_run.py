@@ -8,20 +8,29 @@ when nothing of it is left, with the reason when that was not `stop`.
 """
 
 import asyncio
+import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from enum import Enum
+from functools import partial
 from typing import Final, TypeVar
 
+from libramq.client.awaiting import answer_of
 from libramq.client.consumer_network import ConsumerNetwork
 from libramq.client.core import effects as fx
+from libramq.client.core.handler_result import Ending
 from libramq.client.core.process_queue import Delivery
 from libramq.client.handlers import Handler, Handlers
 from libramq.client.network_thread import NetworkThread
 from libramq.client.queue_listener import Change, Hooks, QueueListener
 from libramq.errors import LibraError, LocalProtocolError, LoopClosed
 from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
+from libramq.transport.asyncio_remotes import SocketDialer
+from libramq.transport.remotes import Dialer
+from libramq.transport.tls import Tls
 
 log = get_logger(__name__)
 T = TypeVar("T")
@@ -51,8 +60,10 @@ class ConsumerRun:
         hooks: Hooks,
         *,
         concurrency: int,
-        network: Callable[["ConsumerRun"], ConsumerNetwork],
+        network: Callable[["ConsumerRun", Dialer], ConsumerNetwork],
+        tls: Tls | None,
     ) -> None:
+        """Raises ConfigError for TLS files that cannot be used."""
         self._group = group
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
@@ -61,13 +72,16 @@ class ConsumerRun:
         #: Resolved when nothing is left of it; with an exception when it has ended by itself.
         self.ended: Future[None] = Future()
         self._kept_out: Future[None] = Future()  # With the reason, as long as it holds.
-        self._network = network(self)
-        self._listener = QueueListener(hooks, loop=self._loop, heard=self._network.revoke_heard)
+        self._dialer = SocketDialer(tls)
+        self._network = network(self, self._dialer)
+        self._results: deque[tuple[Delivery, Ending]] = deque()
+        self._results_announced = False
+        self._listener = QueueListener(hooks, loop=self._loop, heard=self._revoke_heard)
         self._handlers = Handlers(
             handlers,
             concurrency=concurrency,
             loop=self._loop,
-            report=self._network.report,
+            report=self._report,
             loop_closed=self.loop_closed,
         )
 
@@ -80,10 +94,10 @@ class ConsumerRun:
         """Join the group; raises NameServerUnavailable, after which nothing is left of it."""
         self._thread = NetworkThread(f"libramq-{self._group}")
         try:
-            await asyncio.wrap_future(self._thread.run(self._network.start()))
+            await asyncio.wrap_future(self._thread.run(answer_of(self._network.start)))
         except BaseException:
             try:  # Cancelled just when it had joined: it says goodbye.
-                await asyncio.wrap_future(self._thread.run(self._network.stop(0)))
+                await asyncio.wrap_future(self._thread.run(self._stop_network(0)))
             finally:
                 await asyncio.to_thread(self._thread.stop)
                 self._stage = Stage.ENDED
@@ -103,7 +117,7 @@ class ConsumerRun:
             await _outcome(self.ended)
             return
         try:
-            await asyncio.wrap_future(self._thread.run(self._network.stop(timeout_ms)))
+            await asyncio.wrap_future(self._thread.run(self._stop_network(timeout_ms)))
         finally:
             await asyncio.to_thread(self._handlers.close)
             await asyncio.to_thread(self._thread.stop)
@@ -169,6 +183,35 @@ class ConsumerRun:
             log.error(str(error))
             self._thread.run(self._end(error))
 
+    async def _stop_network(self, timeout_ms: int) -> None:
+        try:
+            await answer_of(partial(self._network.stop, timeout_ms))
+        finally:
+            await self._dialer.wait_closed()
+
+    def _report(self, delivery: Delivery, ending: Ending) -> None:
+        """A handler has ended. Called from any thread; results are taken in together."""
+        self._results.append((delivery, ending))
+        if not self._results_announced:
+            self._results_announced = True
+            try:
+                self._thread.call_soon(self._take_results)
+            except LocalProtocolError:  # The consumer has stopped without this handler.
+                log.warning("a handler ended after its consumer", messages=len(delivery.messages))
+
+    def _take_results(self) -> None:
+        # In this order: a result that comes after the last one was taken announces itself again.
+        self._results_announced = False
+        results = []
+        while self._results:
+            results.append(self._results.popleft())
+        self._network.handled(results)
+
+    def _revoke_heard(self, queues: Sequence[MessageQueue]) -> None:
+        """The listener is done with revoked queues. Called from any thread."""
+        with contextlib.suppress(LocalProtocolError):  # It has stopped: nobody waits any more.
+            self._thread.call_soon(lambda: self._network.revoke_heard(queues))
+
     async def _watch_loop(self) -> None:
         while not self._loop.is_closed():  # noqa: ASYNC110 # Nothing tells when that happens.
             await asyncio.sleep(LOOP_CHECK_SECONDS)
@@ -176,7 +219,7 @@ class ConsumerRun:
 
     async def _end(self, error: LibraError) -> None:
         try:
-            await self._network.stop(LOOP_CLOSED_DRAIN_MS)
+            await self._stop_network(LOOP_CLOSED_DRAIN_MS)
         finally:
             self._handlers.close()
             self._stage = Stage.ENDED

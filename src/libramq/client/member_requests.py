@@ -6,7 +6,8 @@ Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from libramq.client.consumer_requests import OFFSET_TIMEOUT_MS, Ask
+from libramq.client.ask import Ask
+from libramq.client.consumer_requests import OFFSET_TIMEOUT_MS
 from libramq.client.core import effects as fx
 from libramq.client.core.push_consumer_core import FAREWELL_MS, PushConsumerCore
 from libramq.clock import MonotonicMs

@@ -4,81 +4,173 @@ Upstream: NettyRemotingClient.getAndCreateNameserverChannel.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from libramq.client.core.publish_info import as_template
-from libramq.errors import BrokerError, NameServerUnavailable, RemoteError, RouteNotFound, TopicNotExist
+from libramq.errors import (
+    BrokerError,
+    LibraError,
+    NameServerUnavailable,
+    RemoteError,
+    RouteNotFound,
+    TopicNotExist,
+)
+from libramq.logs import get_logger
 from libramq.message.names import AUTO_CREATE_TOPIC
 from libramq.remoting.body.route import TopicRouteData
+from libramq.remoting.command import Command
 from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import name_server_result, topic_route
-from libramq.transport.asyncio_remotes import AsyncioRemotes
+from libramq.transport.remotes import Remotes
 from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
 
+log = get_logger(__name__)
 T = TypeVar("T")
+
+#: Called with a route, or with why there is none.
+Routed = Callable[[TopicRouteData | LibraError], None]
+#: Called with the routes of topics, None where there is none, and with why when no name server answered.
+Found = Callable[[dict[str, TopicRouteData | None], NameServerUnavailable | None], None]
 
 
 class NameServers:
     """Asks one, and the next when it does not answer."""
 
-    def __init__(self, remotes: AsyncioRemotes, addresses: Sequence[str], randomness: random.Random) -> None:
+    def __init__(self, remotes: Remotes, addresses: Sequence[str], randomness: random.Random) -> None:
         self._remotes = remotes
         self._addresses = list(addresses)
         randomness.shuffle(self._addresses)
         self._current = 0
 
-    async def call(self, call: Call[T], *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> T:
-        """Ask one name server after the other until one answers.
+    def ask(
+        self,
+        call: Call[T],
+        answered: Callable[[T | LibraError], None],
+        *,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> None:
+        """Make a call; `answered` gets the result, the error that it is, or NameServerUnavailable."""
+        failures: list[str] = []
 
-        Raises NameServerUnavailable when none answers, BrokerError when the answer is an error.
-        """
-        failures = []
-        for _ in self._addresses:
+        def ask_current() -> None:
             address = self._addresses[self._current]
-            try:
-                reply = await self._remotes.call(address, call.command(), timeout_ms=timeout_ms)
-                return name_server_result(call, reply, address)
-            except BrokerError:
-                raise
-            except RemoteError as error:
-                failures.append(str(error))
-                self._current = (self._current + 1) % len(self._addresses)
-        raise NameServerUnavailable(
-            f"no name server answered: {'; '.join(failures)}. Check that it runs and that the address "
-            "(namesrv, NAMESRV_ADDR) is right"
-        )
 
-    async def call_each(self, call: Call[None], *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
-        """Ask every name server, since they share nothing; raises the first failure once all were asked."""
-        failures: list[RemoteError] = []
+            def done(reply: Command | RemoteError) -> None:
+                outcome = _outcome(call, reply, address)
+                if not isinstance(outcome, LibraError) or isinstance(outcome, BrokerError):
+                    answered(outcome)
+                    return
+                failures.append(str(outcome))
+                if address == self._addresses[self._current]:  # Else another question has moved on.
+                    self._current = (self._current + 1) % len(self._addresses)
+                if len(failures) < len(self._addresses):
+                    ask_current()
+                else:
+                    answered(_unavailable(failures))
+
+            self._remotes.send(address, call.command(), done, timeout_ms=timeout_ms)
+
+        ask_current()
+
+    def ask_each(
+        self,
+        call: Call[None],
+        answered: Callable[[LibraError | None], None],
+        *,
+        timeout_ms: int = REQUEST_TIMEOUT_MS,
+    ) -> None:
+        """Ask every name server, since they share nothing; `answered` gets the first failure, after all."""
+        waiting = dict.fromkeys(self._addresses)
+        failures: list[LibraError] = []
+
+        def done(address: str, reply: Command | RemoteError) -> None:
+            outcome = _outcome(call, reply, address)
+            if outcome is not None:
+                failures.append(outcome)
+            del waiting[address]
+            if not waiting:
+                answered(failures[0] if failures else None)
+
         for address in self._addresses:
-            try:
-                reply = await self._remotes.call(address, call.command(), timeout_ms=timeout_ms)
-                name_server_result(call, reply, address)
-            except RemoteError as error:
-                failures.append(error)
-        if failures:
-            raise failures[0]
+            self._remotes.send(address, call.command(), partial(done, address), timeout_ms=timeout_ms)
 
-    async def route(self, topic: str) -> TopicRouteData:
-        """Where a topic is; raises RouteNotFound."""
-        try:
-            return await self.call(topic_route(topic))
-        except TopicNotExist:
-            namesrv = self._addresses[self._current]
-            raise RouteNotFound(
-                f"no broker has the topic {topic}; create it "
-                f"(libra admin updateTopic -n {namesrv} -c CLUSTER -t {topic}) or check its name"
-            ) from None
+    def route(self, topic: str, routed: Routed) -> None:
+        """Look a topic up; RouteNotFound where no broker has it."""
 
-    async def route_to_send(self, topic: str, *, queue_count: int) -> TopicRouteData:
-        """Where a topic is or, where brokers create topics on the first send, where it is going to be."""
-        try:
-            return await self.route(topic)
-        except RouteNotFound as not_found:
-            try:
-                template = await self.route(AUTO_CREATE_TOPIC)
-            except RouteNotFound:
-                raise not_found from None
-            return as_template(template, queue_count)
+        def answered(outcome: TopicRouteData | LibraError) -> None:
+            if isinstance(outcome, TopicNotExist):
+                namesrv = self._addresses[self._current]
+                outcome = RouteNotFound(
+                    f"no broker has the topic {topic}; create it "
+                    f"(libra admin updateTopic -n {namesrv} -c CLUSTER -t {topic}) or check its name"
+                )
+            routed(outcome)
+
+        self.ask(topic_route(topic), answered)
+
+    def route_to_send(self, topic: str, routed: Routed, *, queue_count: int) -> None:
+        """Look a topic up or, where brokers create topics on the first send, where it is going to be."""
+
+        def found(outcome: TopicRouteData | LibraError) -> None:
+            if not isinstance(outcome, RouteNotFound):
+                routed(outcome)
+                return
+
+            def template(found: TopicRouteData | LibraError) -> None:
+                if isinstance(found, RouteNotFound):
+                    routed(outcome)
+                elif isinstance(found, LibraError):
+                    routed(found)
+                else:
+                    routed(as_template(found, queue_count))
+
+            self.route(AUTO_CREATE_TOPIC, template)
+
+        self.route(topic, found)
+
+    def routes(self, topics: Sequence[str], found: Found) -> None:
+        """Look topics up, one after the other; the first question that nobody answers ends the search."""
+        routes: dict[str, TopicRouteData | None] = dict.fromkeys(topics)
+        rest = iter(topics)
+
+        def look_up_next() -> None:
+            topic = next(rest, None)
+            if topic is None:
+                found(routes, None)
+            else:
+                self.route(topic, lambda outcome: routed(topic, outcome))
+
+        def routed(topic: str, outcome: TopicRouteData | LibraError) -> None:
+            if isinstance(outcome, NameServerUnavailable):
+                found(routes, outcome)
+                return
+            if isinstance(outcome, RouteNotFound):
+                log.debug("no route", topic=topic, reason=str(outcome))
+            elif isinstance(outcome, LibraError):
+                log.warning("route not refreshed", topic=topic, reason=str(outcome))
+            else:
+                routes[topic] = outcome
+            look_up_next()
+
+        look_up_next()
+
+
+def _outcome(call: Call[T], reply: Command | RemoteError, address: str) -> T | LibraError:
+    """Return the result that a name server's answer has, or what is wrong with it."""
+    if isinstance(reply, RemoteError):
+        return reply
+    try:
+        return name_server_result(call, reply, address)
+    except LibraError as error:
+        return error
+    except (KeyError, ValueError) as error:
+        return RemoteError(f"the answer of name server {address} cannot be read: {error!r}")
+
+
+def _unavailable(failures: Sequence[str]) -> NameServerUnavailable:
+    return NameServerUnavailable(
+        f"no name server answered: {'; '.join(failures)}. Check that it runs and that the address "
+        "(namesrv, NAMESRV_ADDR) is right"
+    )

@@ -45,7 +45,9 @@ from libramq.logs import get_logger
 from libramq.message.names import validate_group, validate_topic
 from libramq.message.queue import MessageQueue
 from libramq.remoting.credentials import Credentials
+from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.transport.access import Access
+from libramq.transport.remotes import Dialer
 from libramq.transport.tls import Tls
 
 log = get_logger(__name__)
@@ -197,14 +199,17 @@ class PushConsumer:
             self._hooks,
             concurrency=self._settings.threads,
             network=self._network_of,
+            tls=self._access.tls,
         )
         await self._run.start()
 
-    def _network_of(self, run: ConsumerRun) -> ConsumerNetwork:
+    def _network_of(self, run: ConsumerRun, dialer: Dialer) -> ConsumerNetwork:
         return ConsumerNetwork(
             self._settings,
             self._filters,
             name_server_addresses=self._name_server_addresses,
+            dialer=dialer,
+            timers=LoopTimers(),
             clock=self._clock,
             randomness=self._random,
             run=run,

@@ -4,7 +4,9 @@ Upstream: MQClientInstance.updateTopicRouteInfoFromNameServer.
 """
 
 import asyncio
+from functools import partial
 
+from libramq.client.awaiting import answer_of
 from libramq.client.core.publish_info import TopicPublishInfo
 from libramq.client.core.route_table import RouteTable
 from libramq.client.name_servers import NameServers
@@ -62,9 +64,11 @@ class Routes:
     async def _fetch(self, topic: str) -> None:
         if self.table.publish_info(topic) is not None:
             # The template is for topics that were never there: a name server may forget for a moment.
-            route = await self._name_servers.route(topic)
+            route = await answer_of(partial(self._name_servers.route, topic))
         else:
-            route = await self._name_servers.route_to_send(topic, queue_count=self._default_queue_count)
+            route = await answer_of(
+                partial(self._name_servers.route_to_send, topic, queue_count=self._default_queue_count)
+            )
         if self.table.update(topic, route):
             log.debug("route changed", topic=topic)
 

@@ -4,12 +4,11 @@ Where others ask who is in their group and allocate, it asks for its queues of e
 Upstream: RebalanceImpl.getRebalanceResultFromBroker.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from libramq.client.consumer_requests import Ask
+from libramq.client.ask import Ask
 from libramq.client.core import effects as fx
-from libramq.client.core.push_consumer_core import PushConsumerCore
 from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode
 from libramq.errors import LibraError
@@ -21,6 +20,10 @@ from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
 
 #: AllocateMessageQueueAveragely.getName: the default of DefaultMQPushConsumer.
 STRATEGY: Final = "AVG"
+
+
+#: `PushConsumerCore.consumer_list_fetched`.
+ListFetched = Callable[[str, Sequence[str], Sequence[str] | None, MonotonicMs], Sequence[fx.Effect]]
 
 
 class AskedQueues:
@@ -38,7 +41,7 @@ class AskedQueues:
         """Those of the queues that we were given; a `balance.TopicRule`."""
         return [queue for queue in queues if queue in self._given.get(queue.topic, ())]
 
-    def fetch(self, effect: fx.FetchConsumerList, core: PushConsumerCore) -> None:
+    def fetch(self, effect: fx.FetchConsumerList, fetched: ListFetched) -> None:
         """Ask for the queues of each topic; one without an answer stays as it is, and is asked for soon."""
         waiting, given = set(effect.topics), []
 
@@ -54,9 +57,9 @@ class AskedQueues:
                 return ()
             # Others may have had them: we take over as one of several.
             members = (self._client_id, "others")
-            found = core.consumer_list_fetched(effect.address, given, members, now_ms)
+            found = fetched(effect.address, given, members, now_ms)
             if len(given) < len(effect.topics):
-                found = [*found, *core.consumer_list_fetched(effect.address, effect.topics, None, now_ms)]
+                found = [*found, *fetched(effect.address, effect.topics, None, now_ms)]
             return found
 
         for topic in effect.topics:

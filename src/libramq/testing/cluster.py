@@ -14,7 +14,7 @@ from libramq.rpc.admin_calls import create_topic, delete_group, delete_topic, re
 from libramq.rpc.asking import ask
 from libramq.rpc.group_calls import find_group, remove_member
 from libramq.testing.broker_node import SimulatedBroker
-from libramq.testing.consumer_node import SimulatedConsumer
+from libramq.testing.consumer_node import MemberPlan, SimulatedConsumer
 from libramq.testing.dialer import simulated_remotes
 from libramq.testing.handlers import Handling
 from libramq.testing.happening import Happening
@@ -99,7 +99,7 @@ class Cluster(Watcher):
 
     def hands_over_cleanly(self, group: str) -> bool:
         """Whether queues change hands without a message coming again, unless something fails."""
-        return not any(member.is_stock for member in self.members if member.group == group)
+        return not any(member.plan.is_stock for member in self.members if member.group == group)
 
     def may_have_lost(self, broker: str, asked_ms: MonotonicMs) -> bool:
         """Whether what a broker was asked to store at a time may be gone, whatever it answered."""
@@ -208,8 +208,8 @@ class Cluster(Watcher):
         asks = is_stock and self._random.random() < plan.ask_chance
         client_id, disk = name, None
         if instead_of is not None:
-            topics, is_stock, instance_id = instead_of.topics, instead_of.is_stock, instead_of.instance_id
-            asks = instead_of.asks
+            topics, instance_id = instead_of.topics, instead_of.instance_id
+            is_stock, asks = instead_of.plan.is_stock, instead_of.plan.asks
             if plan.is_broadcasting:
                 client_id, disk = instead_of.client_id, instead_of.disk
         settings = ConsumerSettings(
@@ -228,17 +228,14 @@ class Cluster(Watcher):
         self.world.history.note(
             name, f"joins {plan.name} as {instance_id or name}, subscribes to {' '.join(topics)}"
         )
-        member = SimulatedConsumer(
-            self.world,
-            name,
+        member_plan = MemberPlan(
             settings,
             {topic: parse_tag_filter("*") for topic in topics},
             plan.handling,
-            self._addresses,
             is_stock=is_stock,
             asks=asks,
-            disk=disk,
         )
+        member = SimulatedConsumer(self.world, name, member_plan, self._addresses, disk=disk)
         self.members.append(member)
         return member
 

@@ -113,7 +113,10 @@ class Faults(Operations):
     def _wake_up(self, member: SimulatedConsumer) -> None:
         if not member.process.is_paused:
             return
-        if self._cluster.now_ms - self._frozen_ms[member.name] > member.session_ms and not member.is_stock:
+        if (
+            self._cluster.now_ms - self._frozen_ms[member.name] > member.session_ms
+            and not member.plan.is_stock
+        ):
             self._happened(Happening.ZOMBIE, member.name)
         member.process.resume()
 
@@ -151,9 +154,9 @@ class Faults(Operations):
         """The stock members of a group leave it to ours."""
         group = self._random.choice(self._groups).name
         members = self._cluster.alive(group)
-        if any(not member.is_stock for member in members):
+        if any(not member.plan.is_stock for member in members):
             for member in members:
-                if member.is_stock:
+                if member.plan.is_stock:
                     member.stop()
 
     def _come_and_go(self, plan: GroupPlan, leaves_ms: int) -> None:

@@ -25,7 +25,7 @@ class Operations(FaultTargets):
         """An operator removes a member, preferably a static one that will not come back."""
         spare = self._cluster.spare()
         gone = [m for m in self._cluster.members if m.instance_id is not None and not m.process.is_alive]
-        ours = [m for m in gone[-1:] or spare if not m.is_stock and not m.is_broadcasting]
+        ours = [m for m in gone[-1:] or spare if not m.plan.is_stock and not m.is_broadcasting]
         if ours:
             member = self._random.choice(ours)
             self._disturb(f"an operator removes {member.name}")
@@ -44,7 +44,7 @@ class Operations(FaultTargets):
     def make_again(self) -> None:
         """A topic is deleted at a broker, or at all of them, and made again at once or later."""
         cluster = self._cluster
-        if any(member.is_stock or member.is_broadcasting for member in cluster.members):
+        if any(member.plan.is_stock or member.is_broadcasting for member in cluster.members):
             return  # Those may read on where they were, and miss what is there now.
         topic, after_ms = (
             self._operations.choice(sorted(cluster.topics)),

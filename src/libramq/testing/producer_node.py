@@ -8,6 +8,7 @@ from typing import Final
 
 from libramq.client.core.route_table import RouteTable
 from libramq.client.core.send_request import SendSettings, prepare_one, send_call
+from libramq.client.name_servers import NameServers
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import LibraError
@@ -18,7 +19,6 @@ from libramq.rpc.asking import ask
 from libramq.rpc.broker_calls import SendReply
 from libramq.rpc.name_server_calls import topic_route
 from libramq.testing.dialer import simulated_remotes
-from libramq.testing.name_servers import SimulatedNameServers
 from libramq.testing.process import Process
 from libramq.testing.world import World
 
@@ -55,9 +55,7 @@ class SimulatedProducer:
         self._settings = SendSettings(group="PRODUCERS")
         self.process.start()
         self._remotes = simulated_remotes(world.network, self.process)
-        self._name_servers = SimulatedNameServers(
-            self._remotes, name_servers, world.stream(f"name servers of {name}")
-        )
+        self._name_servers = NameServers(self._remotes, name_servers, world.stream(f"name servers of {name}"))
         self._look_at_routes()
         self.process.after(0, self._send_next)
 

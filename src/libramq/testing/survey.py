@@ -34,11 +34,11 @@ class Survey:
             if any(member.is_broadcasting for member in members):
                 yield Happening.BROADCASTING, group
                 continue
-            if len({member.is_stock for member in members}) > 1:
+            if len({member.plan.is_stock for member in members}) > 1:
                 yield Happening.MIXED, group
             elif members:
-                yield (Happening.STOCK if members[0].is_stock else Happening.COORDINATED), group
-            if members and all(member.asks for member in members):
+                yield (Happening.STOCK if members[0].plan.is_stock else Happening.COORDINATED), group
+            if members and all(member.plan.asks for member in members):
                 yield Happening.ASKING, group
 
     def _routes(self) -> Iterator[tuple[Happening, str]]:

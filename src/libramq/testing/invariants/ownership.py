@@ -75,7 +75,7 @@ class EveryQueueOwned(Invariant):
             owners: dict[MessageQueue, list[str]] = defaultdict(list)
             members = [member for member in self.cluster.members if member.group == group and member.is_alive]
             for member in members:
-                for queue in member.core.owned():
+                for queue in member.network.core.owned():
                     owners[queue].append(member.name)
             for queue in self.cluster.queues(topics) if members else ():
                 readers = [member for member in members if queue.topic in member.topics]

@@ -1,0 +1,23 @@
+"""How a client's requests are made for its core."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+from libramq.client.core.effects import Effect
+from libramq.clock import MonotonicMs
+from libramq.errors import LibraError
+from libramq.rpc.call import Call
+
+T = TypeVar("T")
+
+
+class Ask(Protocol):
+    """Make a request; its answer, or what went wrong, goes to the core with the time."""
+
+    def __call__(
+        self,
+        address: str,
+        call: Call[T],
+        answered: Callable[[T | LibraError, MonotonicMs], Sequence[Effect]],
+        timeout_ms: int,
+    ) -> None: ...
