@@ -1,6 +1,6 @@
 """Coordinated groups on one broker: from a member's join to its last commit, through mishaps and restarts."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -91,14 +91,17 @@ class Client:
         header = h.GroupMemberHeader(consumer_group="G", lb_member=self.member or "")
         return self.talk.ask(self.peer, code, header, body).code
 
-    def release(self, *queue_ids: int) -> None:
-        """Give up queues, the revoked ones if none is named."""
+    def release(self, *queue_ids: int, is_committed: bool | None = True) -> None:
+        """Give up queues, the revoked ones if none is named. is_committed: None: it cannot tell."""
         queues = [self.held.pop(queue_id) for queue_id in queue_ids or self.revoke]
         self.revoke = [queue_id for queue_id in self.revoke if queue_id in self.held]
-        assert self.tell(R.GROUP_RELEASE, GroupReleaseBody(queues=queues)) == C.SUCCESS
+        uncommitted = None if is_committed is None else [] if is_committed else queues
+        body = GroupReleaseBody(queues=queues, uncommitted=uncommitted)
+        assert self.tell(R.GROUP_RELEASE, body) == C.SUCCESS
 
-    def leave(self) -> None:
-        assert self.tell(R.GROUP_LEAVE, GroupLeaveBody()) == C.SUCCESS
+    def leave(self, *, is_committed: bool = False) -> None:
+        queues = list(self.held.values()) if is_committed else []
+        assert self.tell(R.GROUP_LEAVE, GroupLeaveBody(queues=queues)) == C.SUCCESS
         self.held = {}
 
     def open(self, queue_id: int) -> Command:
@@ -704,6 +707,75 @@ def test_a_queue_that_was_granted_and_never_opened_has_no_owner_in_the_end(talk)
     talk.advance(1_000)
     settled = events(talk)[-1]
     assert (settled.kind, settled.unowned, settled.loads) == ("settled", 1, {"alice": 2, "bob": 1})
+
+
+def handed_over(talk: Conversation, give_up: Callable[[Client], None]) -> RebalanceEvent:
+    """Alice was sent three messages of each queue and has handled and committed one; Bob takes two queues."""
+    alice = alone(talk)
+    for queue_id in alice.held:
+        alice.pull(queue_id)
+        alice.commit(queue_id, 1)
+    talk.advance(2_000)
+    bob = Client(talk, "bob").join().poll()
+    talk.advance(COLLECT_MS)
+    alice.news()
+    give_up(alice)
+    talk.advance(COLLECT_MS)
+    bob.news()
+    for queue_id in bob.open_all():
+        command = bob.pull_command(queue_id, 1)
+        talk.give(bob.peer, command)
+    talk.advance(3_000)
+    settled = events(talk)[-1]
+    assert settled.kind == "settled"
+    return settled
+
+
+@pytest.mark.parametrize(
+    "give_up",
+    [lambda alice: alice.release(), lambda alice: alice.leave(is_committed=True)],
+    ids=["on a join", "on a clean stop"],
+)
+def test_nothing_comes_again_of_queues_that_were_handed_over_committed(talk, give_up):
+    """Alice was sent more than she handled; what she did not handle does not come again."""
+    assert handed_over(talk, give_up).redelivered_upper_bound == 0
+
+
+@pytest.mark.parametrize(
+    ("give_up", "bound"),
+    [
+        (lambda alice: alice.release(is_committed=False), 4),
+        (lambda alice: alice.release(is_committed=None), 4),
+        (lambda alice: alice.leave(), 8),
+        (lambda alice: (alice.close(), alice.talk.advance(150)), 8),
+    ],
+    ids=["a handler runs on", "a member of 0.2.0", "a stop in the middle", "a crash"],
+)
+def test_of_other_queues_what_was_sent_and_not_committed_is_the_bound(talk, give_up, bound):
+    assert handed_over(talk, give_up).redelivered_upper_bound == bound
+
+
+def test_a_queue_that_was_lost_once_stays_one_of_which_messages_come_again(talk):
+    """Alice's process is killed, and Bob hands over what he got of her, all that he handled committed."""
+    alice, bob = both(talk)
+    for queue_id in alice.held:
+        alice.pull(queue_id)
+    talk.advance(2_000)
+    alice.close()
+    talk.advance(150 + COLLECT_MS)
+    bob.news()
+    carol = Client(talk, "carol").join().poll()
+    bob.poll()
+    talk.advance(COLLECT_MS)
+    bob.news()
+    bob.release()
+    carol.news()
+    for member in (bob, carol):
+        for queue_id in member.open_all():
+            member.pull(queue_id)
+    talk.advance(3_000)
+    settled = events(talk)[-1]
+    assert (settled.kind, settled.redelivered_upper_bound) == ("settled", 6)
 
 
 def test_what_members_saw_again_is_in_the_sum(talk):

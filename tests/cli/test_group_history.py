@@ -1,5 +1,7 @@
 """From events of several brokers to rebalances, and to lines."""
 
+from msgspec.structs import replace
+
 from libramq.cli.group_history import as_json, duration, timeline
 from libramq.groups.rebalance import SETTLE_MS_MAX
 from libramq.groups.rebalance_event import QueueMove, RebalanceEvent
@@ -109,6 +111,14 @@ def test_an_end_without_its_beginning_is_left_out():
 
 def test_durations():
     assert [duration(ms) for ms in (None, 0, 9_999, 16_600)] == ["–", "0 ms", "9999 ms", "16.6 s"]
+
+
+def test_what_came_again_is_not_hedged_where_it_is_known():
+    """Members that had committed what they handled: none came again, not "at most 0"."""
+    event = replace(settled("a", 2_300).event, redelivered_upper_bound=0)
+    (found,) = rebalances([started("a", 1_000), BrokerEvent("a", event)], wall_ms=10_000)
+    assert "no message came again" in timeline(found)[1]
+    assert "at most" not in timeline(found)[1]
 
 
 def test_several_reasons_under_one_epoch_are_one_rebalance():

@@ -82,7 +82,7 @@ class Metrics:
             "libra_group_queues_moved_minimum_total", "Queues that had to change hands."
         )
         self._redelivered = self._counter(
-            "libra_group_messages_redelivered_bound_total", "At most so many messages came again, by offsets."
+            "libra_group_messages_redelivered_bound_total", "At most so many messages came again."
         )
         self._duplicates = self._counter(
             "libra_group_messages_duplicate_total", "Messages that came again, as clients reported them."

@@ -31,7 +31,7 @@ def timeline(rebalance: Rebalance) -> list[str]:
         lines += [
             f"{rebalance.moved}/{rebalance.minimum} queues moved (actual/minimum), stable after "
             f"{duration(rebalance.time_to_stable_ms)}, worst pause {duration(rebalance.worst_pause_ms)}, "
-            f"at most {_count(rebalance.redelivered_upper_bound, 'message')} came again{unowned}{also}",
+            f"{came_again(rebalance.redelivered_upper_bound)}{unowned}{also}",
             *_catching_up(rebalance.peak_catch_up_rate),
             *_moves(rebalance.moves, names),
             _loads(rebalance.member_count, rebalance.loads, names),
@@ -52,6 +52,11 @@ def causes(rebalance: Rebalance, names: MemberNames) -> str:
         " ".join([reason, _named([names.short(cause.who) for cause in lot if cause.who])]).rstrip()
         for reason, lot in groupby(rebalance.causes, key=lambda cause: cause.reason)
     )
+
+
+def came_again(bound: int | None) -> str:
+    """Say what is known of messages that came again; 0: owners had committed all that they handled."""
+    return f"at most {_count(bound, 'message')} came again" if bound else "no message came again"
 
 
 def duration(milliseconds: int | None) -> str:

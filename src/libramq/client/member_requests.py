@@ -70,7 +70,13 @@ class MemberRequests:
                 log.warning("queues not released", queues=len(effect.queues), reason=str(outcome))
             return ()
 
-        call = calls.release_queues(self._group, effect.member, effect.queues, leaving=effect.leaving)
+        call = calls.release_queues(
+            self._group,
+            effect.member,
+            effect.queues,
+            uncommitted=effect.uncommitted,
+            leaving=effect.leaving,
+        )
         self._ask(effect.address, call, answered, RELEASE_TIMEOUT_MS)
 
     def _leave(self, effect: fx.LeaveGroup) -> None:
@@ -79,7 +85,7 @@ class MemberRequests:
                 log.warning("the coordinator was not told that we leave", reason=str(outcome))
             return self._core.group_left()
 
-        call = calls.leave_group(self._group, effect.member, effect.reason)
+        call = calls.leave_group(self._group, effect.member, effect.reason, effect.queues)
         self._ask(effect.address, call, answered, FAREWELL_MS)
 
     def _open(self, effect: fx.OpenQueue) -> None:

@@ -73,9 +73,13 @@ def rebalance_line(event: RebalanceEvent, names: dict[str, str]) -> str | None:
         return (
             f"[bold green]settled {event.epoch}[/] after {event.time_to_stable_ms} ms: "
             f"{event.moved} queues moved ({event.minimum} needed), worst pause {event.worst_pause_ms} ms, "
-            f"at most {event.redelivered_upper_bound} duplicates; queues: {loads}"
+            f"{_duplicates(event.redelivered_upper_bound)}; queues: {loads}"
         )
     return None
+
+
+def _duplicates(bound: int | None) -> str:
+    return f"at most {bound} duplicates" if bound else "no duplicates"
 
 
 def _grouped(moves: Iterable[tuple[str, str, int]]) -> str:

@@ -66,9 +66,10 @@ class QueueMove(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "fro
 class RebalanceEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One event; fields that do not belong to its kind are left out.
 
-    redelivered_upper_bound: by the offsets at which new owners began. duplicates_reported: by clients that
-    report them; stock ones do not. peak_catch_up_rate: messages of the busiest second that new owners read of
-    what waited in their queues, until they had caught up or the rebalance had settled.
+    redelivered_upper_bound: what owners before were sent beyond the offsets at which new ones began; 0 for
+    queues that a coordinated member handed over with all that it had handled committed. duplicates_reported:
+    by clients that report them; stock ones do not. peak_catch_up_rate: messages of the busiest second that
+    new owners read of what waited in their queues, until they had caught up or the rebalance had settled.
     """
 
     v: int

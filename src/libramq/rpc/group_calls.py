@@ -53,24 +53,33 @@ def poll_group(group: str, member: str, epoch: int, body: GroupPollBody) -> Call
 
 
 def release_queues(
-    group: str, member: str, queues: Sequence[QueueGrant], *, leaving: bool = False
+    group: str,
+    member: str,
+    queues: Sequence[QueueGrant],
+    *,
+    uncommitted: Sequence[QueueGrant] = (),
+    leaving: bool = False,
 ) -> Call[None]:
-    """Tell the coordinator that queues are drained and committed. leaving: others will be, and we stop."""
+    """Tell the coordinator that queues are let go. leaving: others will be, and we stop.
+
+    uncommitted: those of which messages that were handled may come again.
+    """
+    body = GroupReleaseBody(queues=list(queues), leaving=leaving, uncommitted=list(uncommitted))
     return group_call(
         RequestCode.GROUP_RELEASE,
         h.GroupMemberHeader(consumer_group=group, lb_member=member),
         nothing,
-        body=encode_body(GroupReleaseBody(queues=list(queues), leaving=leaving)),
+        body=encode_body(body),
     )
 
 
-def leave_group(group: str, member: str, reason: str) -> Call[None]:
-    """Stop being a member; all queues are free at once."""
+def leave_group(group: str, member: str, reason: str, queues: Sequence[QueueGrant] = ()) -> Call[None]:
+    """Stop being a member; all queues are free at once. queues: those that are drained and committed."""
     return group_call(
         RequestCode.GROUP_LEAVE,
         h.GroupMemberHeader(consumer_group=group, lb_member=member),
         nothing,
-        body=encode_body(GroupLeaveBody(reason=reason)),
+        body=encode_body(GroupLeaveBody(reason=reason, queues=list(queues))),
     )
 
 

@@ -82,21 +82,27 @@ def test_a_claim_that_a_fence_has_refused_is_not_tried_again():
     assert [each.claim.epoch for each in talk.of(fx.OpenQueue)] == [2]
 
 
+def released(*queues, epoch=1, is_committed=True):
+    """What the coordinator is told of queues that were let go."""
+    let_go = grants(*queues, epoch=epoch)
+    return fx.ReleaseQueues("a:1", "m1", let_go, uncommitted=() if is_committed else let_go)
+
+
 def stays_refused(talk, code):
     """Grant and refusal are repeated, until the member releases the queue, or for 3 s."""
     for _ in range(30):
         talk.polled(assigned(q(0)))
         for request in talk.of(fx.OpenQueue):
             talk.opened(request, refusal(code))
-        released = talk.of(fx.ReleaseQueues)
+        effects = talk.of(fx.ReleaseQueues)
         until_ms = talk.now_ms + 100
-        while not released and (talk.core.next_due_ms or until_ms) <= until_ms:
+        while not effects and (talk.core.next_due_ms or until_ms) <= until_ms:
             talk.at(talk.core.next_due_ms)
             for request in talk.of(fx.OpenQueue):
                 talk.opened(request, refusal(code))
-            released = talk.of(fx.ReleaseQueues)
-        if released:
-            return released
+            effects = talk.of(fx.ReleaseQueues)
+        if effects:
+            return effects
         talk.at(until_ms)
     return []
 
@@ -105,7 +111,7 @@ def stays_refused(talk, code):
 def test_a_claim_that_is_refused_for_two_seconds_is_given_back(code):
     """Whatever the cause: the queue is not ours, the coordinator hears so, and grants it anew."""
     talk = Member().member()
-    assert stays_refused(talk, code) == [fx.ReleaseQueues("a:1", "m1", grants(q(0)))]
+    assert stays_refused(talk, code) == [released(q(0), is_committed=False)]
     assert 2_000 <= talk.now_ms <= 2_300
     assert talk.core.owned() == []
     talk.polled(assigned(q(0), epoch=2))
@@ -119,14 +125,14 @@ def test_a_queue_that_is_read_under_its_last_claim_is_not_lost_over_the_next_one
     """The coordinator hears that the new claim is refused; meanwhile the queue goes on."""
     talk = Member().holding(q(0))
     talk.polled(assigned(q(0), epoch=2))
-    while not (released := talk.of(fx.ReleaseQueues)):
+    while not (effects := talk.of(fx.ReleaseQueues)):
         for request in talk.of(fx.OpenQueue):
             talk.opened(request, refusal(NOT_YET_GRANTED))
-        released = talk.of(fx.ReleaseQueues)
-        if released:
+        effects = talk.of(fx.ReleaseQueues)
+        if effects:
             break
         talk.at(talk.core.next_due_ms)
-    assert released == [fx.ReleaseQueues("a:1", "m1", grants(q(0), epoch=2))]
+    assert effects == [released(q(0), epoch=2, is_committed=False)]
     assert talk.now_ms <= 2_300
     assert talk.of(fx.Lost) == []
     assert talk.core.owned() == [q(0)]
@@ -215,7 +221,7 @@ def test_a_handler_has_ten_seconds():
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
     talk.at(9_999)
     assert talk.of(fx.ReleaseQueues) == []
-    assert fx.ReleaseQueues("a:1", "m1", grants(q(0))) in talk.at(10_000)
+    assert released(q(0), is_committed=False) in talk.at(10_000)
 
 
 def test_the_listener_has_its_say_before_a_queue_is_released():
@@ -633,7 +639,7 @@ def test_a_graceful_stop_commits_leaves_and_unregisters():
     assert talk.of(fx.OpenQueue) == []
     talk.handled((delivery, Outcome.SUCCESS))
     (commit,) = talk.of(fx.CommitOffset)
-    assert talk.commit_answered(commit) == [fx.LeaveGroup("a:1", "m1", "member_left")]
+    assert talk.commit_answered(commit) == [fx.LeaveGroup("a:1", "m1", "member_left", grants(q(0)))]
     assert talk._(talk.core.group_left()) == [fx.Unregister(("a:1",))]
     assert talk.core.unregistered() == [fx.Stopped()]
     assert talk.core.phase is Phase.STOPPED
@@ -653,7 +659,7 @@ def test_while_a_slow_handler_runs_the_other_queues_go_back_one_by_one():
         ]
     talk.handled((busy[1], Outcome.SUCCESS))
     (commit,) = talk.of(fx.CommitOffset)
-    assert talk.commit_answered(commit) == [fx.LeaveGroup("a:1", "m1", "member_left")]
+    assert talk.commit_answered(commit) == [fx.LeaveGroup("a:1", "m1", "member_left", grants(q(1)))]
 
 
 def test_one_that_is_done_at_once_says_only_goodbye():
@@ -666,7 +672,26 @@ def test_one_that_is_done_at_once_says_only_goodbye():
     assert talk.of(fx.ReleaseQueues) == []
     first, second = talk.of(fx.CommitOffset)
     assert talk.commit_answered(first) == []
-    assert talk.commit_answered(second) == [fx.LeaveGroup("a:1", "m1", "member_left")]
+    assert talk.commit_answered(second) == [fx.LeaveGroup("a:1", "m1", "member_left", grants(q(0), q(1)))]
+
+
+def test_a_queue_whose_commit_was_not_acknowledged_goes_back_as_one_of_which_messages_come_again():
+    talk = Member().holding(q(0))
+    (delivery,) = talk.busy(q(0), 0)
+    talk.polled(assigned(epoch=2, revoke=[q(0)]))
+    talk.handled((delivery, Outcome.SUCCESS))
+    while commits := talk.of(fx.CommitOffset):
+        talk.commit_answered(commits[0], ok=False)
+    assert talk.of(fx.ReleaseQueues) == [released(q(0), is_committed=False)]
+
+
+def test_one_that_stops_in_the_middle_of_a_handler_does_not_call_its_queue_committed():
+    talk = Member().holding(q(0), q(1))
+    talk.busy(q(0), 0)
+    talk.stop(timeout_ms=5_000)
+    assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", grants(q(1)), leaving=True)]
+    talk.at(talk.now_ms + 5_000)
+    assert talk.of(fx.LeaveGroup) == [fx.LeaveGroup("a:1", "m1", "member_left")]
 
 
 def test_a_static_member_keeps_its_queues_when_it_stops():

@@ -15,6 +15,7 @@ from libramq.formats.document import encode_body
 from libramq.groups.coordinator import group_request as rq
 from libramq.groups.coordinator.effect import Answer
 from libramq.groups.coordinator.group_assignment import Assignment
+from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
 from libramq.rpc.outcome import HOLD, Outcome, Reply
@@ -105,6 +106,7 @@ class GroupMembership:
             member=header.lb_member,
             queues=bodies.epochs_of(body.queues),
             is_leaving=body.leaving,
+            committed=_committed(body),
         )
         self._coordination.release(self._waiter(request), release, cost_bytes=len(request.command.body))
         return HOLD
@@ -115,7 +117,12 @@ class GroupMembership:
         return with_body(request, bodies.GroupLeaveBody, partial(self._leave, request, header))
 
     def _leave(self, request: Request, header: h.GroupMemberHeader, body: bodies.GroupLeaveBody) -> Outcome:
-        leave = rq.Leave(group=header.consumer_group, member=header.lb_member, reason=body.reason)
+        leave = rq.Leave(
+            group=header.consumer_group,
+            member=header.lb_member,
+            reason=body.reason,
+            committed=bodies.epochs_of(body.queues),
+        )
         self._coordination.leave(self._waiter(request), leave, cost_bytes=len(request.command.body))
         return HOLD
 
@@ -151,3 +158,10 @@ def _body(assignment: Assignment) -> bodies.GroupAssignment:
         queues=[bodies.QueueGrant.of(queue, epoch) for queue, epoch in assignment.queues.items()],
         revoke=[bodies.QueueGrant.of(queue, epoch) for queue, epoch in assignment.revoke.items()],
     )
+
+
+def _committed(body: bodies.GroupReleaseBody) -> frozenset[MessageQueue]:
+    """Return the queues of which nothing comes again; none where the member does not know."""
+    if body.uncommitted is None:
+        return frozenset()
+    return frozenset(bodies.epochs_of(body.queues).keys() - bodies.epochs_of(body.uncommitted).keys())

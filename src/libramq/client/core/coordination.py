@@ -147,16 +147,16 @@ class Coordination:
 
     def farewell(self) -> list[fx.Effect]:
         """Nothing is ours any more, and we go. A static member comes back: its queues wait for a session."""
-        self._owned.released.clear()
+        released, uncommitted = self._owned.take_released()
         if self._settings.instance_id is not None:
             self._membership.end()
             return []
-        return self._leave("member_left")
+        return self._leave("member_left", tuple(each for each in released if each not in uncommitted))
 
-    def _leave(self, reason: str) -> list[fx.Effect]:
+    def _leave(self, reason: str, queues: tuple[QueueGrant, ...] = ()) -> list[fx.Effect]:
         known = self._membership.end()
         self._lease.lift()
-        return [] if known is None else [fx.LeaveGroup(*known, reason)]
+        return [] if known is None else [fx.LeaveGroup(*known, reason, queues)]
 
     def _held(self) -> list[QueueGrant]:
         found = []
@@ -165,14 +165,13 @@ class Coordination:
                 found.append(QueueGrant.of(owned.queue, owned.granted.epoch))
             elif owned.state not in (QueueState.LOCKING, QueueState.WAITING):
                 found.append(QueueGrant.of(owned.queue, 0))
-        return found
+        return found + self._owned.released  # Until the coordinator is told, and hears how they were let go.
 
     def _releases(self, now_ms: MonotonicMs) -> list[fx.Effect]:
-        released = self._owned.released
-        if not released and (self._has_told or not self._is_leaving):
+        if not self._owned.released and (self._has_told or not self._is_leaving):
             return []
         if not self._membership.member:
-            released.clear()
+            self._owned.take_released()
             return []
         if self._release_due_ms is None:
             self._release_due_ms = now_ms + RELEASE_LINGER_MS
@@ -182,11 +181,10 @@ class Coordination:
         if others_follow and now_ms < self._release_due_ms:
             return []
         self._release_due_ms = None
-        queues = tuple(released)
-        released.clear()
+        queues, uncommitted = self._owned.take_released()
         self._has_told = self._is_leaving
         known = self._membership
-        return [fx.ReleaseQueues(known.coordinator, known.member, queues, self._is_leaving)]
+        return [fx.ReleaseQueues(known.coordinator, known.member, queues, self._is_leaving, uncommitted)]
 
     # What the coordinator says
 
@@ -281,7 +279,7 @@ class Coordination:
 
         So does what was about to be opened once more, and waited for that.
         """
-        self._owned.released.clear()
+        self._owned.take_released()
         self._owned.forget_claims(now_ms)
         self.must_rebalance = True
         return self._owned.go_on(now_ms)

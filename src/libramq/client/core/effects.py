@@ -246,21 +246,26 @@ class PollGroup:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseQueues:
-    """Tell the coordinator about queues that are drained and committed. leaving: we stop."""
+    """Tell the coordinator about queues that were let go. leaving: we stop.
+
+    uncommitted: those of which more was handled than the broker knows.
+    """
 
     address: str
     member: str
     queues: tuple[QueueGrant, ...]
     leaving: bool = False
+    uncommitted: tuple[QueueGrant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveGroup:
-    """Stop being a member → `group_left`."""
+    """Stop being a member → `group_left`. queues: what was let go, drained and committed, just now."""
 
     address: str
     member: str
     reason: str
+    queues: tuple[QueueGrant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

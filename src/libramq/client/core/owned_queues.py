@@ -73,6 +73,8 @@ class OwnedQueues:
         self.closing = False
         #: Queues that a coordinator has asked back and that were let go; it is to be told.
         self.released: list[QueueGrant] = []
+        #: Those of them of which we handled more than the broker has acknowledged.
+        self.uncommitted: list[QueueGrant] = []
         #: Set when a queue is ours whose broker no route names.
         self.lacks_route = False
 
@@ -353,13 +355,33 @@ class OwnedQueues:
 
     def let_go(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
         """A queue has been given up."""
+        is_committed = self._is_committed(owned)
         self._remove(owned)
         found = self._unlock(owned)
         if owned.wanted_again:
             found += self.take(owned.queue, now_ms, delay_ms=0, claim=owned.granted)
         elif owned.granted is not None and owned.is_asked_back:
-            self.released.append(QueueGrant.of(owned.queue, owned.granted.epoch))
+            self.release(QueueGrant.of(owned.queue, owned.granted.epoch), is_committed=is_committed)
         return found
+
+    def release(self, grant: QueueGrant, *, is_committed: bool) -> None:
+        """Have the coordinator told that a queue was let go."""
+        self.released.append(grant)
+        if not is_committed:
+            self.uncommitted.append(grant)
+
+    def take_released(self) -> tuple[tuple[QueueGrant, ...], tuple[QueueGrant, ...]]:
+        """Return what the coordinator is to be told: queues that were let go, and those not committed."""
+        taken = tuple(self.released), tuple(self.uncommitted)
+        self.released.clear()
+        self.uncommitted.clear()
+        return taken
+
+    def _is_committed(self, owned: ProcessQueue) -> bool:
+        """Return whether the broker has acknowledged all that we handled of a queue."""
+        handled = self._pulling.highest_handled(owned.queue)
+        acknowledged = self._offsets.acknowledged(owned.queue)
+        return not owned.is_busy and (handled < 0 or (acknowledged is not None and handled < acknowledged))
 
     def _unlock(self, owned: ProcessQueue) -> list[fx.Effect]:
         if not owned.lock_asked_at:

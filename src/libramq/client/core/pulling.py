@@ -69,13 +69,17 @@ class Pulling:
         #: Brokers that say they do not know our subscription.
         self.strangers: set[str] = set()
 
+    def highest_handled(self, queue: MessageQueue) -> int:
+        """Return the highest offset of a queue that was handled here; -1 for none."""
+        return self._duplicates.highest(queue)
+
     def start(
         self, owned: ProcessQueue, offset: int, now_ms: MonotonicMs, *, was_committed: bool
     ) -> list[fx.Effect]:
         """Begin at an offset; where somebody had read already, no faster than the user wants."""
         owned.state = QueueState.PULLING
         owned.start_offset = owned.next_offset = offset
-        owned.handled_before = self._duplicates.highest(owned.queue)
+        owned.handled_before = self.highest_handled(owned.queue)
         rate = self._settings.catch_up_rate
         if rate and was_committed and owned.queue.topic != self._retry_topic:
             owned.catch_up = CatchUp(rate, now_ms)

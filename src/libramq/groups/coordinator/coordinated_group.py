@@ -4,7 +4,7 @@ a request or an event changes what is so    (join, poll, release, leave, expel, 
 `publish` says what follows from it         (record, grants, answers to polls that waited, events)
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from libramq.clock import MonotonicMs
@@ -145,13 +145,19 @@ class CoordinatedGroup(Generic[P, T]):
         self._heard_of(member, held, now_ms, epoch)
 
     def release(
-        self, member: GroupMember[P, T], queues: dict[MessageQueue, int], peer: P, *, now_ms: MonotonicMs
+        self,
+        member: GroupMember[P, T],
+        queues: Held,
+        peer: P,
+        *,
+        committed: Container[MessageQueue] = (),
+        now_ms: MonotonicMs,
     ) -> None:
-        """A member has given up queues."""
+        """A member has given up queues; committed: those of which nothing comes again."""
         self.members.heard(member, peer, now_ms=now_ms)
         for queue in queues:
             member.held.pop(queue, None)
-        self.queues.release(member.id, queues, now_ms=now_ms)
+        self.queues.release(member.id, queues, committed, now_ms=now_ms)
         self.balance.hand_over(now_ms=now_ms)
 
     def remove(self, name: str, operator: str, *, now_ms: MonotonicMs) -> None:

@@ -71,13 +71,14 @@ class CoordinatedRebalance:
         loads = Counter({profile.client_id: 0 for profile in profiles})
         loads.update(self._name(held.member) for q, held in handover.holdings.items() if counts(q.topic))
         moves = tuple(self._moves(handover))
+        committed = handover.take_committed()
         return Settled(
             group=group,
             epoch=handover.epoch,
             moves=moves,
             minimum=fewest_moves(group, profiles, [q for q in queues if counts(q.topic)], self.before),
             time_to_stable_ms=now_ms - self.started_at_ms,
-            uncommitted=tuple(move.queue for move in moves),
+            uncommitted=tuple(move.queue for move in moves if move.queue not in committed),
             unheld=sum(queue not in handover.holdings for queue in queues if counts(queue.topic)),
             duplicates=self.duplicates,
             loads=loads,

@@ -123,16 +123,18 @@ class Coordinator(Generic[P, T]):
             return [refusal(ticket, error)]
         if release.is_leaving:
             group.balance.depart(member.profile, now_ms=now_ms)
-        group.release(member, release.queues, peer, now_ms=now_ms)
+        group.release(member, release.queues, peer, committed=release.committed, now_ms=now_ms)
         return [Answer(ticket), *group.publish(now_ms=now_ms)]
 
     def leave(self, ticket: T, leave: Leave, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """A member goes."""
         self._begin(now_ms)
         try:
+            check_listed(leave.committed)
             group, member = self._require(leave.group, leave.member)
         except BrokerError as error:
             return [refusal(ticket, error)]
+        group.queues.release(member.id, leave.committed, leave.committed, now_ms=now_ms)
         is_timeout = leave.reason == Reason.PROCESSING_TIMEOUT
         reason = Reason.PROCESSING_TIMEOUT if is_timeout else Reason.MEMBER_LEFT
         group.expel(member, reason, now_ms=now_ms)

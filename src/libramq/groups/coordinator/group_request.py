@@ -73,21 +73,29 @@ class Poll:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """A member has given up queues: drained and committed. is_leaving: as in a poll."""
+    """A member has given up queues. is_leaving: as in a poll.
+
+    committed: those of them of which nothing comes again: all that it had handled is committed.
+    """
 
     group: str
     member: str
     queues: Held
     is_leaving: bool = False
+    committed: frozenset[MessageQueue] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """A member goes. reason: a rebalance reason; others than `processing_timeout` count as `member_left`."""
+    """A member goes. reason: a rebalance reason; others than `processing_timeout` count as `member_left`.
+
+    committed: queues that it gives up with all that it had handled committed; else messages may come again.
+    """
 
     group: str
     member: str
     reason: str = "member_left"
+    committed: Held = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

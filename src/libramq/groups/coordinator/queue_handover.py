@@ -43,6 +43,7 @@ class QueueHandover:
         self._of_member: dict[str, dict[MessageQueue, Holding]] = {}
         self._free: dict[MessageQueue, None] = {}
         self._gone: set[str] = set()
+        self._committed: dict[MessageQueue, bool] = {}
         self._last: dict[MessageQueue, int] = {}
         self._floor = epoch
         for queue, claim in (claims or {}).items():
@@ -125,14 +126,22 @@ class QueueHandover:
             self.stirred[self.target[queue]] = None
 
     def release(
-        self, member: str, queues: Mapping[MessageQueue, int], *, now_ms: MonotonicMs
+        self,
+        member: str,
+        queues: Mapping[MessageQueue, int],
+        committed: Container[MessageQueue] = (),
+        *,
+        now_ms: MonotonicMs,
     ) -> list[MessageQueue]:
-        """A member has given up queues, each under that epoch; those that are free now."""
+        """A member has given up queues, each under that epoch; those that are free now.
+
+        committed: those of which nothing comes again.
+        """
         freed = []
         for queue, epoch in queues.items():
             holding = self.holdings.get(queue)
             if holding is not None and holding.member == member and holding.epoch == epoch:
-                self._free_queue(queue, now_ms)
+                self._free_queue(queue, now_ms, is_committed=queue in committed)
                 freed.append(queue)
         return freed
 
@@ -217,6 +226,7 @@ class QueueHandover:
                 self._drop(queue)
             self._floor = max(self._floor, self._last.pop(queue, 0))
             self.freed.pop(queue, None)
+            self._committed.pop(queue, None)
 
     def vanish_at(self, topic: str, broker_name: str) -> None:
         """The queues of a topic at one broker do not exist any more."""
@@ -228,9 +238,15 @@ class QueueHandover:
         self._of_member.setdefault(holding.member, {})[queue] = holding
         self._last[queue] = holding.epoch
 
-    def _free_queue(self, queue: MessageQueue, now_ms: MonotonicMs) -> None:
+    def take_committed(self) -> set[MessageQueue]:
+        """Return the queues that were given up since this was asked last, each time with all committed."""
+        taken, self._committed = self._committed, {}
+        return {queue for queue, is_committed in taken.items() if is_committed}
+
+    def _free_queue(self, queue: MessageQueue, now_ms: MonotonicMs, *, is_committed: bool = False) -> None:
         self._drop(queue)
         self.freed[queue] = now_ms
+        self._committed[queue] = is_committed and self._committed.get(queue, True)
         if queue in self.target:
             self._free[queue] = None
 

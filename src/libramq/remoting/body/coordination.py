@@ -72,16 +72,25 @@ class GroupPollBody(Document, frozen=True, kw_only=True):
 
 
 class GroupReleaseBody(Document, frozen=True, kw_only=True):
-    """GROUP_RELEASE: queues that are drained and committed. leaving: as in GROUP_POLL."""
+    """GROUP_RELEASE: queues that a member has let go. leaving: as in GROUP_POLL.
+
+    uncommitted: those of them of which it had handled more than is acknowledged to be committed; None: it
+    does not know, as one of 0.2.0.
+    """
 
     queues: list[QueueGrant] = []
     leaving: bool = False
+    uncommitted: list[QueueGrant] | None = None
 
 
 class GroupLeaveBody(Document, frozen=True, kw_only=True):
-    """GROUP_LEAVE: why; a rebalance reason (member_left, processing_timeout)."""
+    """GROUP_LEAVE: why; a rebalance reason (member_left, processing_timeout).
+
+    queues: those that it has let go with all that it had handled committed, and has not released yet.
+    """
 
     reason: str = "member_left"
+    queues: list[QueueGrant] = []
 
 
 class GroupAssignment(Document, frozen=True, kw_only=True):
