@@ -5,8 +5,12 @@
     COMMIT group topic queue offset          OK
     JOIN group client topic                  MEMBER id epoch queue:epoch …
     WAIT group topic id epoch queue:epoch …  QUEUES epoch queue:epoch … -queue …, once that is another
+    OPEN group topic queue id epoch          OK offset; OK - where nothing is committed and it may choose
     LEAVE group id                           OK
     anything that is refused                 ERROR code remark
+
+A member of a coordinated group opens each queue that it is granted, and adds its id and the queue's epoch to
+POLL and COMMIT: they are taken while the queue is open to it under that epoch.
 
 A protocol consists of four parts, in the order of this module:
 
@@ -27,8 +31,8 @@ A protocol consists of four parts, in the order of this module:
 Members of coordinated groups (JOIN, WAIT, LEAVE) are answered by waiters too. A queue named with a minus is
 to be given up: the next WAIT leaves it out.
 
-Which services there are: `Broker.appending`, `.reading`, `.committing`, `.coordination`. `ARCHITECTURE.md`
-has the others.
+Which services there are: `Broker.appending`, `.reading`, `.committing`, `.opening`, `.coordination`.
+`ARCHITECTURE.md` has the others.
 """
 
 import asyncio
@@ -41,9 +45,11 @@ from libramq.auth.operation import Consume, Membership, Operation, Send
 from libramq.auth.principal import ANONYMOUS
 from libramq.broker.appending import Draft
 from libramq.broker.broker import Broker
+from libramq.broker.opening import QueueToOpen
 from libramq.broker.reading import Pull, PullResult, PullStatus
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, ProtocolError, RemoteProtocolError
+from libramq.fencing import Claim
 from libramq.groups.coordinator.effect import Answer
 from libramq.groups.coordinator.group_request import Join, Leave, Poll
 from libramq.kernel.connection import Connection
@@ -107,6 +113,7 @@ class LineTranslator:
         self._appending = broker.appending
         self._reading = broker.reading
         self._committing = broker.committing
+        self._opening = broker.opening
         self._coordination = broker.coordination
         self._broker_name = broker.config.broker_name
         self._authorizer = broker.authorizer
@@ -127,6 +134,7 @@ class LineTranslator:
             "POLL": self._poll,
             "JOIN": self._join,
             "WAIT": self._wait,
+            "OPEN": self._open,
             "LEAVE": self._leave,
         }
         operation = operations.get(verb, _unknown)
@@ -145,7 +153,7 @@ class LineTranslator:
         self._appending.append([draft], waiter, wall_ms=clock.wall_ms(), now_ms=clock.monotonic_ms())
 
     def _poll(self, connection: Connection, words: Sequence[str]) -> None:
-        group, topic, queue_id, offset, wait_ms = words
+        group, topic, queue_id, offset, wait_ms, *claim = words
         self._require(Consume(ANONYMOUS, group, (topic,)))
         pull = Pull(
             waiter=LineWaiter(connection, self._effects, _pulled),
@@ -155,6 +163,7 @@ class LineTranslator:
             offset=int(offset),
             count_max=MESSAGES_MAX,
             hold_ms=int(wait_ms),
+            **_claimed(claim),
         )
         self._reading.pull(pull, wall_ms=self._clock.wall_ms(), now_ms=self._clock.monotonic_ms())
 
@@ -171,6 +180,12 @@ class LineTranslator:
         poll = Poll(group=group, member=member, epoch=int(epoch), held=queues)
         self._coordination.poll(LineWaiter(connection, self._effects, _assigned), poll)
 
+    def _open(self, connection: Connection, words: Sequence[str]) -> None:
+        group, topic, queue_id, member, epoch = words
+        self._require(Consume(ANONYMOUS, group, (topic,)))
+        queue = QueueToOpen(group, topic, int(queue_id), Claim(member, int(epoch)))
+        self._opening.open(queue, LineWaiter(connection, self._effects, _opened))
+
     def _leave(self, connection: Connection, words: Sequence[str]) -> None:
         group, member = words
         self._require(Membership(ANONYMOUS, {group: ()}))
@@ -183,9 +198,11 @@ class LineTranslator:
         refusals: list[Exception | None] = []
         for line in lines:
             try:
-                _, group, topic, queue_id, offset = line.split(" ")
+                _, group, topic, queue_id, offset, *claim = line.split(" ")
                 self._require(Consume(ANONYMOUS, group, (topic,)))
-                self._committing.commit(connection, group, topic, int(queue_id), int(offset))
+                self._committing.commit(
+                    connection, group, topic, int(queue_id), int(offset), **_claimed(claim)
+                )
                 refusals.append(None)
             except Exception as error:
                 refusals.append(error)
@@ -205,7 +222,15 @@ class LineTranslator:
 
 
 def _unknown(connection: Connection, words: Sequence[str]) -> None:
-    raise RemoteProtocolError("the verbs are APPEND, POLL, COMMIT, JOIN, WAIT and LEAVE")
+    raise RemoteProtocolError("the verbs are APPEND, POLL, COMMIT, JOIN, WAIT, OPEN and LEAVE")
+
+
+def _claimed(words: Sequence[str]) -> dict[str, Any]:
+    """Return the claim of a coordinated group's member, where a line ends with one."""
+    if not words:
+        return {}
+    member, epoch = words
+    return {"member": member, "epoch": int(epoch)}
 
 
 def _stored(results: Sequence[AppendResult]) -> str:
@@ -215,6 +240,10 @@ def _stored(results: Sequence[AppendResult]) -> str:
 def _pulled(result: PullResult) -> str:
     texts = [json.dumps(message.body.decode()) for message in decode_records(b"".join(result.read.data))]
     return " ".join([_WORDS[result.status], str(result.read.next_offset), *texts])
+
+
+def _opened(offset: int | None) -> str:
+    return f"OK {'-' if offset is None else offset}"
 
 
 def _held(topic: str, broker_name: str, text: str) -> tuple[MessageQueue, int]:

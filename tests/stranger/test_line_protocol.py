@@ -1,6 +1,7 @@
 """A protocol that the broker has never heard of, beside RocketMQ's: step by step, by sockets, simulated."""
 
 import asyncio
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from libramq.broker.shell import BrokerServer
 from libramq.clock import SystemClock
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
+from libramq.fencing import Claim, FenceGrant
 from libramq.filesystem import LocalFileSystem
 from libramq.message import decode_records
+from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.store.config import FlushDiskType
 from libramq.testing.broker_node import SimulatedBroker
@@ -68,6 +71,10 @@ def committed(talk: Conversation, queue_id: int = 0) -> str | None:
     """What an operator is told of a group's offset."""
     header = h.QueryConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=queue_id)
     return talk.ask(FakePeer(), R.QUERY_CONSUMER_OFFSET, header).ext.get("offset")
+
+
+def queue_of(talk: Conversation, queue_id: int = 0) -> MessageQueue:
+    return MessageQueue("T", talk.config.broker_name, queue_id)
 
 
 def test_what_a_stranger_appends_a_rocketmq_client_consumes(talk: Conversation):
@@ -172,6 +179,85 @@ def test_a_stranger_shares_a_coordinated_group_with_a_member_of_ours(talk: Conve
     assert sorted(alice.held) == [0, 1, 2, 3]
 
 
+Script = Generator[str, str, dict[str, str]]
+
+
+def joined(group: str, client: str) -> Script:
+    """Join, and wait for queues: yields lines, takes their answers, and returns the claims by queue."""
+    word, member, epoch, *queues = (yield f"JOIN {group} {client} T").split()
+    assert word == "MEMBER"
+    while not queues:
+        word, epoch, *queues = (yield f"WAIT {group} T {member} {epoch}").split()
+        assert word == "QUEUES"
+    return {queue: f"{member} {queue_epoch}" for queue, queue_epoch in (held.split(":") for held in queues)}
+
+
+def consumed(group: str, client: str) -> Script:
+    """Join, open a queue, pull and commit its first message under the fence; nobody else can."""
+    claims = yield from joined(group, client)
+    member, epoch = claims["0"].split()
+    assert (yield f"OPEN {group} T 0 {member} {epoch}") == "OK 0"
+    answered = yield f"POLL {group} T 0 0 0 {member} {epoch}"
+    assert answered.startswith("FOUND ")
+    assert (yield f"COMMIT {group} T 0 1 {member} {epoch}") == "OK"
+    for claim in ("", f" {member} {int(epoch) - 1}", f" nobody {epoch}"):
+        assert (yield f"COMMIT {group} T 0 0{claim}").startswith(f"ERROR {int(C.FENCED)} ")
+    assert (yield f"POLL {group} T 0 0 0 nobody {epoch}").startswith(f"ERROR {int(C.FENCED)} ")
+    assert (yield f"OPEN {group} T 0 nobody {epoch}").startswith(f"ERROR {int(C.FENCED)} ")
+    assert (yield f"OPEN {group} T 0 {member} {epoch}") == "OK 1"
+    return claims
+
+
+def played(talk: Conversation, stranger: LinePeer, script: Script) -> dict[str, str]:
+    """Play a script against a broker whose clock is turned by hand; return what it came to."""
+    line = next(script)
+    while True:
+        answered = stranger.say(line)
+        if not answered:
+            talk.advance(COLLECT_MS)
+            answered = stranger.lines()
+        (text,) = answered
+        try:
+            line = script.send(text)
+        except StopIteration as ended:
+            claims: dict[str, str] = ended.value
+            return claims
+
+
+def test_a_stranger_joins_opens_pulls_and_commits_under_the_fence(talk: Conversation):
+    stranger = LinePeer(talk)
+    stranger.say("APPEND T 0 hello")
+    assert sorted(played(talk, stranger, consumed("G", "carol"))) == ["0", "1", "2", "3"]
+    assert committed(talk) == "1"
+
+
+def test_a_strangers_held_poll_is_fenced_when_another_opens_its_queue(talk: Conversation):
+    """The former owner is a stranger, the next one RocketMQ's."""
+    stranger = LinePeer(talk)
+    claim = played(talk, stranger, joined("G", "carol"))["0"]
+    assert stranger.say(f"OPEN G T 0 {claim}") == ["OK 0"]
+    assert stranger.say(f"POLL G T 0 0 60000 {claim}") == []
+    later = Claim("dave", int(claim.split()[1]) + 1)
+    talk.broker.fences.grant(FenceGrant(group="G", epoch=later.epoch, claims={queue_of(talk): later}))
+    header = h.OpenQueueHeader(
+        consumer_group="G", topic="T", queue_id=0, lb_member="dave", lb_queue_epoch=later.epoch
+    )
+    assert talk.ask(FakePeer(), R.OPEN_QUEUE, header).code == C.SUCCESS
+    (refusal,) = stranger.lines()
+    assert refusal.startswith(f"ERROR {int(C.FENCED)} ")
+
+
+def test_a_strangers_opening_is_answered_when_it_is_on_the_disk(tmp_path: Path):
+    talk = Conversation(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
+    talk.create_topic("T")
+    talk.broker.fences.grant(FenceGrant(group="G", epoch=1, claims={queue_of(talk): Claim("carol", 1)}))
+    stranger = LinePeer(talk)
+    assert stranger.say("OPEN G T 0 carol 1") == []
+    talk.flush()
+    assert stranger.lines() == ["OK 0"]
+    talk.close()
+
+
 @pytest.mark.parametrize(
     ("line", "code"),
     [
@@ -185,6 +271,10 @@ def test_a_stranger_shares_a_coordinated_group_with_a_member_of_ours(talk: Conve
         ("JOIN G", C.SYSTEM_ERROR),
         ("WAIT G T nobody 0", C.UNKNOWN_MEMBER),
         ("LEAVE G nobody", C.UNKNOWN_MEMBER),
+        ("OPEN G T 0 nobody 1", C.NOT_YET_GRANTED),
+        ("OPEN G T 4 nobody 1", C.INVALID_PARAMETER),
+        ("OPEN G Nowhere 0 nobody 1", C.TOPIC_NOT_EXIST),
+        ("OPEN G T 0", C.SYSTEM_ERROR),
         ("COMMIT Nobody T 0 0", C.SUBSCRIPTION_GROUP_NOT_EXIST),
     ],
 )
@@ -204,6 +294,7 @@ def test_a_stranger_is_refused_as_everybody_is(talk: Conversation, line: str, co
         ("JOIN G carol T", ["Group:G", "Topic:T"]),
         ("WAIT G T nobody 0", ["Group:G", "Topic:T"]),
         ("LEAVE G nobody", ["Group:G"]),
+        ("OPEN G T 0 nobody 1", ["Group:G", "Topic:T"]),
     ],
 )
 def test_a_stranger_is_authorised_as_everybody_is(tmp_path: Path, line: str, touched: list[str]):
@@ -253,6 +344,16 @@ async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line:
     return (await reader.readline()).decode().rstrip("\n")
 
 
+async def _play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, script: Script) -> None:
+    line = next(script)
+    while True:
+        answered = await _ask(reader, writer, line)
+        try:
+            line = script.send(answered)
+        except StopIteration:
+            return
+
+
 @pytest.mark.parametrize("loop", list(LOOPS))
 def test_both_protocols_over_sockets(loop: str, tmp_path: Path):
     async def scenario() -> None:
@@ -274,6 +375,7 @@ def test_both_protocols_over_sockets(loop: str, tmp_path: Path):
             await client.send(b"third", "T")
             assert await woken == 'FOUND 3 "third"'
             assert await _ask(reader, writer, "COMMIT G T 0 3") == "OK"
+            await _play(reader, writer, consumed("H", "carol"))
         finally:
             writer.close()
             await client.close()
@@ -336,3 +438,16 @@ def test_a_stranger_in_virtual_time(seed: int):
     run(100)
     assert [line for _, line in producer.heard] == ["OK 0"]
     assert consumer.heard[-1][1] == 'FOUND 1 "hello"'
+    members = SimulatedStranger(world, "10.0.0.1:7000")
+    script = consumed("H", "carol")
+    members.say(next(script))
+    answered = 0
+    while True:
+        while len(members.heard) == answered:
+            run(10)
+        answered += 1
+        try:
+            members.say(script.send(members.heard[-1][1]))
+        except StopIteration:
+            break
+    assert node.broker.offsets.query("H", "T", 0) == 1

@@ -12,13 +12,12 @@ from typing import NamedTuple
 from libramq.broker import stored_properties
 from libramq.broker.message_log import MessageLog
 from libramq.broker.stored_properties import BrokerProperties
-from libramq.catalog import TopicTable
+from libramq.catalog.requirements import Requirements
 from libramq.clock import MonotonicMs, WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.kernel.gate import Gate, Gated
 from libramq.kernel.waiter import Waiter
-from libramq.message import names
 from libramq.message import properties as p
 from libramq.message.ids import UniqueIdGenerator, born_host
 from libramq.message.tags import tag_code
@@ -62,7 +61,7 @@ class Appending:
     def __init__(
         self,
         *,
-        topics: TopicTable,
+        requirements: Requirements,
         log: MessageLog,
         durability: Gate,
         disk_space: DiskSpace,
@@ -70,7 +69,7 @@ class Appending:
         unique_id: UniqueIdGenerator,
         message_bytes_max: int,
     ) -> None:
-        self._topics = topics
+        self._requirements = requirements
         self._log = log
         self._durability = durability
         self._disk_space = disk_space
@@ -104,19 +103,7 @@ class Appending:
             waiter.answer(results)
 
     def _message(self, draft: Draft, sender: str, wall_ms: WallMs) -> StoreMessage:
-        if draft.topic in names.NOT_ALLOWED_SEND_TOPICS:
-            raise broker_error(ResponseCode.NO_PERMISSION, f"sending to topic[{draft.topic}] is forbidden")
-        topic = self._topics.require(draft.topic)
-        if not topic.writable:
-            raise broker_error(
-                ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden"
-            )
-        if not 0 <= draft.queue_id < topic.write_queue_nums:
-            raise broker_error(
-                ResponseCode.INVALID_PARAMETER,
-                f"queue {draft.queue_id} of topic {draft.topic} cannot be written:"
-                f" it has {topic.write_queue_nums}",
-            )
+        self._requirements.queue_to_write(draft.topic, draft.queue_id)
         self.check_size(draft.body)
         text, _ = self.completed(draft.properties)
         return StoreMessage(

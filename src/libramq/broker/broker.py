@@ -29,6 +29,7 @@ from libramq.broker.files import BrokerFiles
 from libramq.broker.group_parts import GroupParts
 from libramq.broker.message_log import MessageLog
 from libramq.broker.offset_commits import OffsetCommits
+from libramq.broker.opening import Opening
 from libramq.broker.persistence import Persistence
 from libramq.broker.processor.client_management import ClientManagement
 from libramq.broker.processor.consumer_offset import ConsumerOffsetRequests
@@ -52,6 +53,7 @@ from libramq.broker.registration import Registration
 from libramq.broker.runtime_info import RuntimeInfo
 from libramq.broker.start_up import StartUp
 from libramq.broker.stored_properties import BrokerProperties
+from libramq.catalog.requirements import Requirements
 from libramq.clock import Clock, MonotonicMs
 from libramq.filesystem import FileSystem
 from libramq.formats.tables import PERM_READ
@@ -179,10 +181,10 @@ class Broker:
 
     def _message_services(self, unique_id: UniqueIdGenerator, randomness: random.Random) -> Sequence[Any]:
         config = self.config
+        requirements = Requirements(self.topics, self.groups)
         self.reading = Reading(
             store=self.store,
-            topics=self.topics,
-            groups=self.groups,
+            requirements=requirements,
             clients=self.consumers,
             offsets=self.offsets,
             fences=self.fences,
@@ -204,7 +206,7 @@ class Broker:
             self._files.filesystem, self.store.config.root, config.disk_space_warning_level_ratio
         )
         self.appending = Appending(
-            topics=self.topics,
+            requirements=requirements,
             log=messages,
             durability=self._durability,
             disk_space=disk_space,
@@ -237,9 +239,16 @@ class Broker:
         self.committing = Committing(
             offsets=self.offsets,
             fences=self.fences,
-            topics=self.topics,
-            groups=self.groups,
+            requirements=requirements,
             committed=self.consumers.committed,
+        )
+        self.opening = Opening(
+            fences=self.fences,
+            journals=self.tables.journals,
+            offsets=self.offsets,
+            requirements=requirements,
+            held=self.held,
+            clients=self.consumers,
         )
         return [
             pulls,
@@ -267,13 +276,7 @@ class Broker:
                 topics=self.topics,
                 answer=self._responder.answer,
             ),
-            OpenQueue(
-                fences=self.fences,
-                offsets=self.offsets,
-                topics=self.topics,
-                held=self.held,
-                clients=self.consumers,
-            ),
+            OpenQueue(self.opening, answer=self._responder.answer),
             QueryAssignment(
                 clients=self.consumers,
                 topics=self.topics,
@@ -386,8 +389,6 @@ class Broker:
                 self._start_up.settle,
             ),
         )
-
-    # What happens to it.
 
     def _record(self, event: RebalanceEvent) -> None:
         self.events.record(event)

@@ -6,7 +6,7 @@ commit … commit ─► write ─► acknowledged        all that one read brou
 from collections.abc import Callable
 
 from libramq.broker.offset_commits import OffsetCommits
-from libramq.catalog import GroupTable, TopicTable
+from libramq.catalog.requirements import Requirements
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.kernel.connection import Connection
@@ -21,14 +21,12 @@ class Committing:
         *,
         offsets: OffsetCommits,
         fences: Fences,
-        topics: TopicTable,
-        groups: GroupTable,
+        requirements: Requirements,
         committed: Callable[[Connection, str], None],
     ) -> None:
         self._offsets = offsets
         self._fences = fences
-        self._topics = topics
-        self._groups = groups
+        self._requirements = requirements
         self._committed = committed
 
     def commit(
@@ -46,15 +44,8 @@ class Committing:
 
         member, epoch: of a coordinated group, to whom the queue is open and under which epoch.
         """
-        if group not in self._groups:
-            raise broker_error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
-        config = self._topics.require(topic)
-        if not 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums):
-            raise broker_error(
-                ResponseCode.INVALID_PARAMETER,
-                f"queueId[{queue_id}] is illegal, topic:[{topic}]"
-                f" topicConfig.readQueueNums:[{config.read_queue_nums}]",
-            )
+        self._requirements.group(group)
+        self._requirements.queue_to_commit(topic, queue_id)
         self._fences.check(group, topic, queue_id, member, epoch)
         self._offsets.commit(group, topic, queue_id, offset)
         self._committed(connection, group)

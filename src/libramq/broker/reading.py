@@ -16,7 +16,7 @@ import msgspec
 
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.offset_commits import OffsetCommits
-from libramq.catalog import GroupTable, TopicTable
+from libramq.catalog.requirements import Requirements
 from libramq.clock import Clock, MonotonicMs, WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import ConfigError, broker_error
@@ -102,8 +102,7 @@ class Reading:
         self,
         *,
         store: MessageStore,
-        topics: TopicTable,
-        groups: GroupTable,
+        requirements: Requirements,
         clients: ConsumerClients,
         offsets: OffsetCommits,
         fences: Fences,
@@ -115,8 +114,7 @@ class Reading:
         short_polling_ms: int,
     ) -> None:
         self._store = store
-        self._topics = topics
-        self._groups = groups
+        self._requirements = requirements
         self._clients = clients
         self._offsets = offsets
         self._fences = fences
@@ -176,22 +174,8 @@ class Reading:
     def _check(self, pull: Pull, wall_ms: WallMs) -> None:
         if not self._readable:
             raise broker_error(ResponseCode.NO_PERMISSION, "the broker's brokerPermission forbids pulling")
-        group = self._groups.require(pull.group, wall_ms)
-        if not group.consume_enable:
-            raise broker_error(
-                ResponseCode.NO_PERMISSION, f"subscription group no permission, {group.group_name}"
-            )
-        topic = self._topics.require(pull.topic)
-        if not topic.readable:
-            raise broker_error(
-                ResponseCode.NO_PERMISSION, f"the topic[{pull.topic}] pulling message is forbidden"
-            )
-        if not 0 <= pull.queue_id < topic.read_queue_nums:
-            raise broker_error(
-                ResponseCode.INVALID_PARAMETER,
-                f"queueId[{pull.queue_id}] is illegal, topic:[{pull.topic}] topicConfig.readQueueNums:"
-                f"[{topic.read_queue_nums}] consumer:[{pull.waiter.connection.address}]",
-            )
+        group = self._requirements.consuming_group(pull.group, wall_ms)
+        self._requirements.queue_to_read(pull.topic, pull.queue_id, pull.waiter.connection.address)
         if pull.expression is not None:
             codes = _codes(pull.expression, pull.expression_type)
         else:

@@ -18,6 +18,7 @@ from libramq.broker.redelivery import Redelivery
 from libramq.broker.schedule import DelaySchedule
 from libramq.broker.stored_properties import BrokerProperties
 from libramq.catalog import GroupTable, TopicTable
+from libramq.catalog.requirements import require_sendable, require_writable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats.tables import TopicConfig
@@ -158,8 +159,7 @@ class SendMessage:
         return self._prepare_one(request, header, topic, queue_id, creates)
 
     def _topic(self, header: SendMessageHeader, request: Request) -> TopicConfig:
-        if header.topic in names.NOT_ALLOWED_SEND_TOPICS:
-            raise broker_error(ResponseCode.NO_PERMISSION, f"sending to topic[{header.topic}] is forbidden")
+        require_sendable(header.topic)
         topic = self._topics.get(header.topic)
         if topic is None:
             take = partial(self._creations.take, request.peer, header.topic, request.monotonic_ms)
@@ -171,10 +171,7 @@ class SendMessage:
                 unit=bool(header.unit_mode),
                 before_creation=take,
             )
-        if not topic.writable:
-            raise broker_error(
-                ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden"
-            )
+        require_writable(topic)
         return topic
 
     def _prepare_one(

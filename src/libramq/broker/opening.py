@@ -1,0 +1,92 @@
+"""Opening: a member of a coordinated group begins with a queue, and fences whoever had it.
+
+    open ─► fence ─► journal ─┬─► answered, once the opening is as durable as the disk's mode promises
+                              └─► held pulls of former owners are refused
+
+Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
+"""
+
+from typing import NamedTuple
+
+from libramq.broker.consumer_clients import ConsumerClients
+from libramq.broker.offset_commits import OffsetCommits
+from libramq.broker.reading import Pull
+from libramq.catalog.journal_sync import JournalSync
+from libramq.catalog.requirements import Requirements
+from libramq.codes import ResponseCode
+from libramq.errors import broker_error
+from libramq.kernel.waiter import Waiter
+from libramq.offsets import Claim, Fences
+from libramq.waits import HeldPulls
+
+
+class QueueToOpen(NamedTuple):
+    """The queue that a member opens, and the claim by which it was granted it."""
+
+    group: str
+    topic: str
+    queue_id: int
+    claim: Claim
+
+
+class Opening:
+    """Opens queues. journals: those of the fences, among others."""
+
+    def __init__(
+        self,
+        *,
+        fences: Fences,
+        journals: JournalSync,
+        offsets: OffsetCommits,
+        requirements: Requirements,
+        held: HeldPulls[Pull],
+        clients: ConsumerClients,
+    ) -> None:
+        self._fences = fences
+        self._journals = journals
+        self._offsets = offsets
+        self._requirements = requirements
+        self._held = held
+        self._clients = clients
+
+    def open(self, queue: QueueToOpen, waiter: Waiter[int | None]) -> None:
+        """Open a queue; the waiter hears where to begin, or None where the member may choose.
+
+        Raises BrokerError where it is refused at once.
+        """
+        group, topic, queue_id, claim = queue
+        self._requirements.queue_to_open(topic, queue_id)
+        try:
+            former = self._fences.open(group, topic, queue_id, claim)
+        except OSError as error:
+            raise broker_error(
+                ResponseCode.SYSTEM_ERROR, f"the opening cannot be journalled: {error}"
+            ) from error
+        if former is not None:
+            self._clients.opened(waiter.connection, group, topic, queue_id)
+            self._end_pulls(queue)
+        offset = self._offsets.first_to_read(group, topic, queue_id)
+        if self._journals.is_synced:
+            waiter.answer(offset)
+        else:
+            self._journals.when_synced(lambda is_synced: _answer(waiter, offset, is_synced=is_synced))
+
+    def _end_pulls(self, queue: QueueToOpen) -> None:
+        group, topic, queue_id, owner = queue
+        fenced = broker_error(
+            ResponseCode.FENCED, f"{topic}-{queue_id} of group {group} was opened under epoch {owner.epoch}"
+        )
+        for held in self._held.take(topic, queue_id, lambda pull: _is_former(pull, group, owner)):
+            held.request.waiter.refuse(fenced)
+
+
+def _answer(waiter: Waiter[int | None], offset: int | None, *, is_synced: bool) -> None:
+    if is_synced:
+        waiter.answer(offset)
+        return
+    remark = "the opening is not on the disk, which is broken; restart the broker"
+    waiter.refuse(broker_error(ResponseCode.SYSTEM_ERROR, remark))
+
+
+def _is_former(pull: Pull, group: str, owner: Claim) -> bool:
+    return pull.group == group and pull.member is not None and (pull.member, pull.epoch) != owner

@@ -1,0 +1,91 @@
+"""The requirements: what topics and groups must be before somebody reads, opens, commits or writes a queue.
+
+The order of the checks, their codes and remarks are upstream's: PullMessageProcessor.java,
+ConsumerManageProcessor.java, AbstractSendMessageProcessor.java.
+"""
+
+from libramq.catalog.group_table import GroupTable
+from libramq.catalog.topic_table import TopicTable
+from libramq.clock import WallMs
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, broker_error
+from libramq.formats.tables import SubscriptionGroupConfig, TopicConfig
+from libramq.message import names
+
+
+class Requirements:
+    """Raises BrokerError for what topics and groups do not have or do not permit."""
+
+    def __init__(self, topics: TopicTable, groups: GroupTable) -> None:
+        self._topics = topics
+        self._groups = groups
+
+    def group(self, group: str) -> None:
+        """Require that a group exists."""
+        if group not in self._groups:
+            raise broker_error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
+
+    def consuming_group(self, group: str, wall_ms: WallMs) -> SubscriptionGroupConfig:
+        """Return a group that may consume, created where that is allowed."""
+        config = self._groups.require(group, wall_ms)
+        if not config.consume_enable:
+            raise broker_error(
+                ResponseCode.NO_PERMISSION, f"subscription group no permission, {config.group_name}"
+            )
+        return config
+
+    def queue_to_read(self, topic: str, queue_id: int, reader: str) -> None:
+        """Require a queue whose topic permits reading. reader: the address of whoever reads."""
+        config = self._topics.require(topic)
+        if not config.readable:
+            raise broker_error(ResponseCode.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden")
+        if not 0 <= queue_id < config.read_queue_nums:
+            raise _illegal(config, queue_id, reader)
+
+    def queue_to_open(self, topic: str, queue_id: int) -> None:
+        """Require a queue to read from; whether the topic permits that now shows when it is pulled."""
+        config = self._topics.require(topic)
+        if not 0 <= queue_id < config.read_queue_nums:
+            raise _illegal(config, queue_id)
+
+    def queue_to_commit(self, topic: str, queue_id: int) -> None:
+        """Require a queue to read from or to write to: it may have been read from before."""
+        config = self._topics.require(topic)
+        if not 0 <= queue_id < max(config.read_queue_nums, config.write_queue_nums):
+            raise _illegal(config, queue_id)
+
+    def queue_to_write(self, topic: str, queue_id: int) -> None:
+        """Require a queue whose topic permits writing."""
+        require_sendable(topic)
+        config = self._topics.require(topic)
+        require_writable(config)
+        if not 0 <= queue_id < config.write_queue_nums:
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{queue_id}] is illegal, topic:[{topic}]"
+                f" topicConfig.writeQueueNums:[{config.write_queue_nums}]",
+            )
+
+
+def require_sendable(topic: str) -> None:
+    """Require a topic that is not for the broker's own messages only."""
+    if topic in names.NOT_ALLOWED_SEND_TOPICS:
+        raise broker_error(ResponseCode.NO_PERMISSION, f"sending to topic[{topic}] is forbidden")
+
+
+def require_writable(config: TopicConfig) -> None:
+    """Require a topic that permits writing."""
+    if not config.writable:
+        raise broker_error(
+            ResponseCode.NO_PERMISSION, f"the topic[{config.topic_name}] sending message is forbidden"
+        )
+
+
+def _illegal(config: TopicConfig, queue_id: int, reader: str | None = None) -> BrokerError:
+    remark = (
+        f"queueId[{queue_id}] is illegal, topic:[{config.topic_name}]"
+        f" topicConfig.readQueueNums:[{config.read_queue_nums}]"
+    )
+    if reader is not None:
+        remark += f" consumer:[{reader}]"
+    return broker_error(ResponseCode.INVALID_PARAMETER, remark)
