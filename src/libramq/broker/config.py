@@ -44,47 +44,142 @@ CREDENTIALS_OPTION: Final = "innerClientAuthenticationCredentials"
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-def _option(default: Any, name: str) -> Any:
-    return field(default=default, metadata={"name": name})
+def _option(default: Any, name: str, about: str) -> Any:
+    return field(default=default, metadata={"name": name, "about": about})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """What a broker is told. Apache's names stand beside; defaults are Apache's unless noted."""
+    """Hold the options of a broker. Apache's names stand beside ours; defaults are Apache's unless noted.
 
-    broker_name: str = _option("broker-a", "brokerName")
-    cluster_name: str = _option("DefaultCluster", "brokerClusterName")
-    broker_id: int = _option(0, "brokerId")
-    broker_ip: str = _option("127.0.0.1", "brokerIP1")  # Ours: Apache's is the machine's first address.
-    bind_address: str = _option("127.0.0.1", "bindAddress")  # Ours: Apache's is 0.0.0.0.
-    allow_public: bool = _option(False, "allowPublic")  # Ours alone.
-    listen_port: int = _option(10911, "listenPort")
-    namesrv_addr: str | None = _option(None, "namesrvAddr")
-    store_path: str = _option("libra-data", "storePathRootDir")
-    auto_create_topic_enable: bool = _option(True, "autoCreateTopicEnable")
-    auto_create_subscription_group: bool = _option(True, "autoCreateSubscriptionGroup")
-    default_topic_queue_nums: int = _option(8, "defaultTopicQueueNums")
-    broker_permission: int = _option(6, "brokerPermission")
-    max_message_size: int = _option(4 * 1024 * 1024, "maxMessageSize")
-    flush_disk_type: str = _option("ASYNC_FLUSH", "flushDiskType")
-    flush_interval_ms: int = _option(500, "flushIntervalCommitLog")
-    flush_consumer_offset_interval_ms: int = _option(5_000, "flushConsumerOffsetInterval")
-    register_name_server_period_ms: int = _option(30_000, "registerNameServerPeriod")
-    long_polling_enable: bool = _option(True, "longPollingEnable")
-    short_polling_time_ms: int = _option(1_000, "shortPollingTimeMills")
-    reject_transaction_message: bool = _option(False, "rejectTransactionMessage")
-    commit_log_file_bytes: int = _option(1 << 30, "mappedFileSizeCommitLog")
-    consume_queue_file_bytes: int = _option(6_000_000, "mappedFileSizeConsumeQueue")
-    message_delay_level: str = _option(DELAY_LEVELS, "messageDelayLevel")
-    orderly_lock_grace_ms: int = _option(150, "orderlyLockGraceMillis")  # Ours; 60000 is Apache's patience.
-    metrics_exporter_type: str = _option("DISABLE", "metricsExporterType")
-    metrics_port: int = _option(5557, "metricsPromExporterPort")
-    metrics_host: str = _option("127.0.0.1", "metricsPromExporterHost")  # Ours: Apache's is brokerIP1.
-    disk_space_warning_level_ratio: int = _option(90, "diskSpaceWarningLevelRatio")  # Ours: 100 is never.
-    region_id: str = _option("DefaultRegion", "regionId")
-    trace_on: bool = _option(True, "traceOn")
-    #: What brokers of a cluster sign their requests to each other with; in no repr.
-    credentials: Credentials | None = field(default=None, repr=False, metadata={"name": CREDENTIALS_OPTION})
+    docs/configuration.md is generated from it.
+    """
+
+    broker_name: str = _option(
+        "broker-a", "brokerName", "The broker's name; one for each master of a cluster."
+    )
+    cluster_name: str = _option("DefaultCluster", "brokerClusterName", "The cluster that the broker joins.")
+    broker_id: int = _option(0, "brokerId", "0, a master. Slaves do not exist yet, so other ids are refused.")
+    broker_ip: str = _option(  # Ours: Apache's is the machine's first address.
+        "127.0.0.1",
+        "brokerIP1",
+        "The IP address that clients are sent to. It is registered at the name servers and kept in records.",
+    )
+    bind_address: str = _option(  # Ours: Apache's is 0.0.0.0.
+        "127.0.0.1",
+        "bindAddress",
+        "The address to listen on. One that other machines can reach also needs `allowPublic=true`, and "
+        "`innerClientAuthenticationCredentials` where there are name servers.",
+    )
+    allow_public: bool = _option(  # Ours alone.
+        False,
+        "allowPublic",
+        "Allow a `bindAddress` that other machines can reach. Clients are not authenticated.",
+    )
+    listen_port: int = _option(
+        10911,
+        "listenPort",
+        "The port to listen on. Old clients use a second one, two below it (the VIP channel).",
+    )
+    namesrv_addr: str | None = _option(
+        None,
+        "namesrvAddr",
+        "Name servers, `HOST:PORT` separated by `;`. Default: `$NAMESRV_ADDR` or `127.0.0.1:9876`.",
+    )
+    store_path: str = _option(
+        "libra-data", "storePathRootDir", "The directory of commit log, consume queues and tables."
+    )
+    auto_create_topic_enable: bool = _option(
+        True, "autoCreateTopicEnable", "Create a topic when the first message is sent to it."
+    )
+    auto_create_subscription_group: bool = _option(
+        True, "autoCreateSubscriptionGroup", "Create a consumer group when its first member connects."
+    )
+    default_topic_queue_nums: int = _option(
+        8, "defaultTopicQueueNums", "The most queues that a topic gets when it is created by a send."
+    )
+    broker_permission: int = _option(
+        6,
+        "brokerPermission",
+        "What the broker allows: 2 sends, 4 pulls, 6 both. Set 4 before you take it down.",
+    )
+    max_message_size: int = _option(
+        4 * 1024 * 1024, "maxMessageSize", "The largest body of a message, in bytes."
+    )
+    flush_disk_type: str = _option(
+        "ASYNC_FLUSH",
+        "flushDiskType",
+        "`SYNC_FLUSH`: a send is acknowledged when its message is on the disk. `ASYNC_FLUSH`: when it is "
+        "written, and the disk follows; a power cut may lose what came within `flushIntervalCommitLog`.",
+    )
+    flush_interval_ms: int = _option(
+        500, "flushIntervalCommitLog", "How often the commit log is flushed under `ASYNC_FLUSH`, in ms."
+    )
+    flush_consumer_offset_interval_ms: int = _option(
+        5_000,
+        "flushConsumerOffsetInterval",
+        "How often committed offsets are written to `consumerOffset.json`, in ms. Between two writes they "
+        "are in a journal, which survives a kill.",
+    )
+    register_name_server_period_ms: int = _option(
+        30_000,
+        "registerNameServerPeriod",
+        "How often the broker registers with all its topics, in ms, between 10,000 and 60,000.",
+    )
+    long_polling_enable: bool = _option(
+        True, "longPollingEnable", "Hold a pull that finds no message until one comes, or its client's limit."
+    )
+    short_polling_time_ms: int = _option(
+        1_000, "shortPollingTimeMills", "How long a pull is held when `longPollingEnable` is false, in ms."
+    )
+    reject_transaction_message: bool = _option(
+        False,
+        "rejectTransactionMessage",
+        "Refuse transactional messages with Apache's reason. They are refused either way, as there are no "
+        "transactions yet.",
+    )
+    commit_log_file_bytes: int = _option(
+        1 << 30,
+        "mappedFileSizeCommitLog",
+        "The size of a commit log file. Do not change it for a store that exists.",
+    )
+    consume_queue_file_bytes: int = _option(
+        6_000_000,
+        "mappedFileSizeConsumeQueue",
+        "The size of a consume queue file: 20 bytes for each message.",
+    )
+    message_delay_level: str = _option(
+        DELAY_LEVELS, "messageDelayLevel", "The delay levels, the first is level 1."
+    )
+    orderly_lock_grace_ms: int = _option(  # Ours; 60000 is Apache's patience.
+        150,
+        "orderlyLockGraceMillis",
+        "How long the queue locks of an orderly consumer outlast it, in ms, when it disappears without "
+        "unlocking. Apache's broker takes 60,000.",
+    )
+    metrics_exporter_type: str = _option(
+        "DISABLE", "metricsExporterType", "`PROM` (or 2) serves metrics for Prometheus."
+    )
+    metrics_port: int = _option(5557, "metricsPromExporterPort", "The port of the metrics.")
+    metrics_host: str = _option(  # Ours: Apache's is brokerIP1.
+        "127.0.0.1", "metricsPromExporterHost", "The address of the metrics."
+    )
+    disk_space_warning_level_ratio: int = _option(
+        90,
+        "diskSpaceWarningLevelRatio",
+        "From this use of the disk on, in percent, producers are refused and consumers go on; 100: never.",
+    )
+    region_id: str = _option("DefaultRegion", "regionId", "The region that messages and replies name.")
+    trace_on: bool = _option(True, "traceOn", "Tell clients that they may trace messages.")
+    credentials: Credentials | None = field(  # In no repr.
+        default=None,
+        repr=False,
+        metadata={
+            "name": CREDENTIALS_OPTION,
+            "about": "What the brokers of a cluster sign their requests to each other with: "
+            '`{"accessKey":"…","secretKey":"…"}`, the same at all of them.',
+        },
+    )
     #: What an operator decided about a damaged store, for one start: in no file, where it would stay.
     damaged: str | None = None
 

@@ -26,7 +26,7 @@ class Refusal(NamedTuple):
 _OPEN: Final = "clients are not asked who they are or what they may do yet"
 _PLAIN: Final = "connections are not encrypted yet"
 _ALONE: Final = "messages are not replicated to other brokers yet"
-_REFUSED: Final = {
+REFUSED: Final = {
     refusal.name: refusal
     for refusal in (
         Refusal("authenticationEnabled", ("false",), _OPEN),
@@ -50,13 +50,13 @@ _REFUSED: Final = {
 #: What is kept, when it is spelt right.
 _KEPT: Final = ("flushDiskType", "bindAddress", "innerClientAuthenticationCredentials")
 #: By their names in small letters.
-_PROMISES: Final = {name.lower(): name for name in (*_REFUSED, *_KEPT)}
+_PROMISES: Final = {name.lower(): name for name in (*REFUSED, *_KEPT)}
 
 
 def check_refused(properties: Mapping[str, str], known: frozenset[str]) -> None:
     """Raise ConfigError for the first promise that cannot be kept. known: names that have an effect here."""
     for name, value in properties.items():
-        refusal = _REFUSED.get(name)
+        refusal = REFUSED.get(name)
         if refusal is not None and value.lower() not in refusal.harmless:
             raise ConfigError(
                 f"{name}={value}: {refusal.lacking}, so this broker would not do what the line promises; "
@@ -71,4 +71,4 @@ def check_refused(properties: Mapping[str, str], known: frozenset[str]) -> None:
 
 def is_harmless(name: str) -> bool:
     """Return whether an option that passed `check_refused` asks for nothing."""
-    return name in _REFUSED
+    return name in REFUSED

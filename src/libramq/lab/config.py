@@ -23,7 +23,7 @@ GROUP_MEMBERS_MAX: Final = 10_000
 GROUP_QUEUES_MAX: Final = 100_000
 TOPICS_MAX: Final = 1_000
 SEED_MAX: Final = (1 << 63) - 1
-#: Ours: the groups of a run are about as large as those of README's figures are small: a hundred members.
+#: Ours: a run has groups of a hundred members.
 GROUP_MEMBERS: Final = 100
 
 #: `--small`: seconds of work.

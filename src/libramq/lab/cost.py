@@ -5,8 +5,9 @@
                                    whose process was killed    crashed
                                    who was not heard of        lost
 
-The costs are medians of measured rebalances: the README's by default, at 62.5 messages/s of each queue, or
-those of a cluster's own recorded events. A queue that nobody had costs nothing, one that stays neither.
+The costs are medians of measured rebalances: by default those of docs/performance.md, at 62.5 messages/s of
+each queue, or those of a cluster's own recorded events. A queue that nobody had costs nothing, one that stays
+neither.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,7 +34,7 @@ class Cost:
 
 Costs = Mapping[tuple[Allocator, str], Cost]
 
-#: README, "Our consumers while members come and go", one broker: B joins; B stops; C, with 8 queues, is
+#: docs/performance.md, "Rebalances", one broker: B joins; B stops; C, with 8 queues, is
 #: killed; D, with 8, is frozen.
 _BY_COORDINATOR: Final = {
     HANDOVER: Cost(6, 0),
@@ -42,8 +43,9 @@ _BY_COORDINATOR: Final = {
     Departure.LOST.value: Cost(9_834, 22 / 8),
 }
 _KILLED_JAVA_MS: Final = 530
-#: README, "Stock Java consumers", concurrent, on our broker. None was frozen there: the broker asks a silent
-#: client after SILENCE_MS_MAX, and its queues are then shared as those of one that was killed.
+#: docs/performance.md, "Rebalances of Java consumers", concurrent, on our broker. None was frozen there: the
+#: broker asks a silent client after SILENCE_MS_MAX, and its queues are then shared as those of one that was
+#: killed.
 _BY_CLIENTS: Final = {
     HANDOVER: Cost(1_153, 0),
     Departure.LEFT.value: Cost(522, 0),

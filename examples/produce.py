@@ -1,0 +1,43 @@
+"""Sends orders: one and its answer, many in batches, and a delayed one.
+
+    libra up                    # in another terminal
+    python examples/produce.py
+
+It prints:
+
+    sent to Orders SEND_OK
+    10000 sent, 0 failed
+"""
+
+import asyncio
+
+from libramq import LibraError, Message, Producer
+from libramq.client import by_hash
+
+
+async def main() -> None:
+    failures = []
+
+    def answered(result: object) -> None:
+        if isinstance(result, LibraError):
+            failures.append(result)
+
+    async with Producer(group="tills") as producer:
+        # One message; the answer says where it is.
+        result = await producer.send(Message("Orders", b"a tea", tags="paid", keys="order-1"))
+        print("sent to", result.queue.topic, result.status.name)
+
+        # Many. What has the same key goes to the same queue and keeps its order.
+        for number in range(10_000):
+            if not producer.has_room:
+                await producer.wait_for_room()
+            body = f"item {number} of customer {number % 100}".encode()
+            producer.send_nowait(Message("Orders", body), answered, selector=by_hash(number % 100))
+        await producer.flush()
+        print("10000 sent,", len(failures), "failed")
+
+        # Consumers get this one after 10 seconds.
+        await producer.send(Message("Orders", b"a reminder", delay_level=3))
+
+
+asyncio.run(main())

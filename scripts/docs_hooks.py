@@ -1,0 +1,57 @@
+"""Brings files from outside docs/ into the site: ARCHITECTURE.md, CHANGELOG.md and the examples.
+
+Pages link to these files as they lie in the repository; the links are changed to where they are here.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.structure.files import File
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Files of the repository's root that are pages of the site.
+PAGES = {"ARCHITECTURE.md": "architecture.md", "CHANGELOG.md": "changelog.md"}
+EXAMPLES = "examples.md"
+_LINK = re.compile(r"\]\(((?:\.\./)*)([^)#:\s]+)(#[^)\s]*)?\)")
+
+
+def on_files(files, config):
+    """Add the pages."""
+    for source, page in PAGES.items():
+        files.append(File.generated(config, page, content=(ROOT / source).read_text()))
+    files.append(File.generated(config, EXAMPLES, content=_examples()))
+    return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    """Change links to and from the added pages."""
+    here = posixpath.dirname(page.file.src_uri)
+    is_added = page.file.src_uri in PAGES.values()
+
+    def moved(link):
+        up, target, anchor = link[1], link[2], link[3] or ""
+        if target in PAGES:
+            target, up = posixpath.relpath(PAGES[target], here or "."), ""
+        elif target.partition("/")[0] == "examples":
+            anchor = f"#{Path(target).name.replace('.', '')}" if "/" in target else ""
+            target, up = posixpath.relpath(EXAMPLES, here or "."), ""
+        elif is_added:
+            target = target.removeprefix("docs/")
+        return f"]({up}{target}{anchor})"
+
+    return _LINK.sub(moved, markdown)
+
+
+def _examples():
+    sections = [
+        f"## {path.name}\n\n```python\n{path.read_text().strip()}\n```\n"
+        for path in sorted((ROOT / "examples").glob("*.py"))
+    ]
+    return "\n".join(
+        [
+            "# Examples\n",
+            "Programs of a page, from the folder `examples`. Most expect `libra up` in another terminal.\n",
+            *sections,
+        ]
+    )

@@ -1,0 +1,93 @@
+"""README, guides, tutorial and examples are run as a reader would run them, and print what they show.
+
+LIBRA_WRITE=1 puts what they print into them instead.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from . import private_network
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+GUIDES = (
+    "README.md", "docs/produce.md", "docs/consume.md", "docs/order.md", "docs/duplicates.md", "docs/lag.md",
+    "docs/testing.md", "docs/from-java.md", "docs/from-kafka.md",
+)  # fmt: skip
+EXAMPLES = ("produce", "consume", "ordered", "idempotent_handler", "rebalance_events")
+OF_SPARK = ("docs/tutorial.md", "docs/spark.md", "examples/read_topic_with_spark.py")
+SECONDS_MAX = 600  # The tutorial took 350 on a busy machine.
+#: Java starts in two thirds of the time.
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+
+pytestmark = pytest.mark.timeout(SECONDS_MAX + 50)
+
+
+def run(documents: Sequence[str], directory: Path) -> None:
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}",
+        "JAVA_TOOL_OPTIONS": QUICK,
+    }
+    environment.pop("NAMESRV_ADDR", None)
+    writing = ["--write"] if "LIBRA_WRITE" in os.environ else []
+    program = [
+        sys.executable,
+        "-m",
+        "tests.docs.executed",
+        *writing,
+        *(str(ROOT / name) for name in documents),
+    ]
+    done = subprocess.run(
+        private_network.command(program),
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4_000:]
+
+
+def test_readme_guides_and_examples(tmp_path: Path):
+    run([*GUIDES, *(f"examples/{name}.py" for name in EXAMPLES)], tmp_path)
+
+
+@pytest.mark.spark
+def test_what_uses_spark(tmp_path: Path):
+    run(OF_SPARK, tmp_path)
+
+
+def test_the_example_of_tests(tmp_path: Path):
+    example = ROOT / "examples" / "test_with_a_broker.py"
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--rootdir",
+            str(tmp_path),
+            str(example),
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4_000:]
+
+
+def test_every_example_is_run():
+    run_here = {*EXAMPLES, "read_topic_with_spark", "test_with_a_broker"}
+    assert {path.stem for path in (ROOT / "examples").glob("*.py")} == run_here

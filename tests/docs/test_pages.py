@@ -1,0 +1,147 @@
+"""Pages hold together: links lead somewhere, names exist, generated tables are those of the code."""
+
+import importlib
+import inspect
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markdown_it import MarkdownIt
+
+from libramq.client import Admin, Producer, PushConsumer
+from libramq.client.push_consumer import ConsumerSettings
+
+from . import generated
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
+_EXTERNAL = ("http://", "https://", "mailto:")
+
+
+@pytest.fixture(params=PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def page(request: pytest.FixtureRequest) -> Path:
+    return request.param
+
+
+def test_links_lead_somewhere(page: Path):
+    for target in links(page.read_text()):
+        if target.startswith(_EXTERNAL):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), f"{page.name}: {target} leads nowhere"
+        if anchor and file.suffix == ".md":
+            assert anchor in set(anchors(file.read_text())), f"{page.name}: there is no heading for {target}"
+
+
+def test_names_of_the_package_exist(page: Path):
+    names = set(re.findall(r"\blibramq(?:\.\w+)+", page.read_text()))
+    missing = {name for name in names if not exists(name) and not (ROOT / name).exists()}
+    assert not missing - {"libramq.zip"}
+
+
+def test_every_page_is_in_the_navigation_and_nothing_else():
+    text = (ROOT / "mkdocs.yml").read_text()
+    listed = set(re.findall(r"^\s+- .*?([\w/-]+\.md)$", text, re.MULTILINE))
+    pages = {str(page.relative_to(ROOT / "docs")) for page in PAGES if page.is_relative_to(ROOT / "docs")}
+    assert listed == pages | {"architecture.md", "changelog.md", "examples.md"}
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
+@pytest.mark.parametrize("page", list(generated.pages()), ids=lambda page: page.name)
+def test_generated_parts_are_those_of_the_code(page: Path):
+    text = page.read_text()
+    assert generated.renewed(text) == text, "run python -m tests.docs.generated"
+
+
+def test_every_generated_part_is_in_a_page():
+    text = "".join(page.read_text() for page in generated.pages())
+    assert {name for name in generated.PARTS if f"<!-- generated: {name} -->" in text} == set(generated.PARTS)
+
+
+@pytest.mark.parametrize(
+    ("heading", "client"), [("Producer", Producer), ("PushConsumer", PushConsumer), ("Admin", Admin)]
+)
+def test_options_of_clients_are_documented_with_their_defaults(heading: str, client: type):
+    documented = dict(option_rows((ROOT / "docs" / "client-options.md").read_text(), heading))
+    expected = defaults(client)
+    assert set(documented) == set(expected)
+    for name, shown in documented.items():
+        # In words where a number would say little.
+        if shown.startswith('"') or re.fullmatch(r"-?\d+|None|True|False", shown):
+            assert shown == expected[name], f"{heading}: {name}"
+
+
+def defaults(client: type) -> dict[str, str]:
+    """Options of a client and their defaults, as the page writes them."""
+    found: dict[str, Any] = {
+        name: parameter.default
+        for name, parameter in inspect.signature(client).parameters.items()
+        if name != "tuning"
+    }
+    if client is PushConsumer:
+        inner = {"client_id", "revoke_is_heard", "group_strategy"}
+        found = {
+            option.name: option.default for option in fields(ConsumerSettings) if option.name not in inner
+        } | found
+        found["consume_from"] = "latest"
+    return {name: _written(value) for name, value in found.items()}
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, str):
+        return f'"{value}"'
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def option_rows(text: str, heading: str) -> Iterator[tuple[str, str]]:
+    """The rows of the tables below a heading: each option and its default."""
+    section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    for line in section.splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        names = re.findall(r"`(\w+)`", cells[0]) if len(cells) == 3 else []
+        values = re.findall(r"`([^`]+)`", cells[1]) if names else []
+        for place, name in enumerate(names):
+            yield name, values[place] if len(values) == len(names) else values[0] if values else cells[1]
+
+
+def links(text: str) -> Iterator[str]:
+    """The targets of all links and pictures of a page."""
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        for child in token.children or ():
+            target = child.attrGet("href") or child.attrGet("src")
+            if target is not None:
+                yield str(target)
+
+
+def anchors(text: str) -> Iterator[str]:
+    """The anchors of a page's headings, as the site and code hosts make them."""
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    for opening, inline in itertools.pairwise(tokens):
+        if opening.type == "heading_open":
+            words = "".join(child.content for child in inline.children or ())
+            yield re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", words.lower()).strip())
+
+
+def exists(name: str) -> bool:
+    """Whether a dotted name is a module, or an attribute of one."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:length]))
+        except ModuleNotFoundError:
+            continue
+        try:
+            for part in parts[length:]:
+                found = getattr(found, part)
+        except AttributeError:
+            return False
+        return True
+    return False
