@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from libramq.errors import StoreLocked as StoreLocked
     from libramq.errors import SubscriptionGroupNotExist as SubscriptionGroupNotExist
     from libramq.errors import SubscriptionParseFailed as SubscriptionParseFailed
+    from libramq.errors import SubscriptionsDiffer as SubscriptionsDiffer
     from libramq.errors import SyncFailed as SyncFailed
     from libramq.errors import SystemBusy as SystemBusy
     from libramq.errors import TopicNotExist as TopicNotExist
@@ -95,6 +96,7 @@ _ERRORS: Final = (
     "StoreLocked",
     "SubscriptionGroupNotExist",
     "SubscriptionParseFailed",
+    "SubscriptionsDiffer",
     "SyncFailed",
     "SystemBusy",
     "TopicNotExist",
@@ -156,6 +158,7 @@ __all__ = [
     "StoreLocked",
     "SubscriptionGroupNotExist",
     "SubscriptionParseFailed",
+    "SubscriptionsDiffer",
     "SyncFailed",
     "SystemBusy",
     "TopicNotExist",

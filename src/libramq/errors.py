@@ -6,6 +6,7 @@
     ├── InvalidMessage              a message that no broker would take (empty, too large, reserved property)
     ├── InvalidResult               a handler returned what says nothing about its messages
     ├── BufferFull                  as many messages wait to be sent as may wait
+    ├── SubscriptionsDiffer         members of one group want different messages of a topic: some are lost
     ├── HandlerTooSlow              a handler runs longer than it may; its member has left the group
     ├── LoopClosed                  the event loop was closed before its consumer was stopped
     ├── StoreError                  the store directory cannot be used as it is
@@ -57,6 +58,10 @@ class InvalidResult(LibraError, TypeError):
 
 class BufferFull(LibraError):
     """As many messages wait to be sent as may wait; go on when some have left."""
+
+
+class SubscriptionsDiffer(LibraError):
+    """Members of one coordinated group want different messages of one topic: some are lost to the group."""
 
 
 class HandlerTooSlow(LibraError):

@@ -32,7 +32,11 @@ COLLECT_MS = 20
 class Client:
     """A client of ours, one request at a time."""
 
-    def __init__(self, talk: Conversation, name: str, *, instance: str | None = None) -> None:
+    def __init__(
+        self, talk: Conversation, name: str, *, instance: str | None = None, tags: str = "*"
+    ) -> None:
+        self.tags = tags
+        self.warning = ""
         self.talk = talk
         self.name = name
         self.peer = FakePeer(f"10.0.0.{len(name)}:{sum(name.encode())}")
@@ -56,7 +60,7 @@ class Client:
             lb_instance=self.instance,
             lb_member=self.member,
         )
-        body = GroupJoinBody(subscriptions={"T": "*"}, held=list(self.held.values()))
+        body = GroupJoinBody(subscriptions={"T": self.tags}, held=list(self.held.values()))
         reply = self.talk.ask(self.peer, R.GROUP_JOIN, header, body)
         assert reply.code == C.SUCCESS, reply.remark
         self.member = reply.ext["lbMember"]
@@ -84,6 +88,7 @@ class Client:
     def _take(self, reply: Command) -> None:
         assignment = decode_body(reply.body, GroupAssignment)
         self.epoch, self.mode = assignment.epoch, assignment.mode
+        self.warning = assignment.warning
         self.held |= {grant.queue_id: grant for grant in assignment.queues if grant.topic == "T"}
         self.revoke = [grant.queue_id for grant in assignment.revoke if grant.topic == "T"]
 
@@ -606,6 +611,40 @@ def test_a_full_disk_opens_nothing_and_grants_nothing(talk):
     talk.advance(1_000)
     assert bob.news() == C.SUCCESS
     assert bob.open_all() == sorted([first, second])
+
+
+# What members are warned of.
+
+
+def test_members_hear_that_they_want_different_messages_and_when_they_do_not_any_more(talk):
+    alice = alone(talk)
+    bob = Client(talk, "bob", instance="two", tags="b").join().poll()
+    assert (alice.warning, bob.warning) == ("", "")
+    talk.advance(COLLECT_MS)
+    assert (alice.news(), bob.news()) == (C.SUCCESS, C.SUCCESS)
+    for member in (alice, bob):
+        assert member.warning.startswith("of T, alice wants '*' and bob wants 'b': ")
+    alice.release()
+    alice.poll()
+    bob.poll()
+    assert bob.news() == C.SUCCESS  # What alice released.
+    assert bob.warning
+    again = Client(talk, "again", instance="two").join().poll()
+    talk.advance(COLLECT_MS)
+    assert (alice.news(), again.news()) == (C.SUCCESS, C.SUCCESS)
+    assert (alice.warning, again.warning) == ("", "")
+    alice.poll()
+    talk.advance(COLLECT_MS)
+    assert alice.news() is None, "nothing is said twice"
+
+
+def test_members_of_different_topics_are_warned_of_nothing(talk):
+    alice = alone(talk)
+    header = h.GroupJoinHeader(consumer_group="G", client_id="bob", lb_session_ms=SESSION_MS)
+    bob = FakePeer("10.0.0.3:3")
+    assert talk.ask(bob, R.GROUP_JOIN, header, GroupJoinBody(subscriptions={"U": "b"})).code == C.SUCCESS
+    talk.advance(COLLECT_MS)
+    assert alice.news() is None
 
 
 # What is seen from outside.

@@ -6,6 +6,7 @@ from libramq.formats import fastjson
 from libramq.formats.document import decode_body
 from libramq.groups.diagnosis import Kind
 from libramq.groups.herd import ROUND_GAP_MS
+from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.remoting import headers as h
 from libramq.remoting.body.consumers import ConsumerConnection
 from tests.broker.brokers import Conversation, subscription
@@ -17,6 +18,10 @@ def kinds(talk: Conversation) -> list[tuple[str, str]]:
     talk.advance(LOOK_MS)
     reply = talk.ask(FakePeer(), R.GET_CONSUMER_CONNECTION_LIST, h.GroupHeader(consumer_group="G"))
     return [(one.kind, one.about) for one in decode_body(reply.body, ConsumerConnection).diagnoses]
+
+
+def events(talk: Conversation) -> list[RebalanceEvent]:
+    return [decode_event(message.body) for message in talk.messages("LIBRA_REBALANCE_EVENTS")]
 
 
 def join(talk: Conversation, *client_ids: str, **fields: object) -> list[FakePeer]:
@@ -58,6 +63,52 @@ def test_members_with_other_subscriptions(talk):
     assert kinds(talk) == [(Kind.SUBSCRIPTIONS_DIFFER, "")]
     talk.beat(alice, "alice", subscriptions=[subscription("T", "a", 2)])
     assert kinds(talk) == []
+
+
+def test_members_of_a_coordinated_group_with_other_tags(talk):
+    """Each loses the group what the other wants. It is recorded, and so is its end."""
+    talk.create_topic("T", 4)
+    _, bob = join(talk, "alice", "bob", stock=False, subscriptions=[subscription("T", "a")])
+    assert kinds(talk) == []
+    talk.beat(bob, "bob", stock=False, subscriptions=[subscription("T", "b", 2)])
+    assert kinds(talk) == [(Kind.SUBSCRIPTIONS_DIFFER, "")]
+    assert talk.broker.health.kinds() == {"G": frozenset({"subscriptions_differ"})}
+    talk.beat(bob, "bob", stock=False, subscriptions=[subscription("T", "a", 3)])
+    assert kinds(talk) == []
+    (found, over) = [event for event in events(talk) if event.diagnosis]
+    assert (found.kind, found.group, found.diagnosis) == ("diagnosed", "G", "subscriptions_differ")
+    assert (found.text or "").startswith("of T, alice wants 'a' and bob wants 'b': ")
+    assert (over.kind, over.diagnosis, over.text) == ("recovered", "subscriptions_differ", None)
+
+
+def test_members_of_a_coordinated_group_with_a_filter_of_another_kind(talk):
+    talk.create_topic("T", 4)
+    _, bob = join(talk, "alice", "bob", stock=False, subscriptions=[subscription("T", "a")])
+    sql = subscription("T", "a", 2, expression_type="SQL92")
+    talk.beat(bob, "bob", stock=False, subscriptions=[sql])
+    assert kinds(talk) == [(Kind.SUBSCRIPTIONS_DIFFER, "")]
+
+
+def test_members_of_a_coordinated_group_with_other_topics_are_as_they_should_be(talk):
+    """Its coordinator gives queues to members that subscribe to their topic only."""
+    talk.create_topic("T", 4)
+    talk.create_topic("U", 4)
+    _, bob = join(talk, "alice", "bob", stock=False)
+    talk.beat(bob, "bob", stock=False, subscriptions=[subscription("U")])
+    assert kinds(talk) == []
+
+
+def test_a_thousand_members_with_one_trouble_are_one_event(talk):
+    talk.create_topic("T", 4)
+    peers = join(talk, *[f"client-{number}" for number in range(20)])
+    for _ in range(2):
+        talk.clock.advance(60_000)
+        for number, member in enumerate(peers):
+            talk.beat(member, f"client-{number}")
+    assert len({about for kind, about in kinds(talk) if kind == Kind.SLOW_HEARTBEATS}) == 20
+    assert [event.diagnosis for event in events(talk) if event.kind == "diagnosed"].count(
+        "slow_heartbeats"
+    ) == 1
 
 
 def test_heartbeats_that_are_a_minute_apart(talk, peer):

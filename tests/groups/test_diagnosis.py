@@ -62,6 +62,21 @@ def test_members_that_want_different_things():
     assert text.startswith("alice, bob want T *; carol want T a || b, U *: ")
 
 
+def test_tags_in_another_order_are_no_difference():
+    assert (
+        found(member("alice", subscriptions={"T": "a || b"}), member("bob", subscriptions={"T": "b||a"}))
+        == []
+    )
+
+
+def test_in_a_coordinated_group_other_tags_of_a_topic_are_wrong_and_other_topics_are_not():
+    one = member("alice", subscriptions={"T": "a", "U": "*"})
+    assert found(one, member("bob", subscriptions={"T": "a"}), is_coordinated=True) == []
+    ((kind, _, text),) = found(one, member("bob", subscriptions={"T": "b"}), is_coordinated=True)
+    assert kind is Kind.SUBSCRIPTIONS_DIFFER
+    assert text.startswith("of T, alice wants 'a' and bob wants 'b': ")
+
+
 def test_retry_topics_are_no_difference():
     """Java's client subscribes to %RETRY%group_topic while it has queues, and an idle one does not."""
     assert found(member("alice"), member("bob", subscriptions={"T": "*", "%RETRY%G_T": "*"})) == []
@@ -87,12 +102,12 @@ def test_a_sentence_names_so_many_and_no_more():
     assert f"and {len(Q) - NAMED_MAX} more read by two" in text
 
 
-def test_each_is_new_once_until_it_was_gone():
+def test_each_is_new_once_and_over_once():
     diagnoses = Diagnoses()
     idle = diagnose(GroupSeen(connected=[member("alice"), member("bob")], queue_count=1))
     more = diagnose(GroupSeen(connected=[member("a"), member("b"), member("c")], queue_count=1))
-    assert diagnoses.update(idle) == idle
-    assert diagnoses.update(more) == []
+    assert diagnoses.update(idle) == (idle, [])
+    assert diagnoses.update(more) == ([], [])
     assert diagnoses.current == more
-    assert diagnoses.update([]) == []
-    assert diagnoses.update(idle) == idle
+    assert diagnoses.update([]) == ([], more)
+    assert diagnoses.update(idle) == (idle, [])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from libramq.catalog import GroupTable, TopicTable
-from libramq.clock import Clock, MonotonicMs, Now
+from libramq.clock import Clock, MonotonicMs, Now, read_clock
 from libramq.codes import RequestCode, ResponseCode
 from libramq.fencing import MODE_CLIENT
 from libramq.groups.consumer_group import ConsumerGroup, ConsumerGroups, Member
@@ -323,6 +323,11 @@ class ConsumerClients:
         """Return the client id that read each queue here last."""
         rebalance = self._rebalances.get(group_name)
         return rebalance.owners if rebalance is not None else {}
+
+    def diagnosed(self, group_name: str, kind: str, text: str | None) -> None:
+        """Record that something is wrong with a group; text: None when it is over."""
+        event = self._rebalance(group_name).diagnosed(kind, text, now=read_clock(self._clock))
+        self._record(event)
 
     def looked_at_ms(self, group_name: str) -> MonotonicMs | None:
         """Since when all members know the group's latest change (monotonic); None while some do not."""

@@ -1,7 +1,6 @@
 """The health of consumer groups: diagnoses of what this broker sees of them, looked for every few seconds.
 
-Groups whose members go by a coordinator are told apart: it assigns by subscription, and its fences see to it
-that a queue has one reader.
+What is found is logged, counted and recorded with the group's rebalances, and again when it is over.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,8 +22,6 @@ log = get_logger(__name__)
 LOOK_MS: Final = 5_000
 #: Ours: after its look the Java client waits 500 ms before it pulls, and pulls that were held come to an end.
 SETTLING_MS: Final = 2_000
-#: What another member's subscription does not matter to, and what two readers cannot be.
-_NOT_COORDINATED: Final = frozenset({Kind.STRATEGIES_DIFFER, Kind.SUBSCRIPTIONS_DIFFER})
 
 
 class GroupHealth:
@@ -78,23 +75,35 @@ class GroupHealth:
             if group.message_model == BROADCASTING:
                 continue
             diagnoses = self._diagnoses[group.name] = known.get(group.name) or Diagnoses()
-            for diagnosis in diagnoses.update(self._diagnose(group, now_ms)):
-                # Idle members may stand by on purpose.
-                say = log.info if diagnosis.kind is Kind.IDLE_MEMBERS else log.warning
-                say("group", group=group.name, diagnosis=diagnosis.kind, text=diagnosis.text)
+            self._report(group.name, *diagnoses.update(self._diagnose(group, now_ms)))
+
+    def _report(self, group: str, new: Sequence[Diagnosis], over: Sequence[Diagnosis]) -> None:
+        for diagnosis in new:
+            # Idle members may stand by on purpose.
+            say = log.info if diagnosis.kind is Kind.IDLE_MEMBERS else log.warning
+            say("group", group=group, diagnosis=diagnosis.kind, text=diagnosis.text)
+        for diagnosis in over:
+            log.info("group is well again", group=group, diagnosis=diagnosis.kind, about=diagnosis.about)
+        # One event of a kind: every client of a large group may have slow heartbeats.
+        for kind, diagnosis in {diagnosis.kind: diagnosis for diagnosis in reversed(new)}.items():
+            self._clients.diagnosed(group, kind, diagnosis.text)
+        current = {diagnosis.kind for diagnosis in self._diagnoses[group].current}
+        for kind in {diagnosis.kind: None for diagnosis in over if diagnosis.kind not in current}:
+            self._clients.diagnosed(group, kind, None)
 
     def _diagnose(self, group: ConsumerGroup[Peer], now_ms: MonotonicMs) -> list[Diagnosis]:
-        by_two, by_none = self._readers(group, now_ms)
-        seen = GroupSeen(
-            connected=[_connected(member) for member in group.members.values()],
-            queue_count=self._queue_count(group),
-            read_by_two=by_two,
-            read_by_none=by_none,
+        is_coordinated = not self._clients.allocates(group.name)
+        # Of a coordinated group fences see to it that a queue has one reader.
+        by_two, by_none = ((), ()) if is_coordinated else self._readers(group, now_ms)
+        return diagnose(
+            GroupSeen(
+                connected=[_connected(member) for member in group.members.values()],
+                queue_count=self._queue_count(group),
+                is_coordinated=is_coordinated,
+                read_by_two=by_two,
+                read_by_none=by_none,
+            )
         )
-        found = diagnose(seen)
-        if not self._clients.allocates(group.name):
-            return [diagnosis for diagnosis in found if diagnosis.kind not in _NOT_COORDINATED]
-        return found
 
     def _queue_count(self, group: ConsumerGroup[Peer]) -> int | None:
         topics = [topic for topic in group.subscriptions if not topic.startswith(RETRY_PREFIX)]

@@ -89,7 +89,8 @@ class PushConsumer:
     at the latest after revoke_timeout_ms. What a lost one had under way, somebody else may have got already.
     credentials: whose requests these are, where brokers ask (ACL). tls: connections are encrypted.
     on_error: called with what keeps messages from this consumer, once each time it begins: MemberReplaced
-    (another client has its instance_id), NoPermission, HandlerTooSlow. It goes on by itself when that is
+    (another client has its instance_id), NoPermission, HandlerTooSlow, SubscriptionsDiffer (members of the
+    group want different messages of a topic, and the group loses some). It goes on by itself when that is
     over; `wait_closed` raises the first two meanwhile.
     tuning: further fields of ConsumerSettings, each a whole number.
     """

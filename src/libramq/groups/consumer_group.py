@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from libramq.clock import MonotonicMs
+from libramq.filter.tag import TAG
 from libramq.groups.asked_members import AskedMembers
 from libramq.groups.limits import SUBSCRIPTIONS_MAX
 from libramq.message.names import RETRY_PREFIX
@@ -188,7 +189,7 @@ class ConsumerGroup(Generic[P]):
                 changed = changed or (is_change and not topic.startswith(RETRY_PREFIX))
         member = self.members[peer]
         before = member.subscriptions
-        expressions = {topic: data.sub_string for topic, data in wanted.items()}
+        expressions = {topic: _expression(data) for topic, data in wanted.items()}
         if before == expressions:
             return changed
         self.version += 1
@@ -209,6 +210,12 @@ class ConsumerGroup(Generic[P]):
         if self._common != expressions:
             self._common = expressions
         return self._common
+
+
+def _expression(data: SubscriptionData) -> str:
+    """Return what is wanted of a topic, with the language it is written in where it is not the usual one."""
+    language = data.expression_type
+    return data.sub_string if language in (None, "", TAG) else f"{language}: {data.sub_string}"
 
 
 class ConsumerGroups(Generic[P]):

@@ -2,11 +2,12 @@
 
     strategies_differ       queues that two members read, or none, although all have looked at who is there
     duplicate_client_ids    two connections under one client id: both allocate the same queues to themselves
-    subscriptions_differ    members that want different topics or tags of one group
+    subscriptions_differ    members that want different topics or tags of one group; in a coordinated group,
+                            whose coordinator goes by topics, different tags of one topic
     idle_members            more members than queues
     slow_heartbeats         fewer than three heartbeats in the time after which brokers give a member up
 
-Each is noted once when it appears, and again when it comes back after it was gone.
+Each is noted once when it appears, once when it is over, and again when it comes back after that.
 """
 
 from collections import Counter
@@ -16,6 +17,7 @@ from enum import StrEnum
 from typing import Final
 
 from libramq.clock import MonotonicMs
+from libramq.groups.tag_conflict import canonical, tag_conflict
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 
@@ -63,10 +65,14 @@ class Connected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSeen:
-    """What is known of a group. queue_count: at all brokers, None where that is not known."""
+    """What is known of a group. queue_count: at all brokers, None where that is not known.
+
+    is_coordinated: a coordinator assigns its queues, by topics.
+    """
 
     connected: Sequence[Connected]
     queue_count: int | None
+    is_coordinated: bool = False
     read_by_two: Sequence[MessageQueue] = ()
     read_by_none: Sequence[MessageQueue] = ()
 
@@ -76,7 +82,7 @@ def diagnose(group: GroupSeen) -> list[Diagnosis]:
     return [
         *_strategies(group.read_by_two, group.read_by_none),
         *_client_ids(group.connected),
-        *_subscriptions(group.connected),
+        *(_tags(group.connected) if group.is_coordinated else _subscriptions(group.connected)),
         *_idle(group),
         *_heartbeats(group.connected),
     ]
@@ -88,11 +94,14 @@ class Diagnoses:
     def __init__(self) -> None:
         self.current: Sequence[Diagnosis] = ()
 
-    def update(self, found: Sequence[Diagnosis]) -> list[Diagnosis]:
-        """Take in what was found now; returns what was not there before."""
-        known = {(diagnosis.kind, diagnosis.about) for diagnosis in self.current}
-        self.current = found
-        return [diagnosis for diagnosis in found if (diagnosis.kind, diagnosis.about) not in known]
+    def update(self, found: Sequence[Diagnosis]) -> tuple[list[Diagnosis], list[Diagnosis]]:
+        """Take in what was found now; return what was not there before, and what is over."""
+        before, self.current = self.current, found
+        known, now = ({(each.kind, each.about) for each in lot} for lot in (before, found))
+        return (
+            [each for each in found if (each.kind, each.about) not in known],
+            [each for each in before if (each.kind, each.about) not in now],
+        )
 
 
 def _strategies(by_two: Sequence[MessageQueue], by_none: Sequence[MessageQueue]) -> Iterable[Diagnosis]:
@@ -133,7 +142,9 @@ def _subscriptions(connected: Iterable[Connected]) -> Iterable[Diagnosis]:
     members: dict[tuple[str, ...], list[str]] = {}
     for one in connected:
         wanted = tuple(
-            sorted(f"{topic} {tags}" for topic, tags in one.subscriptions.items() if _is_own(topic))
+            sorted(
+                f"{topic} {canonical(tags)}" for topic, tags in one.subscriptions.items() if _is_own(topic)
+            )
         )
         members.setdefault(wanted, []).append(one.client_id)
     if len(members) > 1:
@@ -144,6 +155,12 @@ def _subscriptions(connected: Iterable[Connected]) -> Iterable[Diagnosis]:
             f"{_named(lots, '; ')}: queues go to members that do not read them, and the latest tags count "
             "for all; give all members the same subscriptions, or groups of their own",
         )
+
+
+def _tags(connected: Iterable[Connected]) -> Iterable[Diagnosis]:
+    conflict = tag_conflict((one.client_id, one.subscriptions) for one in connected)
+    if conflict:
+        yield Diagnosis(Kind.SUBSCRIPTIONS_DIFFER, "", conflict)
 
 
 def _idle(group: GroupSeen) -> Iterable[Diagnosis]:

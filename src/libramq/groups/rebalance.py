@@ -183,6 +183,11 @@ class GroupRebalance:
                 self._unsettled.catch_up.read(next_offset - owner.next_offset, now_ms=now_ms)
             owner.next_offset = max(owner.next_offset, next_offset)
 
+    def diagnosed(self, kind: str, text: str | None, *, now: Now) -> RebalanceEvent:
+        """Return the event of something that is wrong with the group; text: None when it is over."""
+        state = "diagnosed" if text is not None else "recovered"
+        return self._event(now, kind=state, diagnosis=kind, text=text)
+
     def settle(
         self,
         queues: Iterable[MessageQueue] | None,

@@ -3,6 +3,7 @@
 started    why a rebalance began, and who caused it
 moved      which queues changed hands, and for how long each stood still
 settled    the sum: moves against the minimum, time to stable, worst pause, redelivered messages, loads
+diagnosed  what is wrong with the group, in a sentence; recovered: it is not any more
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -64,7 +65,7 @@ class QueueMove(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "fro
 
 
 class RebalanceEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event; fields that do not belong to its kind are left out.
+    """One event; fields that do not belong to its kind are left out. diagnosis: a diagnosis.Kind.
 
     redelivered_upper_bound: what owners before were sent beyond the offsets at which new ones began; 0 for
     queues that a coordinated member handed over with all that it had handled committed. duplicates_reported:
@@ -92,6 +93,8 @@ class RebalanceEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     peak_catch_up_rate: int | None = None
     unowned: int | None = None
     loads: dict[str, int] | None = None
+    diagnosis: str | None = None
+    text: str | None = None
 
 
 _encode = msgspec.json.Encoder().encode

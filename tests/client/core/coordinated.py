@@ -13,10 +13,11 @@ TOPIC_NOT_EXIST = 17
 FENCED, UNKNOWN_MEMBER, NOT_COORDINATOR, NOT_YET_GRANTED = 3100, 3101, 3102, 3103
 
 
-def assigned(*queues, epoch=1, revoke=()):
+def assigned(*queues, epoch=1, revoke=(), warning=""):
     """An assignment of queues under its epoch; pairs have an epoch of their own."""
     return GroupAssignment(
         epoch=epoch,
+        warning=warning,
         queues=[_grant(each, epoch) for each in queues],
         revoke=[_grant(each, epoch) for each in revoke],
     )

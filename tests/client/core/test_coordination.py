@@ -5,7 +5,7 @@ import pytest
 from libramq.client.core import effects as fx
 from libramq.client.core.handler_result import Outcome
 from libramq.client.core.push_consumer_core import Phase
-from libramq.errors import ConnectFailed, ConnectionLost, HandlerTooSlow
+from libramq.errors import ConnectFailed, ConnectionLost, HandlerTooSlow, SubscriptionsDiffer
 from libramq.remoting.body.coordination import QueueGrant
 from tests.client.core.conversation import found, nothing, q
 from tests.client.core.coordinated import (
@@ -722,3 +722,22 @@ def test_what_came_again_after_a_move_is_counted_and_reported():
     talk.polled(assigned((q(0), 2), epoch=4))
     assert talk.question.body.duplicates == 0
     talk.pulled(q(0), nothing(4))
+
+
+# What is wrong with the group
+
+
+def test_a_warning_of_the_coordinator_is_reported_once_and_when_it_comes_back():
+    """The consumer goes on: it is the group that loses messages."""
+    talk = Member().holding(q(0))
+    talk.polled(assigned(q(0), warning="of T, alice wants 'a' and bob wants 'b'"))
+    (trouble,) = talk.of(fx.Trouble)
+    talk.polled(assigned(q(0), epoch=2, warning="of T, alice wants 'a' and bob, carol want 'b'"))
+    assert talk.of(fx.Trouble) == []
+    assert (type(trouble.error), trouble.keeps_out) == (SubscriptionsDiffer, False)
+    assert "bob wants 'b'" in str(trouble.error)
+    talk.polled(assigned(q(0), epoch=3))
+    assert talk.of(fx.Trouble) == talk.of(fx.Recovered) == []
+    talk.polled(assigned(q(0), epoch=4, warning="again"))
+    assert len(talk.of(fx.Trouble)) == 1
+    assert talk.core.owned() == [q(0)]

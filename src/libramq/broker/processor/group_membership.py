@@ -157,6 +157,7 @@ def _body(assignment: Assignment) -> bodies.GroupAssignment:
         mode=assignment.mode,
         queues=[bodies.QueueGrant.of(queue, epoch) for queue, epoch in assignment.queues.items()],
         revoke=[bodies.QueueGrant.of(queue, epoch) for queue, epoch in assignment.revoke.items()],
+        warning=assignment.warning,
     )
 
 

@@ -34,6 +34,7 @@ from libramq.errors import (
     LibraError,
     MemberReplaced,
     RequestCodeNotSupported,
+    SubscriptionsDiffer,
     VersionNotSupported,
 )
 from libramq.fencing import MODE_CLIENT, MODE_EPOCHS
@@ -83,6 +84,7 @@ class Coordination:
         self._release_due_ms: MonotonicMs | None = None
         self._is_leaving = self._has_told = False
         self._overdue = Overdue(settings, timers, table)
+        self._is_warned = False
         #: Set when we begin to allocate for ourselves.
         self.must_rebalance = False
 
@@ -230,11 +232,22 @@ class Coordination:
         elif not isinstance(outcome, LibraError):
             self._troubles.over("name")
 
+    def _pass_on(self, warning: str) -> None:
+        """Report what the coordinator finds wrong with the group, when it begins and when it is over."""
+        if warning:
+            self._troubles.begin("subscriptions", SubscriptionsDiffer(warning))
+        elif self._is_warned:
+            log.info("all members want the same messages again", group=self._settings.group)
+            self._troubles.over("subscriptions")
+        self._is_warned = bool(warning)
+
     def _heard(self, answer: Answer | None, now_ms: MonotonicMs) -> list[fx.Effect]:
         if answer is None:
             return []
         held = self._lease.holds()
         assignment = answer.assignment
+        if assignment is not None:
+            self._pass_on(assignment.warning)
         if assignment is None:
             if held and self._membership.is_on:
                 return []  # We come back with what we hold.

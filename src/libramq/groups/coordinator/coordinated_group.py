@@ -5,6 +5,7 @@ a request or an event changes what is so    (join, poll, release, leave, expel, 
 """
 
 from collections.abc import Container, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from libramq.clock import MonotonicMs
@@ -33,6 +34,7 @@ from libramq.groups.coordinator.member_connections import MemberKey
 from libramq.groups.coordinator.queue_handover import Holding, QueueHandover
 from libramq.groups.coordinator.shared_tables import SharedTables
 from libramq.groups.rebalance_event import Reason
+from libramq.groups.tag_conflict import tag_conflict
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 
@@ -61,6 +63,7 @@ class CoordinatedGroup(Generic[P, T]):
         self._publication: GroupPublication[T] = GroupPublication(name, shared.record)
         self._mode_epoch = state.epoch if state.mode == MODE_CLIENT else 0
         self._inquiry: GroupInquiry | None = None
+        self._warning = self._tag_conflict()
 
     # What others see.
 
@@ -87,10 +90,12 @@ class CoordinatedGroup(Generic[P, T]):
     def assignment(self, member: GroupMember[P, T]) -> Assignment:
         """What a member may hold now, and what it is to give up."""
         if self.mode == MODE_CLIENT:
-            return group_assignment.assignment_of_nothing(self.queues.epoch)
-        if self._inquiry is not None:
-            return group_assignment.assignment_as_held(self.queues.epoch, member.held)
-        return group_assignment.assignment_by(self.queues, member.id, member.held)
+            found = group_assignment.assignment_of_nothing(self.queues.epoch)
+        elif self._inquiry is not None:
+            found = group_assignment.assignment_as_held(self.queues.epoch, member.held)
+        else:
+            found = group_assignment.assignment_by(self.queues, member.id, member.held)
+        return replace(found, warning=self._warning) if self._warning else found
 
     def grants(self, broker_name: str) -> FenceGrant | None:
         """All that a broker's fence is to know; None while we do not know it ourselves."""
@@ -123,7 +128,7 @@ class CoordinatedGroup(Generic[P, T]):
             reason = Reason.MEMBER_JOINED  # It has thought better of it.
         if reason is Reason.MEMBER_JOINED and self._inquiry is not None and held:
             reason = None  # It was here before.
-        if reason is not None or admission.is_new_strategy:
+        if reason is not None or admission.is_new_strategy or admission.is_new_expression:
             self.balance.touch(reason, profile.client_id, now_ms=now_ms)
         self._heard_of(admission.member, held, now_ms)
         return admission.member
@@ -332,6 +337,7 @@ class CoordinatedGroup(Generic[P, T]):
     def _flush(self, now_ms: MonotonicMs) -> None:
         """Act upon the changes that were collected."""
         self._topics.keep({topic for profile in self.members.profiles for topic in profile.subscriptions})
+        self._warn()
         self._publication.is_changed = True
         if self.mode == MODE_CLIENT:
             self.balance.forget_changes()
@@ -339,6 +345,15 @@ class CoordinatedGroup(Generic[P, T]):
             self.balance.postpone()
         else:
             self._publication.effects += self.balance.flush(now_ms=now_ms)
+
+    def _warn(self) -> None:
+        """Have all members told when what is wrong with the group is another thing than before."""
+        before, self._warning = self._warning, self._tag_conflict()
+        if self._warning != before:
+            self.queues.stirred.update(dict.fromkeys(member.id for member in self.members))
+
+    def _tag_conflict(self) -> str:
+        return tag_conflict((each.client_id, each.subscriptions) for each in self.members.staying)
 
     def _watch(self, topics: Iterable[str], now_ms: MonotonicMs) -> None:
         self._publication.effects += map(WatchTopic, self._topics.add(topics, now_ms=now_ms))

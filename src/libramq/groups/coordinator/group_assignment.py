@@ -13,12 +13,16 @@ Epochs = Mapping[MessageQueue, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """One member's, under an epoch of its group. In mode `client` it allocates for itself."""
+    """One member's, under an epoch of its group. In mode `client` it allocates for itself.
+
+    warning: what is wrong with the group, for the member's user; "" for nothing.
+    """
 
     epoch: int
     mode: str = MODE_EPOCHS
     queues: Epochs = field(default_factory=dict)
     revoke: Epochs = field(default_factory=dict)
+    warning: str = ""
 
 
 def assignment_by(queues: QueueHandover, member: str, held: Epochs) -> Assignment:

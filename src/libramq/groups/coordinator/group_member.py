@@ -112,9 +112,11 @@ class GroupMember(Generic[P, T]):
         """
         assert self.poll is not None
         needed = self._needs(assignment, mode_epoch)
+        told = self.told
+        if assignment.warning != (told.assignment.warning if told is not None else ""):
+            return True
         if not needed and not assignment.revoke:
             return False
-        told = self.told
         if told is None or told.peer != self.peer or _differ(told.assignment, assignment):
             return True
         if needed:

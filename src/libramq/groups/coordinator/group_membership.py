@@ -57,6 +57,11 @@ class Admission(NamedTuple, Generic[P, T]):
         return None if is_same else Reason.SUBSCRIPTION_CHANGED
 
     @property
+    def is_new_expression(self) -> bool:
+        """Whether the member wants other messages of its topics than before."""
+        return self.earlier is not None and self.earlier.subscriptions != self.member.profile.subscriptions
+
+    @property
     def is_new_strategy(self) -> bool:
         """Whether the member asks for another strategy than before."""
         return self.earlier is not None and self.earlier.strategy != self.member.profile.strategy

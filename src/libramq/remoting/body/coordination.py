@@ -94,12 +94,16 @@ class GroupLeaveBody(Document, frozen=True, kw_only=True):
 
 
 class GroupAssignment(Document, frozen=True, kw_only=True):
-    """The answer to GROUP_JOIN and GROUP_POLL: what the member may hold now, and what it is to give up."""
+    """The answer to GROUP_JOIN and GROUP_POLL: what the member may hold now, and what it is to give up.
+
+    warning: what is wrong with the group, for the member's user; "" for nothing.
+    """
 
     epoch: int
     mode: str = MODE_EPOCHS
     queues: list[QueueGrant] = []
     revoke: list[QueueGrant] = []
+    warning: str = ""
 
 
 class PeerMember(Document, frozen=True, kw_only=True):

@@ -1,0 +1,64 @@
+"""The tag conflict: members of one group that want different messages of one topic.
+
+A queue is read by one member, and what that one does not want is passed over for the whole group: of two
+members with the tags `a` and `b`, each loses the group some of the other's messages.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from libramq.errors import ConfigError
+from libramq.filter.tag import ALL, parse_tag_filter
+from libramq.message.names import RETRY_PREFIX
+
+#: Ours: how many topics, and members of each expression, a sentence names, and how much of an expression.
+NAMED_MAX: Final = 8
+EXPRESSION_SHOWN_MAX: Final = 100
+
+
+def tag_conflict(members: Iterable[tuple[str, Mapping[str, str]]]) -> str:
+    """Return what members want differently, in a sentence with the remedy; "" where they agree.
+
+    members: client ids, and the expression of each topic. A topic that only some subscribe to is no conflict.
+    """
+    by_topic: dict[str, dict[str, list[str]]] = {}
+    known: dict[str, str] = {}
+    for client_id, expressions in members:
+        for topic, expression in expressions.items():
+            if not topic.startswith(RETRY_PREFIX):
+                if expression not in known:
+                    known[expression] = canonical(expression)
+                by_topic.setdefault(topic, {}).setdefault(known[expression], []).append(client_id)
+    conflicts = [_named(topic, wanted) for topic, wanted in sorted(by_topic.items()) if len(wanted) > 1]
+    if not conflicts:
+        return ""
+    more = f" (and {len(conflicts) - NAMED_MAX} more topics)" if len(conflicts) > NAMED_MAX else ""
+    return (
+        f"{'; '.join(conflicts[:NAMED_MAX])}{more}: a queue is read by one member, and what that one does "
+        "not want is lost to the group; give all members the same expression, or groups of their own"
+    )
+
+
+def canonical(expression: str) -> str:
+    """Return an expression as all that mean the same are written."""
+    try:
+        tag_filter = parse_tag_filter(expression)
+    except ConfigError:
+        return expression
+    return ALL if tag_filter.expression == ALL else " || ".join(sorted(tag_filter.tags))
+
+
+def _named(topic: str, wanted: Mapping[str, list[str]]) -> str:
+    lots = [f"{_members(ids)} {_shown(expression)}" for expression, ids in list(wanted.items())[:NAMED_MAX]]
+    return f"of {topic}, {' and '.join(lots)}"
+
+
+def _members(ids: list[str]) -> str:
+    distinct = list(dict.fromkeys(ids))
+    more = f" and {len(distinct) - NAMED_MAX} more" if len(distinct) > NAMED_MAX else ""
+    return f"{', '.join(distinct[:NAMED_MAX])}{more} want{'s' if len(distinct) == 1 else ''}"
+
+
+def _shown(expression: str) -> str:
+    short = expression if len(expression) <= EXPRESSION_SHOWN_MAX else f"{expression[:EXPRESSION_SHOWN_MAX]}…"
+    return f"'{short}'"
