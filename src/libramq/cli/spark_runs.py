@@ -1,12 +1,12 @@
 """Runs on Spark from the terminal: a session that keeps quiet, and progress on standard error."""
 
 import logging
-import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from libramq.cli.java_process import JavaProcess
 from libramq.cli.options import LogLevel
 from libramq.errors import ConfigError
 
@@ -25,22 +25,29 @@ def spark_session(
     settings: Mapping[str, str] | None = None,
     archive: str | None = None,
 ) -> Iterator["SparkSession"]:
-    """A session that ends with the command.
+    """Yield a session that ends with the command, soon after Ctrl-C.
 
-    Failures are told in one line at the end, so Spark's own log is off unless one is asked for.
+    Failures are reported in one line at the end, so Spark's own log is off unless one is asked for.
     """
     from libramq.spark import session
 
-    spark = session(name, master=master, settings=settings, archive=archive)
-    # Spark's own handler calls Java from within a call to Java.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    java = JavaProcess()
+    quiet = {}
     if log_level == LogLevel.ERROR:
-        spark.sparkContext.setLogLevel("OFF")
+        quiet = {"spark.log.level": "OFF"}
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
     try:
-        yield spark
+        with java.starting():
+            spark = session(name, master=master, settings={**quiet, **(settings or {})}, archive=archive)
+        try:
+            yield spark
+        finally:
+            if not java.was_interrupted:
+                spark.stop()
     finally:
-        spark.stop()
+        if java.was_interrupted:
+            java.wait()
+            raise KeyboardInterrupt from None
 
 
 def spark_settings(given: Sequence[str]) -> dict[str, str]:

@@ -62,6 +62,19 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
 """For `local[…]` masters only: one driver on one machine."""
 
 
+#: Spark's own defaults at its shells' level, so that it has nothing to say about either.
+LOG_SETTINGS: Final = """\
+rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+logger.native.name = org.apache.hadoop.util.NativeCodeLoader
+logger.native.level = error
+"""
+
 #: Ours: a laptop has other work.
 MASTER: Final = "local[2]"
 #: Set by spark-submit, which has started the Java machine already.
@@ -89,6 +102,7 @@ def bootstrap(directory: Path | None = None, *, master: str = "local") -> None:
         home.mkdir(parents=True, exist_ok=True)
         for name in ("jars", "bin"):  # Deliberately without python/lib, where the zip lies.
             _link(home / name, package / name)
+        _write_log_settings(home / "conf")
         os.environ["SPARK_HOME"] = str(home)
     java = java_home()
     if java is not None:
@@ -104,6 +118,17 @@ def _python_by_name() -> str:
     if shutil.which(name) != str(ours / name):
         os.environ["PATH"] = os.pathsep.join([str(ours), os.environ.get("PATH", os.defpath)])
     return name
+
+
+def _write_log_settings(directory: Path) -> None:
+    """Keep four lines from being printed at every start; a user's SPARK_CONF_DIR goes before this one."""
+    file = directory / "log4j2.properties"
+    if file.is_file() and file.read_text() == LOG_SETTINGS:
+        return
+    directory.mkdir(exist_ok=True)
+    draft = file.with_name(f"{file.name}.{os.getpid()}")
+    draft.write_text(LOG_SETTINGS)
+    draft.replace(file)
 
 
 def _link(link: Path, target: Path) -> None:
