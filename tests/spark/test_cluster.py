@@ -119,7 +119,7 @@ def test_pipelines_with_an_archive(cluster: StandaloneCluster, up: LibraUp, orde
     """`libra pipeline run --master` sends its own code; what is compiled comes as an archive."""
     given = archive(packages(tmp_path / "packages"), tmp_path / "environment.tar.gz")
     told = libra_pipeline("ingest", cluster.url, given, up, f"topics = ['{orders}']\ntable = 'orders'")
-    assert f"{MESSAGES} messages of {orders} went into {tmp_path / 'orders'}" in told
+    assert f"{MESSAGES} messages of {orders} read, {MESSAGES} rows written to {tmp_path / 'orders'}" in told
     places = pq.read_table(tmp_path / "orders", columns=["queueId", "offset"])
     assert places.num_rows == len(set(map(tuple, map(dict.values, places.to_pylist())))) == MESSAGES
 

@@ -84,16 +84,18 @@ def test_duplicates_are_left_out_within_and_between_batches(
     send(up, topic, ["a", "b", "a", "c"])
     Ingest(given).run(spark, ignore)
     send(up, topic, ["c", "a"])  # A batch of duplicates only.
-    Ingest(given).run(spark, ignore)
+    only = Ingest(given).run(spark, ignore).sentence
+    assert only == f"2 messages of {topic} read, 0 rows written to {tmp_path / 't'}"
     send(up, topic, ["d", "b", "d"])
-    Ingest(given).run(spark, ignore)
+    some = Ingest(given).run(spark, ignore).sentence
+    assert some == f"3 messages of {topic} read, 1 rows written to {tmp_path / 't'}"
     assert sorted(table(tmp_path, kind)["key"].to_pylist()) == ["a", "b", "c", "d"]
 
 
 def test_small_files_are_written_together(spark: "SparkSession", up: LibraUp, topic: str, tmp_path: Path):
     send(up, topic, [str(number) for number in range(60)])
     given = config(up, topic, tmp_path, format="delta", batch_messages=20, compact=True)
-    assert "small files were written together" in Ingest(given).run(spark, ignore).sentence
+    assert "small files were merged" in Ingest(given).run(spark, ignore).sentence
     assert len(deltalake.DeltaTable(str(tmp_path / "t")).file_uris()) == 1
     assert len(table(tmp_path, "delta")) == 60
 

@@ -39,16 +39,18 @@ class DeltaTable:
         last = table.transaction_version(self._query_id) if table is not None else None
         return last is not None and last >= batch
 
-    def write(self, rows: "DataFrame", batch: int) -> None:
-        """Add a batch. Its rows pass through the driver's memory."""
+    def write(self, rows: "DataFrame", batch: int) -> int:
+        """Add a batch and return how many rows it has. They pass through the driver's memory."""
+        table = rows.toArrow()
         done = self._library.Transaction(self._query_id, batch)
         self._library.write_deltalake(
             str(self.path),
-            rows.toArrow(),
+            table,
             mode="append",
             partition_by=["date"],
             commit_properties=self._library.CommitProperties(app_transactions=[done]),
         )
+        return int(table.num_rows)
 
     def rows_of(self, spark: "SparkSession", first: date, last: date) -> "DataFrame | None":
         """The rows of some days, without their column date; None where there are none."""

@@ -91,6 +91,7 @@ class Ingest:
             **{f"{ACCESS_PREFIX}{name}": text for name, text in config.access.items()},
             **config.source,
         }
+        self._rows_written = 0
         self._binding = {
             "table": str(self._path),
             "format": config.format,
@@ -132,12 +133,15 @@ class Ingest:
                 done = _follow(query, tell, None if self._every_ms is not None else plan.message_count)
             finally:
                 query.stop()
-        sentence = f"{done:,} messages of {', '.join(self._config.topics)} went into {self._path}"
+        sentence = (
+            f"{done:,} messages of {', '.join(self._config.topics)} read, "
+            f"{self._rows_written:,} rows written to {self._path}"
+        )
         if self._config.compact:
             from libramq.spark.pipeline.delta_table import DeltaTable
 
             count = DeltaTable(self._path).compact()
-            sentence += f"; {count} small files were written together"
+            sentence += f"; {count} small files were merged"
         return Outcome(sentence=sentence)
 
     def _start(self, spark: "SparkSession") -> "StreamingQuery":
@@ -159,12 +163,12 @@ class Ingest:
         if table.has_batch(number):
             return
         if self._config.dedup == "none":
-            table.write(self._as_table(batch), number)
+            self._rows_written += table.write(self._as_table(batch), number)
             return
         batch.persist()  # It is looked at twice, and would be read twice.
         try:
             rows = without_duplicates(batch, table, self._config.dedup, self._within_ms)
-            table.write(self._as_table(rows), number)
+            self._rows_written += table.write(self._as_table(rows), number)
         finally:
             batch.unpersist()
 

@@ -12,6 +12,8 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyarrow.parquet import read_metadata
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -31,14 +33,16 @@ class ParquetTable:
         """Whether a batch is in the table."""
         return self._place(batch).is_dir()
 
-    def write(self, rows: "DataFrame", batch: int) -> None:
-        """Add a batch."""
+    def write(self, rows: "DataFrame", batch: int) -> int:
+        """Add a batch; return how many rows it has."""
         shutil.rmtree(self._draft, ignore_errors=True)
         writer = rows.write.mode("overwrite").partitionBy("date")
         writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(str(self._draft))
         self._draft.mkdir(exist_ok=True)  # A batch of duplicates only: it is done all the same.
         self.path.mkdir(parents=True, exist_ok=True)
+        count: int = sum(read_metadata(file).num_rows for file in self._draft.rglob("*.parquet"))
         self._draft.rename(self._place(batch))
+        return count
 
     def rows_of(self, spark: "SparkSession", first: date, last: date) -> "DataFrame | None":
         """The rows of some days; None where there are none."""
