@@ -7,6 +7,7 @@ from libramq.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
 from libramq.remoting.connection import FrameReader
 from libramq.remoting.frame import encode_frame
+from libramq.transport.outages import Outages
 from libramq.transport.remotes import SILENCE_MS_MAX, Dialed, Remotes
 
 A = "10.0.0.1:10911"
@@ -192,3 +193,32 @@ def test_a_connection_that_opens_after_the_stop_is_ended_and_what_waited_has_fai
     world.send()
     assert world.bodies() == [ConnectionLost, ConnectionLost]
     assert len(world.links) == 1
+
+
+def test_an_outage_is_logged_when_it_begins_and_when_it_ends(caplog):
+    """Not once for each request that fails meanwhile."""
+    world = World()
+    world.remotes.outages = Outages(lambda: MonotonicMs(world.now_ms))
+    for _ in range(3):
+        world.send()
+        world.links[-1].dialed.refused(ConnectFailed(f"cannot connect to {A}"))
+    world.send()
+    world.links[-1].open()
+    world.links[-1].dialed.ended("")  # Something listens there and hangs up.
+    world.now_ms += 2_500
+    world.send()
+    world.links[-1].open()
+    world.run()
+    world.links[-1].answer(*world.links[-1].requests())
+    assert [record.getMessage() for record in caplog.records] == [
+        f"no connection; trying until there is one address={A} reason='cannot connect to {A}'",
+        f"connected again address={A} after='2.5 s'",
+    ]
+
+
+def test_who_never_answered_is_left_to_those_who_asked(caplog):
+    world = World()
+    world.remotes.outages = Outages(lambda: MonotonicMs(world.now_ms), of_known_only=True)
+    world.send()
+    world.links[-1].dialed.refused(ConnectFailed(f"cannot connect to {A}"))
+    assert caplog.records == []

@@ -1,4 +1,4 @@
-"""Logging of the commands: one readable line an event, to standard error, so that output can be piped."""
+"""Logging of the commands: one line per event, with date and time, to standard error; output can be piped."""
 
 import logging
 import sys
@@ -9,7 +9,7 @@ from libramq.cli.options import LogLevel
 def set_up(level: LogLevel) -> None:
     """Show LibraMQ's events of this level and above."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
     logger = logging.getLogger("libramq")
     logger.handlers[:] = [handler]
     logger.propagate = False

@@ -34,6 +34,7 @@ from libramq.rpc.broker_calls import unregister_client
 from libramq.rpc.call import Call
 from libramq.runtime.seams import Timer, Timers
 from libramq.transport.access import OPEN, Access
+from libramq.transport.outages import Outages, log_failed_request
 from libramq.transport.remotes import Dialer, Remotes
 
 log = get_logger(__name__)
@@ -97,7 +98,13 @@ class ConsumerNetwork:
         self._local_offsets = stored_offsets
         self._failed = failed
         self._remotes = Remotes(
-            dialer, timers, clock.monotonic_ms, asked=self._asked, lost=self._lost, access=access
+            dialer,
+            timers,
+            clock.monotonic_ms,
+            asked=self._asked,
+            lost=self._lost,
+            access=access,
+            outages=Outages(clock.monotonic_ms),
         )
         self._name_servers = NameServers(self._remotes, name_server_addresses, randomness)
         self._timer: Timer | None = None
@@ -274,7 +281,7 @@ class ConsumerNetwork:
             routes: Mapping[str, TopicRouteData | None], unavailable: NameServerUnavailable | None
         ) -> None:
             if unavailable is not None:
-                log.warning("routes not refreshed", reason=str(unavailable))
+                log_failed_request(log, "routes not refreshed", unavailable)
             if self._is_running:
                 self._perform(self.core.routes_fetched(routes, self._clock.monotonic_ms()))
 

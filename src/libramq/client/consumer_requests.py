@@ -23,6 +23,7 @@ from libramq.message.record import decode_records
 from libramq.remoting.headers import PullMessageHeader
 from libramq.rpc import broker_calls as calls
 from libramq.rpc.call import Call
+from libramq.transport.outages import log_failed_request
 from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
 
 log = get_logger(__name__)
@@ -65,8 +66,8 @@ class ConsumerRequests:
     def _send_heartbeat(self, effect: fx.SendHeartbeat) -> None:
         def answered(outcome: calls.HeartbeatReply | LibraError, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
             ok = not isinstance(outcome, LibraError)
-            if not ok:
-                log.warning("heartbeat failed", broker=effect.address, reason=str(outcome))
+            if isinstance(outcome, LibraError):
+                log_failed_request(log, "heartbeat failed", outcome, broker=effect.address)
             offers = isinstance(outcome, calls.HeartbeatReply) and outcome.coordinates
             effects = self._core.heartbeat_answered(effect.address, now_ms, ok=ok, offers=offers)
             return [*effects, *self._core.answered(f"broker {effect.address}", outcome, keeps_out=True)]
@@ -161,7 +162,7 @@ class ConsumerRequests:
     def _commit_offset(self, effect: fx.CommitOffset) -> None:
         def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
             if outcome is not None:
-                log.warning("commit failed", queue=str(effect.queue), reason=str(outcome))
+                log_failed_request(log, "commit failed", outcome, queue=str(effect.queue))
             return self._core.committed(effect, outcome, now_ms)
 
         call = calls.update_consumer_offset(
@@ -185,7 +186,7 @@ class ConsumerRequests:
     def _unlock_queues(self, effect: fx.UnlockQueues) -> None:
         def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
             if outcome is not None:  # The broker frees them when it misses us.
-                log.warning("queues not unlocked", queues=len(effect.queues), reason=str(outcome))
+                log_failed_request(log, "queues not unlocked", outcome, queues=len(effect.queues))
             return ()
 
         call = calls.unlock_batch(self._settings.group, self._settings.client_id, list(effect.queues))

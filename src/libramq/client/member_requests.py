@@ -14,6 +14,7 @@ from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
 from libramq.logs import get_logger
 from libramq.rpc import group_calls as calls
+from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
 
@@ -67,7 +68,7 @@ class MemberRequests:
     def _release(self, effect: fx.ReleaseQueues) -> None:
         def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
             if outcome is not None:
-                log.warning("queues not released", queues=len(effect.queues), reason=str(outcome))
+                log_failed_request(log, "queues not released", outcome, queues=len(effect.queues))
             return ()
 
         call = calls.release_queues(

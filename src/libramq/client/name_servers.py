@@ -23,6 +23,7 @@ from libramq.remoting.body.route import TopicRouteData
 from libramq.remoting.command import Command
 from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import name_server_result, topic_route
+from libramq.transport.outages import log_failed_request
 from libramq.transport.remotes import Remotes
 from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
 
@@ -149,7 +150,7 @@ class NameServers:
             if isinstance(outcome, RouteNotFound):
                 log.debug("no route", topic=topic, reason=str(outcome))
             elif isinstance(outcome, LibraError):
-                log.warning("route not refreshed", topic=topic, reason=str(outcome))
+                log_failed_request(log, "route not refreshed", outcome, topic=topic)
             else:
                 routes[topic] = outcome
             look_up_next()

@@ -44,6 +44,7 @@ from libramq.remoting.credentials import Credentials
 from libramq.rpc.broker_calls import heartbeat, unregister_client
 from libramq.transport.access import Access
 from libramq.transport.asyncio_remotes import AsyncioRemotes
+from libramq.transport.outages import Outages, log_failed_request
 from libramq.transport.tls import Tls
 
 log = get_logger(__name__)
@@ -138,7 +139,10 @@ class Producer:
             raise LocalProtocolError(f"this producer {state}")
         self._loop = asyncio.get_running_loop()
         self._remotes = AsyncioRemotes(
-            self._clock.monotonic_ms, lost=self._greeted.discard, access=self._access
+            self._clock.monotonic_ms,
+            lost=self._greeted.discard,
+            access=self._access,
+            outages=Outages(self._clock.monotonic_ms, of_known_only=True),
         )
         name_servers = NameServers(self._remotes, self._name_server_addresses, self._random)
         self._routes = Routes(name_servers, default_queue_count=self._settings.default_topic_queue_nums)
@@ -334,7 +338,7 @@ class Producer:
             try:
                 await self._remotes.call(address, heartbeat(data).command())
             except RemoteError as error:
-                log.warning("heartbeat failed", broker=address, reason=str(error))
+                log_failed_request(log, "heartbeat failed", error, broker=address)
 
     async def _say_goodbye(self) -> None:
         call = unregister_client(self.client_id, producer_group=self.group, consumer_group=None)

@@ -12,6 +12,7 @@ from libramq.client.core.route_table import RouteTable
 from libramq.client.name_servers import NameServers
 from libramq.errors import LibraError, RouteNotFound
 from libramq.logs import get_logger
+from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
 
@@ -52,7 +53,7 @@ class Routes:
             except RouteNotFound:
                 log.debug("a topic has no route any more", topic=topic)
             except LibraError as error:
-                log.warning("route not refreshed", topic=topic, reason=str(error))
+                log_failed_request(log, "route not refreshed", error, topic=topic)
 
     async def close(self) -> None:
         """Stop asking."""

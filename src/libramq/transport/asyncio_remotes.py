@@ -10,6 +10,7 @@ from libramq.remoting.command import Command
 from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.transport.access import OPEN, Access
 from libramq.transport.address import split_address
+from libramq.transport.outages import Outages
 from libramq.transport.remotes import Asked, Dialed, Lost, Remotes
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from libramq.transport.tls import SHUTDOWN_TIMEOUT_S, Tls, handshake_failure
@@ -116,9 +117,18 @@ class AsyncioRemotes(Remotes):
         asked: Asked | None = None,
         lost: Lost | None = None,
         access: Access = OPEN,
+        outages: Outages | None = None,
     ) -> None:
         self._sockets = SocketDialer(access.tls)
-        super().__init__(self._sockets, LoopTimers(), monotonic_ms, asked=asked, lost=lost, access=access)
+        super().__init__(
+            self._sockets,
+            LoopTimers(),
+            monotonic_ms,
+            asked=asked,
+            lost=lost,
+            access=access,
+            outages=outages,
+        )
 
     async def call(self, address: str, request: Command, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Command:
         """Make a request and wait for its reply; raises RemoteError."""

@@ -19,6 +19,7 @@ from libramq.remoting.connection import FrameReader, PendingRequests
 from libramq.remoting.frame import encode_frame
 from libramq.runtime.seams import Timer, Timers
 from libramq.transport.access import OPEN, Access
+from libramq.transport.outages import Outages
 from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
 
 log = get_logger(__name__)
@@ -160,7 +161,9 @@ class _Remote:
 
     def received(self, data: bytes) -> None:
         self.last_read_ms = self._remotes.monotonic_ms()
-        self._is_mute = False
+        if self._is_mute:
+            self._is_mute = False
+            self._remotes.answered(self)
         try:
             commands = self._reader.receive(data)
         except ProtocolError as error:
@@ -176,14 +179,18 @@ class _Remote:
                 self._remotes.asked(self.address, command, self.write)
 
     def ended(self, reason: str) -> None:
+        was_wanted = self._remotes.keeps(self)
         self._remotes.ended(self)
         self._link = None
         lost = self._remotes.access.lost(self.address, is_mute=self._is_mute, reason=reason)
+        if self._is_mute and was_wanted:
+            self._remotes.unanswered(self, lost)
         for done in self.pending.drain():
             done(ConnectionLost(lost))
 
     def refused(self, error: RemoteError) -> None:
         if self._link is None:  # Else it was opened, and has ended or will.
+            self._remotes.unanswered(self, str(error))
             self._remotes.forget(self)
             waiting, self._waiting = self._waiting, []
             for _, done, _ in waiting:
@@ -201,7 +208,7 @@ class Remotes:
 
     asked: called with requests the other side makes over our connections; None: they are refused.
     lost: called when a connection ended that had been open, unless we are closing all.
-    access: whose signature requests carry.
+    access: whose signature requests carry. outages: logs addresses that do not answer, where given.
     """
 
     def __init__(
@@ -213,6 +220,7 @@ class Remotes:
         asked: Asked | None = None,
         lost: Lost | None = None,
         access: Access = OPEN,
+        outages: Outages | None = None,
     ) -> None:
         self.timers = timers
         self.monotonic_ms = monotonic_ms
@@ -220,6 +228,7 @@ class Remotes:
         self.access = access
         self._dialer = dialer
         self._lost = lost
+        self.outages = outages
         self._remotes: dict[str, _Remote] = {}
         #: Connections that no request is sent over any more, until they have ended.
         self._ending: dict[_Remote, None] = {}
@@ -262,6 +271,16 @@ class Remotes:
             remote.refused(ConnectionLost("stopped"))
 
     # For the connections.
+
+    def answered(self, remote: _Remote) -> None:
+        """A connection has brought its first bytes."""
+        if self.outages is not None:
+            self.outages.answered(remote.address)
+
+    def unanswered(self, remote: _Remote, reason: str) -> None:
+        """There is no connection, or it ended without a byte."""
+        if self.outages is not None and not self._is_closed:
+            self.outages.unanswered(remote.address, reason)
 
     def keeps(self, remote: _Remote) -> bool:
         """Return whether a connection that was dialed is still wanted."""

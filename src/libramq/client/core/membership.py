@@ -32,6 +32,7 @@ from libramq.logs import get_logger
 from libramq.remoting.body.coordination import GroupAssignment, GroupJoinBody, GroupPollBody, QueueGrant
 from libramq.remoting.headers import GroupJoinHeader
 from libramq.rpc.group_calls import Joined
+from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
 
@@ -251,7 +252,11 @@ class Membership:
         what = "was not reached"
         if isinstance(reason, VersionNotSupported):
             what = "reads another version of the group protocol"
-        log.warning(f"the group's coordinator {what}", group=self._settings.group, reason=str(reason))
+        event = f"the group's coordinator {what}"
+        if isinstance(reason, LibraError):
+            log_failed_request(log, event, reason, group=self._settings.group)
+        else:
+            log.warning(event, group=self._settings.group, reason=reason)
         self._step = Step.FIND
         self._pause(now_ms, min(ASK_AGAIN_MS << min(self._failures, 8), ASK_AGAIN_MS_MAX))
         self._failures += 1

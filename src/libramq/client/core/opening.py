@@ -26,6 +26,7 @@ from libramq.errors import BrokerError, Fenced, LibraError, NotYetGranted
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import QueueGrant
+from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
 
@@ -97,7 +98,7 @@ class Opening:
         self, owned: ProcessQueue, claim: Claim, error: LibraError, now_ms: MonotonicMs
     ) -> list[fx.Effect]:
         if not isinstance(error, NotYetGranted):
-            log.warning("queue not opened yet", queue=str(owned.queue), reason=str(error))
+            log_failed_request(log, "queue not opened yet", error, queue=str(owned.queue))
         if not isinstance(error, BrokerError):
             self._refused.pop(owned.queue, None)  # Nobody has refused it: nobody was there.
         elif self._release_refused(owned.queue, claim, now_ms) and owned.opened is None:

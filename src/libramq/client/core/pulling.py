@@ -34,6 +34,7 @@ from libramq.message.message import MessageExt
 from libramq.message.names import retry_topic
 from libramq.message.queue import MessageQueue
 from libramq.rpc.broker_calls import PullReply
+from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
 
@@ -180,7 +181,7 @@ class Pulling:
                 self.strangers.add(address)
             self._later(owned, now_ms, NOT_SUBSCRIBED_YET_MS)
         else:
-            log.warning("pull failed", queue=str(owned.queue), reason=str(error))
+            log_failed_request(log, "pull failed", error, queue=str(owned.queue))
             owned.broker_id, owned.has_failed = 0, True
             owned.was_missing = owned.was_missing or code == ResponseCode.TOPIC_NOT_EXIST
             self._later(owned, now_ms, PULL_FAILED_MS)

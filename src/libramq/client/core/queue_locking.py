@@ -24,6 +24,7 @@ from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
+from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
 
@@ -176,7 +177,7 @@ class QueueLocking:
             owned.is_locked = True
 
     def _failed(self, owned: ProcessQueue, error: LibraError, now_ms: MonotonicMs) -> None:
-        log.warning("queue not locked", queue=str(owned.queue), reason=str(error))
+        log_failed_request(log, "queue not locked", error, queue=str(owned.queue))
         if owned.is_locked and now_ms >= owned.locked_until_ms - LOCK_FAILED_MS:
             owned.is_locked, owned.is_in_doubt = False, True
         self.retry(owned, now_ms, LOCK_FAILED_MS)

@@ -1,0 +1,57 @@
+"""Outages: addresses that do not answer, each logged once when it begins and once when it ends.
+
+A member of nine queues makes ten requests a second that fail while its broker is away. `log_failed_request`
+logs those at debug level.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+
+from libramq.clock import MonotonicMs
+from libramq.errors import ConnectFailed, ConnectionLost, LibraError, NameServerUnavailable
+from libramq.logs import get_logger
+
+log = get_logger(__name__)
+
+#: Ours: addresses that are remembered; a client has some dozens.
+ADDRESSES_MAX: Final = 1_000
+
+
+class Outages:
+    """Which addresses do not answer, and since when.
+
+    of_known_only: an address that has never answered is not logged, since who asks it learns of that anyway.
+    """
+
+    def __init__(self, monotonic_ms: Callable[[], MonotonicMs], *, of_known_only: bool = False) -> None:
+        self._monotonic_ms = monotonic_ms
+        self._of_known_only = of_known_only
+        self._answered: dict[str, None] = {}
+        self._since_ms: dict[str, MonotonicMs] = {}
+
+    def unanswered(self, address: str, reason: str) -> None:
+        """Note that an address could not be reached."""
+        if address in self._since_ms or (self._of_known_only and address not in self._answered):
+            return
+        if len(self._since_ms) < ADDRESSES_MAX:
+            self._since_ms[address] = self._monotonic_ms()
+            log.warning("no connection; trying until there is one", address=address, reason=reason)
+
+    def answered(self, address: str) -> None:
+        """Note that an address has answered over a new connection."""
+        if len(self._answered) < ADDRESSES_MAX:
+            self._answered[address] = None
+        since_ms = self._since_ms.pop(address, None)
+        if since_ms is not None:
+            seconds = (self._monotonic_ms() - since_ms) / 1000
+            log.warning("connected again", address=address, after=f"{seconds:.1f} s")
+
+
+def log_failed_request(
+    logger: structlog.stdlib.BoundLogger, event: str, error: LibraError, **values: Any
+) -> None:
+    """Log that a request failed: as a detail where it failed for want of a connection."""
+    is_outage = isinstance(error, ConnectFailed | ConnectionLost | NameServerUnavailable)
+    (logger.debug if is_outage else logger.warning)(event, **values, reason=str(error))
