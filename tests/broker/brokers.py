@@ -9,12 +9,13 @@ from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.broker.broker import Broker
 from libramq.broker.config import BrokerConfig
 from libramq.codes import RequestCode
+from libramq.filter.subscription import SubscriptionData
 from libramq.formats.document import encode_body
 from libramq.kernel.effect import Ask, Effect, Thread
 from libramq.message import MessageExt, decode_records
 from libramq.message.properties import properties_to_text
 from libramq.remoting import headers as h
-from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from libramq.remoting.command import FLAG_ONEWAY, Command
 from libramq.rpc.broker_calls import PULL_SUBSCRIPTION, PULL_SUSPEND
 from libramq.rpc.question import Question

@@ -3,17 +3,18 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from libramq.filter.subscription import SubscriptionData
+from libramq.groups.consumer import Consumer
 from libramq.groups.consumer_group import ConsumerGroups, Member
 from libramq.groups.limits import SUBSCRIPTIONS_MAX
-from libramq.remoting.body.heartbeat import ConsumerData, SubscriptionData
 
 
 def member(peer: str, client_id: str, at_ms: int = 0) -> Member[str]:
     return Member(peer, client_id, "JAVA", 479, at_ms)
 
 
-def data(group: str = "G", **fields) -> ConsumerData:
-    return ConsumerData(group_name=group, **fields)
+def data(group: str = "G", **fields) -> Consumer:
+    return Consumer(group=group, **fields)
 
 
 def subscribes(topic: str, version: int = 1, expression: str = "*") -> SubscriptionData:

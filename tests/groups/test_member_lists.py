@@ -2,8 +2,8 @@
 
 from libramq.groups.edge_members import EdgeMembers
 from libramq.groups.published_lists import Publication, PublishedLists
-from libramq.groups.shared_lists import SharedLists
-from libramq.remoting.body.coordination import PeerListBody, PeerMember
+from libramq.groups.shared_lists import SharedList, SharedLists
+from libramq.remoting.body.coordination import PeerMember
 
 
 def members(*names: str) -> list[PeerMember]:
@@ -72,9 +72,7 @@ def test_a_list_stands_until_its_coordinator_or_another_says_otherwise():
     shared = SharedLists()
 
     def take(broker: str, version: int, *client_ids: str) -> bool:
-        return shared.take(
-            PeerListBody(broker_name=broker, group="g", version=version, client_ids=list(client_ids))
-        )
+        return shared.take("g", SharedList(broker, version, list(client_ids)))
 
     assert take("a", 5, "x", "y")
     assert not take("a", 5, "z")

@@ -8,6 +8,7 @@ import pytest
 from libramq.auth.principal import ANONYMOUS
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
+from libramq.filter.subscription import SubscriptionData
 from libramq.formats.document import encode_body
 from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.kernel.parts import Kernel
@@ -15,7 +16,7 @@ from libramq.remoting import headers as h
 from libramq.remoting.body import consumers as bodies
 from libramq.remoting.body.assignment import MessageRequestModeBody, QueryAssignmentBody
 from libramq.remoting.body.coordination import GroupJoinBody
-from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData, SubscriptionData
+from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData, ProducerData
 from libramq.remoting.command import Command
 from libramq.remoting.requests import REQUESTS
 from libramq.rpc.endpoint import Endpoint

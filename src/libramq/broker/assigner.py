@@ -220,7 +220,7 @@ class Assigner:
     def _ask_again(self, body: PeerGivenBody) -> None:
         group = self._consumers.group(body.group)
         if group is not None:
-            self._consumers.ask_again(group, body.ask_again)
+            self._consumers.notifications.again(group, body.ask_again)
 
     # Who is who.
 

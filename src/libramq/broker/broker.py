@@ -28,6 +28,7 @@ from libramq.broker.event_log import EventLog
 from libramq.broker.files import BrokerFiles
 from libramq.broker.group_parts import GroupParts
 from libramq.broker.message_log import MessageLog
+from libramq.broker.notifications import Notices
 from libramq.broker.offset_commits import OffsetCommits
 from libramq.broker.opening import Opening
 from libramq.broker.persistence import Persistence
@@ -35,6 +36,7 @@ from libramq.broker.processor.client_management import ClientManagement
 from libramq.broker.processor.consumer_offset import ConsumerOffsetRequests
 from libramq.broker.processor.group_admin import GroupAdministration
 from libramq.broker.processor.group_membership import GroupMembership
+from libramq.broker.processor.notices import requests_of
 from libramq.broker.processor.open_queue import OpenQueue
 from libramq.broker.processor.peers import PeerRequests
 from libramq.broker.processor.pull_message import PullMessage
@@ -54,15 +56,13 @@ from libramq.broker.runtime_info import RuntimeInfo
 from libramq.broker.start_up import StartUp
 from libramq.broker.stored_properties import BrokerProperties
 from libramq.catalog.requirements import Requirements
-from libramq.clock import Clock, MonotonicMs
+from libramq.clock import Clock
 from libramq.filesystem import FileSystem
 from libramq.formats.tables import PERM_READ
 from libramq.groups.rebalance_event import RebalanceEvent
-from libramq.kernel.connection import Connection
 from libramq.kernel.engine import Engine, Hooks, Polled
 from libramq.kernel.parts import Kernel
 from libramq.message.ids import UniqueIdGenerator
-from libramq.remoting.command import Command
 from libramq.rpc.endpoint import Endpoint
 from libramq.rpc.request import BatchProcessor, Processor
 from libramq.rpc.responder import Responder
@@ -167,9 +167,7 @@ class Broker:
         kernel = self.kernel
         version = f"LibraMQ {__version__}"
         self.runtime = RuntimeInfo(self.store, self._files.filesystem, version=version, kernel=kernel)
-        self._watch = ClientWatch(
-            self.consumers, self.producers, self.health, kernel, notify=self._responder.notify
-        )
+        self._watch = ClientWatch(self.consumers, self.producers, self.health, kernel, notify=self._notify)
         self._delivery = Delivery(self.schedule, clock=kernel.clock, deadlines=kernel.deadlines)
         self._persistence = Persistence(self._files, kernel)
         self._start_up = StartUp(self.cluster, self.registration, kernel)
@@ -259,14 +257,15 @@ class Broker:
         ]
 
     def _group_services(self) -> Sequence[Any]:
+        self._clients = ClientManagement(
+            consumers=self.consumers,
+            producers=self.producers,
+            topics=self.topics,
+            groups=self.groups,
+            gone=self.coordination.closed,
+        )
         services: list[Any] = [
-            ClientManagement(
-                consumers=self.consumers,
-                producers=self.producers,
-                topics=self.topics,
-                groups=self.groups,
-                gone=self.coordination.closed,
-            ),
+            self._clients,
             QueueLockRequests(
                 locks=self.locks, clients=self.consumers, topics=self.topics, groups=self.groups
             ),
@@ -353,7 +352,7 @@ class Broker:
             responder=self._responder,
             processors=self._processors,
             batch_processors=self._batch_processors,
-            answered=self._answered,
+            answered=self._clients.answered,
             stir=kernel.stir,
         )
         self.topics.observe(lambda _: kernel.stir())  # A send may create one.
@@ -395,5 +394,5 @@ class Broker:
         if self._recorded is not None:
             self._recorded(event)
 
-    def _answered(self, connection: Connection, answer: Command, now_ms: MonotonicMs) -> None:
-        self.consumers.told(connection, answer, now_ms=now_ms)
+    def _notify(self, notices: Notices) -> None:
+        self._responder.notify(requests_of(notices))

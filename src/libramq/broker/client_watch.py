@@ -6,16 +6,16 @@ rebalances                                    recorded once they have settled
 groups                                        diagnosed every few seconds
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.group_health import GroupHealth
+from libramq.broker.notifications import Notices
 from libramq.clock import MonotonicMs, read_clock
 from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.connection import Connection
 from libramq.kernel.parts import Kernel
-from libramq.rpc.outcome import Notify
 
 #: Ours: how exactly a repeated notification keeps its second.
 REPEAT_CHECK_MS: Final = 50
@@ -33,7 +33,7 @@ class ClientWatch:
         health: GroupHealth,
         kernel: Kernel,
         *,
-        notify: Callable[[Sequence[Notify]], None],
+        notify: Callable[[Notices], None],
     ) -> None:
         self._consumers = consumers
         self._producers = producers
@@ -46,9 +46,9 @@ class ClientWatch:
     def settle(self) -> None:
         """Send what a coordinator's list brought about, and set the deadlines."""
         consumers = self._consumers
-        if consumers.has_notifications:
-            self._notify(consumers.herd())
-        if self._repeat.due_ms is None and consumers.has_stragglers:
+        if consumers.notifications.are_owed:
+            self._notify(consumers.due_notices())
+        if self._repeat.due_ms is None and consumers.notifications.has_stragglers:
             self._repeat.at(self._clock.monotonic_ms() + REPEAT_CHECK_MS)
         if self._tick.due_ms is None and (consumers.is_busy or len(self._producers)):
             self._tick.at(self._clock.monotonic_ms() + TICK_MS)
@@ -66,4 +66,4 @@ class ClientWatch:
         self._health.tick()
 
     def _notify_again(self) -> None:
-        self._notify(self._consumers.herd())
+        self._notify(self._consumers.due_notices())

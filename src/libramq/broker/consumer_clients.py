@@ -6,33 +6,32 @@ Upstream: broker/client/ConsumerManager.java, DefaultConsumerIdsChangeListener.j
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from libramq.broker.notifications import Notices, Notifications
 from libramq.catalog import GroupTable, TopicTable
 from libramq.clock import Clock, MonotonicMs, Now, read_clock
-from libramq.codes import RequestCode, ResponseCode
 from libramq.fencing import MODE_CLIENT
+from libramq.filter.subscription import BROADCASTING
+from libramq.groups.consumer import Consumer
 from libramq.groups.consumer_group import ConsumerGroup, ConsumerGroups, Member
-from libramq.groups.herd import REPEAT_MS, Herd
+from libramq.groups.herd import REPEAT_MS
 from libramq.groups.limits import MEMBERS_MAX
+from libramq.groups.notice import AreYouThere
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance import GroupRebalance
 from libramq.groups.rebalance_event import Reason, RebalanceEvent
 from libramq.groups.session import Probe, Sessions
-from libramq.groups.shared_lists import SharedLists
+from libramq.groups.shared_lists import SharedList, SharedLists
+from libramq.kernel.connection import Connection
 from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 from libramq.offsets import Fences
-from libramq.remoting.body.coordination import PeerListBody, PeerStartedBody
-from libramq.remoting.body.heartbeat import BROADCASTING, ConsumerData
-from libramq.remoting.command import Command
-from libramq.rpc.outcome import Notify
-from libramq.transport.server import Peer
 
 log = get_logger(__name__)
 
 #: Ours: groups of one connection.
 GROUPS_PER_PEER_MAX: Final = 1_000
-_NONE: Final[tuple[Notify, ...]] = ()
+_NONE: Final[Notices] = ()
 
 
 class ConsumerClients:
@@ -42,7 +41,7 @@ class ConsumerClients:
     coordinator's to announce and to record (`started`), except where their group allocates for itself.
     stock_changed: called with a group and those of its members here that allocate for themselves.
     members_changed: called with a group that has other members here than before, or of another kind.
-    shared: who is in groups that have members at other brokers, too.
+    shared: who is in groups that have members at other brokers, too. notifications: whom to notify again.
     """
 
     def __init__(
@@ -59,54 +58,42 @@ class ConsumerClients:
         self.stock_changed: Callable[[str, list[str]], None] = lambda *_: None
         self.members_changed: Callable[[str], None] = lambda _: None
         self.shared = SharedLists()
+        self.notifications = Notifications(clock)
         self.broker_name = broker_name
         self._topics = topics
         self._configs = groups
         self._record = record
-        self._groups: ConsumerGroups[Peer] = ConsumerGroups()
-        self._sessions: Sessions[Peer] = Sessions()
+        self._groups: ConsumerGroups[Connection] = ConsumerGroups()
+        self._sessions: Sessions[Connection] = Sessions()
         self._locks = locks
         self._clock = clock
         self._rebalances: dict[str, GroupRebalance] = {}
-        self._herds: dict[str, Herd[Peer]] = {}
-        self._straggling: set[str] = set()
         self._fences = fences
         self._stock: dict[str, list[str]] = {}
-        self._untold: list[Notify] = []
         self._unsettled: set[str] = set()
 
-    def group(self, name: str) -> ConsumerGroup[Peer] | None:
+    def group(self, name: str) -> ConsumerGroup[Connection] | None:
         """The group, if a member is connected."""
         return self._groups.get(name)
 
-    def groups(self) -> Iterable[ConsumerGroup[Peer]]:
+    def groups(self) -> Iterable[ConsumerGroup[Connection]]:
         """All groups with connected members."""
         return self._groups
 
-    def client_ids(self, group: ConsumerGroup[Peer]) -> Sequence[str]:
+    def client_ids(self, group: ConsumerGroup[Connection]) -> Sequence[str]:
         """The members of a group, wherever they are connected."""
         shared = self.shared.get(group.name)
         return group.client_ids if shared is None else shared
 
-    def list_told(self, body: PeerListBody) -> None:
-        """A coordinator says who is in a group; `herd` has whom to notify, if that is news."""
-        group = self._groups.get(body.group)
+    def took_list(self, group_name: str, shared: SharedList) -> None:
+        """Take a coordinator's list of a group; `due_notices` returns whom to notify, if that is news."""
+        group = self._groups.get(group_name)
         if group is None:
-            self.shared.forget(body.group)
+            self.shared.forget(group_name)
             return
         before = set(self.client_ids(group))
-        if self.shared.take(body) and before != set(self.client_ids(group)):
-            self._untold += self._notify(group)
-
-    @property
-    def has_notifications(self) -> bool:
-        """Whether `herd` has notifications that a coordinator's list brought about."""
-        return bool(self._untold)
-
-    @property
-    def has_stragglers(self) -> bool:
-        """Whether some members may have to be notified again."""
-        return bool(self._straggling)
+        if self.shared.take(group_name, shared) and before != set(self.client_ids(group)):
+            self.notifications.owe(self._notify(group))
 
     @property
     def is_busy(self) -> bool:
@@ -117,7 +104,7 @@ class ConsumerClients:
         """The topics of groups whose members ask for their queues."""
         return {topic for group in self._groups if group.is_asked for topic in group.subscriptions}
 
-    def is_member(self, peer: Peer) -> bool:
+    def is_member(self, peer: Connection) -> bool:
         """Whether a connection is a member of any group."""
         return self._groups.group_count(peer) > 0
 
@@ -126,26 +113,26 @@ class ConsumerClients:
         return self._groups.subscribers_of(topic)
 
     def beat(
-        self, member: Member[Peer], data: ConsumerData, *, without_subscriptions: bool, now: Now
-    ) -> tuple[Notify, ...]:
+        self, member: Member[Connection], consumer: Consumer, *, without_subscriptions: bool, now: Now
+    ) -> Notices:
         """Take in one group of a heartbeat; whom to notify when the group changed."""
-        group = self._groups.get(data.group_name)
+        group = self._groups.get(consumer.group)
         if group is None or member.peer not in group.members:
             member_count = len(group.members) if group is not None else 0
             if member_count >= MEMBERS_MAX or self._groups.group_count(member.peer) >= GROUPS_PER_PEER_MAX:
-                log.warning("member refused", group=data.group_name, client=member.client_id)
+                log.warning("member refused", group=consumer.group, client=member.client_id)
                 return _NONE
-            group = self._groups.get_or_create(data)
+            group = self._groups.get_or_create(consumer)
         is_new_client = not group.has_client(member.client_id)
         version = group.version
         if is_new_client:
             self._locks.returned(group.name, member.client_id)
         known = group.members.get(member.peer)
-        is_new = self._groups.beat(group, member, data)
+        is_new = self._groups.beat(group, member, consumer)
         self._sessions.beat(group.name, member.peer, now_ms=member.heartbeat_at_ms)
         if is_new or (known is not None and known.is_stock is not member.is_stock):
             self._watch_stock(group.name)
-        resubscribed = not without_subscriptions and group.subscribe(member.peer, data.subscription_data_set)
+        resubscribed = not without_subscriptions and group.subscribe(member.peer, consumer.subscriptions)
         if member.is_stock and group.version != version:
             self.members_changed(group.name)
         if not is_new and not resubscribed:
@@ -157,38 +144,37 @@ class ConsumerClients:
             return _NONE  # Its coordinator tells of the new list, and then they look at that.
         return self._notify(group)
 
-    def leave(self, group_name: str, peer: Peer, reason: Reason, *, now: Now) -> tuple[Notify, ...]:
+    def leave(self, group_name: str, peer: Connection, reason: Reason, *, now: Now) -> Notices:
         """A member leaves its group; whom to notify."""
         member = self._groups.remove(group_name, peer)
         return self._gone(group_name, member, reason, now) if member is not None else _NONE
 
-    def closed(self, peer: Peer, *, now: Now) -> tuple[Notify, ...]:
+    def closed(self, peer: Connection, *, now: Now) -> Notices:
         """A connection ended; whom to notify."""
         notify = _NONE
         for group_name, member in self._groups.remove_peer(peer):
             notify += self._gone(group_name, member, Reason.CONNECTION_CLOSED, now)
         return notify
 
-    def expire(self, *, now: Now) -> tuple[Notify, ...]:
+    def expire(self, *, now: Now) -> Notices:
         """Members that were silent are asked whether they are there; those that did not answer leave."""
         probes, expired = self._sessions.look(now_ms=now.monotonic_ms)
-        notify = tuple(self._question(probe) for probe in probes)
+        notify: Notices = tuple(self._question(probe) for probe in probes)
         for group_name, peer in expired:
             notify += self.leave(group_name, peer, Reason.SESSION_EXPIRED, now=now)
         return notify
 
-    def told(self, peer: Peer, answer: Command, *, now_ms: MonotonicMs) -> None:
-        """A member answers the question whether it is there."""
-        # Java's client says SYSTEM_ERROR where it has no consumer of the group (any more). A client that does
-        # not know the question is there too.
-        knows_group = answer.code != ResponseCode.SYSTEM_ERROR
-        self._sessions.answered(peer, answer.opaque, knows_group=knows_group, now_ms=now_ms)
+    def answered_question(
+        self, peer: Connection, number: int, *, knows_group: bool, now_ms: MonotonicMs
+    ) -> None:
+        """Take a member's answer to the question whether it is there."""
+        self._sessions.answered(peer, number, knows_group=knows_group, now_ms=now_ms)
 
-    def committed(self, peer: Peer, group_name: str) -> None:
+    def committed(self, peer: Connection, group_name: str) -> None:
         """A member commits an offset."""
         self._sessions.seen(group_name, peer, now_ms=self._clock.monotonic_ms())
 
-    def queue_count_changed(self, topic: str, *, now: Now) -> tuple[Notify, ...]:
+    def queue_count_changed(self, topic: str, *, now: Now) -> Notices:
         """A topic got more or fewer queues; whom to notify."""
         notify = _NONE
         for name in self._groups.subscribers_of(topic):
@@ -214,75 +200,62 @@ class ConsumerClients:
         event = rebalance.changed(reason, who, members, epoch=epoch, is_part=is_part, now=now)
         self._record(event)
 
-    def started_elsewhere(self, body: PeerStartedBody, *, now: Now) -> None:
+    def started_elsewhere(
+        self,
+        group_name: str,
+        reason: Reason,
+        who: str | None,
+        members: Iterable[str],
+        *,
+        epoch: int,
+        now: Now,
+    ) -> None:
         """A coordinator elsewhere began a rebalance; without queues of the group we have nothing to see."""
-        group = self._groups.get(body.group)
+        group = self._groups.get(group_name)
         if group is not None and self._queues_of(group):
-            reason, who, members = Reason(body.reason), body.who, body.members
-            self.started(body.group, reason, who, members, epoch=body.epoch, is_part=True, now=now)
+            self.started(group_name, reason, who, members, epoch=epoch, is_part=True, now=now)
 
     def observed(self, group_name: str) -> GroupRebalance | None:
         """Return what is observed of a group's rebalances, if anything is."""
         return self._rebalances.get(group_name)
 
-    def opened(self, peer: Peer, group_name: str, topic: str, queue_id: int) -> None:
+    def opened(self, peer: Connection, group_name: str, topic: str, queue_id: int) -> None:
         """A member of a coordinated group has opened a queue."""
         member = self._member(group_name, peer, topic)
         if member is not None:
             queue = MessageQueue(topic, self.broker_name, queue_id)
             self._rebalance(group_name).opened(queue, member.client_id, now_ms=self._clock.monotonic_ms())
 
-    def fetched(self, peer: Peer, group_name: str) -> None:
+    def fetched(self, peer: Connection, group_name: str) -> None:
         """A member looks at the list of its group."""
         group = self._groups.get(group_name)
         if group is not None:
             self._looked(peer, group, asks=False)
 
-    def asked(self, peer: Peer, group: ConsumerGroup[Peer]) -> None:
+    def asked(self, peer: Connection, group: ConsumerGroup[Connection]) -> None:
         """A member asks for its queues of a topic."""
         self._looked(peer, group, asks=True)
 
-    def ask_again(self, group: ConsumerGroup[Peer], clients: Mapping[str, int]) -> None:
-        """There will be other queues for some clients, in so many milliseconds."""
-        herd = self._herds.get(group.name)
-        if not clients or herd is None:
-            return
-        for peer, member in group.members.items():
-            wait_ms = clients.get(member.client_id)
-            if wait_ms is not None:
-                herd.again(peer, now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms)
-                self._straggling.add(group.name)
-
-    def _looked(self, peer: Peer, group: ConsumerGroup[Peer], *, asks: bool) -> None:
-        now_ms = self._clock.monotonic_ms()
-        herd = self._herds.get(group.name)
+    def _looked(self, peer: Connection, group: ConsumerGroup[Connection], *, asks: bool) -> None:
         allocated = group.allocates
-        must_tell = group.looked(peer, asks=asks)
+        concerns_others = group.looked(peer, asks=asks)
         if group.allocates is not allocated:
             self.members_changed(group.name)
-        if herd is None:
-            return
-        if must_tell:
-            herd.changed(group.members, now_ms=now_ms, wait_ms=1)
-            self._straggling.add(group.name)
-        herd.fetched(peer, now_ms=now_ms)
+        self.notifications.looked(group, peer, concerns_others=concerns_others)
 
-    def herd(self) -> tuple[Notify, ...]:
-        """Whom to tell of a change: again, if they have not looked, or now, if a coordinator told of it."""
-        now_ms = self._clock.monotonic_ms()
-        notify, self._untold = self._untold, []
-        for name in sorted(self._straggling):
-            herd = self._herds[name]
-            if not self.allocates(name):
-                self._straggling.discard(name)
-                continue
-            notify += _notifications(name, herd.due(now_ms=now_ms))
-            if herd.is_current:
-                self._straggling.discard(name)
-        return tuple(notify)
+    def due_notices(self) -> Notices:
+        """Return whom to notify: again, if they have not looked, or now, if a coordinator's list was news."""
+        return self.notifications.due(self.allocates)
 
     def pulled(
-        self, peer: Peer, group_name: str, topic: str, queue_id: int, offset: int, *, now_ms: MonotonicMs
+        self,
+        peer: Connection,
+        group_name: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        now_ms: MonotonicMs,
     ) -> None:
         """A member pulls a queue."""
         self._sessions.seen(group_name, peer, now_ms=now_ms)
@@ -293,7 +266,7 @@ class ConsumerClients:
 
     def answered(
         self,
-        peer: Peer,
+        peer: Connection,
         group_name: str,
         queue: MessageQueue,
         next_offset: int | None,
@@ -329,13 +302,8 @@ class ConsumerClients:
         event = self._rebalance(group_name).diagnosed(kind, text, now=read_clock(self._clock))
         self._record(event)
 
-    def looked_at_ms(self, group_name: str) -> MonotonicMs | None:
-        """Since when all members know the group's latest change (monotonic); None while some do not."""
-        herd = self._herds.get(group_name)
-        return herd.looked_at_ms if herd is not None else None
-
     def read_by_two_and_by_none(
-        self, group: ConsumerGroup[Peer], *, age_ms: int
+        self, group: ConsumerGroup[Connection], *, age_ms: int
     ) -> tuple[list[MessageQueue], list[MessageQueue]]:
         """The queues here that members took from each other in the last age_ms, and those nobody reads."""
         now_ms = self._clock.monotonic_ms()
@@ -343,23 +311,19 @@ class ConsumerClients:
         by_two = rebalance.read_by_two(since_ms=now_ms - age_ms, now_ms=now_ms)
         return by_two, rebalance.read_by_none(self._queues_of(group))
 
-    def _question(self, probe: Probe[Peer]) -> Notify:
+    def _question(self, probe: Probe[Connection]) -> AreYouThere[Connection]:
         group = self._groups.get(probe.group)
         assert group is not None, "a session ends with its membership"
-        ext = {
-            "consumerGroup": probe.group,
-            "clientId": group.members[probe.peer].client_id,
-            "jstackEnable": "false",
-        }
-        return Notify(probe.peer, RequestCode.GET_CONSUMER_RUNNING_INFO, ext, probe.number)
+        client_id = group.members[probe.peer].client_id
+        return AreYouThere(probe.peer, probe.group, client_id, probe.number)
 
-    def _member(self, group_name: str, peer: Peer, topic: str) -> Member[Peer] | None:
+    def _member(self, group_name: str, peer: Connection, topic: str) -> Member[Connection] | None:
         group = self._groups.get(group_name)
         if group is None or topic.startswith(RETRY_PREFIX) or group.message_model == BROADCASTING:
             return None
         return group.members.get(peer)
 
-    def _queues_of(self, group: ConsumerGroup[Peer]) -> list[MessageQueue]:
+    def _queues_of(self, group: ConsumerGroup[Connection]) -> list[MessageQueue]:
         """The queues here that the group should own; retry topics count zero."""
         return [
             MessageQueue(topic, self.broker_name, queue_id)
@@ -368,7 +332,7 @@ class ConsumerClients:
             for queue_id in range(config.read_queue_nums)
         ]
 
-    def _gone(self, group_name: str, member: Member[Peer], reason: Reason, now: Now) -> tuple[Notify, ...]:
+    def _gone(self, group_name: str, member: Member[Connection], reason: Reason, now: Now) -> Notices:
         group = self._groups.get(group_name)
         self._sessions.ended(group_name, member.peer)
         self._watch_stock(group_name)
@@ -377,8 +341,7 @@ class ConsumerClients:
             grace_ms = self._locks.vanished(group_name, member.client_id, now_ms=now.monotonic_ms)
             self._changed(group_name, reason, member.client_id, now, is_stock=member.is_stock)
         if group is None:
-            self._herds.pop(group_name, None)
-            self._straggling.discard(group_name)
+            self.notifications.forget(group_name)
             self.shared.forget(group_name)
             return _NONE
         if group_name in self.shared:
@@ -415,18 +378,10 @@ class ConsumerClients:
             rebalance = self._rebalances[group_name] = GroupRebalance(group_name)
         return rebalance
 
-    def _notify(self, group: ConsumerGroup[Peer], *, wait_ms: int = 0) -> tuple[Notify, ...]:
+    def _notify(self, group: ConsumerGroup[Connection], *, wait_ms: int = 0) -> Notices:
         config = self._configs.get(group.name)
         if group.message_model == BROADCASTING or not (config and config.notify_consumer_ids_changed_enable):
             return _NONE
         if not self.allocates(group.name):
             return _NONE
-        herd = self._herds.setdefault(group.name, Herd())
-        told = herd.changed(group.members, now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms)
-        self._straggling.add(group.name)
-        return tuple(_notifications(group.name, told))
-
-
-def _notifications(group_name: str, peers: Iterable[Peer]) -> list[Notify]:
-    ext = {"consumerGroup": group_name}
-    return [Notify(peer, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, ext) for peer in peers]
+        return self.notifications.changed(group, wait_ms=wait_ms)

@@ -8,13 +8,13 @@ from typing import Final
 
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.clock import Clock, MonotonicMs
+from libramq.filter.subscription import BROADCASTING
 from libramq.groups.consumer_group import ConsumerGroup, Member
 from libramq.groups.diagnosis import Connected, Diagnoses, Diagnosis, GroupSeen, Kind, diagnose
+from libramq.kernel.connection import Connection
 from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.heartbeat import BROADCASTING
-from libramq.transport.server import Peer
 
 log = get_logger(__name__)
 
@@ -91,7 +91,7 @@ class GroupHealth:
         for kind in {diagnosis.kind: None for diagnosis in over if diagnosis.kind not in current}:
             self._clients.diagnosed(group, kind, None)
 
-    def _diagnose(self, group: ConsumerGroup[Peer], now_ms: MonotonicMs) -> list[Diagnosis]:
+    def _diagnose(self, group: ConsumerGroup[Connection], now_ms: MonotonicMs) -> list[Diagnosis]:
         is_coordinated = not self._clients.allocates(group.name)
         # Of a coordinated group fences see to it that a queue has one reader.
         by_two, by_none = ((), ()) if is_coordinated else self._readers(group, now_ms)
@@ -105,7 +105,7 @@ class GroupHealth:
             )
         )
 
-    def _queue_count(self, group: ConsumerGroup[Peer]) -> int | None:
+    def _queue_count(self, group: ConsumerGroup[Connection]) -> int | None:
         topics = [topic for topic in group.subscriptions if not topic.startswith(RETRY_PREFIX)]
         count_here = sum(len(self._here(topic)) for topic in topics)
         if count_here >= len(group.client_ids):
@@ -115,17 +115,17 @@ class GroupHealth:
         return sum(len(lot or ()) for lot in lots) if None not in lots else None
 
     def _readers(
-        self, group: ConsumerGroup[Peer], now_ms: MonotonicMs
+        self, group: ConsumerGroup[Connection], now_ms: MonotonicMs
     ) -> tuple[Sequence[MessageQueue], Sequence[MessageQueue]]:
         """The queues that two members read, and those that none does, once all have looked."""
-        looked_at_ms = self._clients.looked_at_ms(group.name)
+        looked_at_ms = self._clients.notifications.looked_at_ms(group.name)
         if looked_at_ms is None or now_ms - looked_at_ms < SETTLING_MS:
             return (), ()
         age_ms = now_ms - looked_at_ms - SETTLING_MS
         return self._clients.read_by_two_and_by_none(group, age_ms=age_ms)
 
 
-def _connected(member: Member[Peer]) -> Connected:
+def _connected(member: Member[Connection]) -> Connected:
     return Connected(
         client_id=member.client_id,
         host=member.peer.address.rpartition(":")[0],

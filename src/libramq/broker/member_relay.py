@@ -14,12 +14,13 @@ from typing import Final
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.coordination import Coordination
 from libramq.clock import Clock, MonotonicMs
+from libramq.filter.subscription import BROADCASTING
 from libramq.groups.asked_members import AskedMembers
 from libramq.groups.cluster_view import ClusterView
 from libramq.groups.edge_members import EdgeMembers
 from libramq.groups.published_lists import PublishedLists
+from libramq.groups.shared_lists import SharedList
 from libramq.remoting.body.coordination import PeerListBody, PeerMember, PeerMembersBody
-from libramq.remoting.body.heartbeat import BROADCASTING
 
 #: Ours: changes come in swarms; a larger group's are collected longer, as each is told whole.
 COLLECT_MS: Final = 5
@@ -103,7 +104,7 @@ class MemberRelay:
 
     def listed(self, body: PeerListBody) -> None:
         """A coordinator's word of who is in a group; our own members are notified if they did not know."""
-        self._consumers.list_told(body)
+        self._consumers.took_list(body.group, SharedList(body.broker_name, body.version, body.client_ids))
 
     # As a coordinator.
 

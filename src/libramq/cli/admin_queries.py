@@ -12,10 +12,10 @@ import msgspec
 
 from libramq.cli.admin_session import AdminSession, addresses
 from libramq.errors import BrokerError, ConfigError, RemoteError, RouteNotFound
+from libramq.filter.subscription import CONSUME_ACTIVELY
 from libramq.formats.tables import TopicConfig
 from libramq.message.names import DLQ_PREFIX, RETRY_PREFIX, retry_topic, validate_group, validate_topic
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.heartbeat import CONSUME_ACTIVELY
 from libramq.rpc import admin_calls, name_server_calls
 
 Row = dict[str, Any]

@@ -23,8 +23,8 @@ from libramq.client.identity import local_address, new_client_id
 from libramq.clock import MonotonicMs, SystemClock
 from libramq.codes import ResponseCode
 from libramq.errors import ConnectionLost, LibraError, RequestCodeNotSupported, RouteNotFound, TopicNotExist
+from libramq.filter.subscription import SubscriptionData
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.heartbeat import SubscriptionData
 from libramq.remoting.headers import PullMessageHeader
 from libramq.rpc.broker_calls import (
     PULL_SUBSCRIPTION,

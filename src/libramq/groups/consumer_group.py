@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from libramq.clock import MonotonicMs
+from libramq.filter.subscription import BROADCASTING, SubscriptionData
 from libramq.filter.tag import TAG
 from libramq.groups.asked_members import AskedMembers
+from libramq.groups.consumer import Consumer
 from libramq.groups.limits import SUBSCRIPTIONS_MAX
 from libramq.message.names import RETRY_PREFIX
-from libramq.remoting.body.heartbeat import BROADCASTING, ConsumerData, SubscriptionData
 
 #: Whatever the shell knows a connection by.
 P = TypeVar("P", bound=Hashable)
@@ -111,12 +112,12 @@ class ConsumerGroup(Generic[P]):
         """Whether a member of that id is connected."""
         return client_id in self._connections
 
-    def beat(self, member: Member[P], data: ConsumerData) -> bool:
+    def beat(self, member: Member[P], consumer: Consumer) -> bool:
         """Take in a heartbeat's membership; whether a member is new."""
         known = self.members.get(member.peer)
-        self.consume_type = data.consume_type
-        self.message_model = data.message_model
-        self.consume_from_where = data.consume_from_where
+        self.consume_type = consumer.consume_type
+        self.message_model = consumer.message_model
+        self.consume_from_where = consumer.consume_from_where
         is_same_client = known is not None and known.client_id == member.client_id
         if known is None or not is_same_client or known.is_stock is not member.is_stock:
             self._remove(member.peer)
@@ -235,20 +236,20 @@ class ConsumerGroups(Generic[P]):
         """The group, if a member is connected."""
         return self._groups.get(group)
 
-    def get_or_create(self, data: ConsumerData) -> ConsumerGroup[P]:
+    def get_or_create(self, consumer: Consumer) -> ConsumerGroup[P]:
         """The group a heartbeat speaks of."""
-        group = self._groups.get(data.group_name)
+        group = self._groups.get(consumer.group)
         if group is None:
             group = ConsumerGroup(
-                data.group_name, data.consume_type, data.message_model, data.consume_from_where
+                consumer.group, consumer.consume_type, consumer.message_model, consumer.consume_from_where
             )
-            self._groups[data.group_name] = group
+            self._groups[consumer.group] = group
         return group
 
-    def beat(self, group: ConsumerGroup[P], member: Member[P], data: ConsumerData) -> bool:
+    def beat(self, group: ConsumerGroup[P], member: Member[P], consumer: Consumer) -> bool:
         """Take in a heartbeat's membership; whether a member is new."""
         self._names.setdefault(member.peer, {})[group.name] = None
-        return group.beat(member, data)
+        return group.beat(member, consumer)
 
     def group_count(self, peer: P) -> int:
         """How many groups a connection is a member of."""

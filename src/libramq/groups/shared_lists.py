@@ -7,11 +7,12 @@ stands.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from libramq.remoting.body.coordination import PeerListBody
-
 
 class SharedList(NamedTuple):
-    """One group's list. broker_name: of the coordinator that told it."""
+    """One group's list, by a coordinator. No client ids: the group is here alone, and known without it.
+
+    version: of the lists of one coordinator the higher one is newer.
+    """
 
     broker_name: str
     version: int
@@ -36,15 +37,15 @@ class SharedLists:
         """The groups whose list is not by that coordinator."""
         return [group for group, known in self._lists.items() if known.broker_name != broker_name]
 
-    def take(self, body: PeerListBody) -> bool:
-        """A coordinator's word; whether it is news."""
-        known = self._lists.get(body.group)
-        if known is not None and known.broker_name == body.broker_name and body.version <= known.version:
+    def take(self, group: str, shared: SharedList) -> bool:
+        """Take a coordinator's list of a group; return whether it is news."""
+        known = self._lists.get(group)
+        if known is not None and known.broker_name == shared.broker_name and shared.version <= known.version:
             return False
-        if body.client_ids:
-            self._lists[body.group] = SharedList(body.broker_name, body.version, body.client_ids)
+        if shared.client_ids:
+            self._lists[group] = shared
         else:
-            self._lists.pop(body.group, None)
+            self._lists.pop(group, None)
         return True
 
     def forget(self, group: str) -> None:

@@ -6,6 +6,7 @@ Upstream: MQClientAPIImpl.java.
 from typing import NamedTuple
 
 from libramq.codes import RequestCode, ResponseCode
+from libramq.filter.subscription import SubscriptionData
 from libramq.formats.document import decode_body, encode_body
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
@@ -16,7 +17,7 @@ from libramq.remoting.body.consumers import (
     LockBatchReply,
     QueueRef,
 )
-from libramq.remoting.body.heartbeat import HeartbeatData, SubscriptionData
+from libramq.remoting.body.heartbeat import HeartbeatData
 from libramq.remoting.command import Command
 from libramq.rpc.call import Call, header_call, nothing
 

@@ -8,20 +8,25 @@ from functools import partial
 from typing import Final
 
 from libramq.broker.consumer_clients import ConsumerClients
+from libramq.broker.processor.notices import requests_of
 from libramq.catalog import GroupTable, TopicTable
+from libramq.clock import MonotonicMs
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body
+from libramq.groups.consumer import Consumer
 from libramq.groups.consumer_group import ConsumerGroup, Member
+from libramq.groups.notice import Notice
 from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.rebalance_event import Reason
+from libramq.kernel.connection import Connection
 from libramq.message import names
 from libramq.remoting.body.consumers import CheckClientBody, ConsumerList
-from libramq.remoting.body.heartbeat import HeartbeatData
+from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
+from libramq.remoting.command import Command
 from libramq.remoting.headers import GroupHeader, UnregisterClientHeader, decode_header
-from libramq.rpc.outcome import SUCCESS, Notify, Outcome, Reply
+from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import begin, with_body
-from libramq.transport.server import Peer
 
 #: The ext field by which a client says that it goes by a coordinator, and a broker that it has one.
 COORDINATED: Final = "libraGroups"
@@ -43,10 +48,10 @@ class ClientManagement:
         self,
         *,
         consumers: ConsumerClients,
-        producers: ProducerGroups[Peer],
+        producers: ProducerGroups[Connection],
         topics: TopicTable,
         groups: GroupTable,
-        gone: Callable[[Peer], None],
+        gone: Callable[[Connection], None],
     ) -> None:
         self._consumers = consumers
         self._producers = producers
@@ -81,7 +86,7 @@ class ClientManagement:
             if names.is_valid_group(producer.group_name):
                 self._producers.beat(producer.group_name, self._member(request, data.client_id))
         is_changed = data.heartbeat_fingerprint == 0  # Version 1 is always told so, and does not ask.
-        notify: list[Notify] = []
+        notices: list[Notice[Connection]] = []
         for number, consumer in enumerate(data.consumer_data_set, 1):
             if number % GROUPS_PER_STEP == 0:
                 yield
@@ -91,9 +96,9 @@ class ClientManagement:
             if config is None:
                 continue  # Upstream passes over groups that may not be created.
             self._topics.for_retries(config, request.wall_ms)
-            notify += self._consumers.beat(
+            notices += self._consumers.beat(
                 self._member(request, data.client_id),
-                consumer,
+                _consumer(consumer),
                 without_subscriptions=data.without_sub,
                 now=request.now,
             )
@@ -107,7 +112,7 @@ class ClientManagement:
             "IS_SUB_CHANGE": "true" if is_changed else "false",
             COORDINATED: "1",
         }
-        return Reply(ext=ext, notify=tuple(notify))
+        return Reply(ext=ext, notify=requests_of(notices))
 
     def unregister(self, request: Request) -> Outcome:
         """A client leaves; only the connection that registered it can say so."""
@@ -116,12 +121,12 @@ class ClientManagement:
             self._producers.remove(header.producer_group, request.peer)
         if not header.consumer_group:
             return SUCCESS
-        notify = self._consumers.leave(
+        notices = self._consumers.leave(
             header.consumer_group, request.peer, Reason.MEMBER_LEFT, now=request.now
         )
         if not self._consumers.is_member(request.peer):
             self._gone(request.peer)
-        return Reply(notify=notify)
+        return Reply(notify=requests_of(notices))
 
     def check_config(self, request: Request) -> Outcome:
         """A client asks whether its filter can be served: tags always, SQL92 not yet."""
@@ -145,7 +150,16 @@ class ClientManagement:
             return Reply(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {header.consumer_group}")
         return Reply(body=encode_body(ConsumerList(consumer_id_list=list(self._consumers.client_ids(group)))))
 
-    def _member(self, request: Request, client_id: str) -> Member[Peer]:
+    def answered(self, connection: Connection, answer: Command, now_ms: MonotonicMs) -> None:
+        """Take a client's answer to the question whether it is there.
+
+        Java's says SYSTEM_ERROR where it has no consumer of the group (any more). A client that does not know
+        the question is there too.
+        """
+        knows_group = answer.code != ResponseCode.SYSTEM_ERROR
+        self._consumers.answered_question(connection, answer.opaque, knows_group=knows_group, now_ms=now_ms)
+
+    def _member(self, request: Request, client_id: str) -> Member[Connection]:
         command = request.command
         return Member(
             request.peer,
@@ -157,7 +171,17 @@ class ClientManagement:
         )
 
 
-def _fingerprint_changed(group: ConsumerGroup[Peer], fingerprint: int) -> bool:
+def _consumer(data: ConsumerData) -> Consumer:
+    return Consumer(
+        group=data.group_name,
+        subscriptions=data.subscription_data_set,
+        consume_type=data.consume_type,
+        message_model=data.message_model,
+        consume_from_where=data.consume_from_where,
+    )
+
+
+def _fingerprint_changed(group: ConsumerGroup[Connection], fingerprint: int) -> bool:
     """Heartbeat version 2: whether another fingerprint was stored before; a version 1 stores 0."""
     known, group.fingerprint = group.fingerprint, fingerprint
     return known is not None and known != fingerprint

@@ -9,9 +9,11 @@ from libramq.broker.assigner import Assigner
 from libramq.broker.cluster import Cluster
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.coordination import Coordination
+from libramq.broker.processor.notices import requests_of
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats.document import decode_body, encode_body
+from libramq.groups.rebalance_event import Reason
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.credentials import Credentials, is_signed_for
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
@@ -84,7 +86,10 @@ class PeerRequests:
         """A coordinator says that a rebalance has begun: we record what becomes of our queues."""
         self._cluster.require_peer(request.peer.address)
         body = decode_body(request.command.body, bodies.PeerStartedBody)
-        self._consumers.started_elsewhere(body, now=request.now)
+        reason, members = Reason(body.reason), body.members
+        self._consumers.started_elsewhere(
+            body.group, reason, body.who, members, epoch=body.epoch, now=request.now
+        )
         return SUCCESS
 
     def rebalance(self, request: Request) -> Outcome:
@@ -131,11 +136,11 @@ class PeerRequests:
         body = decode_body(request.command.body, bodies.PeerGivenBody)
         self._cluster.require_peer(request.peer.address, body.broker_name)
         self._assigner.took_given(body)
-        return Reply(notify=self._consumers.herd())
+        return Reply(notify=requests_of(self._consumers.due_notices()))
 
     def list(self, request: Request) -> Outcome:
         """A coordinator tells who is in a group; our own members are notified if that is news."""
         body = decode_body(request.command.body, bodies.PeerListBody)
         self._cluster.require_peer(request.peer.address, body.broker_name)
         self._cluster.took_list(body)
-        return Reply(notify=self._consumers.herd())
+        return Reply(notify=requests_of(self._consumers.due_notices()))

@@ -11,6 +11,7 @@ from libramq.broker.assigner import Assigner, reply_with
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.catalog import GroupTable, TopicTable
 from libramq.codes import RequestCode, ResponseCode
+from libramq.filter.subscription import BROADCASTING
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.assignment import (
@@ -18,7 +19,6 @@ from libramq.remoting.body.assignment import (
     MessageRequestModeBody,
     QueryAssignmentBody,
 )
-from libramq.remoting.body.heartbeat import BROADCASTING
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import with_body

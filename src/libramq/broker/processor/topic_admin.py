@@ -9,6 +9,7 @@ from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.coordination import Coordination
 from libramq.broker.listing import Listing, requested_page
 from libramq.broker.offset_commits import OffsetCommits
+from libramq.broker.processor.notices import requests_of
 from libramq.broker.reading import Pull
 from libramq.catalog import TopicTable
 from libramq.codes import RequestCode, ResponseCode
@@ -84,7 +85,7 @@ class TopicAdministration:
         self._topics.put(config, request.wall_ms)
         if before is not None and before.read_queue_nums != config.read_queue_nums:
             notify = self._clients.queue_count_changed(config.topic_name, now=request.now)
-            return ReplyWhenAnnounced(Reply(notify=notify))
+            return ReplyWhenAnnounced(Reply(notify=requests_of(notify)))
         return ReplyWhenAnnounced(SUCCESS)
 
     def delete(self, request: Request) -> Outcome:

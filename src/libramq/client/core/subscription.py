@@ -6,15 +6,10 @@ Upstream: impl/consumer/RebalanceImpl.subscriptionInner, common/filter/FilterAPI
 from collections.abc import Mapping
 
 from libramq.client.core.consumer_settings import ConsumerSettings
+from libramq.filter.subscription import BROADCASTING, CLUSTERING, SubscriptionData
 from libramq.filter.tag import EVERYTHING, TagFilter
 from libramq.message.names import retry_topic
-from libramq.remoting.body.heartbeat import (
-    BROADCASTING,
-    CLUSTERING,
-    ConsumerData,
-    HeartbeatData,
-    SubscriptionData,
-)
+from libramq.remoting.body.heartbeat import ConsumerData, HeartbeatData
 
 Subscriptions = Mapping[str, TagFilter]
 

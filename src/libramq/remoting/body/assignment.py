@@ -6,10 +6,10 @@ SetMessageRequestModeRequestBody.java, common/message/MessageQueueAssignment.jav
 
 from typing import Final
 
+from libramq.filter.subscription import CLUSTERING
 from libramq.formats.document import Document
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import QueueRef
-from libramq.remoting.body.heartbeat import CLUSTERING
 
 #: MessageRequestMode: how a client reads a queue that it was assigned.
 MODE_PULL: Final = "PULL"

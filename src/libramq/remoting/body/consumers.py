@@ -6,9 +6,9 @@ admin/ConsumeStats.java, admin/TopicStatsTable.java.
 
 import msgspec
 
+from libramq.filter.subscription import SubscriptionData
 from libramq.formats.document import Document
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.heartbeat import SubscriptionData
 
 
 class ConsumerList(Document, frozen=True, kw_only=True):

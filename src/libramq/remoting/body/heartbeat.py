@@ -1,33 +1,17 @@
 """What a client tells brokers about itself.
 
-Upstream: remoting/protocol/heartbeat/HeartbeatData.java, ConsumerData.java, SubscriptionData.java.
+Upstream: remoting/protocol/heartbeat/HeartbeatData.java, ConsumerData.java.
 """
-
-from typing import Final
 
 import msgspec
 
+from libramq.filter.subscription import (
+    CLUSTERING,
+    CONSUME_FROM_LAST_OFFSET,
+    CONSUME_PASSIVELY,
+    SubscriptionData,
+)
 from libramq.formats.document import Document
-
-CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
-CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
-BROADCASTING: Final = "BROADCASTING"
-CLUSTERING: Final = "CLUSTERING"
-CONSUME_FROM_LAST_OFFSET: Final = "CONSUME_FROM_LAST_OFFSET"
-CONSUME_FROM_FIRST_OFFSET: Final = "CONSUME_FROM_FIRST_OFFSET"
-CONSUME_FROM_TIMESTAMP: Final = "CONSUME_FROM_TIMESTAMP"
-
-
-class SubscriptionData(Document, frozen=True, kw_only=True):
-    """Which messages of a topic a group wants."""
-
-    topic: str
-    sub_string: str = "*"
-    tags_set: list[str] = []
-    code_set: list[int] = []
-    sub_version: int = 0
-    expression_type: str | None = "TAG"
-    class_filter_mode: bool = False
 
 
 class ProducerData(Document, frozen=True, kw_only=True):

@@ -1,0 +1,32 @@
+"""The subscription: which messages of a topic a group wants, and how its members share them.
+
+Upstream: remoting/protocol/heartbeat/SubscriptionData.java, MessageModel.java, ConsumeType.java,
+common/consumer/ConsumeFromWhere.java.
+"""
+
+from typing import Final
+
+from libramq.formats.document import Document
+
+#: Which way messages come: fetched when the client wants some, or pushed to its handler.
+CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
+CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
+#: Whether every member gets every message, or each message one member.
+BROADCASTING: Final = "BROADCASTING"
+CLUSTERING: Final = "CLUSTERING"
+#: Where a group begins that has committed nothing.
+CONSUME_FROM_LAST_OFFSET: Final = "CONSUME_FROM_LAST_OFFSET"
+CONSUME_FROM_FIRST_OFFSET: Final = "CONSUME_FROM_FIRST_OFFSET"
+CONSUME_FROM_TIMESTAMP: Final = "CONSUME_FROM_TIMESTAMP"
+
+
+class SubscriptionData(Document, frozen=True, kw_only=True):
+    """Which messages of a topic a group wants."""
+
+    topic: str
+    sub_string: str = "*"
+    tags_set: list[str] = []
+    code_set: list[int] = []
+    sub_version: int = 0
+    expression_type: str | None = "TAG"
+    class_filter_mode: bool = False
