@@ -207,15 +207,53 @@ def test_a_refused_offset_is_replaced_committed_and_begun_anew():
     talk = Conversation().pulling(offset=50)
     talk.pulled(q(0), found(50))
     late = talk.deliveries()[0]
-    assert talk.pulled(q(0), nothing(10, ResponseCode.PULL_OFFSET_MOVED)) == [
-        fx.CommitOffset(q(0), talk.generation(q(0)), 10, "a:1")
+    assert talk.pulled(q(0), nothing(90, ResponseCode.PULL_OFFSET_MOVED)) == [
+        fx.CommitOffset(q(0), talk.generation(q(0)), 90, "a:1")
     ]
     (commit,) = talk.effects
     talk.handled((late, Outcome.SUCCESS))
     assert not late.begin()
     (query,) = talk.commit_answered(commit)
     assert query == fx.QueryOffset(q(0), talk.generation(q(0)), "a:1")
-    assert talk.committed(q(0), 10)[0].offset == 10
+    assert talk.committed(q(0), 90)[0].offset == 90
+
+
+@pytest.mark.parametrize("committed", [50, None])
+def test_a_queue_that_is_shorter_than_what_was_read_is_begun_where_the_group_is_committed(committed):
+    """Its end was lost, or its topic made again: what was pulled and not handled is not passed over."""
+    talk = Conversation(consume_from=ConsumeFrom.FIRST_OFFSET).pulling(offset=50)
+    talk.pulled(q(0), found(50, 51, 52))
+    late = talk.deliveries()
+    (query,) = talk.pulled(q(0), nothing(51, ResponseCode.PULL_OFFSET_MOVED))
+    assert query == fx.QueryOffset(q(0), talk.generation(q(0)), "a:1")
+    talk.handled(*((delivery, Outcome.SUCCESS) for delivery in late))
+    assert not any(delivery.begin() for delivery in late)
+    assert talk.committed(q(0), committed)[0].offset == (committed or 0)
+    assert talk.offset(q(0)) == committed
+
+
+def test_a_topic_that_was_deleted_and_made_again_is_begun_anew():
+    """What of the former one was handled is not committed: its offsets mean other messages now."""
+    talk = Conversation(consume_from=ConsumeFrom.FIRST_OFFSET, persist_ms=100).pulling(offset=0)
+    talk.pulled(q(0), found(0, 1))
+    late = talk.deliveries()
+    talk.pulled(q(0), broker_error(ResponseCode.TOPIC_NOT_EXIST, "it was deleted"))
+    talk.handled(*((delivery, Outcome.SUCCESS) for delivery in late))
+    assert [type(effect) for effect in talk.at(1_000)] == [fx.Pull]
+    (query,) = talk.pulled(q(0), found(2, 3))
+    assert query == fx.QueryOffset(q(0), talk.generation(q(0)), "a:1")
+    assert talk.committed(q(0), None)[0].offset == 0
+    assert talk.offset(q(0)) is None
+
+
+def test_a_committed_offset_beyond_the_queue_is_brought_back_to_it():
+    """Of a broker that does not do so itself when its machine has lost power, as Apache's."""
+    talk = Conversation().pulling(offset=50)
+    talk.pulled(q(0), found(50))
+    talk.pulled(q(0), nothing(10, ResponseCode.PULL_OFFSET_MOVED))
+    talk.committed(q(0), 51)
+    (commit,) = talk.pulled(q(0), nothing(10, ResponseCode.PULL_OFFSET_MOVED))
+    assert commit == fx.CommitOffset(q(0), talk.generation(q(0)), 10, "a:1")
 
 
 def test_where_an_operator_set_the_offset_we_commit_it_and_go_on_there():

@@ -279,15 +279,28 @@ class OwnedQueues:
         owned = self._table.current(queue, generation)
         if owned is None or owned.state is not QueueState.PULLING:
             return []
-        if isinstance(outcome, PullReply) and outcome.code == ResponseCode.PULL_OFFSET_MOVED:
-            return self._offset_refused(owned, outcome.next_offset, now_ms)
+        if isinstance(outcome, PullReply):
+            if owned.was_missing:  # What is there now is another topic of that name.
+                return self._begin_where_committed(owned, now_ms)
+            if outcome.code == ResponseCode.PULL_OFFSET_MOVED:
+                return self._offset_refused(owned, outcome.next_offset, now_ms)
         return self._pulling.pulled(owned, outcome, messages, now_ms)
 
     def _offset_refused(self, owned: ProcessQueue, next_offset: int, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """The broker does not have that offset: begin anew where it says."""
+        """The broker does not have that offset: begin anew where it says, or where the group is committed.
+
+        The latter if we have read further than the queue goes: its end was lost with the power of its broker's
+        machine, or its topic was made again. What the broker says would pass over what we have not handled.
+        """
         queue = owned.queue
         log.warning("offset refused", queue=str(queue), offset=owned.next_offset, next_offset=next_offset)
+        if next_offset < owned.next_offset and owned.next_offset > owned.start_offset:
+            return self._begin_where_committed(owned, now_ms)
         return self._go_on_from(owned, next_offset, now_ms)
+
+    def _begin_where_committed(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
+        owned.dropped = True
+        return self._take_anew(owned, now_ms)
 
     def _go_on_from(self, owned: ProcessQueue, next_offset: int, now_ms: MonotonicMs) -> list[fx.Effect]:
         owned.dropped = True

@@ -138,9 +138,9 @@ class ProcessQueue:
 
     @property
     def may_commit(self) -> bool:
-        """Whether a commit may go out: none is under way, and the queue is surely ours."""
+        """Whether a commit may go out: none is under way, the queue is surely ours, and the one we read."""
         is_ours = self.granted is None or self.opened is not None
-        return is_ours and not self.commit_awaited and not self.is_in_doubt
+        return is_ours and not self.was_missing and not self.commit_awaited and not self.is_in_doubt
 
     def put(self, messages: Iterable[MessageExt]) -> None:
         """Take pulled messages in; one that is here already is replaced."""
