@@ -74,6 +74,29 @@ def test_progress_is_written_as_soon_as_the_log_is_flushed():
     assert write_progress(broker, clock) == []
 
 
+@pytest.mark.parametrize("mode", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("seed", range(5))
+def test_offsets_of_a_deleted_topic_do_not_come_back_over_what_was_stored_since(seed: int, mode: str):
+    """A topic was made again, and its group passed over as many messages as it had read of the former one."""
+    disk, clock = MemoryDisk(VirtualTime(), random.Random(seed)), ManualClock()
+    broker = open_on(disk, clock, flush_disk_type=mode)
+    assert broker.store.append_batch([StoreMessage("T", 0, b"old")] * 5)[0].is_ok
+    broker.store.flush()
+    broker.offsets.commit("G", "T", 0, 5)
+    broker.offsets.write()
+    assert write_progress(broker, clock) == ["consumerOffset.json"]
+    broker.store.delete_topic("T")
+    broker.offsets.remove_topic("T")
+    assert broker.store.append_batch([StoreMessage("T", 0, b"new")] * 5)[0].is_ok
+    plan = broker._durability._plan_log()
+    assert plan is not None
+    run_flush(disk, plan)
+    disk.power_cut()
+    broker = open_on(disk, clock, flush_disk_type=mode)
+    assert broker.store.max_offset("T", 0) == 5
+    assert broker.offsets.query("G", "T", 0) is None
+
+
 def test_an_offset_that_came_back_stays_back_after_a_second_power_cut():
     """Later messages got the lost ones' numbers; the group must not skip them."""
     disk, clock = MemoryDisk(VirtualTime(), random.Random(3)), ManualClock()

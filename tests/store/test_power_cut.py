@@ -85,3 +85,58 @@ def test_a_recovery_that_is_cut_off_anywhere_can_be_made_again():
             else:
                 break
         assert calls > 50, "too little is done to be cut off"
+
+
+@pytest.mark.parametrize("flushes_before", [0, 1])
+@pytest.mark.parametrize("seed", range(10))
+def test_what_a_topic_had_before_it_was_deleted_does_not_come_back(seed: int, flushes_before: int):
+    """Nor does it take the numbers of what the topic has that was made again."""
+    disk = MemoryDisk(VirtualTime(), random.Random(seed))
+    store = open_on(disk)
+    append(store, "old 0", "old 1", "old 2")
+    for _ in range(flushes_before):
+        flush(store)
+    store.delete_topic("T")
+    append(store, "new 0")
+    flush_log(store)
+    for number in (1, 2):
+        disk.power_cut()
+        store = open_on(disk)
+        append(store, f"new {number}")
+        flush_log(store)
+    disk.power_cut()
+    assert bodies(open_on(disk)) == [b"new 0", b"new 1", b"new 2"]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_topic_that_was_deleted_stays_so(seed: int):
+    disk = MemoryDisk(VirtualTime(), random.Random(seed))
+    store = open_on(disk)
+    append(store, "old 0", "old 1")
+    flush(store)
+    store.delete_topic("T")
+    flush_log(store)
+    disk.power_cut()
+    assert bodies(open_on(disk)) == []
+
+
+def test_a_deletion_that_the_log_is_cut_below_hides_nothing_that_is_stored_later():
+    """The log lost its end, and a topic of that name is made again where the old one's records were."""
+    disk = MemoryDisk(VirtualTime(), random.Random(3))
+    store = open_on(disk)
+    append(store, *(f"old {number}" for number in range(8)))
+    store.delete_topic("T")
+    for path in store._deletions.take_unsynced():
+        disk.fsync(disk.open(path))
+    for directory in (Path("/store"), Path("/store/commitlog")):
+        disk.sync_directory(directory)
+    disk.power_cut()  # With nothing of the log on the disk.
+    store = open_on(disk)
+    assert store.end == 0
+    append(store, "new 0", "new 1")
+    flush_log(store)
+    for _ in range(2):
+        disk.power_cut()
+        store = open_on(disk)
+        assert bodies(store) == [b"new 0", b"new 1"]
+    assert store._deletions.end_of("T") == 0

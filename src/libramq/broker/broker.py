@@ -139,7 +139,7 @@ class Broker:
         self.store, self.ledger, self.schedule = files.store, files.ledger, files.schedule
         self.tables, self.topics, self.groups = files.tables, files.tables.topics, files.tables.groups
         self.fences, self.progress = files.tables.fences, files.progress
-        self.offsets = OffsetCommits(self.ledger, self.store)
+        self.offsets = OffsetCommits(self.ledger, self.store, self.tables.journals)
         self.events = EventLog(self.store)
 
     def _build_gates(self) -> None:

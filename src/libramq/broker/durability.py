@@ -144,7 +144,7 @@ class Durability:
         self._journals_through = journals.through
         plan = plan or FlushPlan()
         directories = tuple(dict.fromkeys((*plan.directories, *journals.directories)))
-        return replace(plan, paths=journals.paths, directories=directories)
+        return replace(plan, paths=(*plan.paths, *journals.paths), directories=directories)
 
     def _plan_queues(self) -> FlushPlan | None:
         return self._store.plan_queue_flush(self._clock.monotonic_ms())

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from libramq.catalog.journal_sync import JournalSync
 from libramq.logs import get_logger
 from libramq.offsets import OffsetLedger, OffsetRecord
 from libramq.store.message_store import MessageStore
@@ -15,11 +16,12 @@ UNWRITTEN_MAX: Final = 10_000
 class OffsetCommits:
     """The committed offsets as processors use them."""
 
-    def __init__(self, ledger: OffsetLedger, store: MessageStore) -> None:
+    def __init__(self, ledger: OffsetLedger, store: MessageStore, journals: JournalSync) -> None:
         self._ledger = ledger
         self._store = store
+        self._journals = journals
         self._unwritten: list[OffsetRecord] = []
-        self._is_refused = False
+        self._is_refused = self._must_sync = False
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """A group has read a queue up to an offset; never beyond what the queue has."""
@@ -68,8 +70,16 @@ class OffsetCommits:
         self._unwritten += self._ledger.offsets.remove_group(group)
 
     def remove_topic(self, topic: str) -> None:
-        """Forget the offsets in a topic."""
-        self._unwritten += self._ledger.offsets.remove_topic(topic)
+        """Forget the offsets in a topic that is deleted.
+
+        They must not come back with a power cut, as other commits may: of a topic that was made again groups
+        would pass over what it has had since.
+        """
+        removed = self._ledger.offsets.remove_topic(topic)
+        if removed:
+            self._unwritten += removed
+            self._must_sync = True
+            self.write_or_keep()
 
     def write(self) -> None:
         """Journal what was taken in; afterwards it may be acknowledged.
@@ -81,6 +91,9 @@ class OffsetCommits:
                 self._keep_the_last()
             self._ledger.append(self._unwritten)
             self._unwritten = []
+            if self._must_sync:
+                self._journals.sync_with_log(self._ledger.journal_path)
+                self._must_sync = False
 
     def write_or_keep(self) -> None:
         """The same for commits that nobody is told of: where the disk refuses, that is logged once."""

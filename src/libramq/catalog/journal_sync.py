@@ -56,6 +56,14 @@ class JournalSync:
             self._paths[path] = None
             self.written += 1
 
+    def sync_with_log(self, path: Path) -> None:
+        """Have a file on the disk before what is appended to the log from now on counts as flushed.
+
+        In either mode, and nobody waits for it besides.
+        """
+        self._paths[path] = None
+        self._directories |= dict.fromkeys((path.parent, path.parent.parent))
+
     def when_synced(self, then: Callable[[bool], None], *, through: int | None = None) -> None:
         """Call with True when so many changes, or all there are now, are on the disk; with False if not."""
         through = self.written if through is None else through

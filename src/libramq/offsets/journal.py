@@ -80,6 +80,11 @@ class OffsetJournal:
         self._end = 0
 
     @property
+    def path(self) -> Path:
+        """The newest file."""
+        return self._path(self._number)
+
+    @property
     def size(self) -> int:
         """Bytes in the newest file."""
         return self._end

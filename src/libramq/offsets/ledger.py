@@ -86,6 +86,11 @@ class OffsetLedger:
         """Whether a fold would write something new."""
         return self._has_changes
 
+    @property
+    def journal_path(self) -> Path:
+        """The journal that was written last."""
+        return self._journal.path
+
     def append(self, records: Iterable[OffsetRecord]) -> None:
         """Journal changes, all by one write; after it they may be acknowledged."""
         self._journal.append(records)

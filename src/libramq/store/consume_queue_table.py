@@ -84,11 +84,15 @@ class ConsumeQueueTable:
     def delete_topic(self, topic: str) -> None:
         """Remove the queues of a topic and their files."""
         for queue in self.of_topic(topic):
-            self.pending.pop(queue, None)
-            self.unsynced.pop(queue, None)
-            queue.segments.remove_all()
-            del self._queues[topic, queue.queue_id]
+            self.delete(queue)
         self._filesystem.remove_tree(safe_child(self._directory, topic))
+
+    def delete(self, queue: ConsumeQueue) -> None:
+        """Remove one queue and its files."""
+        self.pending.pop(queue, None)
+        self.unsynced.pop(queue, None)
+        queue.segments.remove_all()
+        del self._queues[queue.topic, queue.queue_id]
 
     def delete_all(self) -> None:
         """Remove every queue: there is no commit log they could point into."""

@@ -23,6 +23,7 @@ from libramq.store.commit_log import CommitLog
 from libramq.store.config import PAGE_BYTES, FlushDiskType, StoreConfig
 from libramq.store.consume_queue import ConsumeQueue
 from libramq.store.consume_queue_table import ConsumeQueueTable
+from libramq.store.deletions import Deletions
 from libramq.store.open_files import NO_DESCRIPTORS
 
 
@@ -82,7 +83,12 @@ class Flusher:
     """Decides what to flush, and keeps the checkpoint."""
 
     def __init__(
-        self, config: StoreConfig, filesystem: FileSystem, log: CommitLog, queues: ConsumeQueueTable
+        self,
+        config: StoreConfig,
+        filesystem: FileSystem,
+        log: CommitLog,
+        queues: ConsumeQueueTable,
+        deletions: Deletions,
     ) -> None:
         self.checkpoint = Checkpoint()
         self.write_failure: OSError | None = None
@@ -92,6 +98,7 @@ class Flusher:
         self._path = config.root / "checkpoint"
         self._log = log
         self._queues = queues
+        self._deletions = deletions
         self._is_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._log_flush_ms = self._log_thorough_ms = MonotonicMs(0)
         self._queue_flush_ms = self._queue_thorough_ms = MonotonicMs(0)
@@ -116,21 +123,31 @@ class Flusher:
         return replace(
             queues,
             files=log.files,
+            paths=(*queues.paths, *log.paths),
             directories=tuple(dict.fromkeys([*log.directories, *queues.directories])),
             commit_log_end=log.commit_log_end,
         )
 
     def plan_log(self, now_ms: MonotonicMs, *, forced: bool = False) -> FlushPlan | None:
-        """Return what of the log is due at a monotonic time; raises OSError where it cannot be opened."""
+        """Return what of the log is due at a monotonic time; raises OSError where it cannot be opened.
+
+        What is noted of deleted topics goes with it: what the log says later counts only where that is known.
+        """
         log = self._log
-        if not self._log_due(now_ms) and not forced:
+        if not self._log_due(now_ms) and not forced and not self._deletions.is_dirty:
             return None
         self._log_flush_ms = now_ms
         files = log.hold_unflushed() if log.end > log.flushed else []
         directories = log.segments.take_new_directories()
-        if not files and not directories:
+        paths = self._deletions.take_unsynced()
+        if not files and not directories and not paths:
             return None
-        return FlushPlan(files=tuple(files), directories=tuple(directories), commit_log_end=log.end)
+        return FlushPlan(
+            files=tuple(files),
+            paths=paths,
+            directories=(*directories, *(path.parent for path in paths)),
+            commit_log_end=log.end,
+        )
 
     def plan_queues(
         self, now_ms: MonotonicMs, store_timestamp_ms: WallMs, *, thorough: bool = False

@@ -35,6 +35,7 @@ from libramq.store.commit_log import CommitLog
 from libramq.store.config import FlushDiskType, StoreConfig
 from libramq.store.consume_queue import BLANK_SIZE, PENDING_BYTES_MAX, ConsumeQueue
 from libramq.store.consume_queue_table import ConsumeQueueTable
+from libramq.store.deletions import Deletions
 from libramq.store.flush import Flusher, FlushPlan
 from libramq.store.open_files import OpenFiles
 from libramq.store.opening import ABORT, Opening
@@ -67,9 +68,12 @@ class MessageStore:
         self._files = OpenFiles(filesystem, config.open_files_max)
         self._log = CommitLog(filesystem, self._files, config)
         self._queues = ConsumeQueueTable(filesystem, self._files, config)
-        self._flusher = Flusher(config, filesystem, self._log, self._queues)
+        self._deletions = Deletions(filesystem, config.root)
+        self._flusher = Flusher(config, filesystem, self._log, self._queues, self._deletions)
         self._points = RecoveryPointWriter(filesystem, config.root, self._queues)
-        self._opening = Opening(config, filesystem, clock, self._log, self._queues, self._points, process_id)
+        self._opening = Opening(
+            config, filesystem, clock, self._log, self._queues, self._points, self._deletions, process_id
+        )
         self._lock: int | None = None
         self._is_open = False
         self._touched: dict[tuple[str, int], int] = {}
@@ -168,6 +172,7 @@ class MessageStore:
             self._log.end == self._log.flushed
             and not self._queues.pending
             and not self._queues.unsynced
+            and not self._deletions.is_dirty
             and checkpoint.commit_log_timestamp_ms == self._last_store_timestamp_ms
         ) or self._refusal.is_final
 
@@ -311,7 +316,12 @@ class MessageStore:
         return sorted(queue.queue_id for queue in self._queues.of_topic(topic))
 
     def delete_topic(self, topic: str) -> None:
-        """Forget the queues of a topic; its records go when their file goes."""
+        """Forget the queues of a topic; its records go when their file goes.
+
+        Raises OSError where the disk refuses to note that.
+        """
+        if self._queues.of_topic(topic):
+            self._deletions.note(topic, self._log.end)
         self._queues.delete_topic(topic)
         self._points.queues_deleted()
         self._touched = {key: end for key, end in self._touched.items() if key[0] != topic}

@@ -19,6 +19,7 @@ from libramq.logs import get_logger
 from libramq.store.commit_log import CommitLog
 from libramq.store.config import StoreConfig
 from libramq.store.consume_queue_table import ConsumeQueueTable
+from libramq.store.deletions import Deletions
 from libramq.store.kept_aside import keep_aside
 from libramq.store.recovery import (
     Beginning,
@@ -49,6 +50,7 @@ class Opening:
         log_: CommitLog,
         queues: ConsumeQueueTable,
         points: RecoveryPointWriter,
+        deletions: Deletions,
         process_id: int,
     ) -> None:
         self._config = config
@@ -57,6 +59,7 @@ class Opening:
         self._log = log_
         self._queues = queues
         self._points = points
+        self._deletions = deletions
         self._process_id = process_id
         self._is_marked = False
 
@@ -71,6 +74,7 @@ class Opening:
             self._mark(trusted or (point or RecoveryPoint()).next_generation(self._now_ms), abort)
         self._log.segments.load(clean=clean)
         self._queues.load(clean=clean)
+        self._load_deletions(point, is_trusted=trusted is not None)
         begin = begin_after_stop if clean else begin_after_crash
         beginning = begin(self._log, self._queues, trusted)
         self._explain(beginning, clean=clean, trusted=trusted)
@@ -81,11 +85,23 @@ class Opening:
             )
             self._mark(start, abort)
         try:
-            return self._recover(beginning, clean=clean)
+            report = self._recover(beginning, clean=clean)
         except StoreDamaged:
             if clean:
                 self._filesystem.unlink(abort)
             raise
+        self._deletions.bound(first=self._log.min_offset, end=self._log.end)
+        self._deletions.save()
+        return report
+
+    def _load_deletions(self, point: RecoveryPoint | None, *, is_trusted: bool) -> None:
+        """Find what was deleted, and remove the queues of deleted topics that a power cut brought back."""
+        self._deletions.load()
+        if not is_trusted:  # Whoever wrote since may have cut the log and gone on below what we noted.
+            self._deletions.bound(end=point.flushed if point is not None else 0)
+        for queue in list(self._queues):
+            if 0 < queue.last_physical_end <= self._deletions.end_of(queue.topic):
+                self._queues.delete(queue)
 
     def _recover(self, beginning: Beginning, *, clean: bool) -> RecoveryReport:
         if not self._log.segments.starts:
@@ -96,6 +112,7 @@ class Opening:
             self._queues,
             beginning,
             clean=clean,
+            deleted_end=self._deletions.end_of,
             damaged=self._config.damaged,
             before_cut=lambda end: 0 if clean and end == beginning.known_end else self._cut(end, beginning),
         )
@@ -104,7 +121,7 @@ class Opening:
         """Set the mark of this opening where it is not; return whether it is: nothing is stored before."""
         if not self._is_marked:
             self._mark(self._points.point, self._config.root / ABORT)
-        return self._is_marked
+        return self._is_marked and self._deletions.save()
 
     def _mark(self, point: RecoveryPoint, abort: Path) -> None:
         try:

@@ -144,11 +144,13 @@ def recover(
     beginning: Beginning,
     *,
     clean: bool,
+    deleted_end: Callable[[str], int] = lambda _: 0,
     damaged: Damaged | None = None,
     before_cut: Callable[[int], int] = lambda _: 0,
 ) -> RecoveryReport:
     """Bring log and queues, both loaded, to the same end; StoreDamaged where an operator must decide.
 
+    deleted_end: below it lie the records of a topic that was deleted; they get no units.
     before_cut: keeps aside what lies behind an offset, and returns how many bytes there were.
     """
     for queue in queues:
@@ -163,7 +165,8 @@ def recover(
         if isinstance(found, RecordHead):
             tally.record_count += 1
             tally.timestamp_ms = WallMs(found.store_timestamp_ms)
-            tally.unreachable_count += not _dispatch(queues, found)
+            if found.physical_offset >= deleted_end(found.topic):
+                tally.unreachable_count += not _dispatch(queues, found)
             continue
         if not found.is_proven:
             if damaged is None:
@@ -180,7 +183,7 @@ def recover(
     for queue in queues:
         queue.truncate_physical(end)
         queue.visible_max = queue.max_offset
-        queue.correct_min_offset(log_.min_offset)
+        queue.correct_min_offset(max(log_.min_offset, deleted_end(queue.topic)))
     return RecoveryReport(
         clean=clean, start=beginning.start, end=end, record_count=tally.record_count,
         unreachable_count=tally.unreachable_count, last_store_timestamp_ms=tally.timestamp_ms,

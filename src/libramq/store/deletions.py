@@ -1,0 +1,112 @@
+"""The deletions: where in the log the topics end that were deleted.
+
+    libra.deletions    one line a deletion: crc of the rest, 8 digits | physical offset | topic, as JSON
+
+The log keeps the records of a deleted topic until their file goes, and has no record of the deletion. After a power
+cut recovery would give them units again: beside a topic that was made again since, or in its place. So the log's end
+is noted before queues are removed, and that is on the disk before anything that is appended later counts as flushed.
+
+The file stands beside Apache's, whose brokers do not know it: they give such records units again, as they always do.
+"""
+
+import contextlib
+import json
+import zlib
+from pathlib import Path
+from typing import Final
+
+from libramq.filesystem import FileSystem
+
+FILE_NAME: Final = "libra.deletions"
+#: Ours: from what size on the file is written anew, without what is known twice.
+REWRITE_BYTES: Final = 1 << 20
+
+
+class Deletions:
+    """The file of one store. Offsets are physical."""
+
+    def __init__(self, filesystem: FileSystem, root: Path) -> None:
+        self._filesystem = filesystem
+        self._path = root / FILE_NAME
+        self._ends: dict[str, int] = {}
+        self._size = 0
+        self._rewrite_bytes = REWRITE_BYTES
+        #: Whether the file says something that is wrong by now, or less than it should.
+        self._is_stale = False
+        #: Whether it says something that is not on the disk yet.
+        self.is_dirty = False
+
+    def end_of(self, topic: str) -> int:
+        """Return the offset below which records of a topic belong to one that was deleted."""
+        return self._ends.get(topic, 0)
+
+    def load(self) -> None:
+        """Read the file up to the first line that is not whole."""
+        text = self._filesystem.read_text(self._path) or ""
+        for line in text.split("\n"):
+            found = _decode(line)
+            if found is None:
+                break
+            self._ends[found[0]] = max(found[1], self.end_of(found[0]))
+            self._size += len(line) + 1
+        self._is_stale = self._size < len(text)
+
+    def note(self, topic: str, end: int) -> None:
+        """Note that a topic is deleted whose records all lie before an offset; OSError where the disk refuses."""
+        if self._is_stale or self._size >= self._rewrite_bytes:
+            self._rewrite(self._ends | {topic: end})
+            return
+        data = _encode(topic, end)
+        self._filesystem.makedirs(self._path.parent)
+        file = self._filesystem.open(self._path, write=True, create=True)
+        try:
+            self._filesystem.pwrite(file, data, self._size)
+        finally:
+            self._filesystem.close(file)
+        self._ends[topic] = end
+        self._size += len(data)
+        self.is_dirty = True
+
+    def take_unsynced(self) -> tuple[Path, ...]:
+        """Return the file if it is to be flushed, once."""
+        paths = (self._path,) if self.is_dirty else ()
+        self.is_dirty = False
+        return paths
+
+    def bound(self, *, first: int = 0, end: int) -> None:
+        """Forget what lies before the log's first record; records from `end` on are of later topics."""
+        bounded = {topic: min(at, end) for topic, at in self._ends.items() if min(at, end) > first}
+        self._is_stale = self._is_stale or bounded != self._ends
+        self._ends = bounded
+
+    def save(self) -> bool:
+        """Write the file where it is wrong, and wait for the disk; False where that refuses.
+
+        Nothing may be appended before: a record of a topic that was made again would not outlive a power cut.
+        """
+        if self._is_stale:
+            with contextlib.suppress(OSError):
+                self._rewrite(self._ends)
+        return not self._is_stale
+
+    def _rewrite(self, ends: dict[str, int]) -> None:
+        data = b"".join(_encode(topic, end) for topic, end in ends.items())
+        self._filesystem.replace_text(self._path, data.decode(), backup=False)
+        self._ends = ends
+        self._is_stale = self.is_dirty = False
+        self._size = len(data)
+        self._rewrite_bytes = max(REWRITE_BYTES, 2 * self._size)
+
+
+def _encode(topic: str, end: int) -> bytes:
+    rest = f"{end} {json.dumps(topic)}".encode()
+    return b"%08x %s\n" % (zlib.crc32(rest), rest)
+
+
+def _decode(line: str) -> tuple[str, int] | None:
+    """Read one line; None where it is not whole and right."""
+    crc, _, rest = line.partition(" ")
+    if f"{zlib.crc32(rest.encode()):08x}" != crc:
+        return None
+    end, _, topic = rest.partition(" ")
+    return json.loads(topic), int(end)
