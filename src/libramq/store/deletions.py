@@ -2,11 +2,12 @@
 
     libra.deletions    one line a deletion: crc of the rest, 8 digits | physical offset | topic, as JSON
 
-The log keeps the records of a deleted topic until their file goes, and has no record of the deletion. After a power
-cut recovery would give them units again: beside a topic that was made again since, or in its place. So the log's end
-is noted before queues are removed, and that is on the disk before anything that is appended later counts as flushed.
+The log keeps the records of a deleted topic until their file goes, and has no record of the deletion. After a
+power cut recovery would give them units again: beside those of a topic that was made again since, or in its
+place. So the log's end is noted before queues are removed, and that is on the disk before anything that is
+appended later counts as flushed.
 
-The file stands beside Apache's, whose brokers do not know it: they give such records units again, as they always do.
+The file stands beside Apache's, whose brokers do not know it: they give such records units again, as ever.
 """
 
 import contextlib
@@ -52,7 +53,7 @@ class Deletions:
         self._is_stale = self._size < len(text)
 
     def note(self, topic: str, end: int) -> None:
-        """Note that a topic is deleted whose records all lie before an offset; OSError where the disk refuses."""
+        """Note that a topic is deleted whose records lie before an offset; OSError where the disk refuses."""
         if self._is_stale or self._size >= self._rewrite_bytes:
             self._rewrite(self._ends | {topic: end})
             return

@@ -289,8 +289,9 @@ class OwnedQueues:
     def _offset_refused(self, owned: ProcessQueue, next_offset: int, now_ms: MonotonicMs) -> list[fx.Effect]:
         """The broker does not have that offset: begin anew where it says, or where the group is committed.
 
-        The latter if we have read further than the queue goes: its end was lost with the power of its broker's
-        machine, or its topic was made again. What the broker says would pass over what we have not handled.
+        The latter if we have read further than the queue goes: its end was lost with the power of its
+        broker's machine, or its topic was made again. Where the broker says that it ends now, we would pass
+        over what we have not handled.
         """
         queue = owned.queue
         log.warning("offset refused", queue=str(queue), offset=owned.next_offset, next_offset=next_offset)

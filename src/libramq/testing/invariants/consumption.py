@@ -185,6 +185,8 @@ class ConsumedAtLeastOnce(Invariant):
     def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: Outcome) -> None:
         message_ids = {message.message_id for message in delivery.messages}
         if outcome is Outcome.SUCCESS or is_given_up(member, delivery):
+            if not message_ids <= self._consumed[member.audience]:
+                self.progressed_ms = self.cluster.now_ms
             self._consumed[member.audience] |= message_ids
         else:
             self._failed |= message_ids

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
+from libramq.clock import MonotonicMs
 from libramq.testing.history import Violation, Watcher
 
 if TYPE_CHECKING:
@@ -13,11 +14,13 @@ class Invariant(Watcher):
 
     #: What is printed when it is broken.
     name: ClassVar[str]
-    #: How soon after the last fault `is_met` must be true.
+    #: How soon after the last fault, or the last progress since, `is_met` must be true.
     within_ms: ClassVar[int] = 0
 
     def __init__(self, cluster: "Cluster") -> None:
         self.cluster = cluster
+        #: When it last came nearer to being met: as long as it does, it is given time.
+        self.progressed_ms = MonotonicMs(0)
 
     def step(self) -> None:
         """Look at the cluster after a step."""
