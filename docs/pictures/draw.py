@@ -2,7 +2,7 @@
 
     python docs/pictures/draw.py
 
-rebalance.json is what `libra groups history --json` printed of a run, with names instead of client ids.
+rebalance.json is from what `libra groups history --json` printed of a run, with names instead of client ids.
 """
 
 import json
@@ -62,7 +62,7 @@ def rebalance() -> None:
         "connection_closed": "{} is killed",
     }
     left, right, top, row = 84, 772, 92, 24
-    began, ended = rebalances[0]["at_ms"], rebalances[-1]["at_ms"] + 3_000
+    began, ended = rebalances[0]["atMs"], rebalances[-1]["atMs"] + 3_000
 
     def x(at_ms: float) -> float:
         return left + (right - left) * (at_ms - began) / (ended - began)
@@ -77,10 +77,10 @@ def rebalance() -> None:
     bars = []
     for each in rebalances:
         for move in each["moves"]:
-            if move["queue"] in owner:
-                member, since = owner[move["queue"]]
-                bars.append((move["queue"], member, since, each["at_ms"]))
-            owner[move["queue"]] = (move["to"], each["at_ms"] + move["pause_ms"])
+            if move["queueId"] in owner:
+                member, since = owner[move["queueId"]]
+                bars.append((move["queueId"], member, since, each["atMs"]))
+            owner[move["queueId"]] = (move["to"], each["atMs"] + move["pauseMs"])
     bars += [(queue, member, since, ended) for queue, (member, since) in owner.items()]
     for queue in sorted(owner):
         parts.append(text(left - 12, top + row * queue + 16, f"queue {queue}", "small", "end"))
@@ -89,10 +89,10 @@ def rebalance() -> None:
         parts.append(box(x(since), top + row * queue + 2, width, row - 4, colour[member]))
     bottom = top + row * len(owner)
     for each in rebalances:
-        at, cause = x(each["at_ms"]), each["cause"]
+        at, cause = x(each["atMs"]), each["causes"][0]
         parts.append(line(at, top - 6, at, bottom + 6, 'stroke-dasharray="3 3"'))
         parts.append(text(at, top - 26, what[cause["reason"]].format(cause["who"]), "small bold"))
-        pause = f", {each['worst_pause_ms']} ms" if each is not rebalances[0] else ""
+        pause = f", {each['worstPauseMs']} ms" if each is not rebalances[0] else ""
         parts.append(text(at, top - 11, f"{each['moved']} move{pause}", "small"))
     for second in range(0, (ended - began) // 1000 + 1, 5):
         parts.append(text(x(began + 1000 * second), bottom + 24, f"{second} s", "small", "middle"))
