@@ -43,6 +43,11 @@ def on_page_markdown(markdown, page, config, files):
     return _LINK.sub(moved, markdown)
 
 
+def on_post_page(output, page, config):
+    """Name the search for screen readers, which the theme forgets."""
+    return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
+
+
 def _examples():
     sections = [
         f"## {path.name}\n\n```python\n{path.read_text().strip()}\n```\n"
