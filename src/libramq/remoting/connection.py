@@ -38,11 +38,11 @@ class FrameReader:
             data = bytes(self._partial)
             self._partial.clear()
         commands = []
-        position = 0
-        while (decoded := decode_frame(data, position)) is not None:
+        position, size = 0, len(data)
+        while position < size and (decoded := decode_frame(data, position)) is not None:
             command, position = decoded
             commands.append(command)
-        if position < len(data):
+        if position < size:
             end = frame_end(data, position)
             self._partial += data[position:]
             self._needed_bytes = 4 if end is None else end - position

@@ -3,31 +3,65 @@
 Upstream: remoting/protocol/RemotingSerializable.java.
 """
 
+from typing import Annotated
+
 import msgspec
 
 from libramq.errors import RemoteProtocolError
 from libramq.remoting.command import Command
 
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
 
 class JsonHeader(msgspec.Struct, omit_defaults=True, gc=False):
     """The members of the JSON object; unknown ones are ignored."""
 
-    code: int
+    code: Int32
     language: str | int | None = None
-    version: int | None = None
-    opaque: int | None = None
-    flag: int | None = None
+    version: Int32 | None = None
+    opaque: Int32 | None = None
+    flag: Int32 | None = None
     remark: str | None = None
     extFields: dict[str, str | None] | None = None
     serializeTypeCurrentRPC: str | None = None
 
 
+class PlainHeader(msgspec.Struct, gc=False):
+    """The same without any null but the remark, as clients write it: nothing has to be looked at again."""
+
+    code: Int32
+    language: str
+    version: Int32
+    opaque: Int32
+    flag: Int32
+    extFields: dict[str, str]
+    remark: str | None = None
+
+
 _decode = msgspec.json.Decoder(JsonHeader).decode
+_decode_plain = msgspec.json.Decoder(PlainHeader).decode
 _encode = msgspec.json.Encoder().encode
 
 
 def decode_json_header(data: bytes | memoryview) -> Command:
-    """Read a header; a command without body."""
+    """Read a header; a command without body. Hot, about 1.5 µs."""
+    try:
+        plain = _decode_plain(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return _decode_any(data)
+    return Command(
+        code=plain.code,
+        opaque=plain.opaque,
+        flag=plain.flag,
+        remark=plain.remark,
+        ext=plain.extFields,
+        language=plain.language,
+        version=plain.version,
+    )
+
+
+def _decode_any(data: bytes | memoryview) -> Command:
+    """Read a header with nulls, or without some members; or say what is wrong with it."""
     try:
         header = _decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -36,13 +70,13 @@ def decode_json_header(data: bytes | memoryview) -> Command:
     if None in ext.values():
         ext = {key: value for key, value in ext.items() if value is not None}
     return Command(
-        code=_int32(header.code),
-        opaque=_int32(header.opaque or 0),
-        flag=_int32(header.flag or 0),
+        code=header.code,
+        opaque=header.opaque or 0,
+        flag=header.flag or 0,
         remark=header.remark,
         ext=ext,  # type: ignore[arg-type] # The Nones are gone.
         language=header.language if isinstance(header.language, str) else "OTHER",
-        version=_int32(header.version or 0),
+        version=header.version or 0,
     )
 
 
@@ -60,9 +94,3 @@ def encode_json_header(command: Command) -> bytes:
             "JSON",
         )
     )
-
-
-def _int32(number: int) -> int:
-    if not -0x8000_0000 <= number <= 0x7FFF_FFFF:
-        raise RemoteProtocolError(f"{number} is not a 32-bit number")
-    return number
