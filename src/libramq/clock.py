@@ -15,6 +15,8 @@ Only a shell that composes things makes a `SystemClock`; everything else takes a
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
+from time import time_ns
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -90,18 +92,23 @@ def read_clock(clock: Clock) -> Now:
     return Now(wall_ms=clock.wall_ms(), monotonic_ms=clock.monotonic_ms())
 
 
+# Several times a request: a look at the platform, two names of modules and a call of int took 0.6 µs.
+if sys.platform == "linux":
+    _monotonic_ns = partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
+else:
+    _monotonic_ns = time.monotonic_ns
+
+
 class SystemClock:
     """The machine's own clocks."""
 
     def wall_ms(self) -> WallMs:
         """Milliseconds since 1970."""
-        return WallMs(time.time_ns() // 1_000_000)
+        return time_ns() // 1_000_000  # type: ignore[return-value] # As `_monotonic_ns`.
 
     def monotonic_ms(self) -> MonotonicMs:
         """Milliseconds since the machine started, or another fixed moment; on Linux its sleep counts.
 
         A member whose machine slept must find its session over: elsewhere it is.
         """
-        if sys.platform == "linux":
-            return MonotonicMs(time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000)
-        return MonotonicMs(time.monotonic_ns() // 1_000_000)
+        return _monotonic_ns() // 1_000_000  # type: ignore[return-value] # See `_monotonic_ns`.

@@ -2,9 +2,9 @@
 
 import asyncio
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from time import perf_counter_ns
 from typing import Any, Final
 
 from libramq.kernel.effect import Thread
@@ -25,7 +25,7 @@ class LoopTimers:
 
     def elapsed_us(self) -> int:
         """Microseconds since a fixed moment."""
-        return time.perf_counter_ns() // 1_000
+        return perf_counter_ns() // 1_000
 
 
 #: Ours: how long a thread that computes keeps the interpreter from the loop, which wants it back after every
