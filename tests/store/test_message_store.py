@@ -209,7 +209,7 @@ def test_what_lies_far_apart_is_read_by_itself(tmp_path: Path):
     disk = Disk()
     store = open_store(tmp_path, disk=disk, mapped_file_size_commit_log=1 << 20)
     for number in range(40):
-        store.append_batch([message(b"wanted"), message(b"%d" % number * 10_000, queue_id=1)])
+        store.append_batch([message(b"wanted"), message(b"%d" % number * 20_000, queue_id=1)])
     disk.reads.clear()
     assert store.read("T", 0, 0, 20).count == 20
     assert len(disk.reads) == 20

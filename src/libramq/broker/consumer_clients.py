@@ -268,14 +268,16 @@ class ConsumerClients:
         self,
         peer: Connection,
         group_name: str,
-        queue: MessageQueue,
+        topic: str,
+        queue_id: int,
         next_offset: int | None,
         *,
         now_ms: MonotonicMs,
     ) -> None:
         """A member's pull was answered, with the messages before `next_offset` if there were any."""
-        member = self._member(group_name, peer, queue.topic)
+        member = self._member(group_name, peer, topic)
         if member is not None:
+            queue = MessageQueue(topic, self.broker_name, queue_id)
             self._rebalance(group_name).answered(queue, member.client_id, next_offset, now_ms=now_ms)
 
     def settle(self, *, now: Now) -> None:

@@ -10,7 +10,7 @@ PullRequestHoldService.java.
 
 from enum import Enum, auto
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -23,7 +23,6 @@ from libramq.errors import ConfigError, broker_error
 from libramq.filter.tag import parse_tag_filter
 from libramq.kernel.effect import Effects, Thread
 from libramq.kernel.waiter import Waiter
-from libramq.message.queue import MessageQueue
 from libramq.offsets import Fences
 from libramq.store.message_store import MessageStore
 from libramq.store.read import ReadResult, ReadStatus
@@ -62,7 +61,7 @@ class _Cause(Enum):
     EXPIRED = auto()
 
 
-class PullResult(NamedTuple):
+class PullResult(msgspec.Struct, frozen=True):
     """The answer to a pull. read: the records, back to back, and the ends of the queue."""
 
     status: PullStatus
@@ -147,6 +146,8 @@ class Reading:
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """A queue has more to read, up to an offset: run its held pulls again."""
+        if not self._held.has_any(topic, queue_id):  # As of most queues that are sent to.
+            return
         new_codes = partial(self._store.tag_codes, topic, queue_id, end=end)
         for held in self._held.wake(topic, queue_id, end, new_codes):
             # It is held on when nothing for it came.
@@ -255,12 +256,9 @@ class Reading:
                 return
         if cause is _Cause.EXPIRED and status is PullStatus.NOTHING_MATCHED:
             status = PullStatus.NOTHING_YET
+        next_offset = result.next_offset if result.count else None
         self._clients.answered(
-            pull.waiter.connection,
-            pull.group,
-            MessageQueue(pull.topic, self._clients.broker_name, pull.queue_id),
-            result.next_offset if result.count else None,
-            now_ms=now_ms,
+            pull.waiter.connection, pull.group, pull.topic, pull.queue_id, next_offset, now_ms=now_ms
         )
         pull.waiter.answer(PullResult(status, result))
 
@@ -291,6 +289,8 @@ class Reading:
 
 
 def _status(pull: Pull, result: ReadResult) -> PullStatus:
+    if result.status is ReadStatus.FOUND:  # Enumerations are slow keys: 0.4 µs.
+        return PullStatus.FOUND
     if result.status in (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE):
         return PullStatus.OFFSET_MOVED if pull.offset else PullStatus.NOTHING_YET
     return _STATUSES[result.status]

@@ -1,7 +1,9 @@
 """The request: one command, whose connection it came over, when, and in whose name; and how it fails."""
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from libramq.auth.principal import ANONYMOUS, Principal
 from libramq.clock import MonotonicMs, Now, WallMs
@@ -18,8 +20,8 @@ log = get_logger(__name__)
 REMARK_CHARACTERS_MAX: Final = 1000
 
 
-class Request(NamedTuple):
-    """One request, when it was read, and in whose name it is made."""
+class Request(msgspec.Struct, frozen=True):
+    """One request, when it was read, and in whose name it is made. A Struct, as every effect is."""
 
     command: Command
     peer: Connection

@@ -12,9 +12,10 @@ Upstream: store/DefaultMessageStore.getMessage, isTheBatchFull.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
+
+import msgspec
 
 from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
@@ -25,8 +26,9 @@ from libramq.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
 from libramq.store.consume_queue_table import ConsumeQueueTable
 from libramq.store.segments import FileRange
 
-#: Ours: so far apart two reads cost (3 µs each) what copying the bytes between them does.
-GAP_BYTES: Final = 8 * 1024
+#: Ours: so far apart two reads and what surrounds them (5 µs) cost what copying the bytes between them does.
+#: Eight queues with messages of 1 KiB, filled in turn, have 8.6 KiB between two of one queue.
+GAP_BYTES: Final = 16 * 1024
 #: Ours: read at once; fits in the processor's cache.
 STRETCH_BYTES: Final = 256 * 1024
 
@@ -55,9 +57,8 @@ class ReadStatus(Enum):
     WOULD_WAIT = auto()  # Ours: warm `cold` in a thread, then read again.
 
 
-@dataclass(frozen=True, slots=True)
-class ReadResult:
-    """What a read came to. data: records back to back, in pieces."""
+class ReadResult(msgspec.Struct, frozen=True):
+    """What a read came to. data: records back to back, in pieces. A Struct, as one is made for every pull."""
 
     status: ReadStatus
     next_offset: int
@@ -144,6 +145,11 @@ def _read(
         return ReadResult(ReadStatus.OFFSET_FOUND_NULL, _next_file(queue, offset), min_offset, max_offset)
     log_min = log.min_offset
     memory_start = log.end - config.in_memory_bytes
+    if tag_codes is None and not skipped:
+        every = _every(units, max(log_min, memory_start), in_memory[1])
+        if every is not None:
+            next_offset = offset + len(every)
+            return _found(log, every, offset, next_offset, min_offset, max_offset, may_wait=may_wait)
     status, next_offset = ReadStatus.NO_MATCHED_MESSAGE, offset
     wanted: list[Place] = []
     count = total = 0
@@ -169,14 +175,40 @@ def _read(
         total += size
     if not count:
         return ReadResult(status, next_offset, min_offset, max_offset)
+    return _found(log, wanted, offset, next_offset, min_offset, max_offset, may_wait=may_wait)
+
+
+def _every(units: bytes, memory_start: int, bytes_max: int) -> list[Place] | None:
+    """Return the places of all units where none is to be left out, as of nearly every read without a filter.
+
+    The same as unit by unit, for a third of the time.
+    """
+    places = [(physical_offset, size) for physical_offset, size, _ in UNIT.iter_unpack(units)]
+    if min(places)[0] < memory_start or sum(size for _, size in places) > bytes_max:
+        return None  # A blank unit is larger than any limit.
+    return places
+
+
+def _found(
+    log: CommitLog,
+    wanted: list[Place],
+    offset: int,
+    next_offset: int,
+    min_offset: int,
+    max_offset: int,
+    *,
+    may_wait: bool,
+) -> ReadResult | set[Place]:
+    """Return the wanted records as the result of a read; or which ones among them cannot be read."""
     found = _fetch(log, wanted, may_wait=may_wait)
     if isinstance(found, set):
         return found
     data, cold = found
     if cold:
         return ReadResult(ReadStatus.WOULD_WAIT, offset, min_offset, max_offset, cold=cold)
+    total = sum([size for _, size in wanted])
     return ReadResult(
-        ReadStatus.FOUND, next_offset, min_offset, max_offset, data=data, count=count, size=total
+        ReadStatus.FOUND, next_offset, min_offset, max_offset, data=data, count=len(wanted), size=total
     )
 
 
@@ -249,6 +281,9 @@ def _fetch(
     log: CommitLog, wanted: list[Place], *, may_wait: bool
 ) -> tuple[tuple[bytes | memoryview, ...], tuple[FileRange, ...]] | set[Place]:
     """Return the records as bytes, and what must be warmed first; or the places that have no record."""
+    newest = log.tail.read_each(wanted)
+    if newest is not None:
+        return newest, ()
     data: list[bytes | memoryview] = []
     cold: list[FileRange] = []
     for near in _stretches(wanted, log.segments.file_size):

@@ -6,6 +6,9 @@ to give when it is first written: a broker that stores little has little.
 """
 
 import mmap
+from collections.abc import Sequence
+
+from libramq.message.record import RECORD_BYTES_MIN
 
 
 class Tail:
@@ -59,3 +62,19 @@ class Tail:
         if size <= room:
             return self._ring[at : at + size]
         return self._ring[at:] + self._ring[: size - room]
+
+    def read_each(self, stretches: Sequence[tuple[int, int]]) -> tuple[bytes, ...] | None:
+        """Stretches by their offset and size, the first one oldest; None where not all of them are held.
+
+        One by one they are copied sooner than with what lies between them.
+        """
+        if stretches[0][0] < self._start:  # As of most readers that do not keep up.
+            return None
+        ring, capacity, start, end = self._ring, self._capacity, self._start, self._end
+        pieces = []
+        for offset, size in stretches:
+            at = offset % capacity
+            if not RECORD_BYTES_MIN <= size <= capacity - at or not start <= offset <= end - size:
+                return None  # It lies across the ring's end, or its unit is damaged.
+            pieces.append(ring[at : at + size])
+        return tuple(pieces)

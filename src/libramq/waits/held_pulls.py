@@ -105,6 +105,10 @@ class HeldPulls(Generic[T]):
             return False
         return self._purgatory.has_room(connection)
 
+    def has_any(self, topic: str, queue_id: int) -> bool:
+        """Return whether a pull waits on a queue."""
+        return (topic, queue_id) in self._queues
+
     def hold(self, pull: HeldPull[T]) -> None:
         """Park a pull until it is woken, its time is up or its connection ends."""
         queue = self._queues.get((pull.topic, pull.queue_id))

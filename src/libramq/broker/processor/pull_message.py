@@ -15,13 +15,14 @@ from libramq.rpc.broker_calls import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL
 from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.waiter import RequestWaiter
+from libramq.store.read import ReadStatus
 
 _CODES: Final = {
-    PullStatus.FOUND: ResponseCode.SUCCESS,
     PullStatus.NOTHING_YET: ResponseCode.PULL_NOT_FOUND,
     PullStatus.NOTHING_MATCHED: ResponseCode.PULL_RETRY_IMMEDIATELY,
     PullStatus.OFFSET_MOVED: ResponseCode.PULL_OFFSET_MOVED,
 }
+_FOUND: Final = ReadStatus.FOUND.name
 #: Ours: a held pull keeps its request as it came where its tag expression is no longer than that.
 KEPT_CHARACTERS_MAX: Final = 256
 
@@ -65,7 +66,8 @@ class PullMessage:
 
 def _without_fields(request: Request) -> Request:
     """Return the request with what its answer needs: long fields are not kept while it is held."""
-    return request._replace(command=msgspec.structs.replace(request.command, ext={}, body=b""))
+    command = msgspec.structs.replace(request.command, ext={}, body=b"")
+    return msgspec.structs.replace(request, command=command)
 
 
 def _reply(result: PullResult) -> Reply:
@@ -79,4 +81,6 @@ def _reply(result: PullResult) -> Reply:
         "groupSysFlag": "0",
     }
     body = bytes(read.data[0]) if len(read.data) == 1 else b"".join(read.data)
+    if result.status is PullStatus.FOUND:  # Enumerations are slow keys, and slower still to name.
+        return Reply(ResponseCode.SUCCESS, _FOUND, ext, body)
     return Reply(_CODES[result.status], read.status.name, ext, body)

@@ -1,0 +1,38 @@
+"""The tail: records one by one, from a ring that overwrites its oldest bytes."""
+
+from libramq.message.record import RECORD_BYTES_MIN
+from libramq.store.tail import Tail
+
+SIZE = RECORD_BYTES_MIN
+
+
+def ring(records: int) -> Tail:
+    """A tail with room for four records, and so many written."""
+    tail = Tail(4 * SIZE)
+    for number in range(records):
+        tail.append(number * SIZE, bytes([number]) * SIZE)
+    return tail
+
+
+def test_records_come_one_by_one_without_what_lies_between_them():
+    assert ring(4).read_each([(0, SIZE), (2 * SIZE, SIZE)]) == (bytes(SIZE), bytes([2]) * SIZE)
+
+
+def test_a_record_that_was_overwritten_is_not_there():
+    tail = ring(6)
+    assert tail.read_each([(SIZE, SIZE), (4 * SIZE, SIZE)]) is None
+    assert tail.read_each([(2 * SIZE, SIZE)]) == (bytes([2]) * SIZE,)
+
+
+def test_a_place_that_no_record_can_have_is_left_to_who_looks_closer():
+    tail = ring(4)
+    for damaged in ((SIZE, 0), (SIZE, SIZE - 1), (SIZE, 10 * SIZE), (4 * SIZE, SIZE), (3 * SIZE, SIZE + 1)):
+        assert tail.read_each([(0, SIZE), damaged]) is None
+
+
+def test_a_record_across_the_end_of_the_ring_is_left_to_a_read_of_its_own():
+    tail = ring(3)
+    tail.append(3 * SIZE, bytes(SIZE // 2))
+    tail.append(3 * SIZE + SIZE // 2, bytes([9]) * SIZE)
+    assert tail.read_each([(3 * SIZE + SIZE // 2, SIZE)]) is None
+    assert tail.read(3 * SIZE + SIZE // 2, SIZE) == bytes([9]) * SIZE
