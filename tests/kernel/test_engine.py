@@ -80,3 +80,20 @@ def test_a_request_that_is_read_before_the_late_timer_rings_takes_nobodys_time_a
     judge.clock.advance(1_000)
     judge.engine.tick()
     assert judge.stood[1:] == [(1_000, judge.clock.monotonic_ms())]
+
+
+def test_what_only_seldom_events_change_is_not_looked_at_after_a_hot_request():
+    judge = Judge()
+    called: list[str] = []
+    kernel = Kernel(judge.clock)
+    hooks = Hooks(
+        settle=(lambda: called.append("always"),), settle_stirred=(lambda: called.append("seldom"),)
+    )
+    engine = Engine(kernel, judge, hooks)
+    engine.settle()
+    assert called == ["always", "seldom"]
+    engine.settle()
+    assert called == ["always", "seldom", "always"]
+    engine.stir()
+    engine.settle()
+    assert called[3:] == ["always", "seldom"]

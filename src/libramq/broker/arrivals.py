@@ -30,8 +30,8 @@ class Arrivals:
 
     def settle(self) -> None:
         """Tell everybody."""
-        while touched := self._store.drain_touched():
-            for (topic, queue_id), end in touched.items():
+        while self._store.touched:
+            for (topic, queue_id), end in self._store.drain_touched().items():
                 for listener in self._listeners:
                     try:
                         listener.arrived(topic, queue_id, end)

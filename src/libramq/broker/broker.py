@@ -383,10 +383,9 @@ class Broker:
                 arrivals.settle,
                 self._durability.settle,
                 self._persistence.settle,
-                self._watch.settle,
                 self.runtime.settle,
-                self._start_up.settle,
             ),
+            settle_stirred=(self._watch.settle, self._start_up.settle),
         )
 
     def _record(self, event: RebalanceEvent) -> None:

@@ -82,8 +82,8 @@ class BrokerFiles:
         return (
             self.ledger.has_changes
             or self.schedule.version != self._schedule_saved
-            or self.progress[0].is_taken
-            or self.progress[1].is_taken
+            or self.progress[0].taken is not None
+            or self.progress[1].taken is not None
         )
 
     def close(self) -> None:

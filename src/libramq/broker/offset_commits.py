@@ -97,6 +97,8 @@ class OffsetCommits:
 
     def write_or_keep(self) -> None:
         """The same for commits that nobody is told of: where the disk refuses, that is logged once."""
+        if not self._unwritten:
+            return
         try:
             self.write()
         except OSError as error:

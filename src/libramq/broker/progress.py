@@ -44,14 +44,10 @@ class ProgressFile:
         self._take = take
         self._store = store
         self._due_ms: MonotonicMs | None = None
-        self._taken: Progress | None = None
+        #: What it is to say and waits to be written.
+        self.taken: Progress | None = None
         self._log_end = 0
         self._is_writing = False
-
-    @property
-    def is_taken(self) -> bool:
-        """Whether it waits to be written."""
-        return self._taken is not None
 
     def is_due(self, now_ms: MonotonicMs) -> bool:
         """Take what it should say, when it is time; return whether it may be written now."""
@@ -59,21 +55,21 @@ class ProgressFile:
             return False
         if self._due_ms is None or now_ms >= self._due_ms:
             self._due_ms = now_ms + self._period_ms
-            if self._taken is None:
+            if self.taken is None:
                 self._begin()
-        return self._taken is not None and self._log_end <= self._store.flushed_offset
+        return self.taken is not None and self._log_end <= self._store.flushed_offset
 
     def write(self) -> None:
         """Write it; may be called in a thread, and `done` is to be called afterwards."""
-        assert self._taken is not None
+        assert self.taken is not None
         assert self._log_end <= self._store.flushed_offset, f"{self.name} speaks of what is not durable"
         self._is_writing = True
-        self._taken.write()
+        self.taken.write()
 
     def done(self, error: Exception | None = None) -> None:
         """It was written; with an error it was not, and is taken anew when it is due."""
-        assert self._taken is not None
-        taken, self._taken, self._is_writing = self._taken, None, False
+        assert self.taken is not None
+        taken, self.taken, self._is_writing = self.taken, None, False
         if error is None:
             taken.written()
         else:
@@ -82,10 +78,10 @@ class ProgressFile:
 
     def finish(self) -> None:
         """Write what it should say, waiting for the disk: the log is flushed. Raises OSError."""
-        if self._taken is not None:
-            self._taken.failed()
+        if self.taken is not None:
+            self.taken.failed()
         self._begin()
-        if self._taken is not None:
+        if self.taken is not None:
             try:
                 self.write()
             except OSError as error:
@@ -95,9 +91,9 @@ class ProgressFile:
 
     def _begin(self) -> None:
         try:
-            self._taken = self._take()
+            self.taken = self._take()
         except OSError as error:
             log.error("progress not written; tried again", file=self.name, reason=str(error))
-        if self._taken is not None:
+        if self.taken is not None:
             self._log_end = self._store.end
             self._store.want_flush(self._log_end)

@@ -105,11 +105,11 @@ Effect = Send | Close | Ask | Run | Proceed | Listen
 class Effects:
     """The door: effects in the order in which they were decided."""
 
-    __slots__ = ("_pending", "add")
+    __slots__ = ("add", "pending")
 
     def __init__(self) -> None:
-        self._pending: list[Effect] = []
-        self.add = self._pending.append
+        self.pending: list[Effect] = []
+        self.add = self.pending.append
 
     def send(self, connection: Connection, data: bytes) -> None:
         """Send bytes to a connection."""
@@ -139,8 +139,6 @@ class Effects:
 
     def take(self) -> list[Effect]:
         """Take what has been decided since the last call."""
-        if not self._pending:
-            return []
-        taken = self._pending.copy()
-        self._pending.clear()
+        taken = self.pending.copy()
+        self.pending.clear()
         return taken

@@ -45,11 +45,15 @@ class Polled(Protocol):
 
 
 class Hooks(NamedTuple):
-    """What a composition wants to hear of, each in its order."""
+    """What a composition wants to hear of, each in its order.
+
+    settle: after every event. settle_stirred: after all but hot requests, which are most events by far.
+    """
 
     connection_ended: Sequence[Callable[[Connection], None]] = ()
     address_lost: Sequence[Callable[[str], None]] = ()
     settle: Sequence[Callable[[], None]] = ()
+    settle_stirred: Sequence[Callable[[], None]] = ()
     stood_still: Sequence[Callable[[int, MonotonicMs], None]] = ()
 
 
@@ -64,8 +68,9 @@ class Engine:
         self.receive = translator.receive
         self._kernel = kernel
         self._clock = kernel.clock
-        self._deadlines = deadlines = kernel.deadlines
+        self.deadlines = deadlines = kernel.deadlines
         self._hooks = hooks
+        self._settle = hooks.settle
         self._settled_ms = kernel.clock.monotonic_ms()
         self._polled = [(service, deadlines.new(service.tick)) for service in polled]
 
@@ -91,7 +96,7 @@ class Engine:
         """
         self._kernel.is_stirred = True
         now_ms = self._clock.monotonic_ms()
-        due_ms = self._deadlines.next_due_ms
+        due_ms = self.deadlines.next_due_ms
         if due_ms is not None and now_ms - due_ms >= LATE_MS_MIN:
             stood_ms = now_ms - self._settled_ms
             self._settled_ms = now_ms
@@ -100,26 +105,32 @@ class Engine:
                 _call_all(self._hooks.stood_still, stood_ms, now_ms)
             except Exception:
                 log.exception("somebody may be judged by a silence that was ours")
-        self._deadlines.run(now_ms)
+        self.deadlines.run(now_ms)
 
     def settle(self) -> None:
         """Do what follows from the events since the last call."""
         now_ms = self._clock.monotonic_ms()
-        due_ms = self._deadlines.next_due_ms
+        due_ms = self.deadlines.next_due_ms
         if due_ms is None or now_ms - due_ms < LATE_MS_MIN:  # Else `tick` has yet to say how long it stood.
             self._settled_ms = now_ms
         try:
-            _call_all(self._hooks.settle)
+            _call_all(self._settle)
         finally:
             if self._kernel.is_stirred:
-                self._kernel.is_stirred = False
-                for service, deadline in self._polled:
-                    deadline.at(service.next_due_ms)
+                self._settle_stirred()
+
+    def _settle_stirred(self) -> None:
+        try:
+            _call_all(self._hooks.settle_stirred)
+        finally:
+            self._kernel.is_stirred = False
+            for service, deadline in self._polled:
+                deadline.at(service.next_due_ms)
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
         """When `tick` has something to do next (monotonic); None: never, as things are."""
-        return self._deadlines.next_due_ms
+        return self.deadlines.next_due_ms
 
 
 def _call_all(hooks: Sequence[Callable[..., None]], *arguments: object) -> None:

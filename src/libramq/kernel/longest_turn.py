@@ -10,18 +10,20 @@ METRICS: Final = 1
 class LongestTurn:
     """The longest turn of the loop, in microseconds."""
 
-    __slots__ = ("_longest_us",)
+    __slots__ = ("_longest_us", "noted_us")
 
     def __init__(self) -> None:
         self._longest_us = [0, 0]
+        #: Turns that are not longer change nothing, as nearly all: `record` need not be called for them.
+        self.noted_us = 0
 
     def record(self, turn_us: int) -> None:
         """Take note of a turn."""
-        for reader, longest_us in enumerate(self._longest_us):
-            if turn_us > longest_us:
-                self._longest_us[reader] = turn_us
+        self._longest_us = [max(turn_us, longest_us) for longest_us in self._longest_us]
+        self.noted_us = min(self._longest_us)
 
     def take_us(self, reader: int) -> int:
         """Return the longest turn since this reader last looked, and begin anew for it."""
         longest_us, self._longest_us[reader] = self._longest_us[reader], 0
+        self.noted_us = 0
         return longest_us

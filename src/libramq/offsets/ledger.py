@@ -52,7 +52,8 @@ class OffsetLedger:
         self._path = config_directory / FILE_NAME
         self._journal = OffsetJournal(filesystem, config_directory)
         self._version: dict[str, int] = {"counter": 0, "stateVersion": 0, "timestamp": 0}
-        self._has_changes = False
+        #: Whether a fold would write something new.
+        self.has_changes = False
 
     def open(
         self, wall_ms: WallMs, durable_end: Callable[[str, int], int | None] = lambda topic, queue_id: None
@@ -69,10 +70,10 @@ class OffsetLedger:
             self.offsets.load(offsets, resets)
         for record in self._journal.replay():
             self.offsets.apply(record)
-            self._has_changes = True
+            self.has_changes = True
         changes = self.offsets.clamp(durable_end)
         if changes:
-            self._has_changes = True
+            self.has_changes = True
             for key in list(dict.fromkeys(change.key for change in changes))[:REPORTED_MAX]:
                 queues = {change.queue_id: change.offset for change in changes if change.key == key}
                 log.warning("committed offsets were beyond the ends of their queues", of=key, now=queues)
@@ -82,11 +83,6 @@ class OffsetLedger:
             log.error("committed offsets not folded; the journals stay", reason=str(error))
 
     @property
-    def has_changes(self) -> bool:
-        """Whether a fold would write something new."""
-        return self._has_changes
-
-    @property
     def journal_path(self) -> Path:
         """The journal that was written last."""
         return self._journal.path
@@ -94,16 +90,16 @@ class OffsetLedger:
     def append(self, records: Iterable[OffsetRecord]) -> None:
         """Journal changes, all by one write; after it they may be acknowledged."""
         self._journal.append(records)
-        self._has_changes = True
+        self.has_changes = True
 
     def plan_persist(self, wall_ms: WallMs) -> PersistPlan | None:
         """The fold that is due, if anything changed; `run_persist` it, then `complete_persist`."""
-        if not self._has_changes:
+        if not self.has_changes:
             return None
         counter = self._version["counter"] + 1
         self._version = {**self._version, "counter": counter, "timestamp": int(wall_ms)}
         through = self._journal.begin_file()
-        self._has_changes = False
+        self.has_changes = False
         document = {"dataVersion": self._version, **self.offsets.tables()}
         return PersistPlan(path=self._path, document=document, journals_through=through)
 
@@ -113,7 +109,7 @@ class OffsetLedger:
 
     def fail_persist(self) -> None:
         """The table was not written; the journals stay, and the next fold is due."""
-        self._has_changes = True
+        self.has_changes = True
 
     def persist(self, wall_ms: WallMs) -> None:
         """Fold now, waiting for the disk."""

@@ -25,11 +25,11 @@ class Busy:
 
     def __init__(self) -> None:
         self._work: dict[Connection, _Work] = {}
+        #: Whether anything is under way: seldom, and every request would ask for its connection.
+        self.is_any = False
 
     def is_full(self, connection: Connection) -> bool:
         """Return whether a connection has to wait for what is under way."""
-        if not self._work:  # As nearly always.
-            return False
         work = self._work.get(connection)
         if work is None:
             return False
@@ -39,7 +39,7 @@ class Busy:
 
     def began(self, connection: Connection, thread: Thread) -> None:
         """A thread works for a connection."""
-        runs = self._work.setdefault(connection, _Work()).runs
+        runs = self._of(connection).runs
         runs[thread] = runs.get(thread, 0) + 1
 
     def ended(self, connection: Connection, thread: Thread) -> None:
@@ -49,7 +49,7 @@ class Busy:
 
     def add_steps(self, connection: Connection, steps: Generator[None]) -> bool:
         """Add steps behind those under way; return whether there were none."""
-        waiting = self._work.setdefault(connection, _Work()).steps
+        waiting = self._of(connection).steps
         waiting.append(steps)
         return len(waiting) == 1
 
@@ -63,7 +63,12 @@ class Busy:
         self._work[connection].steps.popleft()
         self._clean(connection)
 
+    def _of(self, connection: Connection) -> _Work:
+        self.is_any = True
+        return self._work.setdefault(connection, _Work())
+
     def _clean(self, connection: Connection) -> None:
         work = self._work[connection]
         if not work.steps and not any(work.runs.values()):
             del self._work[connection]
+            self.is_any = bool(self._work)

@@ -75,6 +75,8 @@ class Performer:
         failed: Callable[[str, Exception], None] = log_failure,
     ) -> None:
         self._engine = engine
+        self._deadlines = engine.deadlines
+        self._longest_turn = engine.longest_turn
         self._remotes = remotes
         self._timers = timers
         self._threads = threads
@@ -113,9 +115,9 @@ class Performer:
             backlog.extend(requests)
             return
         began_us = self._turn_began_us = self._timers.elapsed_us()
-        self._serve(connection, requests)
+        self._serve(connection, requests, began_us)
         self.follow()
-        self._engine.longest_turn.record(self._timers.elapsed_us() - began_us)
+        self._record_turn(began_us)
 
     def writable(self, connection: Channel) -> None:
         """A connection's client has read what was sent to it."""
@@ -169,19 +171,18 @@ class Performer:
 
     # Turns.
 
-    def _serve(self, connection: Channel, requests: Sequence[Any]) -> None:
+    def _serve(self, connection: Channel, requests: Sequence[Any], began_us: int) -> None:
         """Serve a connection until its requests, its time or the room for its answers are used up."""
         position, end = 0, len(requests)
         receive: Receive = self._engine.receive
         if connection in self._receives:
             receive = self._receives[connection]
             self._engine.stir()  # Translators need not know which of their requests others go by.
-        began_us = self._timers.elapsed_us()
         try:
             while position < end and connection.is_open:
                 position = receive(connection, requests, position)
                 self._perform()
-                if self._busy.is_full(connection):
+                if self._busy.is_any and self._busy.is_full(connection):
                     self._put_back(connection, requests[position:])
                     return
                 if position < end and (
@@ -233,13 +234,13 @@ class Performer:
         if not self._busy.is_full(connection):
             backlog = self._backlogs.pop(connection, None)
             if backlog is not None and connection.is_open:
-                self._serve(connection, list(backlog))
+                self._serve(connection, list(backlog), self._timers.elapsed_us())
                 if connection not in self._backlogs:
                     connection.resume_reading()
         self.follow()
         if self._waiting_turns and self._turns is None:
             self._turns = self._timers.after(0, self._next_turn)
-        self._engine.longest_turn.record(self._timers.elapsed_us() - began_us)
+        self._record_turn(began_us)
 
     def _begin_steps(self, connection: Connection) -> None:
         """Take the first steps at once, unless the turn that asks for them has had its time."""
@@ -254,6 +255,7 @@ class Performer:
         channel: Any = connection
         try:
             while (steps := self._busy.steps(connection)) is not None:
+                self._engine.stir()
                 if next(steps, self) is self:  # They are at their end.
                     self._busy.stepped(connection)
                 if self._timers.elapsed_us() - began_us >= TURN_US_MAX:
@@ -280,9 +282,9 @@ class Performer:
     # Effects.
 
     def _perform(self) -> None:
-        take = self._engine.effects.take
-        while effects := take():
-            for effect in effects:
+        effects = self._engine.effects
+        while effects.pending:
+            for effect in effects.take():
                 if type(effect) is Send:
                     outgoing = self._outgoing.get(effect.connection)
                     if outgoing is None:
@@ -350,7 +352,7 @@ class Performer:
             except Exception as error:
                 self._failed("the result of an effect could not be worked off", error)
             self.follow()
-            self._engine.longest_turn.record(self._timers.elapsed_us() - began_us)
+            self._record_turn(began_us)
 
         return happened
 
@@ -362,10 +364,11 @@ class Performer:
                 channel: Any = connection  # Engines know connections as opaque handles only.
                 pieces = outgoing.pieces
                 channel.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-                self._unread.note(channel)
+                if channel.unsent_bytes or self._unread.total_bytes:  # Seldom.
+                    self._unread.note(channel)
 
     def _set_timer(self) -> None:
-        due_ms = self._engine.next_due_ms
+        due_ms = self._deadlines.next_due_ms
         if due_ms is None or self._is_stopped or (self._due_ms is not None and self._due_ms <= due_ms):
             return  # A timer that rings too early costs less than one that is moved at each event.
         if self._timer is not None:
@@ -380,7 +383,12 @@ class Performer:
         began_us = self._timers.elapsed_us()
         self._tell("what is due", self._engine.tick)
         self.follow()
-        self._engine.longest_turn.record(self._timers.elapsed_us() - began_us)
+        self._record_turn(began_us)
+
+    def _record_turn(self, began_us: int) -> None:
+        turn_us = self._timers.elapsed_us() - began_us
+        if turn_us > self._longest_turn.noted_us:
+            self._longest_turn.record(turn_us)
 
 
 class Entrance:

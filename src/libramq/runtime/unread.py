@@ -30,7 +30,7 @@ class Unread:
 
     def __init__(self) -> None:
         self._sizes: dict[Channel, int] = {}
-        self._total = 0
+        self.total_bytes = 0
         self._look_again_at = UNREAD_BYTES_HIGH
 
     def note(self, connection: Channel) -> None:
@@ -39,33 +39,35 @@ class Unread:
         before = self._sizes.get(connection, 0)
         if size == before:
             return
-        self._total += size - before
+        self.total_bytes += size - before
         if size:
             self._sizes[connection] = size
         else:
             del self._sizes[connection]
-        if self._total > self._look_again_at:
+        if self.total_bytes > self._look_again_at:
             self._look_again()
 
     def forget(self, connection: Channel) -> None:
         """A connection ended."""
-        self._total -= self._sizes.pop(connection, 0)
+        self.total_bytes -= self._sizes.pop(connection, 0)
 
     def may_serve(self, unsent_bytes: int) -> bool:
         """Return whether a connection that has so much unread may be sent more answers now."""
-        return self._total <= UNREAD_BYTES_HIGH or unsent_bytes <= SHARE_BYTES
+        return self.total_bytes <= UNREAD_BYTES_HIGH or unsent_bytes <= SHARE_BYTES
 
     def refresh(self) -> None:
         """Look at all sizes."""
         self._sizes = {each: size for each in self._sizes if (size := each.unsent_bytes)}
-        self._total = sum(self._sizes.values())
-        self._look_again_at = max(UNREAD_BYTES_HIGH, self._total + STEP_BYTES)
+        self.total_bytes = sum(self._sizes.values())
+        self._look_again_at = max(UNREAD_BYTES_HIGH, self.total_bytes + STEP_BYTES)
 
     def _look_again(self) -> None:
         self.refresh()
-        while self._total > UNREAD_BYTES_MAX:
+        while self.total_bytes > UNREAD_BYTES_MAX:
             largest = max(self._sizes, key=self._sizes.__getitem__)
-            log.warning("answers that nobody reads fill the memory", peer=largest.address, bytes=self._total)
+            log.warning(
+                "answers that nobody reads fill the memory", peer=largest.address, bytes=self.total_bytes
+            )
             self.forget(largest)
             largest.abort("all connections together have too much to read, and this one has most")
-        self._look_again_at = max(UNREAD_BYTES_HIGH, self._total + STEP_BYTES)
+        self._look_again_at = max(UNREAD_BYTES_HIGH, self.total_bytes + STEP_BYTES)

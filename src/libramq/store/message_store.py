@@ -76,7 +76,8 @@ class MessageStore:
         )
         self._lock: int | None = None
         self._is_open = False
-        self._touched: dict[tuple[str, int], int] = {}
+        #: What `drain_touched` returns; here for a look whether there is anything.
+        self.touched: dict[tuple[str, int], int] = {}
         self._unflushed: deque[tuple[int, list[tuple[ConsumeQueue, int]]]] = deque()
         self._last_store_timestamp_ms = WallMs(0)
         self._put_count = self._put_bytes = self._get_count = self._get_bytes = 0
@@ -154,8 +155,7 @@ class MessageStore:
 
     def drain_touched(self) -> dict[tuple[str, int], int]:
         """The queues whose readable end moved since the last call, with that end: wake their held pulls."""
-        touched = self._touched
-        self._touched = {}
+        touched, self.touched = self.touched, {}
         return touched
 
     @property
@@ -324,7 +324,7 @@ class MessageStore:
             self._deletions.note(topic, self._log.end)
         self._queues.delete_topic(topic)
         self._points.queues_deleted()
-        self._touched = {key: end for key, end in self._touched.items() if key[0] != topic}
+        self.touched = {key: end for key, end in self.touched.items() if key[0] != topic}
 
     def delete_files(self, *, older_than_ms: WallMs, count_max: int = 10) -> int:
         """Remove commit log files last written before a (wall) time, oldest first, and what points there.
@@ -407,7 +407,7 @@ class MessageStore:
             self.visible_offset = self._log.end
             for queue, max_offset in shown:
                 queue.visible_max = max_offset
-                self._touched[queue.topic, queue.queue_id] = max_offset
+                self.touched[queue.topic, queue.queue_id] = max_offset
 
     def _show(self, visible_offset: int) -> None:
         self.visible_offset = visible_offset
@@ -415,7 +415,7 @@ class MessageStore:
         while unflushed and unflushed[0][0] <= visible_offset:
             for queue, max_offset in unflushed.popleft()[1]:
                 queue.visible_max = min(max_offset, queue.max_offset)
-                self._touched[queue.topic, queue.queue_id] = queue.visible_max
+                self.touched[queue.topic, queue.queue_id] = queue.visible_max
 
     def _write_out_queue(self, queue: ConsumeQueue) -> None:
         try:
