@@ -1,7 +1,11 @@
 """What every test shares: the option that adds the tests against Apache's own programs."""
 
+import faulthandler
 import os
 import signal
+import sys
+from collections.abc import Iterator
+from typing import TextIO
 
 import pytest
 from hypothesis import settings
@@ -12,7 +16,13 @@ settings.register_profile("ours", deadline=None, derandomize="LIBRA_EXPLORE" not
 settings.load_profile("ours")
 
 
+#: How long after its time limit a test that the limit's signal does not end has ended the run.
+STUCK_S = 60
+_stderr = pytest.StashKey[TextIO]()
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_stderr] = os.fdopen(os.dup(sys.__stderr__.fileno()), "w")
     # A shell starts what it runs in the background with SIGINT ignored, and children inherit that: the
     # programs that tests interrupt would never hear of it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -33,3 +43,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # Java programs start slowly and look around every 20 or 30 s; each wait inside has its own deadline.
         mark = pytest.mark.timeout(900) if wanted else pytest.mark.skip(reason="pytest --interop runs it")
         item.add_marker(mark)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """End a run that stands still: pytest-timeout's signal is not heard where C code waits for ever."""
+    marker = item.get_closest_marker("timeout")
+    limit_s = float(marker.args[0] if marker and marker.args else item.config.getini("timeout"))
+    faulthandler.dump_traceback_later(limit_s + STUCK_S, exit=True, file=item.config.stash[_stderr])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
