@@ -123,6 +123,16 @@ def test_beside_one_that_allocates_for_itself_the_named_strategy_counts(talk, pe
     assert assigned(talk, peer, "alice", strategy_name="AVG_BY_CIRCLE") == {0, 2, 4}
 
 
+def test_members_of_ours_allocate_for_themselves_beside_stock_ones_before_they_have_looked(talk, peer, bob):
+    """After a restart of the broker they go on with what they have; alice once got all of that, too."""
+    talk.create_topic("T", 5)
+    talk.beat(peer, "alice")
+    talk.beat(bob, "bob", stock=False)
+    queues = [MessageQueue("T", "broker-a", number) for number in range(5)]
+    share = averagely("alice", queues, ["alice", "bob"])
+    assert assigned(talk, peer, "alice") == {queue.queue_id for queue in share}
+
+
 def test_a_strategy_that_nobody_knows_is_refused_where_it_matters(talk, peer, bob):
     talk.create_topic("T", 4)
     talk.beat(peer, "alice")

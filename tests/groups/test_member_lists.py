@@ -30,6 +30,16 @@ def test_the_members_of_a_group_are_those_of_all_edges():
     assert (known.edges("g"), known.stock("g"), known.groups()) == (["a"], [], ["g", "h"])
 
 
+def test_members_of_ours_beside_stock_ones_allocate_for_themselves():
+    """Also where they have not looked at a list since their broker came."""
+    ours = PeerMember(client_id="x", stock=False)
+    asks = PeerMember(client_id="y", stock=True, topics=["T"])
+    known = edges_of(a={"g": [ours]}, b={"g": [asks]})
+    assert known.asked("g").allocates
+    known.told("a", {"g": []}, complete=False)
+    assert not known.asked("g").allocates
+
+
 def test_what_a_complete_word_does_not_name_is_over():
     known = edges_of(a={"g": members("x"), "h": members("x")})
     assert known.told("a", {"h": members("x")}, complete=True) == ["g"]

@@ -92,8 +92,11 @@ class ConsumerGroup(Generic[P]):
 
     @property
     def allocates(self) -> bool:
-        """Whether a member looked at the list of members, to allocate for itself."""
-        return bool(self._looking)
+        """Whether a member allocates for itself: it has looked at the list of members, or is one of ours.
+
+        Ours do beside stock ones, and only then does it matter.
+        """
+        return bool(self._looking) or len(self._stock) < len(self._connections)
 
     def asked_members(self) -> AskedMembers:
         """The members as who assigns their queues needs them."""

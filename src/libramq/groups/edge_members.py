@@ -103,7 +103,8 @@ class EdgeMembers:
             known = self._asked[group] = AskedMembers.of(
                 ("edges", self._version),
                 ((member.client_id, member.topics) for member in members),
-                allocates=any(member.allocates for member in members),
+                # Ours do beside stock ones, also if they have not looked since their broker came.
+                allocates=any(member.allocates or not member.stock for member in members),
             )
         return known
 
