@@ -1,7 +1,8 @@
 """The inquiry: what a new coordinator makes of what fences and members say."""
 
 from libramq.fencing import Claim, FenceReport
-from libramq.groups.coordinator.group_inquiry import GroupInquiry, InquiryKind
+from libramq.groups.coordinator.group_inquiry import GroupInquiry
+from libramq.groups.coordinator.state import State
 from libramq.message.queue import MessageQueue
 
 
@@ -11,7 +12,7 @@ def q(number: int) -> MessageQueue:
 
 def inquiry(*openings: tuple[int, str, int], epoch: int = 5) -> GroupInquiry:
     """What one fence has: (queue, member, epoch)."""
-    found = GroupInquiry(InquiryKind.GATHERING, until_ms=1_000, epoch=0)
+    found = GroupInquiry(State.GATHERING, until_ms=1_000, epoch=0)
     opened = {q(number): Claim(member, opened_at) for number, member, opened_at in openings}
     found.gathered([FenceReport(epoch=epoch, openings=opened)], {}, now_ms=0)
     return found
@@ -61,13 +62,13 @@ def test_who_claims_nothing_gets_back_what_it_had():
 
 def test_who_has_come_and_gone_while_fences_were_asked_is_not_awaited():
     """The fences still know what it had open; so may the coordinator before us."""
-    found = GroupInquiry(InquiryKind.GATHERING, until_ms=1_000, epoch=0)
+    found = GroupInquiry(State.GATHERING, until_ms=1_000, epoch=0)
     found.left("gone")
     fence = FenceReport(epoch=5, openings={q(0): Claim("gone", 5), q(1): Claim("x", 5)})
     found.gathered([fence], {}, now_ms=100)
     assert list(found.awaited) == ["x"]
     found.left("x")
-    assert found.is_over
+    assert not found.awaited
 
 
 def test_only_those_are_awaited_that_were_members_in_the_end():
@@ -78,7 +79,7 @@ def test_only_those_are_awaited_that_were_members_in_the_end():
     last = FenceReport(epoch=5, members=["x", "y"], members_epoch=6)
 
     def awaited(*answers: FenceReport) -> tuple[list[str], int]:
-        found = GroupInquiry(InquiryKind.GATHERING, until_ms=1_000, epoch=0)
+        found = GroupInquiry(State.GATHERING, until_ms=1_000, epoch=0)
         found.gathered(answers, {"x": 2_000}, now_ms=100)
         return list(found.awaited), found.until_ms
 
@@ -89,7 +90,7 @@ def test_only_those_are_awaited_that_were_members_in_the_end():
 
 def test_members_of_all_coordinators_of_one_epoch_are_awaited():
     """Brokers that started together had the group each for themselves, before they saw each other."""
-    found = GroupInquiry(InquiryKind.GATHERING, until_ms=1_000, epoch=0)
+    found = GroupInquiry(State.GATHERING, until_ms=1_000, epoch=0)
     theirs = {q(1): Claim("y", 2), q(2): Claim("z", 2)}
     answers = [
         FenceReport(epoch=2, openings={q(0): Claim("x", 2)}, members=["x"], members_epoch=2),

@@ -10,9 +10,10 @@ from typing import Final, Generic, TypeVar
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, InvalidName, broker_error
-from libramq.fencing import MODE_CLIENT, FenceReport
+from libramq.fencing import FenceReport
+from libramq.groups.coordinator import event as ev
 from libramq.groups.coordinator.coordinated_group import CoordinatedGroup
-from libramq.groups.coordinator.effect import Answer, Effect, Grant
+from libramq.groups.coordinator.effect import Effect, Grant
 from libramq.groups.coordinator.group_member import GroupMember
 from libramq.groups.coordinator.group_request import (
     Join,
@@ -29,6 +30,7 @@ from libramq.groups.coordinator.group_state import GroupState, Record
 from libramq.groups.coordinator.group_view import GroupView, view_of
 from libramq.groups.coordinator.refusals import allocates_itself, busy, no_members, refusal
 from libramq.groups.coordinator.shared_tables import SharedTables
+from libramq.groups.coordinator.state import SELF_ALLOCATED
 from libramq.groups.rebalance_event import Reason
 from libramq.logs import get_logger
 from libramq.message import names
@@ -78,7 +80,7 @@ class Coordinator(Generic[P, T]):
                 name, shared=self._shared, state=state, now_ms=MonotonicMs(0)
             )
 
-    # Requests of members.
+    # Requests of members and operators.
 
     def join(self, ticket: T, peer: P, join: Join, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """A client joins: answered at once."""
@@ -86,18 +88,15 @@ class Coordinator(Generic[P, T]):
         try:
             names.validate_group(join.group)
             check_listed(join.held)
-            fresh = self._secret_bits.token_hex(MEMBER_ID_BYTES)
-            profile = member_profile(join, fresh, self._sessions)
+            profile = member_profile(join, self._secret_bits.token_hex(MEMBER_ID_BYTES), self._sessions)
             group = self._group_to_join(join.group, now_ms)
-            if group.is_mute:
+            if group.publication.cannot_persist:
                 raise busy(group.name)
-            member = group.join(profile, join.member, join.held, peer, if_free=join.if_free, now_ms=now_ms)
+            event = ev.Joined(ticket, peer, profile, join.member, join.held, join.if_free)
+            group.handle(event, now_ms=now_ms)
         except (BrokerError, InvalidName) as error:
             return [refusal(ticket, error)]
-        effects = group.publish(now_ms=now_ms)
-        if group.is_mute:
-            return [*effects, refusal(ticket, busy(group.name))]
-        return [*effects, group.welcome(ticket, member, now_ms=now_ms)]
+        return group.publish(now_ms=now_ms)
 
     def poll(self, ticket: T, peer: P, poll: Poll, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """A member polls: answered when its assignment differs from what it says, or after a while."""
@@ -105,12 +104,10 @@ class Coordinator(Generic[P, T]):
         try:
             check_listed(poll.held)
             group, member = self._require(poll.group, poll.member)
+            event = ev.Polled(ticket, peer, member, poll.epoch, poll.held, poll.duplicates, poll.is_leaving)
+            group.handle(event, now_ms=now_ms)
         except BrokerError as error:
             return [refusal(ticket, error)]
-        group.balance.add_duplicates(poll.duplicates)
-        if poll.is_leaving:
-            group.balance.depart(member.profile, now_ms=now_ms)
-        group.poll(ticket, member, poll.epoch, poll.held, peer, now_ms=now_ms)
         return group.publish(now_ms=now_ms)
 
     def release(self, ticket: T, peer: P, release: Release, *, now_ms: MonotonicMs) -> list[Effect[T]]:
@@ -119,45 +116,40 @@ class Coordinator(Generic[P, T]):
         try:
             check_listed(release.queues)
             group, member = self._require(release.group, release.member)
+            event = ev.Released(ticket, peer, member, release.queues, release.is_leaving, release.committed)
+            group.handle(event, now_ms=now_ms)
         except BrokerError as error:
             return [refusal(ticket, error)]
-        if release.is_leaving:
-            group.balance.depart(member.profile, now_ms=now_ms)
-        group.release(member, release.queues, peer, committed=release.committed, now_ms=now_ms)
-        return [Answer(ticket), *group.publish(now_ms=now_ms)]
+        return group.publish(now_ms=now_ms)
 
     def leave(self, ticket: T, leave: Leave, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """A member goes."""
         self._begin(now_ms)
+        is_timeout = leave.reason == Reason.PROCESSING_TIMEOUT
         try:
             check_listed(leave.committed)
             group, member = self._require(leave.group, leave.member)
+            reason = Reason.PROCESSING_TIMEOUT if is_timeout else Reason.MEMBER_LEFT
+            group.handle(ev.Left(ticket, member, reason, leave.committed), now_ms=now_ms)
         except BrokerError as error:
             return [refusal(ticket, error)]
-        group.queues.release(member.id, leave.committed, leave.committed, now_ms=now_ms)
-        is_timeout = leave.reason == Reason.PROCESSING_TIMEOUT
-        reason = Reason.PROCESSING_TIMEOUT if is_timeout else Reason.MEMBER_LEFT
-        group.expel(member, reason, now_ms=now_ms)
-        return [Answer(ticket), *group.publish(now_ms=now_ms)]
+        return group.publish(now_ms=now_ms)
 
     def remove(self, ticket: T, remove: Remove, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """An operator removes a member; one that is alive joins again."""
         self._begin(now_ms)
-        name = remove.group
         try:
             operator = operator_of(remove)
-            group, stock = self._groups.get(name), self._stock.get(name)
-            if stock or (group is not None and group.mode == MODE_CLIENT):
-                raise allocates_itself(name, stock or ())
+            group = self._groups.get(remove.group)
             if group is None:
-                raise no_members(name)
-            if group.is_mute:
-                raise busy(name)
-            group.remove(remove.name, operator, now_ms=now_ms)
+                stock = self._stock.get(remove.group)
+                raise allocates_itself(remove.group, stock) if stock else no_members(remove.group)
+            if group.publication.cannot_persist and group.state not in SELF_ALLOCATED:
+                raise busy(remove.group)
+            group.handle(ev.Removed(ticket, remove.name, operator), now_ms=now_ms)
         except BrokerError as error:
             return [refusal(ticket, error)]
-        effects = group.publish(now_ms=now_ms)
-        return [*effects, refusal(ticket, busy(name)) if group.is_mute else Answer(ticket)]
+        return group.publish(now_ms=now_ms)
 
     # Events.
 
@@ -166,9 +158,8 @@ class Coordinator(Generic[P, T]):
         self._begin(now_ms)
         effects: list[Effect[T]] = []
         for key in self._shared.connections.members(peer):
-            group = self._groups[key.group]
-            group.closed(group.members.require(key.member), now_ms=now_ms)
-            effects += group.publish(now_ms=now_ms)
+            member = self._groups[key.group].members.require(key.member)
+            effects += self._happen(key.group, ev.ConnectionClosed(member), now_ms)
         return effects
 
     def queues_changed(
@@ -193,9 +184,7 @@ class Coordinator(Generic[P, T]):
             reason = Reason.QUEUE_COUNT_CHANGED if same else Reason.BROKER_CHANGED
         effects: list[Effect[T]] = []
         for name in topics.groups(topic):
-            group = self._groups[name]
-            group.balance.told(reason, topic, now_ms=now_ms)
-            effects += group.publish(now_ms=now_ms)
+            effects += self._happen(name, ev.QueuesChanged(topic, reason), now_ms)
         return effects
 
     def queues_removed(self, topic: str, broker_name: str, *, now_ms: MonotonicMs) -> list[Effect[T]]:
@@ -203,40 +192,30 @@ class Coordinator(Generic[P, T]):
 
         They are granted anew if they are there again: it may have been made again before anybody looked.
         """
-        self._begin(now_ms)
         effects: list[Effect[T]] = []
         for name in self._shared.topics.groups(topic):
-            group = self._groups[name]
-            group.queues_removed(topic, broker_name, Reason.QUEUE_COUNT_CHANGED, now_ms=now_ms)
-            effects += group.publish(now_ms=now_ms)
+            event = ev.QueuesRemoved(topic, broker_name, Reason.QUEUE_COUNT_CHANGED)
+            effects += self._happen(name, event, now_ms)
         return effects
 
     def queues_reset(
         self, group: str, topic: str, broker_name: str, *, now_ms: MonotonicMs
     ) -> list[Effect[T]]:
         """An operator has set the group's offsets at a broker, whose fence has closed the queues before."""
-        return self._tell(
-            group,
-            lambda known: known.queues_removed(topic, broker_name, Reason.OPERATOR, now_ms=now_ms),
-            now_ms,
-        )
+        return self._happen(group, ev.QueuesRemoved(topic, broker_name, Reason.OPERATOR), now_ms)
 
     def stock_members(self, group: str, client_ids: Sequence[str], *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """These members of a group, wherever connected, allocate for themselves; all of them."""
-        self._begin(now_ms)
         if client_ids and len(self._stock) < GROUPS_MAX:
             self._stock[group] = tuple(client_ids)
         else:
             self._stock.pop(group, None)
-        known = self._groups.get(group)
-        if known is None:
-            return []
-        known.stock_members(client_ids, now_ms=now_ms)
-        return known.publish(now_ms=now_ms)
+        event = ev.StockMembersCame(client_ids) if client_ids else ev.StockMembersLeft()
+        return self._happen(group, event, now_ms)
 
-    def gathered(self, group: str, answers: Sequence[FenceReport], *, now_ms: MonotonicMs) -> list[Effect[T]]:
+    def gathered(self, group: str, reports: Sequence[FenceReport], *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """What the fences know of a group; the answer to `Gather`."""
-        return self._tell(group, lambda known: known.gathered(answers, now_ms=now_ms), now_ms)
+        return self._happen(group, ev.FencesReported(reports), now_ms)
 
     def refused(self, group: str, granted: int, epoch: int, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """A fence did not take a grant under `granted`, as it knows better, up to `epoch`.
@@ -244,17 +223,18 @@ class Coordinator(Generic[P, T]):
         Somebody else had the group meanwhile. If it lives there now, `drop` it; else it is gathered again,
         and goes on above that epoch.
         """
-        return self._tell(group, lambda known: known.refused(granted, epoch, now_ms=now_ms), now_ms)
+        return self._happen(group, ev.GrantRefused(granted, epoch), now_ms)
 
     def gather_again(self, group: str, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Fences may know other things than we do: a broker has come, or has deleted the group."""
-        return self._tell(group, lambda known: known.gather(known.epoch, now_ms=now_ms), now_ms)
+        known = self._groups.get(group)
+        return self._happen(group, ev.FencesInDoubt(known.epoch if known is not None else 0), now_ms)
 
     def drop(self, group: str, address: str = "", *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """The group lives elsewhere now, at that address (empty: not known)."""
         self._begin(now_ms)
         self._stock.pop(group, None)
-        return self._dissolve(group, address)
+        return self._dissolve(group, address, now_ms)
 
     def removed(self, group: str, *, may_return: bool, now_ms: MonotonicMs) -> list[Effect[T]]:
         """The group was deleted at this broker, whose fence has forgotten it; members may live.
@@ -265,19 +245,19 @@ class Coordinator(Generic[P, T]):
         self._begin(now_ms)
         known = self._groups.get(group)
         if known is None or not may_return or not len(known.members):
-            return self._dissolve(group, "")
+            return self._dissolve(group, "", now_ms)
         return self.gather_again(group, now_ms=now_ms)
 
-    def _dissolve(self, group: str, address: str) -> list[Effect[T]]:
+    def _dissolve(self, group: str, address: str, now_ms: MonotonicMs) -> list[Effect[T]]:
         known = self._groups.pop(group, None)
         if known is None:
             return []
-        effects = known.dissolve(address)
+        known.handle(ev.Dissolved(address), now_ms=now_ms)
         try:
             self._shared.record(group, None)
         except OSError as error:  # Read again after a restart, it is dropped again.
             log.error("group state cannot be removed", group=group, reason=str(error))
-        return effects
+        return known.publication.take()
 
     def tick(self, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Time has passed: sessions, graces, polls, revocations, and changes to act upon."""
@@ -291,9 +271,9 @@ class Coordinator(Generic[P, T]):
             touched[key.group] = None
             try:
                 if not key.member:
-                    group.due(now_ms=now_ms)
+                    group.look(now_ms=now_ms)
                 elif (member := group.members.get(key.member)) is not None:
-                    group.member_due(member, now_ms=now_ms)
+                    group.look_at(member, now_ms=now_ms)
             except Exception:  # What is wrong with one group must not stop the clocks of the others.
                 log.exception("a group's time was lost", group=key.group)
         for name in touched:
@@ -304,7 +284,7 @@ class Coordinator(Generic[P, T]):
         """Nobody listened for so long, until now: all that members have time for lasts as much longer."""
         effects: list[Effect[T]] = []
         for name in self._groups:
-            effects += self._tell(name, lambda known: known.stood_still(stood_ms, now_ms=now_ms), now_ms)
+            effects += self._happen(name, ev.StoodStill(stood_ms), now_ms)
         return effects
 
     @property
@@ -346,17 +326,19 @@ class Coordinator(Generic[P, T]):
             return
         self._is_begun = True
         for group in self._groups.values():
-            group.begin(now_ms=now_ms)
+            group.handle(ev.Begun(), now_ms=now_ms)
         self._restored.clear()
 
-    def _tell(
-        self, group: str, tell: Callable[[CoordinatedGroup[P, T]], None], now_ms: MonotonicMs
-    ) -> list[Effect[T]]:
+    def _happen(self, group: str, event: ev.Event, now_ms: MonotonicMs) -> list[Effect[T]]:
+        """Have something happen to a group, if it lives here, and return what follows."""
         self._begin(now_ms)
         known = self._groups.get(group)
         if known is None:
             return []
-        tell(known)
+        try:
+            known.handle(event, now_ms=now_ms)
+        except BrokerError as error:  # The state has no such event; what else there is to say is said.
+            log.error("an event was lost", group=group, reason=str(error))
         return known.publish(now_ms=now_ms)
 
     def _group_to_join(self, name: str, now_ms: MonotonicMs) -> CoordinatedGroup[P, T]:
@@ -373,9 +355,9 @@ class Coordinator(Generic[P, T]):
             )
         group = self._groups[name] = CoordinatedGroup(name, shared=self._shared, now_ms=now_ms)
         if name in self._stock:
-            group.stock_members(self._stock[name], now_ms=now_ms)
+            group.handle(ev.StockMembersCame(self._stock[name]), now_ms=now_ms)
         elif self._must_gather(name):
-            group.gather(0, now_ms=now_ms)
+            group.handle(ev.FencesInDoubt(0), now_ms=now_ms)
         return group
 
     def _require(self, group: str, member: str) -> tuple[CoordinatedGroup[P, T], GroupMember[P, T]]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from libramq.fencing import MODE_CLIENT, MODE_EPOCHS
+from libramq.fencing import MODE_EPOCHS
 from libramq.groups.coordinator.queue_handover import QueueHandover
 from libramq.message.queue import MessageQueue
 
@@ -34,13 +34,3 @@ def assignment_by(queues: QueueHandover, member: str, held: Epochs) -> Assignmen
     return Assignment(
         epoch=queues.epoch, queues=dict(sorted(keep.items())), revoke=dict(sorted(drop.items()))
     )
-
-
-def assignment_as_held(epoch: int, held: Epochs) -> Assignment:
-    """Return what a member says it holds: it is to go on so."""
-    return Assignment(epoch=epoch, queues=dict(sorted(held.items())))
-
-
-def assignment_of_nothing(epoch: int) -> Assignment:
-    """Return the assignment of a member that is to allocate for itself."""
-    return Assignment(epoch=epoch, mode=MODE_CLIENT)

@@ -1,6 +1,6 @@
 """The balance of a coordinated group: changes are collected, then every queue is brought to its target.
 
-touched, or a topic told → COLLECT_MS → a target by the strategy → handovers → settled
+touched → COLLECT_MS → a target by the strategy → handovers → settled
 """
 
 from collections.abc import Hashable, Mapping
@@ -40,19 +40,21 @@ class GroupBalance:
         self._members = members
         self._topics = topics
         self._rebalance: CoordinatedRebalance | None = None
-        self._flush_at_ms: MonotonicMs | None = None
+        #: When the changes that were collected are acted upon; None: there are none.
+        self.flush_at_ms: MonotonicMs | None = None
         self._grant_at_ms: MonotonicMs | None = None
         self._granted_at_ms: MonotonicMs | None = None
 
     @property
     def is_settled(self) -> bool:
         """Whether every queue is where it is meant to be, and nothing is to be looked at."""
-        return self._flush_at_ms is None and self.queues.is_complete
+        return self.flush_at_ms is None and self.queues.is_complete
 
     @property
     def due_ms(self) -> MonotonicMs | None:
         """When something is to be done next."""
-        times = (self._flush_at_ms, self._grant_at_ms, self.queues.overdue_at_ms)
+        grant_at_ms = self._grant_at_ms if self.queues.has_free else None
+        times = (self.flush_at_ms, grant_at_ms, self.queues.overdue_at_ms)
         return min((time for time in times if time is not None), default=None)
 
     def existing_queues(self) -> list[MessageQueue]:
@@ -66,30 +68,26 @@ class GroupBalance:
             self._rebalance.know(self._members.profiles)
         if reason is not None:
             self._rebalance.add(reason, who)
-        if self._flush_at_ms is None:
-            self._flush_at_ms = now_ms + COLLECT_MS
+        if self.flush_at_ms is None:
+            self.flush_at_ms = now_ms + COLLECT_MS
         return self._rebalance
 
-    def told(self, reason: Reason | None, topic: str, *, now_ms: MonotonicMs) -> None:
-        """A topic has other queues than before; None: nobody had told of it, and it may be waited for."""
+    def touch_for_topic(self, reason: Reason | None, topic: str, *, now_ms: MonotonicMs) -> None:
+        """A topic has other queues than before; no reason: they were not known, and are waited for."""
         self.touch(reason, topic, now_ms=now_ms)
-        assert self._flush_at_ms is not None
-        self._flush_at_ms = min(self._flush_at_ms, now_ms + COLLECT_MS)
+        assert self.flush_at_ms is not None
+        self.flush_at_ms = min(self.flush_at_ms, now_ms + COLLECT_MS)
 
     def resume(self, queues: QueueHandover, before: Mapping[MessageQueue, Holding]) -> None:
         """Go on with these; before: who held what, as far as we did not know it ourselves."""
-        queues.stirred |= self.queues.stirred
+        queues.to_notify |= self.queues.to_notify
         self.queues = queues
         if self._rebalance is not None and not self._rebalance.before:
             self._rebalance.before = holders_of(before)
 
-    def postpone(self) -> None:
-        """Whose queues are is not ours to say yet: changes are kept until somebody touches this again."""
-        self._flush_at_ms = None
-
     def forget_changes(self) -> None:
         """Whose queues are is not ours to say: what becomes of changes is for others to see."""
-        self._rebalance = self._flush_at_ms = None
+        self._rebalance = self.flush_at_ms = None
 
     def rename(self, old: str, new: str, *, now_ms: MonotonicMs) -> None:
         """A member takes another's place; nothing moves."""
@@ -112,14 +110,10 @@ class GroupBalance:
         if self._rebalance is not None:
             self._rebalance.duplicates += max(0, count)
 
-    def is_flush_due(self, now_ms: MonotonicMs) -> bool:
-        """Whether changes have been collected for long enough."""
-        return self._flush_at_ms is not None and now_ms >= self._flush_at_ms
-
     def flush(self, *, now_ms: MonotonicMs) -> list[Started]:
         """Act upon all changes since the last time, unless a topic is still waited for; what has begun."""
-        self._flush_at_ms = self._topics.wait_until_ms(now_ms) if self._rebalance is not None else None
-        if self._rebalance is None or self._flush_at_ms is not None:
+        self.flush_at_ms = self._topics.wait_until_ms(now_ms) if self._rebalance is not None else None
+        if self._rebalance is None or self.flush_at_ms is not None:
             return []
         profiles = self._members.staying
         strategy, is_another = self.strategy.choose(profiles)

@@ -1,21 +1,17 @@
 """The inquiry: what a coordinator has to find out before it may say who holds what.
 
-    GATHERING   of a group taken over: the fences have been asked
-    AWAITING    they have answered; members who have queues open are given a session to come
-    PARTING     the last stock member has left: what it commits last may still be on its way
-    RETURNING   from client mode: every member is asked, by its next poll, what it has
-
-Members go on reading meanwhile: what they say they hold is what they are told to hold.
+It is what a group has in the states GATHERING, AWAITING, PARTING and RETURNING. Members go on reading
+meanwhile: what they say they hold is what they are told to hold.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from typing import Final
 
 from libramq.clock import MonotonicMs
 from libramq.fencing import FenceReport
 from libramq.groups.coordinator.queue_handover import Holding
+from libramq.groups.coordinator.state import State
 from libramq.message.queue import MessageQueue
 
 #: Ours: a broker that has not answered by then is as good as gone, and its fence will refuse us if we err.
@@ -35,15 +31,6 @@ EPOCHS_LOST_MAX: Final = 1_000
 Claims = Mapping[str, Mapping[MessageQueue, int]]
 
 
-class InquiryKind(Enum):
-    """Who is asked."""
-
-    GATHERING = auto()
-    AWAITING = auto()
-    PARTING = auto()
-    RETURNING = auto()
-
-
 @dataclass(slots=True)
 class GroupInquiry:
     """One that is under way. awaited: members not heard of yet; epoch: the highest that was seen.
@@ -51,17 +38,12 @@ class GroupInquiry:
     gone: members that have come and gone meanwhile.
     """
 
-    kind: InquiryKind
+    state: State
     until_ms: MonotonicMs
     epoch: int
     awaited: dict[str, None] = field(default_factory=dict)
     openings: dict[MessageQueue, Holding] = field(default_factory=dict)
     gone: set[str] = field(default_factory=set)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether all that is to be known is known."""
-        return self.kind in (InquiryKind.AWAITING, InquiryKind.RETURNING) and not self.awaited
 
     def gathered(
         self,
@@ -84,7 +66,7 @@ class GroupInquiry:
                 known = self.openings.get(queue)
                 if known is None or opening.epoch > known.epoch:
                     self.openings[queue] = Holding(opening.member, opening.epoch)
-        self.kind = InquiryKind.AWAITING
+        self.state = State.AWAITING
         self.until_ms = now_ms + min(AWAIT_MS_MAX, max(members.values(), default=AWAIT_MS_MAX))
         newest = max((answer.members_epoch for answer in answers), default=0)
         in_the_end = {
@@ -118,7 +100,7 @@ class GroupInquiry:
         }
         for member, queues in claims.items():
             for queue, epoch in queues.items():
-                if self.kind is InquiryKind.RETURNING:
+                if self.state is State.RETURNING:
                     held.setdefault(queue, Holding(member, self.epoch + 1))
                 elif self._is_credible(queue, Holding(member, epoch)) and (
                     queue not in held or held[queue].epoch < epoch

@@ -37,7 +37,7 @@ class HeldPoll(Generic[T]):
 
 
 @dataclass(slots=True)
-class Told(Generic[P]):
+class Sent(Generic[P]):
     """An assignment that went out, when and over which connection."""
 
     assignment: Assignment
@@ -49,18 +49,14 @@ class Told(Generic[P]):
 class GroupMember(Generic[P, T]):
     """One member. held: what it believes to hold, as of its last request that said so."""
 
+    id: str
     profile: MemberProfile
     heard_at_ms: MonotonicMs
     peer: P | None = None
     closed_at_ms: MonotonicMs | None = None
     poll: HeldPoll[T] | None = None
     held: Held = field(default_factory=dict)
-    told: Told[P] | None = None
-
-    @property
-    def id(self) -> str:
-        """The id its coordinator gave it."""
-        return self.profile.member
+    last_sent: Sent[P] | None = None
 
     @property
     def due_ms(self) -> MonotonicMs:
@@ -73,7 +69,7 @@ class GroupMember(Generic[P, T]):
     @property
     def was_heard(self) -> bool:
         """Whether it has spoken since it was recorded."""
-        return self.peer is not None or self.told is not None
+        return self.peer is not None or self.last_sent is not None
 
     def heard(self, *, now_ms: MonotonicMs) -> None:
         """A request of the member has come."""
@@ -112,15 +108,15 @@ class GroupMember(Generic[P, T]):
         """
         assert self.poll is not None
         needed = self._needs(assignment, mode_epoch)
-        told = self.told
-        if assignment.warning != (told.assignment.warning if told is not None else ""):
+        sent = self.last_sent
+        if assignment.warning != (sent.assignment.warning if sent is not None else ""):
             return True
         if not needed and not assignment.revoke:
             return False
-        if told is None or told.peer != self.peer or _differ(told.assignment, assignment):
+        if sent is None or sent.peer != self.peer or _differ(sent.assignment, assignment):
             return True
         if needed:
-            self.poll.until_ms = min(self.poll.until_ms, told.at_ms + REPEAT_MS)
+            self.poll.until_ms = min(self.poll.until_ms, sent.at_ms + REPEAT_MS)
         return False
 
     def _needs(self, assignment: Assignment, mode_epoch: int) -> bool:

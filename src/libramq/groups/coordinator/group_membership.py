@@ -73,28 +73,29 @@ class GroupMembership(Generic[P, T]):
     def __init__(self, group: str, connections: MemberConnections[P]) -> None:
         self._group = group
         self._connections = connections
-        self._members: dict[str, GroupMember[P, T]] = {}
+        #: By id, in the order they joined.
+        self.members: dict[str, GroupMember[P, T]] = {}
         self._instances: dict[str, str] = {}
         self._replaced: dict[str, str] = {}
         #: Ids of members that stop: nothing is meant for them any more, and they give up what they hold.
         self.leaving: set[str] = set()
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self.members)
 
     def __contains__(self, member: str) -> bool:
-        return member in self._members
+        return member in self.members
 
     def __iter__(self) -> Iterator[GroupMember[P, T]]:
-        return iter(self._members.values())
+        return iter(self.members.values())
 
     def get(self, member: str) -> GroupMember[P, T] | None:
         """The member of that id."""
-        return self._members.get(member)
+        return self.members.get(member)
 
     def require(self, member: str) -> GroupMember[P, T]:
         """The member of that id; raises UnknownMember, or Fenced where another has taken its place."""
-        known = self._members.get(member)
+        known = self.members.get(member)
         if known is not None:
             return known
         if member in self._replaced:
@@ -106,7 +107,7 @@ class GroupMembership(Generic[P, T]):
     def named(self, name: str) -> list[GroupMember[P, T]]:
         """The static member of that name, else those with that client id; raises UnknownMember."""
         if name in self._instances:
-            return [self._members[self._instances[name]]]
+            return [self.members[self._instances[name]]]
         found = [member for member in self if member.profile.client_id == name]
         if found:
             return found
@@ -139,20 +140,20 @@ class GroupMembership(Generic[P, T]):
         wanted = wanted or self._twin(profile, peer)
         instance = profile.instance
         former = self._instances.get(instance) if instance is not None else None
-        if wanted is not None and wanted in self._members:
+        if wanted is not None and wanted in self.members:
             if former not in (None, wanted):
                 raise broker_error(
                     ResponseCode.INVALID_PARAMETER,
                     f"member {wanted} cannot become instance {instance}, which is member {former};"
                     " leave first, or choose another lbInstance",
                 )
-            return self._readmit(self._members[wanted], profile, peer, now_ms)
+            return self._readmit(self.members[wanted], profile, peer, now_ms)
         if instance is not None:
             was_replaced = wanted is not None and self._replaced.get(wanted) == instance
             if former is not None if if_free else was_replaced:
                 raise self.fenced(instance)
-        replaced = self._members[former] if former is not None else None
-        if replaced is None and len(self._members) >= MEMBERS_MAX:
+        replaced = self.members[former] if former is not None else None
+        if replaced is None and len(self.members) >= MEMBERS_MAX:
             raise broker_error(
                 ResponseCode.SYSTEM_ERROR,
                 f"group {self._group} has {MEMBERS_MAX} members, the most there may be; let some leave first",
@@ -182,7 +183,7 @@ class GroupMembership(Generic[P, T]):
 
     def remove(self, member: GroupMember[P, T]) -> None:
         """It is no member any more."""
-        del self._members[member.id]
+        del self.members[member.id]
         self.leaving.discard(member.id)
         self._connections.member_count -= 1
         self._connections.move(MemberKey(self._group, member.id), member.peer, None)
@@ -192,7 +193,7 @@ class GroupMembership(Generic[P, T]):
     @property
     def profiles(self) -> list[MemberProfile]:
         """What members said of themselves."""
-        return [member.profile for member in self._members.values()]
+        return [member.profile for member in self.members.values()]
 
     @property
     def staying(self) -> list[MemberProfile]:
@@ -206,12 +207,12 @@ class GroupMembership(Generic[P, T]):
 
     def revoke_timeout_ms(self, member: str) -> int:
         """How long a member may take to give up a queue."""
-        return self._members[member].profile.revoke_timeout_ms
+        return self.members[member].profile.revoke_timeout_ms
 
     def _twin(self, profile: MemberProfile, peer: P) -> str | None:
         """The member that this client on this connection is already."""
         for key in self._connections.members(peer):
-            if key.group == self._group and self._members[key.member].profile.client_id == profile.client_id:
+            if key.group == self._group and self.members[key.member].profile.client_id == profile.client_id:
                 return key.member
         return None
 
@@ -228,8 +229,8 @@ class GroupMembership(Generic[P, T]):
         return Admission(member, earlier)
 
     def _add(self, profile: MemberProfile, peer: P | None, now_ms: MonotonicMs) -> GroupMember[P, T]:
-        member: GroupMember[P, T] = GroupMember(profile, now_ms)
-        self._members[member.id] = member
+        member: GroupMember[P, T] = GroupMember(profile.member, profile, now_ms)
+        self.members[member.id] = member
         self._connections.member_count += 1
         if profile.instance is not None:
             self._instances[profile.instance] = member.id

@@ -1,10 +1,11 @@
-"""The publication: what a coordinated group has to say, and whether it may.
+"""The publication: what a coordinated group has to record, to grant and to answer.
 
-Nothing is said of who holds what that is not recorded; while the disk refuses, the group is mute.
+Nothing is published of who holds what that is not recorded. While the disk refuses (`cannot_persist`), nobody
+is granted anything, and members that poll hear SYSTEM_BUSY.
 """
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
@@ -12,9 +13,10 @@ from libramq.fencing import MODE_CLIENT
 from libramq.groups.coordinator.effect import Answer, Effect, Grant
 from libramq.groups.coordinator.fence_grants import complete_grant, latest_grants
 from libramq.groups.coordinator.group_assignment import Assignment
-from libramq.groups.coordinator.group_member import GroupMember, Told
+from libramq.groups.coordinator.group_member import GroupMember, Sent
 from libramq.groups.coordinator.group_state import GroupState, Record
 from libramq.groups.coordinator.queue_handover import QueueHandover
+from libramq.groups.coordinator.refusals import busy, refusal
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 
@@ -30,21 +32,21 @@ RECORD_AGAIN_MS: Final = 1_000
 class GroupPublication(Generic[T]):
     """What one group has to say. effects: what has been said since they were taken last.
 
-    is_changed: there is something to record. says_all: fences are to hear everything, not only what is new.
+    is_changed: there is something to record. to_all: fences are to hear everything, not only what is new.
+    welcomed, acknowledged: requests that are answered when what they changed is recorded: joins with their
+    members, removals.
     """
 
     def __init__(self, group: str, record: Record) -> None:
         self.effects: list[Effect[T]] = []
         self.is_changed = False
-        self.says_all = True
+        self.to_all = True
+        self.cannot_persist = False
         self.again_at_ms: MonotonicMs | None = None
+        self.welcomed: list[tuple[T, GroupMember[Any, T]]] = []
+        self.acknowledged: list[T] = []
         self._group = group
         self._record = record
-
-    @property
-    def is_mute(self) -> bool:
-        """Whether there is something that could not be recorded."""
-        return self.again_at_ms is not None
 
     def record(self, state: GroupState, *, now_ms: MonotonicMs) -> None:
         """Write the state down, unless the disk has refused it just now."""
@@ -54,18 +56,18 @@ class GroupPublication(Generic[T]):
             self._record(self._group, state)
         except OSError as error:
             log.error("group state not written, nothing is granted", group=self._group, reason=str(error))
-            self.again_at_ms = now_ms + RECORD_AGAIN_MS
+            self.cannot_persist, self.again_at_ms = True, now_ms + RECORD_AGAIN_MS
             return
-        self.again_at_ms, self.is_changed = None, False
+        self.cannot_persist, self.again_at_ms, self.is_changed = False, None, False
 
     def grant(
         self, mode: str, queues: QueueHandover, existing_queues: Callable[[], Iterable[MessageQueue]]
     ) -> None:
         """Tell the fences what has been granted; all of it to all fences there are, where that is due."""
-        if self.says_all and (queues.granted or mode == MODE_CLIENT):
+        if self.to_all and (queues.granted or mode == MODE_CLIENT):
             names = sorted({queue.broker_name for queue in (*existing_queues(), *queues.granted)})
             self.effects += [Grant(name, complete_grant(self._group, mode, queues, name)) for name in names]
-            self.says_all = not names
+            self.to_all = not names
         elif queues.granted:
             self.effects += latest_grants(self._group, mode, queues)
         queues.granted.clear()
@@ -73,10 +75,10 @@ class GroupPublication(Generic[T]):
     def answer(self, member: GroupMember[P, T], assignment: Assignment, *, now_ms: MonotonicMs) -> None:
         """Answer the poll that waits."""
         assert member.poll is not None
-        if self.is_mute:
+        if self.cannot_persist:
             self.refuse(member, ResponseCode.SYSTEM_BUSY, "the group's state cannot be written; poll again")
             return
-        member.told = Told(assignment, now_ms, member.peer)
+        member.last_sent = Sent(assignment, now_ms, member.peer)
         self.effects.append(Answer(member.poll.ticket, assignment=assignment))
         member.poll = None
 
@@ -85,6 +87,23 @@ class GroupPublication(Generic[T]):
         if member.poll is not None:
             self.effects.append(Answer(member.poll.ticket, code, remark))
             member.poll = None
+
+    def answer_requests(
+        self, assignment: Callable[[GroupMember[Any, T]], Assignment], *, now_ms: MonotonicMs
+    ) -> None:
+        """Answer the requests whose changes were to be recorded first."""
+        for ticket, member in self.welcomed:
+            if self.cannot_persist:
+                self.effects.append(refusal(ticket, busy(self._group)))
+                continue
+            assigned = assignment(member)
+            member.last_sent = Sent(assigned, now_ms, member.peer)
+            self.effects.append(Answer(ticket, member=member.id, assignment=assigned))
+        for ticket in self.acknowledged:
+            refused = self.cannot_persist
+            self.effects.append(refusal(ticket, busy(self._group)) if refused else Answer(ticket))
+        self.welcomed.clear()
+        self.acknowledged.clear()
 
     def take(self) -> list[Effect[T]]:
         """What has been said."""

@@ -38,10 +38,10 @@ class GroupView:
 
 def view_of(group: CoordinatedGroup[P, Any]) -> GroupView:
     """The group as it is now."""
-    revoked = group.queues.revoked
+    revoked = group.balance.queues.revoked
     return GroupView(
         name=group.name,
-        epoch=group.queues.epoch,
+        epoch=group.balance.queues.epoch,
         mode=group.mode,
         strategy=group.balance.strategy.name,
         is_settled=group.is_settled,
@@ -51,10 +51,10 @@ def view_of(group: CoordinatedGroup[P, Any]) -> GroupView:
                 member=member.id,
                 instance=member.profile.instance,
                 session_ms=member.profile.session_ms,
-                owned={queue: holding.epoch for queue, holding in group.queues.of(member.id).items()},
-                revoked=tuple(queue for queue in group.queues.of(member.id) if queue in revoked),
+                owned={queue: holding.epoch for queue, holding in group.balance.queues.of(member.id).items()},
+                revoked=tuple(queue for queue in group.balance.queues.of(member.id) if queue in revoked),
             )
             for member in group.members
         ),
-        owners=dict(group.queues.holdings),
+        owners=dict(group.balance.queues.holdings),
     )

@@ -5,7 +5,7 @@
     held by nobody          granted to its target, under an epoch above all its earlier ones
 
 So no queue is ever held by two. What has to be said to fences and members is collected in `granted` and
-`stirred` until somebody takes it from there.
+`to_notify` until somebody takes it from there.
 """
 
 from collections.abc import Callable, Collection, Container, Mapping
@@ -28,7 +28,7 @@ class QueueHandover:
     """The queues of one group. epoch: the group's, first_epoch at the beginning; it rises with the target.
 
     revoked: queues whose holder is to give them up, and until when. freed: when a queue was last given up.
-     granted, stirred: queues with a new holder, members whose queues changed.
+     granted, to_notify: queues with a new holder, members whose queues changed.
     """
 
     def __init__(self, epoch: int = 0, claims: Claims | None = None) -> None:
@@ -38,7 +38,7 @@ class QueueHandover:
         self.revoked: dict[MessageQueue, MonotonicMs] = {}
         self.freed: dict[MessageQueue, MonotonicMs] = {}
         self.granted: dict[MessageQueue, None] = {}
-        self.stirred: dict[str, None] = {}
+        self.to_notify: dict[str, None] = {}
         self._overdue_at_ms: MonotonicMs | None = None
         self._of_member: dict[str, dict[MessageQueue, Holding]] = {}
         self._free: dict[MessageQueue, None] = {}
@@ -59,7 +59,7 @@ class QueueHandover:
             handover._hold(queue, holding)
             handover.target[queue] = holding.member
             handover.granted[queue] = None
-            handover.stirred[holding.member] = None
+            handover.to_notify[holding.member] = None
         return handover
 
     def claims(self) -> dict[MessageQueue, Claim]:
@@ -104,7 +104,7 @@ class QueueHandover:
         for queue, holding in self.holdings.items():
             is_revoked = self.target.get(queue) != holding.member
             if is_revoked != (queue in self.revoked):
-                self.stirred[holding.member] = None
+                self.to_notify[holding.member] = None
                 if is_revoked:
                     self.revoked[queue] = now_ms + revoke_timeout_ms(holding.member)
                 else:
@@ -123,7 +123,7 @@ class QueueHandover:
             del self._free[queue]
             self._hold(queue, Holding(self.target[queue], self.epoch, now_ms))
             self.granted[queue] = None
-            self.stirred[self.target[queue]] = None
+            self.to_notify[self.target[queue]] = None
 
     def release(
         self,
@@ -175,7 +175,7 @@ class QueueHandover:
         self._overdue_at_ms = min((at_ms for at_ms in self.revoked.values() if at_ms > now_ms), default=None)
         taken = [(queue, self.holdings[queue]) for queue in overdue]
         for queue, holding in taken:
-            self.stirred[holding.member] = None
+            self.to_notify[holding.member] = None
             self._free_queue(queue, now_ms)
         return taken
 
@@ -213,7 +213,7 @@ class QueueHandover:
             self._drop(queue)
             self._hold(queue, Holding(new, self.epoch, since_ms))
             self.granted[queue] = None
-        self.stirred[new] = None
+        self.to_notify[new] = None
         for queue, member in self.target.items():
             if member == old:
                 self.target[queue] = new
@@ -222,7 +222,7 @@ class QueueHandover:
         """These do not exist any more; who held one is told, nobody is asked."""
         for queue in queues:
             if queue in self.holdings:
-                self.stirred[self.holdings[queue].member] = None
+                self.to_notify[self.holdings[queue].member] = None
                 self._drop(queue)
             self._floor = max(self._floor, self._last.pop(queue, 0))
             self.freed.pop(queue, None)

@@ -1,0 +1,370 @@
+"""What is done when something happens to a coordinated group; `transitions` has which of it in which state.
+
+Each action takes a group, an event and the time, and changes the group; what follows for others is published
+afterwards. One that raises BrokerError has changed nothing: the request that brought it about is refused.
+"""
+
+from typing import Any
+
+from libramq.clock import MonotonicMs
+from libramq.codes import ResponseCode
+from libramq.fencing import MODE_CLIENT
+from libramq.groups.coordinator import event as ev
+from libramq.groups.coordinator.effect import Answer, Gather, Replaced, WatchTopic
+from libramq.groups.coordinator.group_core import GroupCore
+from libramq.groups.coordinator.group_inquiry import (
+    EPOCHS_LOST_MAX,
+    GATHER_MS_MAX,
+    PARTING_MS,
+    RETURN_MS_MAX,
+)
+from libramq.groups.coordinator.group_member import GroupMember
+from libramq.groups.coordinator.group_request import Held
+from libramq.groups.coordinator.member_connections import MemberKey
+from libramq.groups.coordinator.queue_handover import QueueHandover
+from libramq.groups.coordinator.refusals import allocates_itself
+from libramq.groups.coordinator.state import State
+from libramq.groups.rebalance_event import Reason
+from libramq.logs import get_logger
+
+log = get_logger(__name__)
+
+Group = GroupCore[Any, Any]
+Member = GroupMember[Any, Any]
+
+
+def ignore(group: Group, event: ev.Event, now_ms: MonotonicMs) -> None:
+    """Nothing follows."""
+
+
+def begin(group: Group, event: ev.Begun, now_ms: MonotonicMs) -> None:
+    """Restored members have a session to be heard of from now on, and topics a while to be told."""
+    group.topics.begin(now_ms=now_ms)
+    for member in group.members:
+        member.heard(now_ms=now_ms)
+        group.timers.wake_by(MemberKey(group.name, member.id), member.due_ms)
+
+
+# What members ask.
+
+
+def join(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
+    """Admit a client; see GroupMembership.admit for what it raises."""
+    member, reason, is_changed = _admit(group, event, now_ms)
+    if reason is not None or is_changed:
+        group.balance.touch(reason, event.profile.client_id, now_ms=now_ms)
+    if not _claims_later_epoch(group, member, event.held, 0, now_ms):
+        _hand_over_unlisted(group, member, now_ms)
+
+
+def join_inquiry(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
+    """Admit a client; one that holds queues was here before, and is no reason for a rebalance."""
+    member, reason, is_changed = _admit(group, event, now_ms)
+    if reason is Reason.MEMBER_JOINED and event.held:
+        reason = None
+    if reason is not None or is_changed:
+        group.balance.touch(reason, event.profile.client_id, now_ms=now_ms)
+    _claims_later_epoch(group, member, event.held, 0, now_ms)
+    _awaited_came(group, member, now_ms)
+
+
+def _admit(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> tuple[Member, Reason | None, bool]:
+    """Admit a client; returns the member, the reason for a rebalance, and whether it wants something else."""
+    admission = group.members.admit(
+        event.profile, event.wanted, event.peer, if_free=event.if_free, now_ms=now_ms
+    )
+    member, profile, publication = admission.member, event.profile, group.publication
+    publication.effects += map(WatchTopic, group.topics.add(profile.subscriptions, now_ms=now_ms))
+    if admission.replaced is not None:  # A static member has begun a new life.
+        group.balance.rename(admission.replaced.id, member.id, now_ms=now_ms)
+        publication.is_changed = True
+        remark = group.members.fenced(admission.replaced.profile.instance or "").remark
+        publication.refuse(admission.replaced, ResponseCode.FENCED, remark)
+        former = admission.replaced.profile.client_id
+        if former != member.profile.client_id:
+            publication.effects.append(Replaced(group.name, former, member.profile.client_id))
+    if admission.earlier not in (None, member.profile):
+        publication.is_changed = True  # Who has joined long ago would not join again to say it.
+    reason = admission.reason
+    if member.id in group.members.leaving:
+        group.members.leaving.discard(member.id)
+        reason = Reason.MEMBER_JOINED  # It has thought better of it.
+    publication.welcomed.append((event.ticket, member))
+    return member, reason, admission.is_new_strategy or admission.is_new_expression
+
+
+def poll(group: Group, event: ev.Polled, now_ms: MonotonicMs) -> None:
+    """Keep a poll; it is answered when it is published, or later."""
+    _hold_poll(group, event, now_ms)
+    if not _claims_later_epoch(group, event.member, event.held, event.epoch, now_ms):
+        _hand_over_unlisted(group, event.member, now_ms)
+
+
+def poll_inquiry(group: Group, event: ev.Polled, now_ms: MonotonicMs) -> None:
+    """Keep a poll, which also says what its member has."""
+    _hold_poll(group, event, now_ms)
+    _claims_later_epoch(group, event.member, event.held, event.epoch, now_ms)
+    _awaited_came(group, event.member, now_ms)
+
+
+def _hold_poll(group: Group, event: ev.Polled, now_ms: MonotonicMs) -> None:
+    member = event.member
+    group.balance.add_duplicates(event.duplicates)
+    if event.is_leaving:
+        group.balance.depart(member.profile, now_ms=now_ms)
+    if member.poll is not None:
+        group.answer(member, now_ms)
+    group.members.heard(member, event.peer, now_ms=now_ms)
+    member.hold(event.ticket, event.epoch, now_ms=now_ms)
+
+
+def release(group: Group, event: ev.Released, now_ms: MonotonicMs) -> None:
+    """Take back what a member has given up; what is not its own, any more or yet, is passed over."""
+    group.publication.effects.append(Answer(event.ticket))
+    if event.is_leaving:
+        group.balance.depart(event.member.profile, now_ms=now_ms)
+    group.members.heard(event.member, event.peer, now_ms=now_ms)
+    for queue in event.queues:
+        event.member.held.pop(queue, None)
+    group.balance.queues.release(event.member.id, event.queues, event.committed, now_ms=now_ms)
+    group.balance.hand_over(now_ms=now_ms)
+
+
+def leave(group: Group, event: ev.Left, now_ms: MonotonicMs) -> None:
+    """Let a member go; its queues are free at once."""
+    group.publication.effects.append(Answer(event.ticket))
+    group.balance.queues.release(event.member.id, event.committed, event.committed, now_ms=now_ms)
+    _expel(group, event.member, event.reason, event.member.profile.client_id, now_ms)
+
+
+def end_session(group: Group, event: ev.SessionEnded, now_ms: MonotonicMs) -> None:
+    """Count a member out that was not heard of any more."""
+    _expel(group, event.member, event.reason, event.member.profile.client_id, now_ms)
+
+
+def remove(group: Group, event: ev.Removed, now_ms: MonotonicMs) -> None:
+    """Take a member out as an operator asks; raises UnknownMember."""
+    for member in group.members.named(event.name):
+        who = f"{event.operator} removed {member.profile.client_id}"
+        _expel(group, member, Reason.OPERATOR, who, now_ms)
+    group.publication.is_changed = True  # A restart must not bring it back.
+    group.publication.acknowledged.append(event.ticket)
+
+
+def refuse_removal(group: Group, event: ev.Removed, now_ms: MonotonicMs) -> None:
+    """Refuse what nobody can do while members allocate for themselves."""
+    raise allocates_itself(group.name, group.stock)
+
+
+def _expel(group: Group, member: Member, reason: Reason, who: str, now_ms: MonotonicMs) -> None:
+    """It is no member any more. who: brought it about."""
+    is_known = reason is Reason.MEMBER_LEFT and member.id in group.members.leaving
+    group.balance.touch(None if is_known else reason, who, now_ms=now_ms)
+    group.members.remove(member)
+    group.balance.queues.expel(member.id, now_ms=now_ms)
+    remark = f"no member of {group.name} any more: {reason}"
+    group.publication.refuse(member, ResponseCode.UNKNOWN_MEMBER, remark)
+    if group.inquiry is not None:
+        group.inquiry.left(member.id)
+        group.conclude(now_ms)
+
+
+# What members say they hold.
+
+
+def _claims_later_epoch(group: Group, member: Member, held: Held, epoch: int, now_ms: MonotonicMs) -> bool:
+    """Note what a member says it holds, which is the truth; returns whether fences have to be asked first.
+
+    epoch: of the assignment it goes by. One above ours the disk has lost.
+    """
+    member.held = held
+    group.balance.queues.to_notify[member.id] = None
+    highest = max(epoch, max(held.values(), default=0))
+    ours = group.epoch
+    if highest <= ours:
+        return False
+    if highest > ours + EPOCHS_LOST_MAX:
+        log.warning("a member names an epoch that cannot be", group=group.name, epoch=highest, ours=ours)
+        return False
+    log.warning("a member knows a later epoch", group=group.name, epoch=highest, ours=ours)
+    if group.inquiry is not None:
+        group.inquiry.epoch = highest
+        return False
+    _gather_above(group, highest, now_ms)
+    return True
+
+
+def _hand_over_unlisted(group: Group, member: Member, now_ms: MonotonicMs) -> None:
+    """Revoked queues that a member does not list are free."""
+    group.balance.queues.release_unlisted(member.id, member.held, now_ms=now_ms)
+    group.balance.hand_over(now_ms=now_ms)
+
+
+def _awaited_came(group: Group, member: Member, now_ms: MonotonicMs) -> None:
+    """Nobody waits for a member any more that has said what it holds."""
+    assert group.inquiry is not None
+    group.inquiry.awaited.pop(member.id, None)
+    group.conclude(now_ms)
+
+
+# Members that are silent.
+
+
+def close(group: Group, event: ev.ConnectionClosed, now_ms: MonotonicMs) -> None:
+    """Give a member a grace to come over another connection."""
+    group.members.closed(event.member, now_ms=now_ms)
+    group.balance.queues.to_notify[event.member.id] = None
+
+
+def answer_poll(group: Group, event: ev.PollTimedOut, now_ms: MonotonicMs) -> None:
+    """Answer a poll that has waited for long enough."""
+    group.answer(event.member, now_ms)
+
+
+# Topics.
+
+
+def change_queues(group: Group, event: ev.QueuesChanged, now_ms: MonotonicMs) -> None:
+    """Look at the target again, soon."""
+    group.balance.touch_for_topic(event.reason, event.topic, now_ms=now_ms)
+
+
+def remove_queues(group: Group, event: ev.QueuesRemoved, now_ms: MonotonicMs) -> None:
+    """Nobody holds these queues any more; those that are there again are granted anew."""
+    group.balance.touch_for_topic(event.reason, event.topic, now_ms=now_ms)
+    group.balance.queues.vanish_at(event.topic, event.broker_name)
+    group.publication.is_changed = True
+
+
+# Stock members.
+
+
+def let_allocate(group: Group, event: ev.StockMembersCame, now_ms: MonotonicMs) -> None:
+    """Have all members allocate for themselves."""
+    group.stock = tuple(event.client_ids)
+    rebalance = group.balance.touch(Reason.MODE_CHANGED, event.client_ids[0], now_ms=now_ms)
+    group.change_mode(MODE_CLIENT, QueueHandover.resumed(group.epoch + 1, {}), {})
+    members = group.members.client_ids
+    epoch = group.balance.queues.epoch
+    group.publication.effects += rebalance.take_started(group.name, epoch, members)
+
+
+def stay_allocating(group: Group, event: ev.StockMembersCame, now_ms: MonotonicMs) -> None:
+    """Members go on allocating for themselves; what was asked is not waited for."""
+    group.stock = tuple(event.client_ids)
+    group.inquiry = None
+
+
+def part(group: Group, event: ev.StockMembersLeft, now_ms: MonotonicMs) -> None:
+    """Wait for what the last stock member commits as it goes."""
+    group.stock = ()
+    group.begin_inquiry(State.PARTING, now_ms + PARTING_MS, group.balance.queues.epoch)
+
+
+def ask_members(group: Group, event: ev.InquiryTimedOut, now_ms: MonotonicMs) -> None:
+    """Ask the members what they have: the answer to each poll that waits has them poll again."""
+    group.begin_inquiry(State.RETURNING, now_ms + RETURN_MS_MAX, group.epoch)
+    assert group.inquiry is not None
+    group.inquiry.awaited = dict.fromkeys(group.members.members)
+    for member in group.members:
+        if member.poll is not None:
+            group.answer(member, now_ms)
+    group.conclude(now_ms)
+
+
+# Fences.
+
+
+def gather(group: Group, event: ev.FencesInDoubt, now_ms: MonotonicMs) -> None:
+    """Find out from the fences who holds what."""
+    _gather_above(group, event.epoch, now_ms)
+
+
+def gather_refused(group: Group, event: ev.GrantRefused, now_ms: MonotonicMs) -> None:
+    """Find out what the fence knows, unless that was done since the grant."""
+    if event.granted >= group.balance.queues.first_epoch:
+        _gather_above(group, max(event.epoch, group.epoch), now_ms)
+
+
+def raise_epoch(group: Group, event: ev.GrantRefused, now_ms: MonotonicMs) -> None:
+    """Go on above that epoch when all is known."""
+    assert group.inquiry is not None
+    group.inquiry.epoch = max(group.inquiry.epoch, event.epoch)
+
+
+def _gather_above(group: Group, epoch: int, now_ms: MonotonicMs) -> None:
+    """Somebody else had the group, up to that epoch at least: ask the fences who holds what."""
+    if group.mode == MODE_CLIENT:  # Nobody holds anything; it only has to be said under a higher epoch.
+        group.resume(QueueHandover.resumed(epoch + 1, {}), {})
+        group.mode_epoch = group.balance.queues.epoch
+        return
+    group.topics.begin(now_ms=now_ms)
+    group.balance.touch(None, "", now_ms=now_ms)
+    group.balance.resume(QueueHandover(group.balance.queues.epoch), {})
+    group.begin_inquiry(State.GATHERING, now_ms + GATHER_MS_MAX, epoch)
+    group.publication.effects.append(Gather(group.name))
+
+
+def take_reports(group: Group, event: ev.FencesReported, now_ms: MonotonicMs) -> None:
+    """Wait for the members that fences know, if they are not here yet."""
+    assert group.inquiry is not None
+    sessions = {member.id: member.profile.session_ms for member in group.members}
+    unheard = [member.id for member in group.members if not member.was_heard]
+    group.inquiry.gathered(event.reports, sessions, unheard, now_ms=now_ms)
+    group.conclude(now_ms)
+
+
+def go_on_without(group: Group, event: ev.InquiryTimedOut, now_ms: MonotonicMs) -> None:
+    """No fence is waited for any more."""
+    log.warning("no answer from the fences, going on without", group=group.name)
+    take_reports(group, ev.FencesReported(()), now_ms)
+
+
+def stop_waiting(group: Group, event: ev.InquiryTimedOut, now_ms: MonotonicMs) -> None:
+    """Nobody is waited for any more."""
+    assert group.inquiry is not None
+    group.inquiry.awaited.clear()
+    group.conclude(now_ms)
+
+
+# Time.
+
+
+def assign(group: Group, event: ev.ChangesCollected, now_ms: MonotonicMs) -> None:
+    """Bring every queue to the member that the strategy has it go to."""
+    group.assign(now_ms)
+
+
+def postpone(group: Group, event: ev.ChangesCollected, now_ms: MonotonicMs) -> None:
+    """Keep the changes until it is known who holds what."""
+    group.note_changes()
+    group.balance.flush_at_ms = None
+
+
+def forget_changes(group: Group, event: ev.ChangesCollected, now_ms: MonotonicMs) -> None:
+    """What becomes of the changes is the members' to decide."""
+    group.note_changes()
+    group.balance.forget_changes()
+
+
+def hand_over(group: Group, event: ev.HandoverDue, now_ms: MonotonicMs) -> None:
+    """Take what is overdue, grant what is free."""
+    group.balance.hand_over(now_ms=now_ms)
+
+
+def stand_still(group: Group, event: ev.StoodStill, now_ms: MonotonicMs) -> None:
+    """Give members, revocations and inquiries that time again."""
+    for member in group.members:
+        member.stood_still(event.stood_ms, now_ms=now_ms)
+    group.balance.queues.postpone(event.stood_ms)
+    if group.inquiry is not None:
+        group.inquiry.until_ms = group.inquiry.until_ms + event.stood_ms
+
+
+def dissolve(group: Group, event: ev.Dissolved, now_ms: MonotonicMs) -> None:
+    """Send polls that wait to where the group lives, and forget the members."""
+    for member in list(group.members):
+        group.publication.refuse(member, ResponseCode.NOT_COORDINATOR, event.address)
+        group.members.remove(member)
+    group.topics.keep(())
+    group.is_dead = True

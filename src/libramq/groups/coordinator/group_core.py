@@ -1,0 +1,147 @@
+"""What a coordinated group consists of, and what all that happens to it works with.
+
+members        who is a member, how it is heard of, what it says it holds
+balance        the queues: who holds them, whom they are meant for, the rebalance that is under way
+topics         what members subscribe to
+inquiry        what has to be found out before anybody is granted anything
+publication    what is to be recorded, granted and answered
+"""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+from libramq.clock import MonotonicMs
+from libramq.fencing import MODE_CLIENT, MODE_EPOCHS
+from libramq.groups.coordinator.effect import ModeChanged
+from libramq.groups.coordinator.group_assignment import Assignment, assignment_by
+from libramq.groups.coordinator.group_balance import GroupBalance
+from libramq.groups.coordinator.group_inquiry import GroupInquiry
+from libramq.groups.coordinator.group_member import GroupMember
+from libramq.groups.coordinator.group_membership import GroupMembership
+from libramq.groups.coordinator.group_publication import GroupPublication
+from libramq.groups.coordinator.group_state import GroupState
+from libramq.groups.coordinator.group_topics import GroupTopics
+from libramq.groups.coordinator.queue_handover import Holding, QueueHandover
+from libramq.groups.coordinator.shared_tables import SharedTables
+from libramq.groups.coordinator.state import SELF_ALLOCATED, UNKNOWN, State
+from libramq.groups.rebalance_event import Reason
+from libramq.groups.tag_conflict import tag_conflict
+from libramq.message.queue import MessageQueue
+
+P = TypeVar("P", bound=Hashable)
+T = TypeVar("T")
+
+
+class GroupCore(Generic[P, T]):
+    """One group's parts. Times are monotonic; sessions of restored members begin with `Begun`.
+
+    mode_epoch: the epoch under which the mode was changed last; members with an earlier one do not know it.
+    """
+
+    def __init__(
+        self, name: str, *, shared: SharedTables[P], state: GroupState | None = None, now_ms: MonotonicMs
+    ) -> None:
+        state = state or GroupState()
+        self.name, self.mode = name, state.mode
+        self.is_dead = False
+        self.members: GroupMembership[P, T] = GroupMembership(name, shared.connections)
+        for profile in state.members:
+            self.members.restore(profile, now_ms=now_ms)
+        self.topics = GroupTopics(name, shared.topics)
+        self.topics.add([topic for each in state.members for topic in each.subscriptions], now_ms=now_ms)
+        here = {queue: claim for queue, claim in state.claims.items() if claim.member in self.members}
+        self.balance = GroupBalance(name, self.members, self.topics, QueueHandover(state.epoch, here))
+        self.publication: GroupPublication[T] = GroupPublication(name, shared.record)
+        self.mode_epoch = state.epoch if state.mode == MODE_CLIENT else 0
+        self.timers = shared.timers
+        self.inquiry: GroupInquiry | None = None
+        self.stock: tuple[str, ...] = ()
+        self.warning = self._tag_conflict()
+
+    @property
+    def state(self) -> State:
+        """Where the group is, by what it has and what it waits for."""
+        if self.is_dead:
+            return State.DEAD
+        if self.inquiry is not None:
+            return self.inquiry.state
+        if self.mode == MODE_CLIENT:
+            return State.SELF_ALLOCATING
+        if self.balance.flush_at_ms is not None:
+            return State.ASSIGNING
+        if not self.members.members:
+            return State.EMPTY
+        return State.STABLE if self.balance.queues.is_complete else State.RECONCILING
+
+    @property
+    def epoch(self) -> int:
+        """The highest that is known of."""
+        epoch = self.balance.queues.epoch
+        return epoch if self.inquiry is None else max(epoch, self.inquiry.epoch)
+
+    def assignment(self, member: GroupMember[P, T]) -> Assignment:
+        """Return what a member may hold now, and what it is to give up."""
+        queues, state = self.balance.queues, self.state
+        if state in SELF_ALLOCATED:
+            assigned = Assignment(epoch=queues.epoch, mode=MODE_CLIENT)
+        elif state in UNKNOWN:  # It goes on with what it says it holds.
+            assigned = Assignment(epoch=queues.epoch, queues=dict(sorted(member.held.items())))
+        else:
+            assigned = assignment_by(queues, member.id, member.held)
+        return replace(assigned, warning=self.warning) if self.warning else assigned
+
+    def answer(self, member: GroupMember[P, T], now_ms: MonotonicMs) -> None:
+        """Answer the poll that waits."""
+        self.publication.answer(member, self.assignment(member), now_ms=now_ms)
+
+    def begin_inquiry(self, state: State, until_ms: MonotonicMs, epoch: int) -> None:
+        """Ask something, or something else than before, and wait for the answers."""
+        self.inquiry = GroupInquiry(state, until_ms, epoch)
+
+    def change_mode(self, mode: str, queues: QueueHandover, before: Mapping[MessageQueue, Holding]) -> None:
+        """Share the queues in another way."""
+        self.mode, self.inquiry, self.mode_epoch = mode, None, queues.epoch
+        self.publication.effects.append(ModeChanged(self.name, mode, queues.epoch))
+        self.resume(queues, before)
+
+    def resume(self, queues: QueueHandover, before: Mapping[MessageQueue, Holding]) -> None:
+        """Go on with these queues; every member and every fence is told of them."""
+        self.balance.resume(queues, before)
+        queues.to_notify.update(dict.fromkeys(self.members.members))
+        self.publication.to_all = self.publication.is_changed = True
+
+    def assign(self, now_ms: MonotonicMs) -> None:
+        """Act upon the changes that were collected, where the coordinator shares out the queues."""
+        self.note_changes()
+        self.publication.effects += self.balance.flush(now_ms=now_ms)
+
+    def note_changes(self) -> None:
+        """Watch the topics that members subscribe to now; have them warned of what is wrong, if that is new."""
+        self.topics.keep({topic for profile in self.members.profiles for topic in profile.subscriptions})
+        before, self.warning = self.warning, self._tag_conflict()
+        if self.warning != before:
+            self.balance.queues.to_notify.update(dict.fromkeys(self.members.members))
+        self.publication.is_changed = True
+
+    def _tag_conflict(self) -> str:
+        return tag_conflict((each.client_id, each.subscriptions) for each in self.members.staying)
+
+    def conclude(self, now_ms: MonotonicMs) -> None:
+        """End the inquiry if all is known: who holds what goes on so, and the rest is assigned."""
+        inquiry = self.inquiry
+        if inquiry is None or inquiry.awaited or inquiry.state not in (State.AWAITING, State.RETURNING):
+            return
+        inquiry.epoch = self.epoch
+        self.inquiry = None
+        holdings = inquiry.holdings({member.id: member.held for member in self.members})
+        queues = QueueHandover.resumed(inquiry.epoch + 1, holdings)
+        rebalance = self.balance.touch(None, "", now_ms=now_ms)
+        if inquiry.state is State.RETURNING:
+            self.change_mode(MODE_EPOCHS, queues, holdings)
+            rebalance.add(Reason.MODE_CHANGED, self.name)
+        else:
+            self.resume(queues, inquiry.openings | holdings)
+            if inquiry.epoch:
+                rebalance.add(Reason.BROKER_CHANGED, self.name)
+        self.assign(now_ms)

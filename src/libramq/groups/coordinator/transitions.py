@@ -1,0 +1,190 @@
+"""The table of the coordinated group: what is done when something happens, by the state the group is in.
+
+    TABLE[event][state]  =  action, states that the group may be in afterwards
+
+What is not in the table cannot happen: `CoordinatedGroup.handle` refuses it, and logs an error.
+`python -m libramq.groups.coordinator.transitions` draws it for ARCHITECTURE.md (from BEGIN to END).
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from libramq.clock import MonotonicMs
+from libramq.groups.coordinator import actions as do
+from libramq.groups.coordinator import event as ev
+from libramq.groups.coordinator.group_core import GroupCore
+from libramq.groups.coordinator.state import ASSIGNED, INQUIRING, SELF_ALLOCATED, UNKNOWN, State
+
+E, A, R, S, G, W, C, P, B, D = State
+ALIVE: Final = (E, A, R, S, G, W, C, P, B)
+#: With members.
+PEOPLED: Final = (A, R, S, G, W, C, P, B)
+#: How an inquiry may end.
+CONCLUDED: Final = (E, A, R, S)
+
+Action = Callable[[GroupCore[Any, Any], Any, MonotonicMs], None]
+
+
+class Cell(NamedTuple):
+    """What is done, and which states may follow."""
+
+    action: Action
+    then: frozenset[State]
+
+
+Row = Mapping[State, Cell]
+
+
+def _to(action: Action, *then: State) -> Cell:
+    return Cell(action, frozenset(then))
+
+
+def _stay(action: Action, *states: State) -> dict[State, Cell]:
+    """Return cells of states in which the group stays."""
+    return {state: _to(action, state) for state in states}
+
+
+TABLE: Final[Mapping[type[ev.Event], Row]] = {
+    ev.Begun: _stay(do.begin, E, S, C),
+    # What members and operators ask.
+    ev.Joined: {
+        E: _to(do.join, A, G),
+        A: _to(do.join, A, G),
+        R: _to(do.join, R, A, S, G),
+        S: _to(do.join, S, A, G),
+        G: _to(do.join_inquiry, G),
+        W: _to(do.join_inquiry, W, A, R, S),
+        C: _to(do.join, C),
+        P: _to(do.join_inquiry, P),
+        B: _to(do.join_inquiry, B, A, R, S),
+    },
+    ev.Polled: {
+        A: _to(do.poll, A, G),
+        R: _to(do.poll, R, A, S, G),
+        S: _to(do.poll, S, A, G),
+        G: _to(do.poll_inquiry, G),
+        W: _to(do.poll_inquiry, W, A, R, S),
+        C: _to(do.poll, C),
+        P: _to(do.poll_inquiry, P),
+        B: _to(do.poll_inquiry, B, A, R, S),
+    },
+    ev.Released: {
+        **_stay(do.release, A, G, W, C, P, B),
+        R: _to(do.release, R, A, S),
+        S: _to(do.release, S, A, R),
+    },
+    ev.Left: {
+        **{state: _to(do.leave, A) for state in (A, R, S)},
+        W: _to(do.leave, W, *CONCLUDED),
+        B: _to(do.leave, B, *CONCLUDED),
+        **_stay(do.leave, G, C, P),
+    },
+    ev.Removed: {
+        **{state: _to(do.remove, state, A) for state in ASSIGNED},
+        E: _to(do.remove, E),
+        G: _to(do.remove, G),
+        W: _to(do.remove, W, *CONCLUDED),
+        **_stay(do.refuse_removal, *SELF_ALLOCATED),
+    },
+    # Members that are silent.
+    ev.ConnectionClosed: _stay(do.close, *PEOPLED),
+    ev.SessionEnded: {
+        **{state: _to(do.end_session, A) for state in (A, R, S)},
+        W: _to(do.end_session, W, *CONCLUDED),
+        B: _to(do.end_session, B, *CONCLUDED),
+        **_stay(do.end_session, G, C, P),
+    },
+    ev.PollTimedOut: _stay(do.answer_poll, *PEOPLED),
+    # Topics.
+    ev.QueuesChanged: {
+        **{state: _to(do.change_queues, A) for state in (A, R, S)},
+        **_stay(do.change_queues, G, W, C, P, B),
+    },
+    ev.QueuesRemoved: {
+        **{state: _to(do.remove_queues, A) for state in ASSIGNED},
+        **_stay(do.remove_queues, G, W, C, P, B),
+    },
+    # Stock members.
+    ev.StockMembersCame: {
+        **{state: _to(do.let_allocate, C) for state in (*ASSIGNED, *UNKNOWN)},
+        **{state: _to(do.stay_allocating, C) for state in SELF_ALLOCATED},
+    },
+    ev.StockMembersLeft: {
+        **_stay(do.ignore, *ALIVE),
+        C: _to(do.part, P),
+    },
+    # Fences.
+    ev.GrantRefused: {
+        **{state: _to(do.gather_refused, state, G) for state in ASSIGNED},
+        C: _to(do.gather_refused, C),
+        **_stay(do.raise_epoch, *INQUIRING),
+    },
+    ev.FencesInDoubt: {
+        **{state: _to(do.gather, G) for state in (*ASSIGNED, *UNKNOWN)},
+        **_stay(do.gather, *SELF_ALLOCATED),
+    },
+    ev.FencesReported: {
+        **_stay(do.ignore, *ALIVE),
+        G: _to(do.take_reports, W, *CONCLUDED),
+    },
+    # Time.
+    ev.InquiryTimedOut: {
+        G: _to(do.go_on_without, W, *CONCLUDED),
+        W: _to(do.stop_waiting, *CONCLUDED),
+        P: _to(do.ask_members, B, E),
+        B: _to(do.stop_waiting, A, R, S),
+    },
+    ev.ChangesCollected: {
+        A: _to(do.assign, *CONCLUDED),
+        **_stay(do.postpone, *UNKNOWN),
+        **_stay(do.forget_changes, *SELF_ALLOCATED),
+    },
+    ev.HandoverDue: {
+        A: _to(do.hand_over, A),
+        R: _to(do.hand_over, R, S),
+    },
+    ev.StoodStill: _stay(do.stand_still, *ALIVE),
+    ev.Dissolved: {state: _to(do.dissolve, D) for state in ALIVE},
+}
+
+
+#: Where ARCHITECTURE.md has the table.
+BEGIN: Final = "<!-- The table of the coordinated group: python -m libramq.groups.coordinator.transitions -->"
+END: Final = "<!-- End of the table -->"
+
+
+def draw() -> Iterator[str]:
+    """Yield the table as lines of Markdown."""
+    letters = dict(zip(State, "EARSGWCPBD", strict=True))
+    yield "| state | | what is going on |"
+    yield "|---|---|---|"
+    for state in State:
+        yield f"| {state.name} | {letters[state]} | {state.value} |"
+    yield ""
+    yield f"| event | {' | '.join(letters[state] for state in ALIVE)} |"
+    yield "|---" * (len(ALIVE) + 1) + "|"
+    for event, row in TABLE.items():
+        cells = [_drawn(state, row.get(state), letters) for state in ALIVE]
+        yield f"| {event.__name__} | {' | '.join(cells)} |"
+
+
+def _drawn(state: State, cell: Cell | None, letters: Mapping[State, str]) -> str:
+    if cell is None:
+        return ""
+    then = "".join(letters[each] for each in State if each in cell.then)
+    return cell.action.__name__ + ("" if cell.then == {state} else f" → {then}")
+
+
+def unreachable(reached: Collection[tuple[type[ev.Event], State, State]]) -> list[str]:
+    """Return the transitions of the table that are not among those that were seen."""
+    return [
+        f"{event.__name__} in {state.name}: {then.name}"
+        for event, row in TABLE.items()
+        for state, cell in row.items()
+        for then in sorted(cell.then, key=lambda each: each.name)
+        if (event, state, then) not in reached
+    ]
+
+
+if __name__ == "__main__":
+    print(BEGIN, "", *draw(), "", END, sep="\n")
