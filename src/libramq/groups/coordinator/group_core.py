@@ -117,7 +117,7 @@ class GroupCore(Generic[P, T]):
         self.publication.effects += self.balance.flush(now_ms=now_ms)
 
     def note_changes(self) -> None:
-        """Watch the topics that members subscribe to now; have them warned of what is wrong, if that is new."""
+        """Watch the topics that members subscribe to now; warn them of what is wrong, if that is new."""
         self.topics.keep({topic for profile in self.members.profiles for topic in profile.subscriptions})
         before, self.warning = self.warning, self._tag_conflict()
         if self.warning != before:
