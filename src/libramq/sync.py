@@ -31,11 +31,12 @@ from libramq.client.producer import hand_over, report_failure
 from libramq.client.send_pipeline import Callback
 from libramq.client.send_result import SendResult
 from libramq.errors import BufferFull, LocalProtocolError
+from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
 from libramq.message.message import Message
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import ConsumerConnection, OffsetWrapper, TopicOffset
-from libramq.remoting.body.route import ClusterInfo, TopicRouteData
+from libramq.remoting.body.route import ClusterInfo
 
 __all__ = ["Admin", "Producer", "PushConsumer"]
 

@@ -11,6 +11,7 @@ from libramq.codes import ResponseCode as C
 from libramq.errors import ConnectFailed, LibraError, RequestTimeout, TopicNotExist, broker_error
 from libramq.fencing import EPOCHS_AHEAD_MAX, MODE_CLIENT, MODE_EPOCHS
 from libramq.formats.document import decode_body
+from libramq.formats.route import BrokerData, QueueData, TopicRouteData
 from libramq.groups.cluster_view import BROKERS_TOPIC
 from libramq.groups.coordinator.location import coordinator_of
 from libramq.groups.rebalance import UNTOLD_MS
@@ -19,7 +20,6 @@ from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.body.assignment import QueryAssignmentBody, QueryAssignmentReply
 from libramq.remoting.body.coordination import GroupJoinBody, QueueGrant
-from libramq.remoting.body.route import BrokerData, QueueData, TopicRouteData
 from libramq.remoting.command import Command
 from libramq.rpc.question import Question
 from tests.broker.brokers import Conversation, answer, notifications

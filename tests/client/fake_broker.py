@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from libramq.codes import RequestCode, ResponseCode
 from libramq.filter.tag import parse_tag_filter
 from libramq.formats.document import encode_body
+from libramq.formats.route import BrokerData, QueueData, TopicRouteData
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records, encode_record
 from libramq.remoting.body.consumers import ConsumerList
-from libramq.remoting.body.route import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
+from libramq.remoting.body.route import ClusterInfo, TopicList
 from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
 from libramq.remoting.connection import FrameReader
 from libramq.remoting.frame import encode_frame

@@ -11,12 +11,13 @@ from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats import fastjson
 from libramq.formats.document import decode_body, encode_body
+from libramq.formats.route import BrokerData, QueueData, TopicRouteData
 from libramq.message.batch import decode_batch
 from libramq.message.names import retry_topic
 from libramq.message.record import encode_record
 from libramq.remoting.body.consumers import ConsumerList, LockBatchBody, LockBatchReply
 from libramq.remoting.body.heartbeat import HeartbeatData
-from libramq.remoting.body.route import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
+from libramq.remoting.body.route import ClusterInfo, TopicList
 from libramq.remoting.command import FLAG_ONEWAY, Command, reply_to
 from libramq.remoting.frame import encode_frame
 from libramq.transport.server import Server

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from libramq.errors import RemoteProtocolError
 from libramq.formats import fastjson
 from libramq.formats.document import decode_body, encode_body
+from libramq.formats.route import BrokerData
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import ConsumeStats, OffsetWrapper
-from libramq.remoting.body.route import BrokerData
 
 QUEUE = MessageQueue("T", "b", 0)
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text()

@@ -10,8 +10,8 @@ from libramq.errors import ConfigError
 from libramq.groups.asked_groups import AskedGroups
 from libramq.groups.asked_members import AskedMembers
 from libramq.groups.broker_assignment import LARGE_GROUP, LARGE_GROUP_PAUSE_MS, REST_MS
+from libramq.groups.given_tables import GivenUpdate
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.coordination import PeerGivenBody
 
 A, B = "broker-a", "broker-b"
 
@@ -38,7 +38,7 @@ class Cluster:
     def members(self) -> AskedMembers | None:
         return AskedMembers(self.version, dict(self.topics), self.allocates) if self.topics else None
 
-    def say(self, word: PeerGivenBody | None) -> None:
+    def say(self, word: GivenUpdate | None) -> None:
         """The home tells all brokers."""
         if word is not None:
             self.again |= word.ask_again
@@ -85,7 +85,7 @@ class Cluster:
             self.brokers[self.home] = self.new_broker(self.home)
         else:
             before.leave("g")
-            for body in before.tables.bodies(lambda _: True):
+            for body in before.tables.updates(lambda _: True):
                 after.tables.offer(body)
         self.home = home
         for group in list(after.tables):
@@ -234,7 +234,7 @@ def test_the_word_of_a_broker_where_the_group_does_not_live_any_more_comes_too_l
     cluster.join("alice")
     late = cluster.brokers[A].ask("g", "alice", "T", "AVG", now_ms=cluster.now_ms).word
     observer = cluster.new_broker("broker-c")
-    observer.tables.take(PeerGivenBody(broker_name=B, group="g", version=9, is_whole=True))
+    observer.tables.take(GivenUpdate(broker_name=B, group="g", version=9, is_whole=True))
     observer.tables.take(late)
     assert observer.tables.given("g") == {}
 

@@ -1,9 +1,9 @@
 """The cluster view: who is in it, where groups live, whose queues there are."""
 
+from libramq.formats.route import BrokerData, QueueData, TopicRouteData
 from libramq.groups.cluster_view import ClusterView
 from libramq.groups.coordinator.location import coordinator_of
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.route import BrokerData, QueueData, TopicRouteData
 
 READ_WRITE, WRITE = 6, 2
 

@@ -1,17 +1,16 @@
 """Members as edges tell of them, lists as coordinators publish them and as edges keep them."""
 
-from libramq.groups.edge_members import EdgeMembers
+from libramq.groups.edge_members import EdgeMember, EdgeMembers
 from libramq.groups.published_lists import Publication, PublishedLists
 from libramq.groups.shared_lists import SharedList, SharedLists
-from libramq.remoting.body.coordination import PeerMember
 
 
-def members(*names: str) -> list[PeerMember]:
+def members(*names: str) -> list[EdgeMember]:
     """Names in capitals are stock clients."""
-    return [PeerMember(client_id=name, stock=name.isupper()) for name in names]
+    return [EdgeMember(client_id=name, stock=name.isupper()) for name in names]
 
 
-def edges_of(**edges: dict[str, list[PeerMember]]) -> EdgeMembers:
+def edges_of(**edges: dict[str, list[EdgeMember]]) -> EdgeMembers:
     known = EdgeMembers()
     for name, groups in edges.items():
         known.heard(name, ["a", "b"], now_ms=0)

@@ -7,10 +7,10 @@ import pytest
 
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError, TopicNotExist
+from libramq.formats.route import TopicRouteData
 from libramq.nameserver import NameServer
 from libramq.nameserver.engine import SCAN_INTERVAL_MS
 from libramq.remoting.body.registration import RegisterBrokerBody
-from libramq.remoting.body.route import TopicRouteData
 from libramq.rpc import name_server_calls
 from libramq.transport.asyncio_remotes import AsyncioRemotes
 from libramq.transport.bind import check_bind_address, is_loopback

@@ -9,6 +9,7 @@ from libramq.auth.principal import ANONYMOUS
 from libramq.codes import RequestCode as R
 from libramq.formats import fastjson, tables
 from libramq.formats.document import decode_body, encode_body
+from libramq.formats.route import TopicRouteData
 from libramq.remoting.body import consumers, heartbeat, registration, route
 from libramq.remoting.command import Serialization
 from libramq.remoting.connection import FrameReader
@@ -30,7 +31,7 @@ REQUEST_BODIES = {
 }
 RESPONSE_BODIES = {
     R.REGISTER_BROKER: route.KVTable,
-    R.GET_ROUTEINFO_BY_TOPIC: route.TopicRouteData,
+    R.GET_ROUTEINFO_BY_TOPIC: TopicRouteData,
     R.GET_BROKER_CLUSTER_INFO: route.ClusterInfo,
     R.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: route.TopicList,
     R.GET_BROKER_RUNTIME_INFO: route.KVTable,

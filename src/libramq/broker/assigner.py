@@ -19,11 +19,12 @@ from libramq.errors import BrokerError, LibraError
 from libramq.formats.document import encode_body
 from libramq.groups.asked_groups import KEEP, AskedGroups
 from libramq.groups.asked_members import AskedMembers
+from libramq.groups.given_tables import GivenUpdate
 from libramq.kernel.purgatory import Purgatory
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.assignment import QueryAssignmentBody, QueryAssignmentReply, QueueAssignment
-from libramq.remoting.body.coordination import PeerAssignBody, PeerGivenBody
+from libramq.remoting.body.coordination import PeerAssignBody
 from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.parked_request import ParkedRequest
 from libramq.rpc.request import Request
@@ -55,7 +56,7 @@ class Peers(Protocol):
         """Have the broker decide where a group lives."""
         ...
 
-    def tell_given(self, body: PeerGivenBody) -> None:
+    def tell_given(self, update: GivenUpdate) -> None:
         """Tell all others what members were given."""
         ...
 
@@ -122,23 +123,23 @@ class Assigner:
 
     # What happens.
 
-    def took_given(self, body: PeerGivenBody) -> None:
+    def took_given(self, update: GivenUpdate) -> None:
         """The broker where a group lives tells what was given, and who is to ask again."""
-        if self._home_of(body.group) != self._own:
-            self._groups.tables.take(body)
-        self._ask_again(body)
+        if self._home_of(update.group) != self._own:
+            self._groups.tables.take(update)
+        self._ask_again(update)
 
-    def took_tables(self, bodies: Iterable[PeerGivenBody]) -> None:
+    def took_tables(self, tables: Iterable[GivenUpdate]) -> None:
         """Another broker tells all that it remembers of groups that live here."""
-        for body in bodies:
-            if body.group not in self._groups:
-                self._groups.tables.offer(body)
+        for table in tables:
+            if table.group not in self._groups:
+                self._groups.tables.offer(table)
 
-    def tables_for(self, home: str) -> list[PeerGivenBody]:
+    def tables_for(self, home: str) -> list[GivenUpdate]:
         """All that is remembered of groups that live at a broker, by which they are to go on there."""
-        return self._groups.tables.bodies(lambda group: self._home_of(group) == home)
+        return self._groups.tables.updates(lambda group: self._home_of(group) == home)
 
-    def word(self) -> list[PeerGivenBody]:
+    def word(self) -> list[GivenUpdate]:
         """All that another broker is to remember of groups that live here; who missed it asks again."""
         if not self._is_ready:
             return []
@@ -210,17 +211,17 @@ class Assigner:
 
     # Telling.
 
-    def _say(self, word: PeerGivenBody | None) -> None:
+    def _say(self, word: GivenUpdate | None) -> None:
         if word is None:
             return
         self._ask_again(word)
         if not self._is_alone and self.peers is not None:
             self.peers.tell_given(word)
 
-    def _ask_again(self, body: PeerGivenBody) -> None:
-        group = self._consumers.group(body.group)
+    def _ask_again(self, update: GivenUpdate) -> None:
+        group = self._consumers.group(update.group)
         if group is not None:
-            self._consumers.notifications.again(group, body.ask_again)
+            self._consumers.notifications.again(group, update.ask_again)
 
     # Who is who.
 

@@ -26,6 +26,8 @@ from libramq.fencing import FenceGrant, FenceReport
 from libramq.groups.asked_members import AskedMembers
 from libramq.groups.cluster_view import ClusterView
 from libramq.groups.coordinator.effect import Replaced, Settled, Started
+from libramq.groups.edge_members import EdgeMember
+from libramq.groups.given_tables import GivenUpdate
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body import coordination as bodies
@@ -201,11 +203,13 @@ class Cluster:
             answered(ConnectFailed(f"there is no connection to {home} at {link.address}"))
             return
         if body.group in link.changed or link.owes_members:
-            body = msgspec.structs.replace(body, members=self._relay.members(body.group))
+            members = [bodies.PeerMember.of(member) for member in self._relay.members(body.group)]
+            body = msgspec.structs.replace(body, members=members)
         self._ask(Question(link.address, peer_calls.assign_queues(body), answered, ANSWER_MS_MAX))
 
-    def tell_given(self, body: bodies.PeerGivenBody) -> None:
+    def tell_given(self, update: GivenUpdate) -> None:
         """Tell all others what members were given."""
+        body = bodies.PeerGivenBody.of(update)
         for name in self._links:
             self._say(name, peer_calls.tell_given(body), lambda _: None)
 
@@ -254,12 +258,12 @@ class Cluster:
         if body.masters != self.view.names:
             self._watch.look_soon()
         now_ms = self._now_ms()
-        self._assigner.took_tables(body.given)
+        self._assigner.took_tables(given.value() for given in body.given)
         has_told = self._relay.took(body, now_ms=now_ms)
         self._assigner.tick(now_ms)
         return has_told
 
-    def took_group(self, broker_name: str, group: str, members: Sequence[bodies.PeerMember]) -> None:
+    def took_group(self, broker_name: str, group: str, members: Sequence[EdgeMember]) -> None:
         """Another broker tells who of a group is connected to it."""
         self._relay.took_group(broker_name, group, members, now_ms=self._now_ms())
 
@@ -312,7 +316,8 @@ class Cluster:
     def _beat(self, link: PeerLink) -> None:
         body = self._relay.body(link.name, link.begin())
         if body.complete:
-            body = msgspec.structs.replace(body, given=self._assigner.tables_for(link.name))
+            tables = [bodies.PeerGivenBody.of(table) for table in self._assigner.tables_for(link.name)]
+            body = msgspec.structs.replace(body, given=tables)
 
         def answered(outcome: bool | LibraError) -> None:
             now_ms = self._now_ms()
@@ -333,8 +338,9 @@ class Cluster:
             self.grant(link.name, grant)
         for body in self._relay.lists_for(link.name):
             self._say(link.name, peer_calls.tell_list(body), lambda _: None)
-        for word in self._assigner.word():
-            self._say(link.name, peer_calls.tell_given(word), lambda _: None)
+        for update in self._assigner.word():
+            given = bodies.PeerGivenBody.of(update)
+            self._say(link.name, peer_calls.tell_given(given), lambda _: None)
 
     def _say(self, broker_name: str, call: Call[int] | Call[None], then: Callable[[int], None]) -> None:
         """Say something to a broker, unless it is owed everything anyhow."""

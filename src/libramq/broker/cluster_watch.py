@@ -8,9 +8,9 @@ from typing import Final
 
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError, TopicNotExist
+from libramq.formats.route import TopicRouteData
 from libramq.groups.cluster_view import BROKERS_TOPIC, ClusterView
 from libramq.logs import get_logger
-from libramq.remoting.body.route import TopicRouteData
 from libramq.rpc.name_server_calls import topic_route
 from libramq.rpc.question import Ask, Question
 

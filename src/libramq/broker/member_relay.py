@@ -17,7 +17,7 @@ from libramq.clock import Clock, MonotonicMs
 from libramq.filter.subscription import BROADCASTING
 from libramq.groups.asked_members import AskedMembers
 from libramq.groups.cluster_view import ClusterView
-from libramq.groups.edge_members import EdgeMembers
+from libramq.groups.edge_members import EdgeMember, EdgeMembers
 from libramq.groups.published_lists import PublishedLists
 from libramq.groups.shared_lists import SharedList
 from libramq.remoting.body.coordination import PeerListBody, PeerMember, PeerMembersBody
@@ -71,7 +71,7 @@ class MemberRelay:
 
     # As an edge.
 
-    def members(self, group_name: str) -> list[PeerMember]:
+    def members(self, group_name: str) -> list[EdgeMember]:
         """Who of a group is connected here; nobody of a group whose members each take everything."""
         group = self._consumers.group(group_name)
         if group is None or group.message_model == BROADCASTING:
@@ -79,7 +79,7 @@ class MemberRelay:
         stock, allocating = set(group.stock_client_ids), group.allocating_client_ids
         topics = group.asked_members().topics
         return [
-            PeerMember(
+            EdgeMember(
                 client_id=each,
                 stock=each in stock,
                 topics=sorted(topics[each]) if each in stock else [],
@@ -91,7 +91,11 @@ class MemberRelay:
     def body(self, home: str, changed: Sequence[str] | None) -> PeerMembersBody:
         """What to tell the coordinator at a broker; of all groups that live there, if none are named."""
         names = [group.name for group in self._consumers.groups()] if changed is None else changed
-        told = {name: self.members(name) for name in names if self._view.home_of(name) == home}
+        told = {
+            name: [PeerMember.of(member) for member in self.members(name)]
+            for name in names
+            if self._view.home_of(name) == home
+        }
         return PeerMembersBody(
             broker_name=self._own,
             masters=self._view.names,
@@ -126,7 +130,8 @@ class MemberRelay:
     def took(self, body: PeerMembersBody, *, now_ms: MonotonicMs) -> bool:
         """PEER_MEMBERS; whether the edge has told of all its groups."""
         is_whole = self._edges.heard(body.broker_name, body.masters, now_ms=now_ms)
-        changed = self._edges.told(body.broker_name, body.groups, complete=body.complete)
+        groups = {group: [member.value() for member in members] for group, members in body.groups.items()}
+        changed = self._edges.told(body.broker_name, groups, complete=body.complete)
         for group in body.listed:
             self._lists.listed_elsewhere(body.broker_name, group)
             changed.append(group)
@@ -135,7 +140,7 @@ class MemberRelay:
         return is_whole or body.complete
 
     def took_group(
-        self, edge: str, group: str, members: Sequence[PeerMember], *, now_ms: MonotonicMs
+        self, edge: str, group: str, members: Sequence[EdgeMember], *, now_ms: MonotonicMs
     ) -> None:
         """An edge tells of one group, sooner than by a beat; nothing if it has never been heard of."""
         if edge in self._edges.names():

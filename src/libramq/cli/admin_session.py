@@ -5,7 +5,8 @@ from typing import TypeVar
 from libramq.cli.access import access
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError, NameServerUnavailable, RemoteError, RouteNotFound, TopicNotExist
-from libramq.remoting.body.route import BrokerData, ClusterInfo, TopicRouteData
+from libramq.formats.route import BrokerData, TopicRouteData
+from libramq.remoting.body.route import ClusterInfo
 from libramq.remoting.command import Command
 from libramq.rpc import name_server_calls
 from libramq.rpc.call import Call

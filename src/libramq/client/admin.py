@@ -19,6 +19,7 @@ from libramq.client.identity import name_server_addresses
 from libramq.client.name_servers import NameServers
 from libramq.clock import Clock, SystemClock
 from libramq.errors import BrokerError, ConfigError, ConsumerNotOnline, NotCoordinator, RouteNotFound
+from libramq.formats.route import TopicRouteData
 from libramq.formats.tables import PERM_READ, PERM_WRITE, TopicConfig
 from libramq.message.names import retry_topic, validate_group, validate_topic
 from libramq.message.queue import MessageQueue
@@ -28,7 +29,7 @@ from libramq.remoting.body.consumers import (
     OffsetWrapper,
     TopicOffset,
 )
-from libramq.remoting.body.route import ClusterInfo, TopicRouteData
+from libramq.remoting.body.route import ClusterInfo
 from libramq.remoting.credentials import Credentials
 from libramq.rpc import admin_calls, group_calls, name_server_calls
 from libramq.rpc.call import Call

@@ -25,8 +25,8 @@ from libramq.errors import (
     SystemBusy,
     TopicNotExist,
 )
+from libramq.formats.route import TopicRouteData
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.route import TopicRouteData
 from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import all_topics, cluster_info, name_server_result, topic_route
 from libramq.transport.access import OPEN, Access

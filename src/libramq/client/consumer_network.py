@@ -25,10 +25,10 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import LibraError, NameServerUnavailable
 from libramq.filter.tag import TagFilter
 from libramq.formats.document import decode_body
+from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import ResetOffsetBody
-from libramq.remoting.body.route import TopicRouteData
 from libramq.remoting.command import Command, reply_to
 from libramq.rpc.broker_calls import unregister_client
 from libramq.rpc.call import Call

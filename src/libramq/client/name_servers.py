@@ -17,9 +17,9 @@ from libramq.errors import (
     RouteNotFound,
     TopicNotExist,
 )
+from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
 from libramq.message.names import AUTO_CREATE_TOPIC
-from libramq.remoting.body.route import TopicRouteData
 from libramq.remoting.command import Command
 from libramq.rpc.call import Call
 from libramq.rpc.name_server_calls import name_server_result, topic_route

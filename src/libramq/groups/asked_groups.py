@@ -5,7 +5,7 @@
     members or queues are not known yet     no answer: who asked keeps what it has
 
 What is decided is returned: the answer, whom to tell to ask again, and what the other brokers are to remember
-(`PeerGivenBody`), so that one of them can go on from there. Times are monotonic.
+(`GivenUpdate`), so that one of them can go on from there. Times are monotonic.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,16 +15,15 @@ from libramq.balance import strategy_named
 from libramq.clock import MonotonicMs
 from libramq.groups.asked_members import AskedMembers
 from libramq.groups.broker_assignment import BrokerAssignment
-from libramq.groups.given_tables import GivenTables
+from libramq.groups.given_tables import GivenQueues, GivenTables, GivenUpdate
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.coordination import GivenQueues, PeerGivenBody
 
 
 class Decision(NamedTuple):
     """queues: of the topic that was asked for; None: keep what there is. word: for the other brokers."""
 
     queues: Sequence[MessageQueue] | None = None
-    word: PeerGivenBody | None = None
+    word: GivenUpdate | None = None
 
 
 #: Keep what there is.
@@ -95,7 +94,7 @@ class AskedGroups:
         word = self._word(group, client_id, topic, answer.queues, gone=gone, ask_again=answer.ask_again)
         return Decision(answer.queues, word)
 
-    def review(self, group: str, *, now_ms: MonotonicMs) -> PeerGivenBody | None:
+    def review(self, group: str, *, now_ms: MonotonicMs) -> GivenUpdate | None:
         """Members or queues of a group have changed: who is to ask again."""
         members = self._members(group)
         if members is None:
@@ -114,30 +113,30 @@ class AskedGroups:
             return None
         return self._word(group, gone=gone, ask_again=assignment.waiting(now_ms=now_ms))
 
-    def adopt(self, group: str) -> PeerGivenBody:
+    def adopt(self, group: str) -> GivenUpdate:
         """A group has come to live here, and the newest table is known: our word of it, whole."""
-        (known,) = self.tables.bodies(lambda name: name == group)
-        body = PeerGivenBody(
+        (known,) = self.tables.updates(lambda name: name == group)
+        update = GivenUpdate(
             broker_name=self._own, group=group, version=known.version + 1, given=known.given, is_whole=True
         )
-        self.tables.take(body)
-        return body
+        self.tables.take(update)
+        return update
 
     def leave(self, group: str) -> None:
         """A group lives elsewhere now."""
         self._assignments.pop(group, None)
         self._mixed.discard(group)
 
-    def forget(self, group: str) -> PeerGivenBody | None:
+    def forget(self, group: str) -> GivenUpdate | None:
         """A group has no members any more."""
         self.leave(group)
         if not self.tables.version(group):
             return None
-        body = PeerGivenBody(
+        update = GivenUpdate(
             broker_name=self._own, group=group, version=self.tables.version(group) + 1, is_over=True
         )
-        self.tables.take(body)
-        return body
+        self.tables.take(update)
+        return update
 
     def _update(
         self, assignment: BrokerAssignment, members: AskedMembers, now_ms: MonotonicMs
@@ -163,21 +162,21 @@ class AskedGroups:
         *,
         gone: Sequence[str] = (),
         ask_again: Mapping[str, int] | None = None,
-    ) -> PeerGivenBody | None:
+    ) -> GivenUpdate | None:
         """What the others are to know, if there is anything."""
         given = []
         if client_id and not self.tables.has(group, client_id, topic, queues):
-            given = [GivenQueues.of(client_id, topic, queues)]
+            given = [GivenQueues(client_id, topic, queues)]
         if not (given or gone or ask_again):
             return None
         version = self.tables.version(group) + (1 if given or gone else 0)
-        body = PeerGivenBody(
+        update = GivenUpdate(
             broker_name=self._own,
             group=group,
             version=version,
             given=given,
-            gone=list(gone),
-            ask_again=dict(ask_again or {}),
+            gone=gone,
+            ask_again=ask_again or {},
         )
-        self.tables.take(body)
-        return body
+        self.tables.take(update)
+        return update

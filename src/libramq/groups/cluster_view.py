@@ -12,11 +12,11 @@ are reported again: without its own, they would seem to be gone.
 from collections.abc import Collection, Iterable
 from typing import Final
 
+from libramq.formats.route import TopicRouteData
 from libramq.formats.tables import PERM_READ
 from libramq.groups.coordinator.location import coordinator_of
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.route import TopicRouteData
 
 #: The topic whose route names all brokers of ours.
 BROKERS_TOPIC: Final = REBALANCE_EVENTS_TOPIC

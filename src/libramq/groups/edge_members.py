@@ -9,7 +9,20 @@ from dataclasses import dataclass, field
 
 from libramq.clock import MonotonicMs
 from libramq.groups.asked_members import AskedMembers
-from libramq.remoting.body.coordination import PeerMember
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeMember:
+    """A client that is connected to an edge. stock: it does without a coordinator.
+
+    topics: of a stock client, sorted. allocates: it has looked at the list of members there, to allocate for
+    itself.
+    """
+
+    client_id: str
+    stock: bool = True
+    topics: Sequence[str] = ()
+    allocates: bool = False
 
 
 @dataclass(slots=True)
@@ -19,7 +32,7 @@ class Edge:
     heard_at_ms: MonotonicMs
     masters: list[str] = field(default_factory=list)
     is_whole: bool = False
-    groups: dict[str, Sequence[PeerMember]] = field(default_factory=dict)
+    groups: dict[str, Sequence[EdgeMember]] = field(default_factory=dict)
 
 
 class EdgeMembers:
@@ -36,7 +49,7 @@ class EdgeMembers:
         known.heard_at_ms, known.masters = now_ms, masters
         return known.is_whole
 
-    def told(self, edge: str, groups: Mapping[str, Sequence[PeerMember]], *, complete: bool) -> list[str]:
+    def told(self, edge: str, groups: Mapping[str, Sequence[EdgeMember]], *, complete: bool) -> list[str]:
         """These are an edge's members of these groups; complete: of all groups that are told of here."""
         known = self._edges[edge]
         told = dict(groups)
@@ -108,5 +121,5 @@ class EdgeMembers:
             )
         return known
 
-    def _members(self, group: str) -> list[PeerMember]:
+    def _members(self, group: str) -> list[EdgeMember]:
         return [member for edge in self._edges.values() for member in edge.groups.get(group, ())]

@@ -4,14 +4,41 @@ Every broker has those of all groups, by the word of the brokers where groups li
 live elsewhere, the broker there goes on from the newest table that any of them has.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.coordination import GivenQueues, PeerGivenBody
 
 #: One member's, by topic.
 Lots = dict[str, tuple[MessageQueue, ...]]
+
+
+class GivenQueues(NamedTuple):
+    """What a member that asks for its queues was answered: those of a topic."""
+
+    client_id: str
+    topic: str
+    queues: Sequence[MessageQueue]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenUpdate:
+    """What members that ask for their queues were given, by the broker where their group lives.
+
+    version: of those of one broker the higher one is newer. is_whole: earlier updates are void; is_over: the
+    group has no members any more. gone: clients that are no members any more. ask_again: clients for whom
+    there is something else now, and in how many milliseconds they should ask.
+    """
+
+    broker_name: str
+    group: str
+    version: int = 0
+    given: Sequence[GivenQueues] = ()
+    gone: Sequence[str] = ()
+    is_whole: bool = False
+    is_over: bool = False
+    ask_again: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -22,22 +49,22 @@ class GivenTable:
     version: int = 0
     members: dict[str, Lots] = field(default_factory=dict)
 
-    def apply(self, body: PeerGivenBody) -> None:
+    def apply(self, update: GivenUpdate) -> None:
         """What has changed."""
-        self.version = body.version
-        for client_id in body.gone:
+        self.version = update.version
+        for client_id in update.gone:
             self.members.pop(client_id, None)
-        for lot in body.given:
-            self.members.setdefault(lot.client_id, {})[lot.topic] = tuple(sorted(lot.queues_of_topic()))
+        for lot in update.given:
+            self.members.setdefault(lot.client_id, {})[lot.topic] = tuple(sorted(lot.queues))
 
-    def body(self, group: str) -> PeerGivenBody:
+    def update(self, group: str) -> GivenUpdate:
         """The whole table."""
-        return PeerGivenBody(
+        return GivenUpdate(
             broker_name=self.broker_name,
             group=group,
             version=self.version,
             given=[
-                GivenQueues.of(client_id, topic, lot)
+                GivenQueues(client_id, topic, lot)
                 for client_id, lots in self.members.items()
                 for topic, lot in lots.items()
             ],
@@ -63,36 +90,36 @@ class GivenTables:
         """Whether this is what a member was given last."""
         return self.given(group).get(client_id, {}).get(topic, ()) == tuple(sorted(queues))
 
-    def take(self, body: PeerGivenBody) -> None:
+    def take(self, update: GivenUpdate) -> None:
         """The word of the broker where a group lives. Another one's counts when it tells all."""
-        if not body.version:
+        if not update.version:
             return  # It tells of no queues.
-        known = self._tables.get(body.group)
-        is_same = known is not None and known.broker_name == body.broker_name
-        if is_same and known is not None and body.version <= known.version:
+        known = self._tables.get(update.group)
+        is_same = known is not None and known.broker_name == update.broker_name
+        if is_same and known is not None and update.version <= known.version:
             return
-        if body.is_over:
-            self._tables.pop(body.group, None)
-        elif body.is_whole or known is None:
-            self._replace(body)
+        if update.is_over:
+            self._tables.pop(update.group, None)
+        elif update.is_whole or known is None:
+            self._replace(update)
         elif is_same:
-            known.apply(body)
+            known.apply(update)
 
-    def offer(self, body: PeerGivenBody) -> None:
+    def offer(self, update: GivenUpdate) -> None:
         """What another broker remembers of a group that comes to live here: the newest counts."""
-        known = self._tables.get(body.group)
-        if known is None or body.version > known.version:
-            self._replace(body)
+        known = self._tables.get(update.group)
+        if known is None or update.version > known.version:
+            self._replace(update)
 
-    def bodies(self, is_wanted: Callable[[str], bool]) -> list[PeerGivenBody]:
+    def updates(self, is_wanted: Callable[[str], bool]) -> list[GivenUpdate]:
         """The whole tables of some groups."""
-        return [table.body(group) for group, table in self._tables.items() if is_wanted(group)]
+        return [table.update(group) for group, table in self._tables.items() if is_wanted(group)]
 
     def version(self, group: str) -> int:
         """The version of a group's table; 0: there is none."""
         table = self._tables.get(group)
         return table.version if table is not None else 0
 
-    def _replace(self, body: PeerGivenBody) -> None:
-        table = self._tables[body.group] = GivenTable(body.broker_name)
-        table.apply(body)
+    def _replace(self, update: GivenUpdate) -> None:
+        table = self._tables[update.group] = GivenTable(update.broker_name)
+        table.apply(update)

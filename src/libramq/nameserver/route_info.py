@@ -16,6 +16,7 @@ import msgspec
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
+from libramq.formats.route import MASTER_ID, BrokerData, QueueData, TopicRouteData
 from libramq.formats.tables import (
     PERM_WRITE,
     DataVersion,
@@ -23,7 +24,7 @@ from libramq.formats.tables import (
     TopicConfigSerializeWrapper,
 )
 from libramq.nameserver.bounds import check_registration
-from libramq.remoting.body.route import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData
+from libramq.remoting.body.route import ClusterInfo
 from libramq.remoting.headers import RegisterBrokerHeader
 
 #: RouteInfoManager.DEFAULT_BROKER_CHANNEL_EXPIRED_TIME.

@@ -9,8 +9,9 @@ from typing import TypeVar
 from libramq.codes import RequestCode
 from libramq.errors import NameServerUnavailable, RequestCodeNotSupported
 from libramq.formats.document import decode_body, encode_body
+from libramq.formats.route import TopicRouteData
 from libramq.remoting.body.registration import RegisterBrokerBody
-from libramq.remoting.body.route import ClusterInfo, TopicList, TopicRouteData
+from libramq.remoting.body.route import ClusterInfo, TopicList
 from libramq.remoting.command import Command
 from libramq.remoting.headers import (
     BrokerHeartbeatHeader,

@@ -1,7 +1,7 @@
 """Values that the tests of the client's core share."""
 
+from libramq.formats.route import BrokerData, QueueData, TopicRouteData
 from libramq.message.message import MessageExt
-from libramq.remoting.body.route import BrokerData, QueueData, TopicRouteData
 
 READ_WRITE = 6
 

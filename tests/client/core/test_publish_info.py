@@ -4,8 +4,8 @@ import pytest
 
 from libramq.client.core.publish_info import as_template, publish_info, subscribe_queues
 from libramq.errors import RemoteProtocolError
+from libramq.formats.route import BrokerData, QueueData, TopicRouteData
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.route import BrokerData, QueueData, TopicRouteData
 from tests.client.core.examples import route
 
 

@@ -4,7 +4,7 @@ from libramq.client.core import effects as fx
 from libramq.client.core.consumer_settings import ConsumeFrom
 from libramq.client.core.handler_result import Outcome
 from libramq.client.core.push_consumer_core import Phase
-from libramq.remoting.body.route import BrokerData, TopicRouteData
+from libramq.formats.route import BrokerData, TopicRouteData
 from tests.client.core.conversation import RETRY, WALL_MS, Conversation, found, q
 from tests.client.core.examples import route
 

@@ -1,7 +1,7 @@
 """The route table: what changes, and where to ask whom."""
 
 from libramq.client.core.route_table import RouteTable
-from libramq.remoting.body.route import BrokerData, TopicRouteData
+from libramq.formats.route import BrokerData, TopicRouteData
 from tests.client.core.examples import route
 
 

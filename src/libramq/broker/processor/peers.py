@@ -128,14 +128,15 @@ class PeerRequests:
         body = decode_body(request.command.body, bodies.PeerAssignBody)
         self._cluster.require_peer(request.peer.address, body.broker_name)
         if body.members is not None:
-            self._cluster.took_group(body.broker_name, body.group, body.members)
+            members = [member.value() for member in body.members]
+            self._cluster.took_group(body.broker_name, body.group, members)
         return self._assigner.decide(body)
 
     def given(self, request: Request) -> Outcome:
         """The broker where a group lives tells what members that ask for their queues were given."""
         body = decode_body(request.command.body, bodies.PeerGivenBody)
         self._cluster.require_peer(request.peer.address, body.broker_name)
-        self._assigner.took_given(body)
+        self._assigner.took_given(body.value())
         return Reply(notify=requests_of(self._consumers.due_notices()))
 
     def list(self, request: Request) -> Outcome:

@@ -15,8 +15,8 @@ from libramq.client.core.subscription import Subscriptions, heartbeat_data
 from libramq.client.core.timers import Timers
 from libramq.clock import MonotonicMs, Now
 from libramq.errors import LibraError
+from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
-from libramq.remoting.body.route import TopicRouteData
 
 log = get_logger(__name__)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from libramq.errors import RemoteProtocolError
+from libramq.formats.route import QueueData, TopicRouteData
 from libramq.formats.tables import PERM_READ, PERM_WRITE
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.route import QueueData, TopicRouteData
 
 #: Ours: what one broker may say it has of one topic; upstream's system topic BenchmarkTest has 1024.
 QUEUES_MAX: Final = 65_536

@@ -22,10 +22,10 @@ from libramq.client.core.process_queue import Claim, Delivery
 from libramq.clock import MonotonicMs, Now
 from libramq.errors import Fenced, LibraError, NotYetGranted
 from libramq.filter.tag import TagFilter
+from libramq.formats.route import TopicRouteData
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import GroupAssignment
-from libramq.remoting.body.route import TopicRouteData
 from libramq.rpc.broker_calls import PullReply
 from libramq.rpc.group_calls import Joined
 

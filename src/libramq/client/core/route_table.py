@@ -4,8 +4,8 @@ Upstream: impl/factory/MQClientInstance.java (topicRouteTable, brokerAddrTable).
 """
 
 from libramq.client.core.publish_info import TopicPublishInfo, publish_info, subscribe_queues
+from libramq.formats.route import MASTER_ID, TopicRouteData
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.route import MASTER_ID, TopicRouteData
 
 
 class RouteTable:

@@ -7,6 +7,9 @@ from collections.abc import Iterable
 
 from libramq.fencing import MODE_EPOCHS, Claim, Claims, FenceGrant, FenceReport
 from libramq.formats.document import Document
+from libramq.groups import given_tables
+from libramq.groups.edge_members import EdgeMember
+from libramq.groups.given_tables import GivenUpdate
 from libramq.message.queue import MessageQueue
 
 
@@ -107,16 +110,28 @@ class GroupAssignment(Document, frozen=True, kw_only=True):
 
 
 class PeerMember(Document, frozen=True, kw_only=True):
-    """A client that is connected to an edge. stock: it does without a coordinator.
-
-    topics: of a stock client, sorted. allocates: it has looked at the list of members there, to allocate for
-    itself.
-    """
+    """A client that is connected to an edge (`groups.edge_members.EdgeMember`)."""
 
     client_id: str
     stock: bool = True
     topics: list[str] = []
     allocates: bool = False
+
+    @classmethod
+    def of(cls, member: EdgeMember) -> "PeerMember":
+        """Return the body of a member."""
+        return cls(
+            client_id=member.client_id,
+            stock=member.stock,
+            topics=list(member.topics),
+            allocates=member.allocates,
+        )
+
+    def value(self) -> EdgeMember:
+        """Return what it says."""
+        return EdgeMember(
+            client_id=self.client_id, stock=self.stock, topics=self.topics, allocates=self.allocates
+        )
 
 
 class GivenQueues(Document, frozen=True, kw_only=True):
@@ -126,29 +141,28 @@ class GivenQueues(Document, frozen=True, kw_only=True):
     topic: str
     queues: dict[str, list[int]] = {}
 
-    def queues_of_topic(self) -> tuple[MessageQueue, ...]:
-        """The queues."""
-        return tuple(
+    @classmethod
+    def of(cls, given: given_tables.GivenQueues) -> "GivenQueues":
+        """Return the body of a member's queues of a topic."""
+        by_broker: dict[str, list[int]] = {}
+        for queue in given.queues:
+            by_broker.setdefault(queue.broker_name, []).append(queue.queue_id)
+        return cls(client_id=given.client_id, topic=given.topic, queues=by_broker)
+
+    def value(self) -> given_tables.GivenQueues:
+        """Return what it says."""
+        queues = [
             MessageQueue(self.topic, broker_name, queue_id)
             for broker_name, queue_ids in self.queues.items()
             for queue_id in queue_ids
-        )
-
-    @classmethod
-    def of(cls, client_id: str, topic: str, queues: Iterable[MessageQueue]) -> "GivenQueues":
-        """A member's queues of a topic."""
-        by_broker: dict[str, list[int]] = {}
-        for queue in queues:
-            by_broker.setdefault(queue.broker_name, []).append(queue.queue_id)
-        return cls(client_id=client_id, topic=topic, queues=by_broker)
+        ]
+        return given_tables.GivenQueues(self.client_id, self.topic, queues)
 
 
 class PeerGivenBody(Document, frozen=True, kw_only=True):
     """PEER_GIVEN: the broker where a group lives tells what members that ask for their queues were given.
 
-    version: of those of one broker the higher one is newer. is_whole: what was told before is void; is_over:
-    the group has no members any more. gone: clients that are no members any more. ask_again: clients for whom
-    there is something else now, and in how many milliseconds they should ask.
+    The members' meaning is that of `groups.given_tables.GivenUpdate`.
     """
 
     broker_name: str
@@ -159,6 +173,33 @@ class PeerGivenBody(Document, frozen=True, kw_only=True):
     is_whole: bool = False
     is_over: bool = False
     ask_again: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, update: GivenUpdate) -> "PeerGivenBody":
+        """Return the body of an update."""
+        return cls(
+            broker_name=update.broker_name,
+            group=update.group,
+            version=update.version,
+            given=[GivenQueues.of(given) for given in update.given],
+            gone=list(update.gone),
+            is_whole=update.is_whole,
+            is_over=update.is_over,
+            ask_again=dict(update.ask_again),
+        )
+
+    def value(self) -> GivenUpdate:
+        """Return what it says."""
+        return GivenUpdate(
+            broker_name=self.broker_name,
+            group=self.group,
+            version=self.version,
+            given=[given.value() for given in self.given],
+            gone=self.gone,
+            is_whole=self.is_whole,
+            is_over=self.is_over,
+            ask_again=self.ask_again,
+        )
 
 
 class PeerAssignBody(Document, frozen=True, kw_only=True):

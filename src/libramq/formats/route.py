@@ -1,0 +1,51 @@
+"""Where a topic's queues are: the answer of a name server.
+
+Upstream: remoting/protocol/route/TopicRouteData.java, QueueData.java, BrokerData.java.
+"""
+
+from typing import Any, Final
+
+from libramq.formats.document import Document
+
+#: MixAll.MASTER_ID.
+MASTER_ID: Final = 0
+
+
+class QueueData(Document, frozen=True, kw_only=True):
+    """How many queues a topic has at one broker name."""
+
+    broker_name: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+    topic_sys_flag: int = 0
+
+
+class BrokerData(Document, frozen=True, kw_only=True):
+    """The addresses of one broker name: id 0 is the master."""
+
+    cluster: str = ""
+    broker_name: str
+    broker_addrs: dict[int, str] = {}
+    enable_acting_master: bool = False
+    zone_name: str | None = None
+
+    @property
+    def master_address(self) -> str | None:
+        """The master's "host:port", if it is there."""
+        return self.broker_addrs.get(MASTER_ID)
+
+    @property
+    def any_address(self) -> str | None:
+        """The master's address, else that of the slave with the lowest id."""
+        return self.broker_addrs[min(self.broker_addrs)] if self.broker_addrs else None
+
+
+class TopicRouteData(Document, frozen=True, kw_only=True):
+    """Everything a client needs to reach a topic."""
+
+    queue_datas: list[QueueData] = []
+    broker_datas: list[BrokerData] = []
+    filter_server_table: dict[str, list[str]] = {}
+    order_topic_conf: str | None = None
+    topic_queue_mapping_by_broker: dict[str, Any] | None = None
