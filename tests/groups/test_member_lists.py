@@ -31,8 +31,8 @@ def test_the_members_of_a_group_are_those_of_all_edges():
 
 def test_members_of_ours_beside_stock_ones_allocate_for_themselves():
     """Also where they have not looked at a list since their broker came."""
-    ours = PeerMember(client_id="x", stock=False)
-    asks = PeerMember(client_id="y", stock=True, topics=["T"])
+    ours = EdgeMember(client_id="x", stock=False)
+    asks = EdgeMember(client_id="y", stock=True, topics=["T"])
     known = edges_of(a={"g": [ours]}, b={"g": [asks]})
     assert known.asked("g").allocates
     known.told("a", {"g": []}, complete=False)
