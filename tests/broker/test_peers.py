@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from libramq.broker.gathering import AGAIN_MS
 from libramq.broker.peer_link import RETRY_MS
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
@@ -429,6 +430,39 @@ def test_a_fence_that_does_not_answer_is_left_out_after_a_second(node):
     assert node.broker.coordination.group(HERE).epoch > 41
     node.answer(c, bodies.PeerGathered(epoch=99))
     assert node.broker.coordination.group(HERE).epoch < 99, "too late"
+
+
+def test_a_fence_that_does_not_know_us_yet_is_asked_again(node):
+    """Brokers that start together see each other one after the other; its readers once lost their queues."""
+    node.create_topic("T", 1)
+    node.meet(B)
+    assert node.join(FakePeer(), HERE).code == C.SUCCESS
+    node.routes("T", queues(a=1, b=1))
+    (gather,) = node.take(R.PEER_GATHER)
+    for _ in range(3):
+        node.answer(gather, broker_error(C.NO_PERMISSION, "broker-a at 127.0.0.1 is no broker"))
+        node.pass_by(AGAIN_MS)
+        (gather,) = node.take(R.PEER_GATHER, ADDRESSES[B])
+    opened = QueueGrant(topic="T", broker_name=B, queue_id=0, epoch=40, member="other")
+    node.answer(gather, bodies.PeerGathered(epoch=40, open=[opened]))
+    node.pass_by(100)
+    assert node.broker.coordination.group(HERE).epoch == 0, "the member that reads there is waited for"
+    node.pass_by(10_000)
+    assert node.broker.coordination.group(HERE).epoch > 40
+
+
+def test_a_broker_that_never_lets_us_ask_is_left_out_after_a_second(node):
+    """It has other credentials perhaps."""
+    node.create_topic("T", 1)
+    node.meet(B)
+    assert node.join(FakePeer(), HERE).code == C.SUCCESS
+    node.routes("T", queues(a=1))
+    for _ in range(1_000 // AGAIN_MS):
+        (gather,) = node.take(R.PEER_GATHER)
+        node.answer(gather, broker_error(C.NO_PERMISSION, "broker-a at 127.0.0.1 is no broker"))
+        node.pass_by(AGAIN_MS)
+    node.pass_by(100)
+    assert node.broker.coordination.group(HERE).epoch > 0
 
 
 def test_groups_that_live_elsewhere_now_are_left_to_others(node):

@@ -21,7 +21,7 @@ from libramq.broker.member_relay import MemberRelay, delay_ms
 from libramq.broker.peer_link import PeerLink
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
-from libramq.errors import ConnectFailed, LibraError, RequestCodeNotSupported, broker_error
+from libramq.errors import ConnectFailed, LibraError, NoPermission, RequestCodeNotSupported, broker_error
 from libramq.fencing import FenceGrant, FenceReport
 from libramq.groups.asked_members import AskedMembers
 from libramq.groups.cluster_view import ClusterView
@@ -125,14 +125,18 @@ class Cluster:
         now_ms = self._now_ms()
         gathering = self._gatherings[group] = Gathering(group, own, self._links, now_ms=now_ms)
         for link in self._links.values():
-
-            def answered(outcome: bodies.PeerGathered | LibraError, name: str = link.name) -> None:
-                gathering.answered(name, None if isinstance(outcome, LibraError) else outcome.value())
-                self._conclude(gathering)
-
-            call = peer_calls.gather_group(group)
-            self._ask(Question(link.address, call, answered, ANSWER_MS_MAX))
+            self._ask_fence(gathering, link)
         self._conclude(gathering)
+
+    def _ask_fence(self, gathering: Gathering, link: PeerLink) -> None:
+        def answered(outcome: bodies.PeerGathered | LibraError) -> None:
+            if isinstance(outcome, NoPermission):
+                gathering.not_let_in(link.name, self._now_ms())
+                return
+            gathering.answered(link.name, None if isinstance(outcome, LibraError) else outcome.value())
+            self._conclude(gathering)
+
+        self._ask(Question(link.address, peer_calls.gather_group(gathering.group), answered, ANSWER_MS_MAX))
 
     def started(self, started: Started, who: str | None) -> None:
         """Tell all others that a rebalance of a group has begun."""
@@ -296,6 +300,9 @@ class Cluster:
         self._relay.tick(now_ms)
         self._assigner.tick(now_ms)
         for gathering in list(self._gatherings.values()):
+            for name in gathering.take_due(now_ms):
+                if name in self._links:
+                    self._ask_fence(gathering, self._links[name])
             self._conclude(gathering)
 
     def stood_still(self, stood_ms: int, now_ms: MonotonicMs) -> None:
@@ -308,7 +315,7 @@ class Cluster:
     def next_due_ms(self) -> MonotonicMs:
         """When `tick` has something to do next."""
         due = [link.due_ms for link in self._links.values() if not link.is_asking]
-        due += [gathering.until_ms for gathering in self._gatherings.values()]
+        due += [gathering.due_ms for gathering in self._gatherings.values()]
         parts = (self._watch, self._relay, self._assigner)
         due += [part.next_due_ms for part in parts if part.next_due_ms is not None]
         return min(due, default=self._now_ms() + ANSWER_MS_MAX)

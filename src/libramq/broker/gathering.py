@@ -12,6 +12,8 @@ log = get_logger(__name__)
 #: The brief of a take-over: a broker that has not answered by then is left out. Its fence refuses what goes
 #: against what it knows, and then we ask again.
 ANSWER_MS_MAX: Final = 1_000
+#: Ours: how soon a broker that did not know us is asked again; it has its name server's answer by then.
+AGAIN_MS: Final = 20
 
 
 class Gathering:
@@ -22,7 +24,24 @@ class Gathering:
         self.answers = [own]
         self.until_ms = now_ms + ANSWER_MS_MAX
         self._waiting = dict.fromkeys(asked)
+        self._again_ms: dict[str, MonotonicMs] = {}
         self._epoch_max = own.highest_epoch + EPOCHS_AHEAD_MAX
+
+    @property
+    def due_ms(self) -> MonotonicMs:
+        """When somebody is to be asked again, or nobody is waited for any more."""
+        return min([self.until_ms, *self._again_ms.values()])
+
+    def not_let_in(self, broker_name: str, now_ms: MonotonicMs) -> None:
+        """A broker does not know us, yet perhaps: who has just come is seen by one sooner than by another."""
+        self._again_ms[broker_name] = now_ms + AGAIN_MS
+
+    def take_due(self, now_ms: MonotonicMs) -> list[str]:
+        """Return the brokers that are to be asked again."""
+        due = [name for name, again_ms in self._again_ms.items() if again_ms <= now_ms]
+        for name in due:
+            del self._again_ms[name]
+        return due
 
     def answered(self, broker_name: str, answer: FenceReport | None) -> None:
         """A broker has answered, or cannot."""
