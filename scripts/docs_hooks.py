@@ -7,12 +7,14 @@ import posixpath
 import re
 from pathlib import Path
 
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Files of the repository's root that are pages of the site.
 PAGES = {"ARCHITECTURE.md": "architecture.md", "CHANGELOG.md": "changelog.md"}
 EXAMPLES = "examples.md"
+_FETCHED = re.compile(r"<(?:script|img|iframe|link rel=.stylesheet.)[^>]*?(?:src|href)=.(https?://[^\"'>]+)")
 _LINK = re.compile(r"\]\(((?:\.\./)*)([^)#:\s]+)(#[^)\s]*)?\)")
 
 
@@ -44,7 +46,9 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_post_page(output, page, config):
-    """Name the search for screen readers, which the theme forgets."""
+    """Name the search for screen readers, as the theme forgets; refuse what browsers fetch from elsewhere."""
+    if fetched := _FETCHED.search(output):
+        raise PluginError(f"{page.file.src_uri} has a browser fetch {fetched[1]}")
     return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
 
 
