@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import struct
+import sys
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -18,6 +19,8 @@ from libramq.clock import WallMs
 from libramq.errors import InvalidName
 
 NAME_BYTES_MAX = 255  # NAME_MAX of every file system in use; also the longest retry topic.
+#: Linux's locks of an open file. macOS has the names too, but another struct flock.
+_HAS_FILE_LOCKS = sys.platform == "linux" and hasattr(fcntl, "F_OFD_SETLK")
 BACKUP_SUFFIX = ".bak"  # ConfigManager.java keeps the last good text beside the new one.
 
 
@@ -181,7 +184,7 @@ class LocalFileSystem:
         if hasattr(os, "fdatasync"):
             os.fdatasync(file)
         else:
-            os.fsync(file)
+            _full_fsync(file)
 
     def truncate(self, file: int, size: int) -> None:
         """Set the size."""
@@ -247,7 +250,7 @@ class LocalFileSystem:
         """Return once the names in the directory are on the disk."""
         directory = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            os.fsync(directory)
+            _full_fsync(directory)
         finally:
             os.close(directory)
 
@@ -259,7 +262,7 @@ class LocalFileSystem:
         """
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            if hasattr(fcntl, "F_OFD_SETLK"):
+            if _HAS_FILE_LOCKS:
                 first_byte = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)  # struct flock
                 fcntl.fcntl(file, fcntl.F_OFD_SETLK, first_byte)
             else:
@@ -278,7 +281,7 @@ class LocalFileSystem:
         except FileNotFoundError:
             return False
         try:
-            if hasattr(fcntl, "F_OFD_GETLK"):
+            if _HAS_FILE_LOCKS:
                 asked = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)  # struct flock
                 kind: int = struct.unpack("hhqqi0q", fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))[0]
                 return kind != fcntl.F_UNLCK
@@ -305,7 +308,7 @@ class LocalFileSystem:
         file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             self.pwrite(file, text.encode(), 0)
-            os.fsync(file)
+            _full_fsync(file)
         finally:
             os.close(file)
         if backup and os.path.lexists(path):
@@ -314,6 +317,19 @@ class LocalFileSystem:
             os.link(path, kept)  # A link, so that there is no moment without the main file.
         os.replace(fresh, path)
         self.sync_directory(path.parent)
+
+
+def _full_fsync(file: int) -> None:
+    """Flush a file to the disk. On macOS fsync leaves it in the disk's cache, which a power cut empties."""
+    command = getattr(fcntl, "F_FULLFSYNC", None)
+    if command is not None:
+        try:
+            fcntl.fcntl(file, command)
+            return
+        except OSError as failed:
+            if failed.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):  # A network's file system.
+                raise
+    os.fsync(file)
 
 
 def safe_child(parent: Path, name: str) -> Path:

@@ -17,6 +17,7 @@ from libramq.cli.printable import printable
 EXIT_FAILED: Final = 2
 #: What a shell reports for a process that SIGINT ended.
 EXIT_INTERRUPTED: Final = 130
+_POSIX_MODULES: Final = ("fcntl", "resource", "pwd", "termios")
 #: What the command-line library raises after it has shown the help of a command that got no arguments.
 _HELP_SHOWN: Final = "NoArgsIsHelpError"
 
@@ -81,6 +82,14 @@ def up(
             help="Serve Prometheus metrics on this port of 127.0.0.1; further brokers use the next ones.",
         ),
     ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="IP",
+            help="IP address that clients connect to, where it differs from --host: behind published "
+            "ports of a container, for example.",
+        ),
+    ] = None,
     allow_public: options.AllowPublic = False,
     damaged: options.WhatOfDamage = None,
     log_level: options.Log = options.LogLevel.WARNING,
@@ -97,6 +106,7 @@ def up(
             metrics_port=metrics_port,
             host=host,
             data=data,
+            advertise=advertise,
             allow_public=allow_public,
             damaged=damaged,
             log_level=log_level,
@@ -256,6 +266,8 @@ def failure_line(error: Exception) -> str | None:
 
     if isinstance(error, LibraError):
         return " ".join(str(error).split())
+    if isinstance(error, ModuleNotFoundError) and error.name in _POSIX_MODULES:
+        return f"LibraMQ runs on Linux and macOS; this Python ({sys.platform}) has no module {error.name}"
     if isinstance(error, ExceptionGroup):
         return failure_line(error.exceptions[0])
     if isinstance(error, OSError) and error.strerror:

@@ -40,6 +40,7 @@ Failure = Callable[[], Coroutine[Any, Any, LibraError]]
 SECRET_BYTES: Final = 32
 #: RFC 5737: an address for documentation; a datagram socket "connected" to it sends nothing.
 _ELSEWHERE: Final = ("192.0.2.1", 9)
+_LOOPBACK: Final = "127.0.0.1"
 _WILDCARDS: Final = ("", "0.0.0.0", "::")
 #: Ours: some 10 MB of cycles at the most before they are looked for.
 _OBJECTS_PER_COLLECTION: Final = 50_000
@@ -53,6 +54,7 @@ async def up(
     metrics_port: int | None,
     host: str,
     data: Path,
+    advertise: str | None,
     allow_public: bool,
     damaged: Damaged | None,
     log_level: LogLevel,
@@ -64,7 +66,7 @@ async def up(
     further, remarks = further_broker_ports(host, ports, brokers - 1)
     credentials = _new_credentials() if brokers > 1 or not is_loopback(host) else None
     nameserver = NameServer(host, ports.nameserver, allow_public=allow_public, credentials=credentials)
-    advertised = _advertised(host)
+    advertised = advertise or _advertised(host)
     namesrv = f"{advertised}:{ports.nameserver}"
     configs = [
         BrokerConfig(
@@ -72,7 +74,7 @@ async def up(
             bind_address=host,
             broker_ip=advertised,
             listen_port=port,
-            namesrv_addr=namesrv,
+            namesrv_addr=f"{_LOOPBACK if host in _WILDCARDS else host}:{ports.nameserver}",
             store_path=str(store),
             allow_public=allow_public,
             damaged=damaged,
