@@ -50,6 +50,7 @@ def test_what_the_command_line_does_not_know(arguments, line):
         (["admin", "updateTopic", "-t", "T/../x", "-c", "C"], "the topic 'T/../x' has characters"),
         (["admin", "consumerConnection", "-g", "a b"], "the group 'a b' has characters"),
         (["nameserver", "--host", "0.0.0.0"], "refusing to listen on 0.0.0.0"),
+        (["up", "--advertise", "broker.example"], "--advertise 'broker.example' is not an IP address"),
         (["up", "--host", "0.0.0.0"], "--allow-public if the network is trusted"),
         (["broker", "-c", "/nowhere/broker.conf"], "cannot read /nowhere/broker.conf"),
     ],

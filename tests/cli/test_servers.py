@@ -69,6 +69,28 @@ def is_ended(connection: socket.socket) -> bool:
         return True
 
 
+def test_the_address_for_clients_may_differ_from_the_one_listened_on(tmp_path):
+    """As behind the published ports of a container: clients get it, the broker itself does not need it."""
+    port, broker_port = free_port(), free_broker_port()
+    servers = [
+        "up",
+        "--nameserver-port",
+        str(port),
+        "--broker-port",
+        str(broker_port),
+        "--data",
+        str(tmp_path),
+    ]
+    process = start([*servers, "--host", "0.0.0.0", "--allow-public", "--advertise", "192.0.2.1"])
+    try:
+        assert process.stdout is not None
+        assert f"name server 192.0.2.1:{port}" in process.stdout.readline()
+        route = libra("admin", "topicRoute", "-t", "TBW102", "-n", f"{HOST}:{port}")
+        assert f"0=192.0.2.1:{broker_port}" in route.out
+    finally:
+        end(process)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_a_server_gracefully(number):
     port = free_port()

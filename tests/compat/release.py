@@ -33,7 +33,7 @@ def old_release() -> Path:
         CACHE.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=CACHE, prefix="building-") as directory:
             unpacked = Path(directory) / "site"
-            with zipfile.ZipFile(_build_wheel(Path(directory))) as wheel:
+            with zipfile.ZipFile(_build_old_wheel(Path(directory))) as wheel:
                 wheel.extractall(unpacked)
             shutil.rmtree(site, ignore_errors=True)
             # Renamed when it is whole: a run that was interrupted leaves nothing that looks built.
@@ -51,7 +51,17 @@ def environment(site: Path) -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(site), str(ROOT)])}
 
 
-def _build_wheel(directory: Path) -> Path:
+def build_wheel(sources: Path, directory: Path) -> Path:
+    """Build a wheel in a directory and return its file; raises ReleaseUnavailable."""
+    _run(
+        [*PIP_WHEEL, "--wheel-dir", str(directory), str(sources)],
+        "pip cannot build a wheel of LibraMQ; it needs hatchling from a package index",
+    )
+    (wheel,) = directory.glob("libramq-*.whl")
+    return wheel
+
+
+def _build_old_wheel(directory: Path) -> Path:
     archive, sources = directory / "sources.tar", directory / "sources"
     _run(
         ["git", "-C", str(ROOT), "archive", "--output", str(archive), OLD_COMMIT],
@@ -59,12 +69,7 @@ def _build_wheel(directory: Path) -> Path:
         " git fetch --unshallow, or git fetch origin main",
     )
     shutil.unpack_archive(archive, sources, filter="data")
-    _run(
-        [*PIP_WHEEL, "--wheel-dir", str(directory), str(sources)],
-        f"pip cannot build a wheel of LibraMQ {OLD_VERSION}; it needs hatchling from a package index",
-    )
-    (wheel,) = directory.glob(f"libramq-{OLD_VERSION}-*.whl")
-    return wheel
+    return build_wheel(sources, directory)
 
 
 def _run(command: list[str], failure: str) -> None:

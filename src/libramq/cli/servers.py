@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import ipaddress
 import os
 import random
 import socket
@@ -66,7 +67,7 @@ async def up(
     further, remarks = further_broker_ports(host, ports, brokers - 1)
     credentials = _new_credentials() if brokers > 1 or not is_loopback(host) else None
     nameserver = NameServer(host, ports.nameserver, allow_public=allow_public, credentials=credentials)
-    advertised = advertise or _advertised(host)
+    advertised = _checked(advertise) if advertise is not None else _advertised(host)
     namesrv = f"{advertised}:{ports.nameserver}"
     configs = [
         BrokerConfig(
@@ -211,6 +212,14 @@ def _advertised(host: str) -> str:
                 f"cannot tell by which address others reach this machine; name it instead of --host {host}"
             ) from None
         return str(probe.getsockname()[0])
+
+
+def _checked(advertise: str) -> str:
+    try:
+        ipaddress.ip_address(advertise)
+    except ValueError:
+        raise ConfigError(f"--advertise {advertise!r} is not an IP address; message ids hold it") from None
+    return advertise
 
 
 def _absolute(path: Path | str) -> str:

@@ -1,0 +1,38 @@
+"""The wheel of this tree in an empty environment: nothing that it needs is only in a checkout."""
+
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import libramq
+
+from . import release
+
+SECONDS_MAX = 120
+
+
+def test_the_wheel_works_in_an_empty_environment(tmp_path: Path):
+    wheel = release.build_wheel(release.ROOT, tmp_path)
+    home = tmp_path / "environment"
+    venv.create(home, with_pip=False, symlinks=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(home), "install", "-q", "--disable-pip-version-check"]
+    subprocess.run([*pip, str(wheel)], check=True, timeout=SECONDS_MAX)
+
+    def libra(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        command = [str(home / "bin" / "libra"), *arguments]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False, cwd=tmp_path, env={}
+        )
+
+    version = libra("--version")
+    assert (version.stdout, version.stderr) == (f"libra {libramq.__version__}\n", "")
+    # Name server, brokers and clients of every kind, without any of the extras.
+    simulated = libra("simulate", "--seed", "1")
+    assert simulated.returncode == 0, simulated
+    assert "every invariant held" in simulated.stdout
+    needs_spark = libra("lab", "run", "--dry-run")
+    assert (needs_spark.returncode, len(needs_spark.stderr.splitlines())) == (2, 1), needs_spark
+    assert "pip install 'libramq[spark,java]'" in needs_spark.stderr
+    typed = list(home.glob("lib/python*/site-packages/libramq/py.typed"))
+    assert len(typed) == 1
