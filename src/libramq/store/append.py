@@ -6,6 +6,8 @@ Upstream: store/MessageExtBrokerInner.java, PutMessageResult.java, PutMessageSta
 from enum import Enum, auto
 from typing import Final
 
+import msgspec
+
 from libramq.clock import WallMs
 from libramq.message.ids import encode_offset_id
 
@@ -23,67 +25,37 @@ class AppendStatus(Enum):
     UNKNOWN_ERROR = auto()
 
 
-class StoreMessage:
+class StoreMessage(msgspec.Struct, gc=False):
     """A message to be stored.
 
     born_host: address and port in their 8 or 20 bytes (message.ids.encode_host). body: as stored, so
     compressed where the system flag says so. properties_text: encoded already (message.properties).
-    tag_code: message.tags.tag_code of the tags, or what the topic's dispatcher reads from it. Plain and
-    slotted, because one is made for every message that comes in.
+    tag_code: message.tags.tag_code of the tags, or what the topic's dispatcher reads from it. A Struct,
+    because one is made for every message that comes in.
     """
 
-    __slots__ = (
-        "body", "born_host", "born_timestamp_ms", "flag", "prepared_transaction_offset", "properties_text",
-        "queue_id", "reconsume_times", "sys_flag", "tag_code", "topic",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        topic: str,
-        queue_id: int,
-        body: bytes,
-        properties_text: bytes = b"",
-        tag_code: int = 0,
-        flag: int = 0,
-        sys_flag: int = 0,
-        born_timestamp_ms: int = 0,
-        born_host: bytes = bytes(8),
-        reconsume_times: int = 0,
-        prepared_transaction_offset: int = 0,
-    ) -> None:
-        self.topic = topic
-        self.queue_id = queue_id
-        self.body = body
-        self.properties_text = properties_text
-        self.tag_code = tag_code
-        self.flag = flag
-        self.sys_flag = sys_flag
-        self.born_timestamp_ms = born_timestamp_ms
-        self.born_host = born_host
-        self.reconsume_times = reconsume_times
-        self.prepared_transaction_offset = prepared_transaction_offset
+    topic: str
+    queue_id: int
+    body: bytes
+    properties_text: bytes = b""
+    tag_code: int = 0
+    flag: int = 0
+    sys_flag: int = 0
+    born_timestamp_ms: int = 0
+    born_host: bytes = bytes(8)
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
 
 
-class AppendResult:
+class AppendResult(msgspec.Struct, frozen=True, gc=False):
     """Where a message went. `end` ≤ store.flushed_offset means that it is on the disk."""
 
-    __slots__ = ("physical_offset", "queue_offset", "size", "status", "store_host", "store_timestamp_ms")
-
-    def __init__(
-        self,
-        status: AppendStatus,
-        physical_offset: int = -1,
-        size: int = 0,
-        queue_offset: int = -1,
-        store_timestamp_ms: WallMs = WallMs(0),
-        store_host: bytes = bytes(8),
-    ) -> None:
-        self.status = status
-        self.physical_offset = physical_offset
-        self.size = size
-        self.queue_offset = queue_offset
-        self.store_timestamp_ms = store_timestamp_ms
-        self.store_host = store_host
+    status: AppendStatus
+    physical_offset: int = -1
+    size: int = 0
+    queue_offset: int = -1
+    store_timestamp_ms: WallMs = WallMs(0)
+    store_host: bytes = bytes(8)
 
     @property
     def is_ok(self) -> bool:

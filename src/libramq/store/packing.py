@@ -16,7 +16,7 @@ from libramq.errors import InvalidMessage, InvalidName
 from libramq.message.ids import HOST_V6_BYTES
 from libramq.message.properties import PROPERTIES_BYTES_MAX
 from libramq.message.record import HEADS, HOST_BITS, topic_prefix
-from libramq.message.sys_flag import BORN_HOST_V6, STORE_HOST_V6, is_queued
+from libramq.message.sys_flag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_PREPARED
 from libramq.store.append import (
     MESSAGE_ILLEGAL,
     PROPERTIES_SIZE_EXCEEDED,
@@ -91,7 +91,7 @@ def pack_batch(
             plan = plans.get(key)
             if plan is None:
                 plan = plans[key] = QueuePlan(queues.get_or_create(topic, message.queue_id))
-            queued = is_queued(sys_flag)
+            queued = not sys_flag & TRANSACTION_PREPARED  # As `is_queued`: neither prepared nor rollback.
             queue_offset = plan.max_offset if queued else 0
             magic, topic_bytes = topic_prefix(topic)
             head = HEADS[sys_flag & HOST_BITS]

@@ -7,7 +7,9 @@ upstream's: SendMessageProcessor.java, AbstractSendMessageProcessor.java.
 import random
 from collections.abc import Generator, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from libramq.broker import stored_properties as text_properties
 from libramq.broker.appending import Appending
@@ -43,8 +45,8 @@ BATCH_ITEMS_PER_STEP: Final = 128
 MESSAGES_PER_TURN: Final = 256
 
 
-class Prepared(NamedTuple):
-    """One request's messages, ready to be stored."""
+class Prepared(msgspec.Struct, frozen=True):
+    """One request's messages, ready to be stored. waits: for the disk, where it is flushed synchronously."""
 
     messages: list[StoreMessage]
     queue_id: int
@@ -181,7 +183,9 @@ class SendMessage:
         name = topic.topic_name
         sys_flag = header.sys_flag
         self._refuse_unbuilt(text, sys_flag, header.reconsume_times or 0)
-        if not is_queued(sys_flag):  # Clients before 4.6.1 retry what a transaction committed as prepared.
+        if sys_flag & TRANSACTION_MASK and not is_queued(
+            sys_flag
+        ):  # Clients before 4.6.1 retry what a transaction committed as prepared.
             sys_flag &= ~TRANSACTION_MASK
         if name.startswith(names.RETRY_PREFIX):
             name, queue_id, text = self._retry_send(request, header, name, queue_id, text)
@@ -203,7 +207,7 @@ class SendMessage:
         delay = text_properties.find(text, p.DELAY) if p.DELAY in text else None
         if delay is not None:
             self._schedule.delay(message, delay, now=request.now)
-        waits = text_properties.find(text, p.WAIT) != "false"
+        waits = self._log.is_sync and text_properties.find(text, p.WAIT) != "false"
         return Prepared([message], queue_id, unique_key, waits, creates)
 
     def _prepare_batch(
@@ -287,7 +291,7 @@ class SendMessage:
 
     def _refuse_unbuilt(self, text: str, sys_flag: int, reconsume_times: int) -> None:
         """Refuse clearly what this broker does not do yet: once stored, nobody could read it."""
-        if not is_queued(sys_flag) or (
+        if (sys_flag & TRANSACTION_MASK and not is_queued(sys_flag)) or (
             p.TRANSACTION_PREPARED in text and text_properties.find(text, p.TRANSACTION_PREPARED) == "true"
         ):
             redelivered = reconsume_times > 0 and text_properties.find(text, p.DELAY) is not None
