@@ -42,10 +42,6 @@ class Deadline:
         if self.due_ms is not None:
             self._deadlines._move(self, None)
 
-    def _reached(self, now_ms: MonotonicMs) -> None:
-        self.due_ms = None
-        self._action(now_ms)
-
 
 class Deadlines:
     """The queue."""
@@ -54,6 +50,9 @@ class Deadlines:
         self._heap: list[tuple[MonotonicMs, int, Deadline]] = []
         self._sequence = 0
         self._count = 0
+        #: When `run` has something to do next; None: never, as things are. Looked at several times a request,
+        #: so it is kept rather than found.
+        self.next_due_ms: MonotonicMs | None = None
 
     def __len__(self) -> int:
         return self._count
@@ -68,37 +67,38 @@ class Deadlines:
         self._move(deadline, due_ms)
         return deadline
 
-    @property
-    def next_due_ms(self) -> MonotonicMs | None:
-        """When `run` has something to do next; None: never, as things are."""
-        heap = self._heap
-        while heap:
-            due_ms, _, deadline = heap[0]
-            if deadline.due_ms == due_ms:
-                return due_ms
-            heapq.heappop(heap)
-        return None
-
     def run(self, now_ms: MonotonicMs) -> None:
         """Act on everything that is due. One action that fails is logged and keeps none of the others."""
         # What an action sets for now is for the next run: one that is always due keeps nobody from the rest.
         last = self._sequence
         while (due_ms := self.next_due_ms) is not None and due_ms <= now_ms and self._heap[0][1] <= last:
-            deadline = heapq.heappop(self._heap)[2]
-            self._count -= 1
+            deadline = self._heap[0][2]
+            self._move(deadline, None)
             try:
-                deadline._reached(now_ms)
+                deadline._action(now_ms)
             except Exception:
                 log.exception("work that was due failed")
 
     def _move(self, deadline: Deadline, due_ms: MonotonicMs | None) -> None:
-        self._count += (due_ms is not None) - (deadline.due_ms is not None)
-        deadline.due_ms = due_ms
+        before_ms, deadline.due_ms = deadline.due_ms, due_ms
+        self._count += (due_ms is not None) - (before_ms is not None)
         if due_ms is not None:
             self._sequence += 1
             heapq.heappush(self._heap, (due_ms, self._sequence, deadline))
         if len(self._heap) > 2 * self._count + STALE_MAX:
             self._clean()
+        next_ms = self.next_due_ms
+        if before_ms is not None and before_ms == next_ms:
+            self._find_next()
+        elif due_ms is not None and (next_ms is None or due_ms < next_ms):
+            self.next_due_ms = due_ms
+
+    def _find_next(self) -> None:
+        """Drop what was met or moved from the top of the heap."""
+        heap = self._heap
+        while heap and heap[0][2].due_ms != heap[0][0]:
+            heapq.heappop(heap)
+        self.next_due_ms = heap[0][0] if heap else None
 
     def _clean(self) -> None:
         latest: dict[Deadline, tuple[MonotonicMs, int, Deadline]] = {}

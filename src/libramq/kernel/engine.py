@@ -113,11 +113,16 @@ class Engine:
         due_ms = self.deadlines.next_due_ms
         if due_ms is None or now_ms - due_ms < LATE_MS_MIN:  # Else `tick` has yet to say how long it stood.
             self._settled_ms = now_ms
-        try:
-            _call_all(self._settle)
-        finally:
-            if self._kernel.is_stirred:
-                self._settle_stirred()
+        failure: Exception | None = None
+        for hook in self._settle:  # As `_call_all`, for every request.
+            try:
+                hook()
+            except Exception as error:
+                failure = _first(failure, error)
+        if self._kernel.is_stirred:
+            self._settle_stirred()
+        if failure is not None:
+            raise failure
 
     def _settle_stirred(self) -> None:
         try:
@@ -140,9 +145,14 @@ def _call_all(hooks: Sequence[Callable[..., None]], *arguments: object) -> None:
         try:
             hook(*arguments)
         except Exception as error:
-            if failure is None:
-                failure = error
-            else:
-                log.error("another hook failed, too", exc_info=error)
+            failure = _first(failure, error)
     if failure is not None:
         raise failure
+
+
+def _first(failure: Exception | None, error: Exception) -> Exception:
+    """Return what is raised of two failures: the first one."""
+    if failure is None:
+        return error
+    log.error("another hook failed, too", exc_info=error)
+    return failure

@@ -33,6 +33,8 @@ TURN_US_MAX: Final = 2_000
 UNSENT_BYTES_HIGH: Final = 8 * 1024 * 1024
 #: Ours: what one turn sends to a connection; to join and write 8 MiB at once took 15 ms.
 TURN_BYTES_MAX: Final = 1024 * 1024
+#: Ours: the usual answer, which a loop may write a moment later; of all connections together some 20 MB.
+UNNOTED_BYTES_MAX: Final = 1024
 #: Ours: timers are not finer, and what is always due does not keep the loop from everything else.
 DELAY_MS_MIN: Final = 1
 #: Ours: how soon connections that may not be served because all together have too much to read are looked at.
@@ -44,9 +46,9 @@ class _Outgoing:
 
     __slots__ = ("pieces", "size")
 
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-        self.size = 0
+    def __init__(self, data: bytes) -> None:
+        self.pieces = [data]
+        self.size = len(data)
 
 
 Receive = Callable[[Connection, Sequence[Any], int], int]
@@ -76,6 +78,7 @@ class Performer:
     ) -> None:
         self._engine = engine
         self._deadlines = engine.deadlines
+        self._effects = engine.effects
         self._longest_turn = engine.longest_turn
         self._remotes = remotes
         self._timers = timers
@@ -143,11 +146,14 @@ class Performer:
     def follow(self) -> None:
         """Do what follows from an event: settle, perform, send, set the timer."""
         self._settle()
-        self._perform()
-        self._flush()
+        if self._effects.pending:
+            self._perform()
+        if self._outgoing:
+            self._flush()
         if self._put_off:
             self._queue_put_off()
-        self._set_timer()
+        if self._deadlines.next_due_ms != self._due_ms:
+            self._set_timer()
 
     def _settle(self) -> None:
         try:
@@ -282,15 +288,17 @@ class Performer:
     # Effects.
 
     def _perform(self) -> None:
-        effects = self._engine.effects
+        effects = self._effects
         while effects.pending:
             for effect in effects.take():
                 if type(effect) is Send:
-                    outgoing = self._outgoing.get(effect.connection)
+                    connection, data = effect.connection, effect.data
+                    outgoing = self._outgoing.get(connection)
                     if outgoing is None:
-                        outgoing = self._outgoing[effect.connection] = _Outgoing()
-                    outgoing.pieces.append(effect.data)
-                    outgoing.size += len(effect.data)
+                        self._outgoing[connection] = _Outgoing(data)
+                    else:
+                        outgoing.pieces.append(data)
+                        outgoing.size += len(data)
                 else:
                     self._tell(type(effect).__name__, self._do, effect)
 
@@ -358,14 +366,13 @@ class Performer:
 
     def _flush(self) -> None:
         """Write what the turn has for each connection, by one write each."""
-        if self._outgoing:
-            flushed, self._outgoing = self._outgoing, {}
-            for connection, outgoing in flushed.items():
-                channel: Any = connection  # Engines know connections as opaque handles only.
-                pieces = outgoing.pieces
-                channel.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-                if channel.unsent_bytes or self._unread.total_bytes:  # Seldom.
-                    self._unread.note(channel)
+        flushed, self._outgoing = self._outgoing, {}
+        for connection, outgoing in flushed.items():
+            channel: Any = connection  # Engines know connections as opaque handles only.
+            pieces = outgoing.pieces
+            channel.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            if channel.unsent_bytes > UNNOTED_BYTES_MAX or self._unread.total_bytes:
+                self._unread.note(channel)
 
     def _set_timer(self) -> None:
         due_ms = self._deadlines.next_due_ms
