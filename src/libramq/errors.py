@@ -35,6 +35,51 @@ from typing import ClassVar
 
 from libramq.codes import ResponseCode
 
+__all__ = [
+    "BrokerError",
+    "BufferFull",
+    "ConfigError",
+    "ConnectFailed",
+    "ConnectionLost",
+    "ConsumerNotOnline",
+    "Fenced",
+    "HandlerTooSlow",
+    "InvalidMessage",
+    "InvalidName",
+    "InvalidParameter",
+    "InvalidResult",
+    "LibraError",
+    "LocalProtocolError",
+    "LoopClosed",
+    "MemberReplaced",
+    "MessageIllegal",
+    "NameServerUnavailable",
+    "NoPermission",
+    "NotCoordinator",
+    "NotYetGranted",
+    "ProtocolError",
+    "PullOffsetMoved",
+    "QueryNotFound",
+    "RemoteError",
+    "RemoteProtocolError",
+    "RequestCodeNotSupported",
+    "RequestTimeout",
+    "RouteNotFound",
+    "ServiceNotAvailable",
+    "StoreCorrupt",
+    "StoreDamaged",
+    "StoreError",
+    "StoreLocked",
+    "SubscriptionGroupNotExist",
+    "SubscriptionParseFailed",
+    "SubscriptionsDiffer",
+    "SyncFailed",
+    "SystemBusy",
+    "TopicNotExist",
+    "UnknownMember",
+    "VersionNotSupported",
+]
+
 
 class LibraError(Exception):
     """Everything LibraMQ raises on purpose."""

@@ -186,6 +186,7 @@ def test_every_error_can_be_imported_from_the_package():
         for name, value in vars(errors).items()
         if isinstance(value, type) and issubclass(value, LibraError)
     }
+    assert public == set(errors.__all__)
     assert public <= set(libramq.__all__)
     for name in libramq.__all__:
         assert getattr(libramq, name).__name__ == name

@@ -16,10 +16,12 @@ if TYPE_CHECKING:
 __all__ = ["Broker"]
 
 
-def __getattr__(name: str) -> Any:
-    """Load the broker on first use: the simulator has no sockets."""
-    if name == "Broker":
-        from libramq.testing.in_process import Broker
+if not TYPE_CHECKING:  # A type checker would believe that there is every name.
 
-        return Broker
-    raise AttributeError(f"module {__name__} has no attribute {name}")
+    def __getattr__(name: str) -> Any:
+        """Load the broker on first use: the simulator has no sockets."""
+        if name == "Broker":
+            from libramq.testing.in_process import Broker
+
+            return Broker
+        raise AttributeError(f"module {__name__} has no attribute {name}")

@@ -1,5 +1,7 @@
 """Programs that are wrong, for the type checker: it must refuse each line with `# wrong`, and no other."""
 
+import libramq
+import libramq.client
 from libramq import Message, MessageExt, Producer, PushConsumer, Reject, Retry, sync
 from libramq.client import Handler
 
@@ -21,6 +23,8 @@ async def number(messages: list[MessageExt]) -> int:
 
 
 handler: Handler = count  # wrong
+libramq.Prodcuer(group="g")  # wrong
+libramq.client.PushConsummer(group="g")  # wrong
 consumer = PushConsumer(group="g")
 consumer.subscribe("T", "*", count)  # wrong
 consumer.subscribe("T", "*", text)  # wrong

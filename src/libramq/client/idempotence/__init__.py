@@ -25,8 +25,10 @@ _HOME: Final = {
 __all__ = ["Claim", "MemoryStore", "RedisStore", "SqliteStore", "Store", "idempotent"]
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'libramq.client.idempotence' has no attribute {name!r}")
-    return getattr(import_module(home), name)
+if not TYPE_CHECKING:  # A type checker would believe that there is every name.
+
+    def __getattr__(name: str) -> Any:
+        home = _HOME.get(name)
+        if home is None:
+            raise AttributeError(f"module 'libramq.client.idempotence' has no attribute {name!r}")
+        return getattr(import_module(home), name)
