@@ -27,7 +27,7 @@ from libramq.client.handler_call import awaited
 from libramq.client.handlers import Handler
 from libramq.client.network_thread import run_on_thread
 from libramq.client.options import AdminOptions, ProducerOptions, PushConsumerOptions, TopicOptions
-from libramq.client.producer import hand_over, report_failure
+from libramq.client.producer import check_hand_over, hand_over, report_failure
 from libramq.client.send_pipeline import Callback
 from libramq.client.send_result import SendResult
 from libramq.errors import BufferFull, LocalProtocolError
@@ -140,6 +140,7 @@ class Producer(BlockingClient):
         if thread is None or thread.is_parents:
             thread = self._running("send_nowait")
         self._producer.check(message)
+        check_hand_over(callback, queue)
         if thread.is_current:
             if len(self._handed_over) >= TAKEN_IN_MAX or not self._producer.has_room:
                 raise BufferFull(
@@ -306,6 +307,12 @@ class Admin(BlockingClient):
     def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, OffsetWrapper]:
         """How far a group is, queue by queue."""
         return self._wait("consume_stats", self._admin.consume_stats(group, topic))
+
+    def reset_offsets(
+        self, group: str, topic: str, timestamp_ms: int = -1, *, force: bool = True
+    ) -> dict[MessageQueue, int]:
+        """Move a group's offsets in a topic to a time (-1: the end); returns where it continues."""
+        return self._wait("reset_offsets", self._admin.reset_offsets(group, topic, timestamp_ms, force=force))
 
     def consumer_connection(self, group: str) -> ConsumerConnection:
         """Who of a group is connected."""

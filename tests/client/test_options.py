@@ -100,6 +100,10 @@ def test_a_wrong_option_is_explained(kind, options, text):
         ({"linger_ms": -1}, "linger_ms is a number"),
         ({"buffer_bytes_max": None}, "buffer_bytes_max is a whole number"),
         ({"group": 5}, "the group is a text, not 5"),
+        ({"latency_fault": "yes"}, "latency_fault is True or False, not 'yes'"),
+        ({"retry_when_not_safe": 1}, "retry_when_not_safe is True or False, not 1"),
+        ({"back_off_table": 5}, "back_off_table is a sequence of BackOff(…), not 5"),
+        ({"back_off_table": [5]}, "an entry of back_off_table is a BackOff(…), not 5"),
         ({"tls": "yes"}, "tls is"),
     ],
     ids=str,
@@ -110,6 +114,64 @@ def test_so_is_a_producers(kind, options, text):
     with pytest.raises(ConfigError) as caught:
         kind(**options)
     assert text in str(caught.value)
+
+
+def names_of(kind):
+    return {name for name in vars(kind) if not name.startswith("_")}
+
+
+def test_the_blocking_admin_has_every_method():
+    """`reset_offsets` was missing."""
+    assert names_of(Admin) - {"start", "stop"} <= names_of(sync.Admin)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "options", "text"),
+    [
+        ("topic_route", [5], {}, "the topic is a text, not 5"),
+        ("topic_stats", [5], {}, "the topic is a text, not 5"),
+        ("delete_topic", [5], {}, "the topic is a text, not 5"),
+        ("consume_stats", [5], {}, "the group is a text, not 5"),
+        ("create_topic", ["T"], {"queues": "5"}, "queues is a whole number, not '5'"),
+        ("create_topic", ["T"], {"read_queues": 0}, "read_queues is between 1 and 65536, not 0"),
+        ("create_topic", ["T"], {"perm": "rw"}, "perm is a whole number, not 'rw'"),
+        ("reset_offsets", ["g", "T", "now"], {}, "timestamp_ms is a whole number, not 'now'"),
+    ],
+)
+async def test_so_is_an_admins_question(method, arguments, options, text):
+    """Before anything is sent."""
+    async with Admin(namesrv="127.0.0.1:1") as admin:
+        with pytest.raises(ConfigError) as caught:
+            await getattr(admin, method)(*arguments, **options)
+    assert str(caught.value) == text
+
+
+def test_an_admins_patience_is_a_number():
+    with pytest.raises(ConfigError, match="timeout_ms is a whole number, not 'a'"):
+        Admin(timeout_ms="a")
+
+
+@pytest.mark.parametrize("messages", ["text", 5, Message("T", b"x"), [5], None])
+async def test_what_is_no_batch_is_explained(messages):
+    async with Producer(namesrv="127.0.0.1:1") as producer:
+        with pytest.raises(InvalidMessage) as caught:
+            await producer.send_batch(messages)
+    assert "a batch is a list of messages" in str(caught.value) or "is a Message" in str(caught.value)
+
+
+async def test_what_goes_with_a_message_is_checked_before_it_leaves():
+    async with Producer(namesrv="127.0.0.1:1") as producer:
+        with pytest.raises(ConfigError, match="the callback is a function, not 5"):
+            producer.send_nowait(Message("T", b"x"), 5)
+        with pytest.raises(ConfigError, match="queue is a MessageQueue"):
+            producer.send_nowait(Message("T", b"x"), queue=5)
+        with pytest.raises(ConfigError, match="queue is a MessageQueue"):
+            await producer.send_batch([Message("T", b"x")], queue=5)
+    with (
+        sync.Producer(namesrv="127.0.0.1:1") as blocking,
+        pytest.raises(ConfigError, match="the callback is a function, not 5"),
+    ):
+        blocking.send_nowait(Message("T", b"x"), 5)
 
 
 @pytest.mark.parametrize("group", [None, 5, b"g", ["g"]])

@@ -17,6 +17,7 @@ import msgspec
 from libramq.client.awaiting import answer_of
 from libramq.client.identity import name_server_addresses
 from libramq.client.name_servers import NameServers
+from libramq.client.options import whole_number
 from libramq.clock import Clock, SystemClock
 from libramq.errors import BrokerError, ConfigError, ConsumerNotOnline, NotCoordinator, RouteNotFound
 from libramq.formats.route import TopicRouteData
@@ -65,6 +66,7 @@ class Admin:
         clock: Clock | None = None,
         randomness: random.Random | None = None,
     ) -> None:
+        whole_number("timeout_ms", timeout_ms, 1)
         self._name_server_addresses = name_server_addresses(namesrv)
         self._timeout_ms = timeout_ms
         self._access = Access(credentials, tls)
@@ -99,7 +101,8 @@ class Admin:
         return await answer_of(partial(self._name_servers.ask, name_server_calls.cluster_info()))
 
     async def topic_route(self, topic: str) -> TopicRouteData:
-        """Where a topic is; raises RouteNotFound."""
+        """Return where a topic is; raises RouteNotFound."""
+        validate_topic(topic)
         return await answer_of(partial(self._name_servers.route, topic))
 
     async def create_topic(
@@ -117,27 +120,30 @@ class Admin:
         cluster: may be left out where there is only one.
         """
         validate_topic(topic)
+        for name, count in (("queues", queues), ("read_queues", read_queues), ("write_queues", write_queues)):
+            if count is not None:
+                whole_number(name, count, 1, QUEUES_MAX)
+        whole_number("perm", perm, 0, PERM_READ | PERM_WRITE)
         config = TopicConfig(
             topic_name=topic,
             read_queue_nums=queues if read_queues is None else read_queues,
             write_queue_nums=queues if write_queues is None else write_queues,
             perm=perm,
         )
-        for count in (config.read_queue_nums, config.write_queue_nums):
-            if not 0 < count <= QUEUES_MAX:
-                raise ConfigError(f"{count} queues; 1 to {QUEUES_MAX} are allowed")
         masters = _masters(await self.cluster_info(), cluster)
         await asyncio.gather(*(self._ask(address, admin_calls.create_topic(config)) for address in masters))
         return masters
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
-        """Delete a topic at every master of a cluster, and its route."""
+        """Delete a topic at every master of a cluster, and its route at every name server."""
+        validate_topic(topic)
         masters = _masters(await self.cluster_info(), cluster)
         await asyncio.gather(*(self._ask(address, admin_calls.delete_topic(topic)) for address in masters))
         await answer_of(partial(self._name_servers.ask_each, name_server_calls.delete_topic(topic)))
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
-        """The ends of a topic's queues, at all its brokers."""
+        """Return the ends of a topic's queues, at all its brokers."""
+        validate_topic(topic)
         answers = await self._ask_each(topic, lambda: admin_calls.topic_stats(topic))
         return {queue: ends for table in answers for queue, ends in table.offset_table.items()}
 
@@ -155,6 +161,8 @@ class Admin:
         their queues, and open them again; what handlers have under way is not committed.
         """
         validate_group(group)
+        validate_topic(topic)
+        whole_number("timestamp_ms", timestamp_ms, -1)
         call = admin_calls.reset_offsets(group, topic, timestamp_ms=timestamp_ms, force=force)
         answers = await self._ask_each(topic, lambda: call)
         return {queue: offset for answer in answers for queue, offset in answer.items()}

@@ -27,7 +27,7 @@ from libramq.client.core.send_request import (
 )
 from libramq.client.identity import local_address, name_server_addresses, new_client_id
 from libramq.client.name_servers import NameServers
-from libramq.client.options import whole_number
+from libramq.client.options import instance_of, whole_number
 from libramq.client.routes import Routes
 from libramq.client.send_pipeline import BUFFER_BYTES_MAX, Callback, SendPipeline
 from libramq.client.send_result import SendResult
@@ -57,6 +57,8 @@ ROUTE_REFRESH_MS: Final = 30_000
 HEARTBEAT_MS: Final = 30_000
 #: Ours: how long goodbye may take.
 UNREGISTER_TIMEOUT_MS: Final = 1_000
+
+_A_QUEUE: Final = "a MessageQueue, as publish_queues() lists them"
 
 Work = Callable[[], Awaitable[None]]
 
@@ -104,6 +106,11 @@ class Producer:
             ("buffer_bytes_max", buffer_bytes_max, 1),
         ):
             whole_number(name, value, low)
+        instance_of("retry_when_not_safe", retry_when_not_safe, bool, "True or False")
+        instance_of("latency_fault", latency_fault, bool, "True or False")
+        instance_of("back_off_table", back_off_table, Sequence, "a sequence of BackOff(…)")
+        for each in back_off_table:
+            instance_of("an entry of back_off_table", each, BackOff, "a BackOff(…)")
         if isinstance(linger_ms, bool) or not isinstance(linger_ms, int | float) or not linger_ms >= 0:
             raise ConfigError(f"linger_ms is a number of milliseconds, 0 or more, not {linger_ms!r}")
         self.group = validate_group(group)
@@ -218,6 +225,8 @@ class Producer:
     ) -> list[SendResult]:
         """Send messages of one topic together: one request, or as many as their size asks for."""
         check_batch(messages)
+        if queue is not None:
+            instance_of("queue", queue, MessageQueue, _A_QUEUE)
         for message in messages:
             validate(message, self._settings.body_bytes_max)
         topic = messages[0].topic
@@ -253,6 +262,7 @@ class Producer:
         the next `flush`.
         """
         self.check(message)
+        check_hand_over(callback, queue)
         if not self._pipeline.has_room:
             raise BufferFull(
                 f"{self._pipeline.buffered_bytes} bytes wait to be sent; await wait_for_room() or flush()"
@@ -308,6 +318,8 @@ class Producer:
             else:
                 future.set_result(outcome)
 
+        if timeout_ms is not None:
+            whole_number("timeout_ms", timeout_ms, 1)
         spent_ms = self._clock.monotonic_ms() - began_ms
         budget_ms = self._send_timeout_ms if timeout_ms is None else timeout_ms
         self._sender.send(prepared, info, given, sent, timeout_ms=max(1, budget_ms - spent_ms))
@@ -352,6 +364,14 @@ class Producer:
         )
 
 
+def check_hand_over(callback: object, queue: object) -> None:
+    """Raise ConfigError for what cannot go with a message that `send_nowait` takes."""
+    if callback is not None and not callable(callback):
+        raise ConfigError(f"the callback is a function, not {callback!r}")
+    if queue is not None:
+        instance_of("queue", queue, MessageQueue, _A_QUEUE)
+
+
 def hand_over(
     producer: Producer,
     message: Message,
@@ -371,8 +391,13 @@ def report_failure(producer: Producer, callback: Callback | None, error: Excepti
 def _given(
     message: Message, info: TopicPublishInfo, queue: MessageQueue | None, selector: QueueSelector | None
 ) -> MessageQueue | None:
-    """The queue the user wants; None for any."""
-    return selector(info.queues, message) if selector is not None else queue
+    """Return the queue the user wants; None for any."""
+    wanted = selector(info.queues, message) if selector is not None else queue
+    if wanted is not None:
+        instance_of(
+            "queue" if selector is None else "what the selector returned", wanted, MessageQueue, _A_QUEUE
+        )
+    return wanted
 
 
 async def _every(period_ms: int, work: Work) -> None:

@@ -104,9 +104,13 @@ def why_not_in_batch(message: Message) -> str | None:
 
 def check_batch(messages: Sequence[Message]) -> None:
     """Raise InvalidMessage for messages that cannot go together."""
+    if isinstance(messages, Message | str | bytes) or not isinstance(messages, Sequence):
+        raise InvalidMessage(f"a batch is a list of messages, not a {type(messages).__name__}")
     if not messages:
         raise InvalidMessage("a batch holds at least one message")
     for message in messages:
+        if not isinstance(message, Message):
+            raise InvalidMessage(f"what is sent is a Message, not a {type(message).__name__}")
         if message.topic != messages[0].topic:
             raise InvalidMessage(
                 f"a batch goes to one topic; this one has {messages[0].topic} and {message.topic}"
