@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from libramq.errors import LibraError
 from libramq.kernel.effect import Thread
+from libramq.testing.history import Violation
 from libramq.testing.process import Process
 
 #: How long threads take for a flush, for a table, for cold bytes, for a large body.
@@ -75,5 +76,7 @@ class SimulatedThreads:
 
 
 def fail_the_simulation(what: str, error: Exception) -> None:
-    """Raise what an engine could not cope with: in a simulation that is a finding."""
+    """Raise what an engine could not cope with: in a simulation that is a finding, or an invariant's word."""
+    if isinstance(error, Violation):
+        raise error
     raise AssertionError(what) from error

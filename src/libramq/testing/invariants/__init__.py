@@ -12,7 +12,11 @@ from libramq.testing.invariants.fences import NoHandlerAfterTheSession, OneReade
 from libramq.testing.invariants.invariant import Invariant
 from libramq.testing.invariants.messages import AcknowledgedMessageSurvives, OneMessageAnOffset
 from libramq.testing.invariants.offsets import CommitIsKept, CommitWithinDurable
-from libramq.testing.invariants.ownership import EveryQueueOwned, HandoversAreShort
+from libramq.testing.invariants.ownership import (
+    EveryQueueOwned,
+    HandoversAreShort,
+    ReadersKeepTheirQueues,
+)
 from libramq.testing.invariants.progress import DoneWhenDurable
 from libramq.testing.invariants.retries import RetriesAreExact
 
@@ -30,6 +34,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     OneAtATimeInOrder,
     DuplicatesAreExplained,
     HandoversAreShort,
+    ReadersKeepTheirQueues,
     EveryQueueOwned,
     RetriesAreExact,
     ConsumedAtLeastOnce,

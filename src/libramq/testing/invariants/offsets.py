@@ -25,6 +25,8 @@ class _Register:
     def __init__(self) -> None:
         self.commits: list[Commit] = []
         self.offsets: set[int] = set()
+        #: Until when commits were dropped that only somebody can have seen who asked before.
+        self.forgotten_ms = MonotonicMs(-1)
         #: After a power cut: whatever was ever committed may be back.
         self.is_lossy = False
 
@@ -44,7 +46,7 @@ class _Register:
 
     def forget_old(self, now_ms: MonotonicMs) -> None:
         """Drop what no later read may see."""
-        self.commits = self.current(now_ms)[0]
+        self.commits, self.forgotten_ms = self.current(now_ms)[0], now_ms
 
 
 def _epoch(commit: Commit) -> int:
@@ -98,6 +100,8 @@ class CommitIsKept(Invariant):
             commits, must_see = [], False
             if offset in register.offsets:
                 return
+        if asked_ms < register.forgotten_ms and offset in register.offsets:
+            return  # A member that was frozen hears of it long after.
         if (not offset and not must_see) or any(commit.offset == offset for commit in commits):
             return
         allowed = sorted({commit.offset for commit in commits} or register.offsets)

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Two answers and two requests of 20 ms each, and the coordinator's own 20 ms, many times.
 HANDOVER_MS_MAX: Final = 1_000
+#: Between a fence's refusal as one member hears of it, and as the next has opened the queue.
+LOST_MS_MAX: Final = 200
 
 
 class HandoversAreShort(Invariant):
@@ -44,6 +46,60 @@ class HandoversAreShort(Invariant):
         since_ms = max(revoked_ms, self.cluster.member(claim.member).joined_ms)
         if self.cluster.now_ms - since_ms > HANDOVER_MS_MAX:
             self.broken(f"{group}: {queue} had no owner for {self.cluster.now_ms - since_ms} ms")
+
+
+class ReadersKeepTheirQueues(Invariant):
+    """A queue of a coordinated group is taken from a member only once it has let the queue go.
+
+    Judged as long as nothing has failed but brokers: where members freeze or are cut off, or operators take
+    part, there are other reasons. What a coordinator remembers, or finds out from fences, is enough
+    to disturb nobody.
+    """
+
+    name = "a queue is not taken from a member that reads it and is heard of"
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        self._readers: dict[tuple[str, MessageQueue], Claim] = {}
+        self._heard_ms: dict[str, MonotonicMs] = {}
+        self._lost_ms: dict[tuple[str, MessageQueue], MonotonicMs] = {}
+        self._is_judged = True
+
+    def disturbed(self, what: str) -> None:
+        self._is_judged = self._is_judged and what.partition(" ")[0] in self.cluster.brokers
+
+    def broker_died(self, name: str, durable_to: int | None) -> None:
+        if durable_to is not None and not self.cluster.is_sync:
+            self._is_judged = False  # What was recorded in the last half second is forgotten.
+
+    def session_renewed(self, member: str, asked_ms: MonotonicMs) -> None:
+        self._heard_ms[member] = self.cluster.now_ms
+
+    def owners_changed(self, member: str, what: str, queues: Sequence[MessageQueue]) -> None:
+        for queue in queues:
+            key = (self.cluster.member(member).group, queue)
+            reader = self._readers.get(key)
+            if reader is None or reader.member != member:
+                continue
+            if what == "revoked":
+                del self._readers[key]
+            elif what == "lost":
+                self._lost_ms[key] = self.cluster.now_ms
+
+    def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: MonotonicMs) -> None:
+        key, now_ms = (group, queue), self.cluster.now_ms
+        reader, lost_ms = self._readers.get(key), self._lost_ms.pop(key, now_ms)
+        if reader is not None and reader.epoch > claim.epoch:
+            return
+        self._readers[key] = claim
+        if reader is None or reader.member == claim.member or not self._is_judged:
+            return
+        member = self.cluster.member(reader.member)
+        silent_ms = lost_ms - self._heard_ms.get(reader.member, MonotonicMs(0))
+        is_heard_of = member.is_alive and silent_ms < member.session_ms // 2
+        is_mixed = not self.cluster.hands_over_cleanly(group)
+        if is_heard_of and not is_mixed and member.instance_id is None and now_ms - lost_ms <= LOST_MS_MAX:
+            self.broken(f"{group}: {claim.member} has opened {queue}, which {reader.member} has not let go")
 
 
 class EveryQueueOwned(Invariant):
