@@ -414,7 +414,7 @@ def test_members_that_go_by_a_coordinator_are_listed_but_neither_told_nor_record
 
 def test_one_that_allocates_for_itself_makes_all_of_them_listen(talk, peer, bob):
     stock: list[object] = []
-    talk.broker.consumers.stock_changed = lambda *change: stock.append(change)
+    talk.broker.consumers.observe_stock(lambda *change: stock.append(change))
     talk.beat(peer, "alice", stock=False)
     talk.beat(bob, "bob")
     talk.beat(bob, "bob")
@@ -437,7 +437,7 @@ def test_one_that_allocates_for_itself_makes_all_of_them_listen(talk, peer, bob)
 
 def test_a_client_that_learns_of_coordinators_allocates_no_more(talk, peer):
     stock: list[object] = []
-    talk.broker.consumers.stock_changed = lambda *change: stock.append(change)
+    talk.broker.consumers.observe_stock(lambda *change: stock.append(change))
     talk.beat(peer, "alice")
     talk.beat(peer, "alice", stock=False)
     talk.beat(FakePeer("10.0.0.9:1"), "carol", "Loud", message_model="BROADCASTING")

@@ -39,8 +39,6 @@ class ConsumerClients:
 
     fences: know how a group shares its queues. What members do that go by a coordinator is the
     coordinator's to announce and to record (`started`), except where their group allocates for itself.
-    stock_changed: called with a group and those of its members here that allocate for themselves.
-    members_changed: called with a group that has other members here than before, or of another kind.
     shared: who is in groups that have members at other brokers, too. notifications: whom to notify again.
     """
 
@@ -55,8 +53,8 @@ class ConsumerClients:
         clock: Clock,
         fences: Fences,
     ) -> None:
-        self.stock_changed: Callable[[str, list[str]], None] = lambda *_: None
-        self.members_changed: Callable[[str], None] = lambda _: None
+        self._stock_observers: list[Callable[[str, list[str]], None]] = []
+        self._member_observers: list[Callable[[str], None]] = []
         self.shared = SharedLists()
         self.notifications = Notifications(clock)
         self.broker_name = broker_name
@@ -71,6 +69,14 @@ class ConsumerClients:
         self._fences = fences
         self._stock: dict[str, list[str]] = {}
         self._unsettled: set[str] = set()
+
+    def observe_stock(self, observer: Callable[[str, list[str]], None]) -> None:
+        """Have a function called with a group and those of its members here that allocate for themselves."""
+        self._stock_observers.append(observer)
+
+    def observe_members(self, observer: Callable[[str], None]) -> None:
+        """Have a function called with a group that has other members here than before, or of another kind."""
+        self._member_observers.append(observer)
 
     def group(self, name: str) -> ConsumerGroup[Connection] | None:
         """The group, if a member is connected."""
@@ -134,7 +140,7 @@ class ConsumerClients:
             self._watch_stock(group.name)
         resubscribed = not without_subscriptions and group.subscribe(member.peer, consumer.subscriptions)
         if member.is_stock and group.version != version:
-            self.members_changed(group.name)
+            self._members_changed(group.name)
         if not is_new and not resubscribed:
             return _NONE
         if is_new_client or resubscribed:
@@ -240,7 +246,7 @@ class ConsumerClients:
         allocated = group.allocates
         concerns_others = group.looked(peer, asks=asks)
         if group.allocates is not allocated:
-            self.members_changed(group.name)
+            self._members_changed(group.name)
         self.notifications.looked(group, peer, concerns_others=concerns_others)
 
     def due_notices(self) -> Notices:
@@ -371,8 +377,13 @@ class ConsumerClients:
                 self._stock[group_name] = stock
             else:
                 del self._stock[group_name]
-            self.stock_changed(group_name, stock)
-        self.members_changed(group_name)
+            for observer in self._stock_observers:
+                observer(group_name, stock)
+        self._members_changed(group_name)
+
+    def _members_changed(self, group_name: str) -> None:
+        for observer in self._member_observers:
+            observer(group_name)
 
     def _rebalance(self, group_name: str) -> GroupRebalance:
         rebalance = self._rebalances.get(group_name)

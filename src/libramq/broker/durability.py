@@ -113,7 +113,6 @@ class Durability:
         lane = partial(Lane, filesystem=filesystem, effects=kernel.effects, failed=self._failed)
         self._log = lane(Thread.FLUSH, plan=self._plan_log, done=self._log_done)
         self._queues = lane(Thread.DISK, plan=self._plan_queues, done=self._done)
-        self._journals.wanted = self._log.begin
         self._waiting: deque[tuple[int, Gated]] = deque()
 
     def wait(self, parked: Gated, physical_offset: int = 0) -> None:
@@ -130,7 +129,7 @@ class Durability:
     def settle(self) -> None:
         """Something may have been stored: see to it that it gets on the disk."""
         store = self._store
-        if store.is_flush_wanted:
+        if self._journals.take_wanted() or store.is_flush_wanted:
             self._log.begin()
         if self._poll.due_ms is None and not (store.is_flushed and self._journals.is_synced):
             self._poll.at(self._clock.monotonic_ms() + POLL_MS)

@@ -21,17 +21,17 @@ class SyncPlan(NamedTuple):
 
 
 class JournalSync:
-    """The journals of all tables. waits: SYNC_FLUSH. wanted: called when a sync should begin at once.
+    """The journals of all tables. waits: SYNC_FLUSH.
 
     written, synced: how many changes are in the journals, and how many of them on the disk.
     """
 
     def __init__(self, *, waits: bool = False) -> None:
-        self.wanted: Callable[[], None] = lambda: None
         self._waits = waits
         self._paths: dict[Path, None] = {}
         self._directories: dict[Path, None] = {}
         self.written = self.synced = 0
+        self._is_wanted = False
         self._failure: str | None = None
         self._waiting: list[tuple[int, Callable[[bool], None]]] = []
 
@@ -71,7 +71,12 @@ class JournalSync:
             then(self._failure is None)
             return
         self._waiting.append((through, then))
-        self.wanted()
+        self._is_wanted = True
+
+    def take_wanted(self) -> bool:
+        """Return whether somebody has begun to wait since the last call: a sync should begin at once."""
+        is_wanted, self._is_wanted = self._is_wanted, False
+        return is_wanted
 
     def plan(self) -> SyncPlan | None:
         """Return what is to be fsynced now, once; None where nothing is."""
