@@ -225,14 +225,14 @@ async def test_while_the_broker_where_it_lives_does_not_answer_members_keep_what
     one = await group.join("one")
     await group.even()
     for name in (A, B):
-        link = cluster.servers[name].broker.cluster._links[C]
+        link = cluster.servers[name].broker.cluster.peers.links[C]
         link.is_linked = False
         link.is_asking = True  # No beat finds out that it is there.
     two = await group.join("two")
     await one.ask_once()
     assert (len(one.queues), two.queues) == (8, frozenset())
     for name in (A, B):
-        cluster.servers[name].broker.cluster._links[C].is_asking = False
+        cluster.servers[name].broker.cluster.peers.links[C].is_asking = False
     await group.even()
     await group.stop()
     assert group.read_by_two == []

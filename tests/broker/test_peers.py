@@ -54,7 +54,8 @@ class Node(Conversation):
         self.performer.asked = questions
 
     def take(self, code: R, address: str | None = None) -> list[Question]:
-        """The questions of a kind, in order."""
+        """The questions of a kind, in order, with those of what is due now."""
+        self.coordinate()
         taken = [q for q in self.asked if q.call.code == code and address in (None, q.address)]
         self.asked = [q for q in self.asked if q not in taken]
         return taken
@@ -72,6 +73,7 @@ class Node(Conversation):
 
     def routes(self, topic: str, route: TopicRouteData | LibraError) -> None:
         """A name server answers the question for a topic."""
+        self.coordinate()
         (question,) = [
             q for q in self.asked
             if q.call.code == R.GET_ROUTEINFO_BY_TOPIC and q.call.ext["topic"] == topic

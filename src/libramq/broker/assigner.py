@@ -73,8 +73,9 @@ class Assigner:
         clock: Clock,
         purgatory: Purgatory,
         answer: Callable[[Request, Outcome], None],
+        peers: Peers | None = None,
     ) -> None:
-        self.peers: Peers | None = None
+        self._peers = peers
         self._own = broker_name
         self._consumers = consumers
         self._clock = clock
@@ -83,6 +84,7 @@ class Assigner:
         self._groups = AskedGroups(broker_name, members=self._members, queues=queues)
         self._is_ready = True
         self._due: dict[str, MonotonicMs] = {}
+        consumers.observe_members(self._own_changed)
 
     # Questions.
 
@@ -96,7 +98,7 @@ class Assigner:
             strategy_name=body.strategy_name,
         )
         home = self._home_of(body.consumer_group)
-        if home == self._own or self.peers is None:
+        if home == self._own or self._peers is None:
             return self.decide(question)
         if home is None:
             return reply_with(None)
@@ -108,7 +110,7 @@ class Assigner:
                 self._answer(request, _reply(outcome, home))
 
         self._purgatory.park(parked)
-        self.peers.assign(home, question, answered)
+        self._peers.assign(home, question, answered)
         return HOLD
 
     def decide(self, body: PeerAssignBody) -> Reply:
@@ -155,7 +157,7 @@ class Assigner:
         now_ms = self._now_ms()
         self._due[group] = now_ms if fresh_until_ms is None else max(now_ms, fresh_until_ms)
 
-    def own_changed(self, group: str) -> None:
+    def _own_changed(self, group: str) -> None:
         """A group has other members at this broker; where it is alone, those are all."""
         if self._is_alone and self._consumers.group(group) is None:
             self._groups.forget(group)
@@ -198,14 +200,14 @@ class Assigner:
 
     def _settle(self) -> bool:
         """Go on where others were, as soon as all have told; whether that is so."""
-        if self.peers is None or self._is_ready:
+        if self._peers is None or self._is_ready:
             return True
-        if not self.peers.has_heard_all():
+        if not self._peers.has_heard_all():
             return False
         self._is_ready = True
         for group in list(self._groups.tables):
             if self._home_of(group) == self._own:
-                self.peers.tell_given(self._groups.adopt(group))
+                self._peers.tell_given(self._groups.adopt(group))
                 self.changed(group)
         return True
 
@@ -215,8 +217,8 @@ class Assigner:
         if word is None:
             return
         self._ask_again(word)
-        if not self._is_alone and self.peers is not None:
-            self.peers.tell_given(word)
+        if not self._is_alone and self._peers is not None:
+            self._peers.tell_given(word)
 
     def _ask_again(self, update: GivenUpdate) -> None:
         group = self._consumers.group(update.group)
@@ -226,17 +228,17 @@ class Assigner:
     # Who is who.
 
     def _members(self, group: str) -> AskedMembers | None:
-        if self.peers is not None and not self.peers.is_alone:
-            return self.peers.asked_members(group)
+        if self._peers is not None and not self._peers.is_alone:
+            return self._peers.asked_members(group)
         connected = self._consumers.group(group)
         return connected.asked_members() if connected is not None else None
 
     def _home_of(self, group: str) -> str | None:
-        return self.peers.home_of(group) if self.peers is not None else self._own
+        return self._peers.home_of(group) if self._peers is not None else self._own
 
     @property
     def _is_alone(self) -> bool:
-        return self.peers is None or self.peers.is_alone
+        return self._peers is None or self._peers.is_alone
 
     def _now_ms(self) -> MonotonicMs:
         return self._clock.monotonic_ms()

@@ -57,8 +57,9 @@ class Coordination:
         clock: Clock,
         secret_bits: SecretBits,
         purgatory: Purgatory,
+        peers: GroupPeers | None,
     ) -> None:
-        self.peers: GroupPeers | None = None
+        self._peers = peers
         self._broker_name = broker_name
         self._address = address
         self._topics = tables.topics
@@ -83,11 +84,10 @@ class Coordination:
             name for name, state in tables.group_states.items() if state.mode == MODE_CLIENT
         )
         self._unheard_until_ms = clock.monotonic_ms() + SILENCE_MS_MAX
-
-    def begin(self, peers: GroupPeers | None = None) -> None:
-        """Go on with what was left; before anything else is asked."""
-        self.peers = peers
-        self._perform(self._coordinator.grants_for(self._broker_name))
+        consumers.observe_stock(self.stock_changed)
+        tables.topics.observe(self.topic_changed)
+        # Go on with what was left, before anything else is asked.
+        self._perform(self._coordinator.grants_for(broker_name))
         for topic in self._coordinator.topics():
             self.topic_changed(topic)
 
@@ -95,7 +95,7 @@ class Coordination:
 
     def address_of(self, group: str) -> str:
         """The address of a group's coordinator; raises NotCoordinator while nobody knows it."""
-        address = self._address if self.peers is None else self.peers.coordinator_of(group)
+        address = self._address if self._peers is None else self._peers.coordinator_of(group)
         if address is None:
             raise broker_error(ResponseCode.NOT_COORDINATOR, "")
         return address
@@ -108,7 +108,7 @@ class Coordination:
 
     def queues(self, topic: str) -> list[MessageQueue] | None:
         """All queues of a topic, here and at other brokers, sorted; None while the others' are not known."""
-        elsewhere = self.peers.queues(topic) if self.peers is not None else ()
+        elsewhere = self._peers.queues(topic) if self._peers is not None else ()
         return sorted([*self._topics.queues(topic), *elsewhere]) if elsewhere is not None else None
 
     def group(self, name: str) -> GroupView | None:
@@ -181,31 +181,29 @@ class Coordination:
     def stock_changed(self, group: str, client_ids: Sequence[str]) -> None:
         """Other clients than before, of our own connections, allocate for themselves."""
         self._unheard.pop(group, None)
-        if self.peers is not None:
-            self.peers.stock_changed(group, client_ids)
-        else:
+        if self._peers is None or self._peers.is_alone:  # Else the relay has those of all brokers.
             self.stock_members(group, client_ids)
 
     def offsets_reset(self, group: str, topic: str) -> None:
         """A group's offsets were set here, and our fence has closed its queues of that topic."""
         self.queues_reset(group, topic, self._broker_name)
-        if self.peers is not None:
-            self.peers.removed(topic=topic, group=group)
+        if self._peers is not None:
+            self._peers.removed(topic=topic, group=group)
 
     def topic_removed(self, topic: str) -> None:
         """A topic was deleted here; it may be made again at once."""
         self._fences.remove_topic(topic)
         self.queues_removed(topic, self._broker_name)
-        if self.peers is not None:
-            self.peers.removed(topic=topic)
+        if self._peers is not None:
+            self._peers.removed(topic=topic)
 
     def group_removed(self, group: str, *, may_return: bool) -> None:
         """A group was deleted here. may_return: members that live make it again by using it."""
         self._former.pop(group, None)
         self._fences.remove_group(group)
         self._perform(self._coordinator.removed(group, may_return=may_return, now_ms=self._now_ms()))
-        if self.peers is not None:
-            self.peers.removed(group=group)
+        if self._peers is not None:
+            self._peers.removed(group=group)
 
     def relocate(self, *, keeps_own: bool, has_new: bool) -> None:
         """There are other brokers than before: groups that live elsewhere now are left to them.
@@ -214,7 +212,7 @@ class Coordination:
         and members know. has_new: some of the others were not there before; they may have had our groups.
         """
         for group in self._coordinator.names():
-            address = self.peers.coordinator_of(group) if self.peers is not None else self._address
+            address = self._peers.coordinator_of(group) if self._peers is not None else self._address
             if address != self._address or not keeps_own:
                 self._former[group] = self._members_of(group)
                 self._unheard.pop(group, None)
@@ -248,8 +246,12 @@ class Coordination:
         """A group's offsets were set at a broker, whose fence has closed the queues of that topic."""
         self._perform(self._coordinator.queues_reset(group, topic, broker_name, now_ms=self._now_ms()))
 
-    def gathered(self, group: str, reports: Sequence[FenceReport]) -> None:
-        """What all fences know of a group, ours among them."""
+    def gathered(
+        self, group: str, reports: Sequence[FenceReport], stock: Sequence[str] | None = None
+    ) -> None:
+        """Take what all fences know of a group. stock: who allocates for itself; None: as before."""
+        if stock is not None:
+            self.stock_members(group, stock)
         self._perform(self._coordinator.gathered(group, reports, now_ms=self._now_ms()))
 
     def refused(self, grant: FenceGrant, epoch: int) -> None:
@@ -341,8 +343,8 @@ class Coordination:
                 self.topic_changed(effect.topic)
             case fx.Gather():
                 own = self._known_of(effect.group, *self._former.get(effect.group, (0, None)))
-                if self.peers is not None:
-                    self.peers.gather(effect.group, own)
+                if self._peers is not None:
+                    self._peers.gather(effect.group, own, self.gathered)
                 else:
                     self.gathered(effect.group, [own])
             case fx.Started():
@@ -364,8 +366,8 @@ class Coordination:
             epoch=effect.epoch,
             now=read_clock(self._clock),
         )
-        if self.peers is not None:
-            self.peers.started(effect, who)
+        if self._peers is not None:
+            self._peers.started(effect, who)
 
     def _settled(self, effect: fx.Settled) -> None:
         observed = self._consumers.observed(effect.group)
@@ -376,23 +378,23 @@ class Coordination:
                 duplicates=effect.duplicates,
                 minimum=effect.minimum if self._is_elsewhere_too(effect.group) else None,
             )
-        if self.peers is not None:
-            self.peers.settled(effect)
+        if self._peers is not None:
+            self._peers.settled(effect)
 
     def _replaced(self, effect: fx.Replaced) -> None:
         observed = self._consumers.observed(effect.group)
         if observed is not None:
             observed.replaced(effect.former, effect.client_id)
-        if self.peers is not None:
-            self.peers.replaced(effect)
+        if self._peers is not None:
+            self._peers.replaced(effect)
 
     def _grant(self, broker_name: str, grant: FenceGrant) -> None:
         if broker_name == self._broker_name:
             epoch = self.granted(grant)
             if epoch > grant.epoch:
                 self.refused(grant, epoch)
-        elif self.peers is not None:
-            self.peers.grant(broker_name, grant)
+        elif self._peers is not None:
+            self._peers.grant(broker_name, grant, self.refused)
 
     def _change_mode(self, change: fx.ModeChanged) -> None:
         """Fences hear of it even where nobody subscribes to their topics any more."""
@@ -401,8 +403,8 @@ class Coordination:
             group=change.group, epoch=change.epoch, mode=change.mode, client_ids=self._client_ids(change)
         )
         self._grant(self._broker_name, grant)
-        if self.peers is not None:
-            self.peers.change_mode(grant)
+        if self._peers is not None:
+            self._peers.change_mode(grant, self.refused)
 
     def _client_ids(self, change: fx.ModeChanged) -> dict[str, str]:
         view = self._coordinator.group(change.group) if change.mode == MODE_CLIENT else None
@@ -420,7 +422,7 @@ class Coordination:
         return view is not None and any(queue.broker_name != self._broker_name for queue in view.owners)
 
     def _must_gather(self, group: str) -> bool:
-        return self.peers is not None or self._fences.epoch(group) > 0
+        return self._peers is not None or self._fences.epoch(group) > 0
 
     def _now_ms(self) -> MonotonicMs:
         return self._clock.monotonic_ms()

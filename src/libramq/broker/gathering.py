@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
+from libramq.broker.group_peers import Gathered
 from libramq.clock import MonotonicMs
 from libramq.fencing import EPOCHS_AHEAD_MAX, FenceGrant, FenceReport
 from libramq.logs import get_logger
@@ -17,10 +18,19 @@ AGAIN_MS: Final = 20
 
 
 class Gathering:
-    """One group's. own: what our own fence knows."""
+    """One group's. own: what our own fence knows. gathered: called once with what all of them know."""
 
-    def __init__(self, group: str, own: FenceReport, asked: Iterable[str], *, now_ms: MonotonicMs) -> None:
+    def __init__(
+        self,
+        group: str,
+        own: FenceReport,
+        asked: Iterable[str],
+        *,
+        now_ms: MonotonicMs,
+        gathered: Gathered,
+    ) -> None:
         self.group = group
+        self.gathered = gathered
         self.answers = [own]
         self.until_ms = now_ms + ANSWER_MS_MAX
         self._waiting = dict.fromkeys(asked)

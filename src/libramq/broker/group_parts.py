@@ -8,6 +8,7 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.coordination import Coordination
 from libramq.broker.group_health import GroupHealth
+from libramq.broker.peer_brokers import PeerBrokers
 from libramq.broker.tables import Tables
 from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.queue_lock import QueueLocks
@@ -46,6 +47,7 @@ class GroupParts:
             clock=clock,
             fences=tables.fences,
         )
+        peers = self._open_peers(config, kernel) if config.namesrv_addr else None
         self.coordination = Coordination(
             broker_name=name,
             address=config.address,
@@ -55,6 +57,7 @@ class GroupParts:
             clock=clock,
             secret_bits=secret_bits,
             purgatory=kernel.purgatory,
+            peers=peers,
         )
         queues = self.coordination.queues
         self.health = GroupHealth(self.consumers, here=tables.topics.queues, queues=queues, clock=clock)
@@ -65,14 +68,24 @@ class GroupParts:
             clock=clock,
             purgatory=kernel.purgatory,
             answer=answer,
+            peers=peers,
         )
-        self.cluster = self._open_cluster(config, kernel) if config.namesrv_addr else None
-        self._connect(tables)
+        tables.topics.observe(self.assigner.topic_changed)  # After the coordinator, which observes itself.
+        self.cluster = self._open_cluster(config, kernel, peers) if peers is not None else None
 
-    def _open_cluster(self, config: BrokerConfig, kernel: Kernel) -> Cluster:
-        return Cluster(
+    def _open_peers(self, config: BrokerConfig, kernel: Kernel) -> PeerBrokers:
+        return PeerBrokers(
             broker_name=config.broker_name,
             address=config.address,
+            consumers=self.consumers,
+            clock=kernel.clock,
+            ask=signing(kernel.effects.ask, config.credentials),
+        )
+
+    def _open_cluster(self, config: BrokerConfig, kernel: Kernel, peers: PeerBrokers) -> Cluster:
+        return Cluster(
+            broker_name=config.broker_name,
+            peers=peers,
             name_servers=split_name_servers(config.namesrv_addr or ""),
             coordination=self.coordination,
             consumers=self.consumers,
@@ -81,20 +94,6 @@ class GroupParts:
             clock=kernel.clock,
             ask=signing(kernel.effects.ask, config.credentials),
         )
-
-    def _connect(self, tables: Tables) -> None:
-        """Let the parts hear of each other: members change what coordinator, assigner and others decide."""
-        self.consumers.stock_changed = self.coordination.stock_changed
-        self.consumers.members_changed = self._members_changed
-        self.coordination.begin(self.cluster)
-        self.assigner.peers = self.cluster
-        tables.topics.observe(self.coordination.topic_changed)
-        tables.topics.observe(self.assigner.topic_changed)
-
-    def _members_changed(self, group: str) -> None:
-        self.assigner.own_changed(group)
-        if self.cluster is not None:
-            self.cluster.members_changed(group)
 
     def _watched_topics(self) -> list[str]:
         """Return the topics whose queues at other brokers matter here."""

@@ -3,16 +3,27 @@
 `Cluster` is the one there is; a broker that is alone has none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from libramq.fencing import FenceGrant, FenceReport
 from libramq.groups.coordinator.effect import Replaced, Settled, Started
 from libramq.message.queue import MessageQueue
 
+#: Called with a grant that a fence has not taken, and the higher epoch that it has seen.
+Refused = Callable[[FenceGrant, int], None]
+#: Called with a group, what all fences know of it, ours among them, and those of its members that allocate
+#: for themselves, wherever connected; None: as they were.
+Gathered = Callable[[str, Sequence[FenceReport], Sequence[str] | None], None]
+
 
 class GroupPeers(Protocol):
-    """The other brokers of the cluster. What they have to say comes back by Coordination's methods."""
+    """The other brokers of the cluster."""
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no other broker."""
+        ...
 
     def coordinator_of(self, group: str) -> str | None:
         """The address of the broker where a group lives; None while nobody knows."""
@@ -22,16 +33,16 @@ class GroupPeers(Protocol):
         """The queues of a topic at other brokers; None: not known yet, `topic_changed` will say."""
         ...
 
-    def grant(self, broker_name: str, grant: FenceGrant) -> None:
-        """Tell another broker's fence whose its queues are; `refused` where it has seen a higher epoch."""
+    def grant(self, broker_name: str, grant: FenceGrant, refused: Refused) -> None:
+        """Tell another broker's fence whose its queues are."""
         ...
 
-    def change_mode(self, grant: FenceGrant) -> None:
+    def change_mode(self, grant: FenceGrant, refused: Refused) -> None:
         """Tell all other fences that a group shares its queues in another way."""
         ...
 
-    def gather(self, group: str, own: FenceReport) -> None:
-        """Ask all other fences; `gathered` with what they know, and what ours does."""
+    def gather(self, group: str, own: FenceReport, gathered: Gathered) -> None:
+        """Ask all other fences what they know of a group."""
         ...
 
     def started(self, started: Started, who: str | None) -> None:
@@ -48,8 +59,4 @@ class GroupPeers(Protocol):
 
     def removed(self, *, topic: str = "", group: str = "") -> None:
         """Tell all others that a topic or a group was deleted here; both: the group's offsets were set."""
-        ...
-
-    def stock_changed(self, group: str, client_ids: Sequence[str]) -> None:
-        """Clients of our own connections allocate for themselves; `stock_members` with those of all edges."""
         ...

@@ -8,11 +8,10 @@ them all. A coordinator tells nothing before it has heard from every broker that
 meanwhile edges go by its last word, or its predecessor's.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from libramq.broker.consumer_clients import ConsumerClients
-from libramq.broker.coordination import Coordination
 from libramq.clock import Clock, MonotonicMs
 from libramq.filter.subscription import BROADCASTING
 from libramq.groups.asked_members import AskedMembers
@@ -38,10 +37,7 @@ def delay_ms(member_count: int) -> int:
 
 
 class MemberRelay:
-    """What this broker tells as an edge and as a coordinator.
-
-    tell: sends a list to another broker. changed: called with a group that lives here and has other members.
-    """
+    """What this broker tells as an edge and as a coordinator."""
 
     def __init__(
         self,
@@ -49,18 +45,12 @@ class MemberRelay:
         broker_name: str,
         *,
         consumers: ConsumerClients,
-        coordination: Coordination,
         clock: Clock,
-        tell: Callable[[str, PeerListBody], None],
-        changed: Callable[[str], None],
     ) -> None:
         self._view = view
         self._own = broker_name
         self._consumers = consumers
-        self._coordination = coordination
         self._clock = clock
-        self._tell = tell
-        self._tell_changed = changed
         self._edges = EdgeMembers()
         self._lists = PublishedLists()
         self._stock: dict[str, list[str]] = {}
@@ -168,14 +158,15 @@ class MemberRelay:
         """The members of a group as who assigns their queues needs them."""
         return self._edges.asked(group)
 
-    def publish_stock(self, group: str) -> None:
-        """Tell the coordinator who of a group allocates for itself."""
+    def publish_stock(self, group: str) -> list[str] | None:
+        """Return who of a group allocates for itself, for its coordinator; None: the same as last time."""
         if self._own in self._edges.names():  # Nobody tells of our own clients while this broker is alone.
             self._edges.told(self._own, {group: self.members(group)}, complete=False)
         stock = self._edges.stock(group)
-        if stock != self._stock.get(group):
-            self._stock[group] = stock
-            self._coordination.stock_members(group, stock)
+        if stock == self._stock.get(group):
+            return None
+        self._stock[group] = stock
+        return stock
 
     # Time.
 
@@ -184,18 +175,15 @@ class MemberRelay:
         """When `tick` has something to do next."""
         return self._due_ms
 
-    def tick(self, now_ms: MonotonicMs) -> None:
-        """Time has passed."""
+    def take_due(self, now_ms: MonotonicMs) -> list[str]:
+        """Return the groups that live here and have other members than were last told of."""
         if self._due_ms is None or now_ms < self._due_ms:
-            return
+            return []
         if not self.is_agreed(now_ms):
             self._due_ms = min(now_ms + COLLECT_MS, self._agree_by_ms)
-            return
+            return []
         changed, self._changed, self._due_ms = list(self._changed), {}, None
-        for group in filter(self._lives_here, changed):
-            self.publish_stock(group)
-            self._publish_list(group)
-            self._tell_changed(group)
+        return list(filter(self._lives_here, changed))
 
     def stood_still(self, stood_ms: int, now_ms: MonotonicMs) -> None:
         """Nobody listened to other brokers for so long."""
@@ -216,19 +204,18 @@ class MemberRelay:
             self._changed.update(dict.fromkeys(groups))
             self._due_ms = due_ms if self._due_ms is None else min(self._due_ms, due_ms)
 
-    def _publish_list(self, group: str) -> None:
+    def publish_list(self, group: str) -> list[tuple[str, PeerListBody]]:
+        """Return whom to tell who is in a group, and what; our own members hear of it at once."""
         edges = self._edges.edges(group)
         client_ids = self._edges.client_ids(group) if len(edges) > 1 else ()
         publication = self._lists.publish(group, edges, client_ids)
         if publication is None:
-            return
+            return []
         self._version = max(self._version + 1, int(self._clock.wall_ms()))
         body = self._body(group, publication.client_ids)
-        for edge in publication.edges:
-            if edge == self._own:
-                self.listed(body)
-            else:
-                self._tell(edge, body)
+        if self._own in publication.edges:
+            self.listed(body)
+        return [(edge, body) for edge in publication.edges if edge != self._own]
 
     def _body(self, group: str, client_ids: Sequence[str]) -> PeerListBody:
         # Versions of a later life of this process are higher, too.

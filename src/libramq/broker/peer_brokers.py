@@ -1,0 +1,259 @@
+"""The peer brokers: what coordination and the assigner ask of the other brokers of the cluster.
+
+    view      which brokers there are, where groups live
+    links     what each is still to be told
+    relay     who is in groups, over all brokers
+    asked     grants to fences, what fences know, whose queues are whose
+
+Whoever asks takes the answer by a function of its own. What the others bring about is `Cluster`'s.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from libramq.broker.consumer_clients import ConsumerClients
+from libramq.broker.gathering import Gathering, credible_epoch
+from libramq.broker.group_peers import Gathered, Refused
+from libramq.broker.member_relay import MemberRelay
+from libramq.broker.peer_link import PeerLink
+from libramq.clock import Clock, MonotonicMs
+from libramq.errors import ConnectFailed, LibraError, NoPermission, RequestCodeNotSupported
+from libramq.fencing import FenceGrant, FenceReport
+from libramq.groups.asked_members import AskedMembers
+from libramq.groups.cluster_view import ClusterView
+from libramq.groups.coordinator.effect import Replaced, Settled, Started
+from libramq.groups.given_tables import GivenUpdate
+from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body import coordination as bodies
+from libramq.remoting.body.coordination import QueueGrant
+from libramq.rpc import peer_calls
+from libramq.rpc.call import Call
+from libramq.rpc.question import Ask, Question
+
+log = get_logger(__name__)
+
+#: Ours: a broker of the cluster that takes longer to answer is taken for one that is not there.
+ANSWER_MS_MAX: Final = 1_000
+
+
+class PeerBrokers:
+    """The other brokers; a `group_peers.GroupPeers`, and an `assigner.Peers`. ask: makes a question."""
+
+    def __init__(
+        self,
+        *,
+        broker_name: str,
+        address: str,
+        consumers: ConsumerClients,
+        clock: Clock,
+        ask: Ask,
+    ) -> None:
+        self._name = broker_name
+        self._clock = clock
+        self._ask = ask
+        self._gatherings: dict[str, Gathering] = {}
+        self._unknown_topics: dict[str, None] = {}
+        self.links: dict[str, PeerLink] = {}
+        self.view = ClusterView(broker_name, address)
+        self.relay = MemberRelay(self.view, broker_name, consumers=consumers, clock=clock)
+
+    # What coordination asks of its peers.
+
+    def coordinator_of(self, group: str) -> str | None:
+        """The address of the broker where a group lives; None while nobody knows."""
+        home = self.view.home_of(group)
+        return self.view.address_of(home) if home is not None else None
+
+    def queues(self, topic: str) -> Sequence[MessageQueue] | None:
+        """The queues of a topic at other brokers; None: not known yet, `topic_changed` will say."""
+        queues = self.view.queues(topic)
+        if queues is None and self.view.is_known:
+            self._unknown_topics[topic] = None
+        return queues
+
+    def grant(self, broker_name: str, grant: FenceGrant, refused: Refused) -> None:
+        """Tell another broker's fence whose its queues are."""
+
+        def answered(epoch: int) -> None:
+            if epoch > grant.epoch:
+                refused(grant, credible_epoch(broker_name, epoch, grant))
+
+        self._say(broker_name, peer_calls.grant_queues(bodies.PeerGrantBody.of(grant)), answered)
+
+    def change_mode(self, grant: FenceGrant, refused: Refused) -> None:
+        """Tell all other fences that a group shares its queues in another way."""
+        for name in self.links:
+            self.grant(name, grant, refused)
+
+    def gather(self, group: str, own: FenceReport, gathered: Gathered) -> None:
+        """Ask all other fences what they know."""
+        now_ms = self._now_ms()
+        gathering = self._gatherings[group] = Gathering(
+            group, own, self.links, now_ms=now_ms, gathered=gathered
+        )
+        for link in self.links.values():
+            self._ask_fence(gathering, link)
+        self._conclude(gathering)
+
+    def _ask_fence(self, gathering: Gathering, link: PeerLink) -> None:
+        def answered(outcome: bodies.PeerGathered | LibraError) -> None:
+            if isinstance(outcome, NoPermission):
+                gathering.not_let_in(link.name, self._now_ms())
+                return
+            gathering.answered(link.name, None if isinstance(outcome, LibraError) else outcome.value())
+            self._conclude(gathering)
+
+        self._ask(Question(link.address, peer_calls.gather_group(gathering.group), answered, ANSWER_MS_MAX))
+
+    def started(self, started: Started, who: str | None) -> None:
+        """Tell all others that a rebalance of a group has begun."""
+        body = bodies.PeerStartedBody(
+            group=started.group,
+            epoch=started.epoch,
+            reason=started.reason,
+            who=who,
+            members=list(started.members),
+        )
+        for name in self.links:
+            self._say(name, peer_calls.tell_started(body), lambda _: None)
+
+    def settled(self, effect: Settled) -> None:
+        """Tell all others that every queue of a group is granted to the member it is meant for."""
+        uncommitted = [QueueGrant.of(queue, effect.epoch) for queue in effect.uncommitted]
+        self._tell_rebalance(
+            bodies.PeerRebalanceBody(
+                group=effect.group, members=list(effect.loads), uncommitted=uncommitted, is_complete=True
+            )
+        )
+
+    def replaced(self, effect: Replaced) -> None:
+        """Tell all others that a client has taken another's place in a group."""
+        replaced = {effect.former: effect.client_id}
+        self._tell_rebalance(bodies.PeerRebalanceBody(group=effect.group, replaced=replaced))
+
+    def _tell_rebalance(self, body: bodies.PeerRebalanceBody) -> None:
+        for name in self.links:
+            self._say(name, peer_calls.tell_rebalance(body), lambda _: None)
+
+    def removed(self, *, topic: str = "", group: str = "") -> None:
+        """Tell all others that a topic or a group was deleted here; both: the group's offsets were set."""
+        body = bodies.PeerRemovedBody(broker_name=self._name, topic=topic, group=group)
+        for name in self.links:
+            self._say(name, peer_calls.tell_removed(body), lambda _: None)
+
+    # What the assigner asks of its peers.
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is no other broker."""
+        return self.view.is_alone
+
+    def home_of(self, group: str) -> str | None:
+        """The broker where a group lives; None while nobody knows."""
+        return self.view.home_of(group)
+
+    def asked_members(self, group: str) -> AskedMembers | None:
+        """Who is in a group that lives here, as all brokers have told."""
+        return self.relay.asked_members(group)
+
+    def has_heard_all(self) -> bool:
+        """Whether all brokers have told who is connected to them and what they remember, or will not."""
+        return self.relay.has_heard_all(self._now_ms())
+
+    def assign(
+        self, home: str, body: bodies.PeerAssignBody, answered: Callable[[bytes | LibraError], None]
+    ) -> None:
+        """Have the broker decide where a group lives."""
+        link = self.links[home]
+        if not link.is_linked:
+            answered(ConnectFailed(f"there is no connection to {home} at {link.address}"))
+            return
+        if body.group in link.changed or link.owes_members:
+            members = [bodies.PeerMember.of(member) for member in self.relay.members(body.group)]
+            body = msgspec.structs.replace(body, members=members)
+        self._ask(Question(link.address, peer_calls.assign_queues(body), answered, ANSWER_MS_MAX))
+
+    def tell_given(self, update: GivenUpdate) -> None:
+        """Tell all others what members were given."""
+        for name in self.links:
+            self.say_given(name, update)
+
+    def say_given(self, broker_name: str, update: GivenUpdate) -> None:
+        """Tell another broker what members were given."""
+        body = bodies.PeerGivenBody.of(update)
+        self._say(broker_name, peer_calls.tell_given(body), lambda _: None)
+
+    def say_list(self, edge: str, shared: bodies.PeerListBody) -> None:
+        """Tell another broker who is in a group."""
+        self._say(edge, peer_calls.tell_list(shared), lambda _: None)
+
+    def _say(self, broker_name: str, call: Call[int] | Call[None], then: Callable[[int], None]) -> None:
+        """Say something to a broker, unless it is owed everything anyhow."""
+        link = self.links.get(broker_name)
+        if link is None or link.owes_word:
+            return
+
+        def answered(outcome: int | LibraError) -> None:
+            if isinstance(outcome, RequestCodeNotSupported):
+                return  # An older release, in a cluster that is being upgraded: it is there all the same.
+            if isinstance(outcome, LibraError):
+                link.failed(outcome, now_ms=self._now_ms())
+            else:
+                then(outcome)
+
+        self._ask(Question(link.address, call, answered, ANSWER_MS_MAX))
+
+    def link(self, others: Mapping[str, str], now_ms: MonotonicMs) -> bool:
+        """Link with these brokers, by address, and no others; return whether one of them is new."""
+        self.links = {name: link for name, link in self.links.items() if others.get(name) == link.address}
+        has_new = not self.links.keys() >= others.keys()
+        for name, address in others.items():
+            link = self.links.setdefault(name, PeerLink(name, address, now_ms))
+            link.owes_members = True
+            link.beat_by(now_ms)
+        return has_new
+
+    # Time.
+
+    def take_unknown_topics(self) -> list[str]:
+        """Return the topics whose queues were asked for and are not known."""
+        topics = list(self._unknown_topics)
+        self._unknown_topics.clear()
+        return topics
+
+    def tick(self, now_ms: MonotonicMs) -> None:
+        """Time has passed: ask fences again, and go on where all have answered."""
+        for gathering in list(self._gatherings.values()):
+            for name in gathering.take_due(now_ms):
+                if name in self.links:
+                    self._ask_fence(gathering, self.links[name])
+            self._conclude(gathering)
+
+    def stood_still(self, stood_ms: int) -> None:
+        """This process did nothing for so long."""
+        for gathering in self._gatherings.values():
+            gathering.until_ms = gathering.until_ms + stood_ms
+
+    @property
+    def next_due_ms(self) -> MonotonicMs | None:
+        """When there is something to do next."""
+        if self._unknown_topics:
+            return self._now_ms()
+        return min((gathering.due_ms for gathering in self._gatherings.values()), default=None)
+
+    def _conclude(self, gathering: Gathering) -> None:
+        """Go on when all fences have answered, and we know of all who allocate for themselves."""
+        now_ms = self._now_ms()
+        if self._gatherings.get(gathering.group) is not gathering or not gathering.is_over(now_ms):
+            return
+        if now_ms < gathering.until_ms and not self.relay.is_agreed(now_ms):
+            return
+        del self._gatherings[gathering.group]
+        stock = self.relay.publish_stock(gathering.group)
+        gathering.gathered(gathering.group, gathering.answers, stock)
+
+    def _now_ms(self) -> MonotonicMs:
+        return self._clock.monotonic_ms()
