@@ -33,9 +33,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--interop", action="store_true", help="also run the tests that start Apache RocketMQ (Java, Maven)"
     )
+    parser.addoption(
+        "--spark",
+        choices=("all", "only", "none"),
+        default="all",
+        help="which tests to run: those that start Spark (it hangs under pytest-xdist), the others, or all",
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--spark") != "all":
+        starts_spark = config.getoption("--spark") == "only"
+        left_out = [item for item in items if (item.get_closest_marker("spark") is not None) != starts_spark]
+        items[:] = [item for item in items if (item.get_closest_marker("spark") is not None) == starts_spark]
+        config.hook.pytest_deselected(items=left_out)
     wanted = config.getoption("--interop")
     for item in items:
         if item.get_closest_marker("interop") is None:  # The keywords also hold the directory of that name.

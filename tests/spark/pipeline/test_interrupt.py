@@ -23,6 +23,7 @@ def children(pid: int) -> list[int]:
     return [int(child) for task in tasks for child in (task / "children").read_text().split()]
 
 
+@pytest.mark.spark
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc to find processes")
 @pytest.mark.parametrize("moment", ["starting", "running"])
 def test_an_interrupt_ends_command_and_java(up: LibraUp, topic: str, tmp_path: Path, moment: str):
