@@ -83,4 +83,4 @@ class BrokerProperties:
             for name, value in self._pairs:
                 text = with_property(text, name, value)
             return text
-        return _terminated(text) + self._suffix
+        return (text if text.endswith(_END) else _terminated(text)) + self._suffix

@@ -9,6 +9,7 @@ before answering, so that it is answered once. It goes with its connection.
 Upstream of the name: Kafka's DelayedOperationPurgatory.
 """
 
+from functools import partial
 from typing import Final, NamedTuple
 
 from libramq.clock import MonotonicMs
@@ -85,7 +86,7 @@ class Purgatory:
         self._count += 1
         self._cost_bytes += parked.cost_bytes
         if until_ms is not None:
-            parked._deadline = self._deadlines.set(until_ms, lambda now_ms: self._expire(parked, now_ms))
+            parked._deadline = self._deadlines.set(until_ms, partial(self._expire, parked))
 
     def release(self, parked: Parked) -> bool:
         """Take an answer out, to give it now; False where it is not parked any more."""

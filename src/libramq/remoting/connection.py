@@ -23,20 +23,22 @@ SMALL_READ_BYTES: Final = 64 * 1024
 class FrameReader:
     """Cuts what a socket delivers into commands; raises RemoteProtocolError at the first bad byte."""
 
-    __slots__ = ("_needed_bytes", "_partial")
+    __slots__ = ("_needed_bytes", "_partial", "partial_bytes")
 
     def __init__(self) -> None:
         self._partial = bytearray()
         self._needed_bytes = 4
+        #: How many bytes of an unfinished frame are held.
+        self.partial_bytes = 0
 
     def receive(self, data: bytes) -> list[Command]:
         """Take the bytes that arrived; return the commands that are whole now."""
         if self._partial:
             self._partial += data
             if len(self._partial) < self._needed_bytes:
+                self.partial_bytes = len(self._partial)
                 return []
-            data = bytes(self._partial)
-            self._partial.clear()
+            data = self.take_partial()
         commands = []
         position, size = 0, len(data)
         while position < size and (decoded := decode_frame(data, position)) is not None:
@@ -46,12 +48,8 @@ class FrameReader:
             end = frame_end(data, position)
             self._partial += data[position:]
             self._needed_bytes = 4 if end is None else end - position
+            self.partial_bytes = size - position
         return commands
-
-    @property
-    def partial_bytes(self) -> int:
-        """How many bytes of an unfinished frame are held."""
-        return len(self._partial)
 
     @property
     def missing_bytes(self) -> int:
@@ -62,6 +60,7 @@ class FrameReader:
         """The bytes of the unfinished frame, whose rest goes elsewhere."""
         partial = bytes(self._partial)
         self._partial.clear()
+        self.partial_bytes = 0
         return partial
 
 

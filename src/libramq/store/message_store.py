@@ -367,7 +367,7 @@ class MessageStore:
         return self._points.planned(plan) if plan is not None else None
 
     def _may_append(self) -> bool:
-        if not self._is_open or not self._refusal.is_over():
+        if not self._is_open or (self._refusal.reason is not None and not self._refusal.is_over()):
             return False
         if not self._opening.set_mark():  # An abnormal end would not be seen as one.
             self._refusal.begin("the disk is full")

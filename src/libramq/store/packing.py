@@ -11,6 +11,8 @@ import struct
 import zlib
 from collections.abc import Sequence
 
+import msgspec
+
 from libramq.clock import WallMs
 from libramq.errors import InvalidMessage, InvalidName
 from libramq.message.ids import HOST_V6_BYTES
@@ -28,29 +30,21 @@ from libramq.store.consume_queue import UNIT, ConsumeQueue
 from libramq.store.consume_queue_table import ConsumeQueueTable
 
 
-class QueuePlan:
+class QueuePlan(msgspec.Struct):
     """What a batch will add to one queue."""
 
-    __slots__ = ("max_offset", "physical_end", "queue", "units")
-
-    def __init__(self, queue: ConsumeQueue) -> None:
-        self.queue = queue
-        self.max_offset = queue.max_offset
-        self.physical_end = queue.last_physical_end
-        self.units: list[bytes] = []
+    queue: ConsumeQueue
+    max_offset: int
+    physical_end: int
+    units: list[bytes]
 
 
-class PackedBatch:
+class PackedBatch(msgspec.Struct, frozen=True):
     """Records that are ready to be written at one physical offset."""
 
-    __slots__ = ("data", "plans", "results")
-
-    def __init__(
-        self, data: bytes, plans: dict[tuple[str, int], QueuePlan], results: list[AppendResult]
-    ) -> None:
-        self.data = data
-        self.plans = plans
-        self.results = results
+    data: bytes
+    plans: dict[tuple[str, int], QueuePlan]
+    results: list[AppendResult]
 
 
 def pack_batch(
@@ -90,7 +84,8 @@ def pack_batch(
         try:
             plan = plans.get(key)
             if plan is None:
-                plan = plans[key] = QueuePlan(queues.get_or_create(topic, message.queue_id))
+                queue = queues.get_or_create(topic, message.queue_id)
+                plan = plans[key] = QueuePlan(queue, queue.max_offset, queue.last_physical_end, [])
             queued = not sys_flag & TRANSACTION_PREPARED  # As `is_queued`: neither prepared nor rollback.
             queue_offset = plan.max_offset if queued else 0
             magic, topic_bytes = topic_prefix(topic)

@@ -34,7 +34,7 @@ from libramq.message.tags import tag_code
 from libramq.remoting.headers import SendMessageHeader, SendMessageHeaderV2, decode_header
 from libramq.rpc.outcome import InSteps, Outcome, Reply, ReplyWhenAnnounced
 from libramq.rpc.request import BatchProcessor, Request, failure
-from libramq.store.append import AppendResult, StoreMessage
+from libramq.store.append import AppendResult, AppendStatus, StoreMessage
 from libramq.store.disk_space import DiskSpace
 
 #: MQVersion.V3_4_9: older clients do not fill in maxReconsumeTimes.
@@ -309,7 +309,7 @@ class SendMessage:
     def _answer(self, sent: Prepared, results: Sequence[AppendResult]) -> Outcome:
         first = results[0]
         for result in results:
-            if not result.is_ok:
+            if result.status is not AppendStatus.PUT_OK:
                 return refusal(self._log, result)
         ext = {
             "msgId": first.offset_id
