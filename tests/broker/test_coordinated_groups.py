@@ -21,7 +21,7 @@ from libramq.remoting.body.coordination import (
     QueueGrant,
 )
 from libramq.remoting.command import Command
-from tests.broker.brokers import Conversation, answer, find_answer, notifications
+from tests.broker.brokers import Conversation, answer, find_answer, notifications, subscription
 from tests.fakes import FakePeer
 
 SESSION_MS = 10_000
@@ -746,6 +746,37 @@ def test_a_queue_that_was_granted_and_never_opened_has_no_owner_in_the_end(talk)
     talk.advance(1_000)
     settled = events(talk)[-1]
     assert (settled.kind, settled.unowned, settled.loads) == ("settled", 1, {"alice": 2, "bob": 1})
+
+
+def test_a_member_that_a_restarted_broker_has_not_heard_of_keeps_its_name(tmp_path):
+    """What it has open outlives the broker; its connection may take long to come back."""
+    talk = Conversation(tmp_path / "data")
+    talk.create_topic("T", 4)
+    alice, bob = both(talk)
+    talk.advance(2_000)
+    talk.close()
+    talk = Conversation(tmp_path / "data", clock=talk.clock)
+    bob.talk = talk
+    bob.peer = FakePeer("10.0.0.9:9")
+    bob.beat()
+    for queue_id in bob.held:
+        bob.pull(queue_id)
+    bob.poll()
+    talk.create_topic("U", 1)
+    carol = FakePeer("10.0.0.8:8")
+    talk.beat(carol, "carol", stock=False, subscriptions=[subscription("U")])
+    header = h.GroupJoinHeader(consumer_group="G", client_id="carol", lb_session_ms=SESSION_MS)
+    reply = talk.ask(carol, R.GROUP_JOIN, header, GroupJoinBody(subscriptions={"U": "*"}))
+    talk.advance(COLLECT_MS)
+    claim = {"lb_member": reply.ext["lbMember"], "lb_queue_epoch": talk.broker.coordination.group("G").epoch}
+    opening = h.OpenQueueHeader(consumer_group="G", topic="U", queue_id=0, **claim)
+    assert talk.ask(carol, R.OPEN_QUEUE, opening).code == C.SUCCESS
+    talk.advance(3_000)
+    settled = events(talk)[-1]
+    assert (settled.kind, settled.unowned) == ("settled", 0)
+    assert settled.loads == {"alice": 2, "bob": 2, "carol": 1}
+    assert len(alice.held) == 2
+    talk.close()
 
 
 def handed_over(talk: Conversation, give_up: Callable[[Client], None]) -> RebalanceEvent:

@@ -27,6 +27,7 @@ from libramq.client.local_offset_store import LocalOffsetStore
 from libramq.client.member_requests import MemberRequests
 from libramq.groups.coordinator.group_member import GroupMember
 from libramq.groups.herd import Herd
+from libramq.groups.rebalance import GroupRebalance
 from libramq.message.queue import MessageQueue
 from libramq.offsets.consumer_offset import ConsumerOffset
 from libramq.offsets.fence import Fences
@@ -48,6 +49,7 @@ from libramq.testing.invariants.messages import AcknowledgedMessageSurvives, One
 from libramq.testing.invariants.offsets import CommitIsKept, CommitWithinDurable
 from libramq.testing.invariants.ownership import EveryQueueOwned, HandoversAreShort
 from libramq.testing.invariants.progress import DoneWhenDurable
+from libramq.testing.invariants.rebalances import HistoryAgreesWithFences
 from libramq.testing.invariants.retries import RetriesAreExact
 from libramq.testing.node_clock import NodeClock
 from libramq.testing.scenario import Scenario
@@ -218,6 +220,18 @@ def test_a_member_that_does_not_say_what_it_gave_up(monkeypatch: pytest.MonkeyPa
     """The coordinator takes it, after a while."""
     monkeypatch.setattr(MemberRequests, "_release", lambda *_: None)
     caught(HandoversAreShort, scenario("join", "join", "join", group=OURS))
+
+
+@pytest.mark.parametrize("forgotten", ["replaced", "opened"])
+def test_a_broker_that_does_not_record_what_its_fence_has_opened(
+    monkeypatch: pytest.MonkeyPatch, forgotten: str
+):
+    """Who came back under another client id; who took a queue, and reads nothing of it yet."""
+    monkeypatch.setattr(GroupRebalance, forgotten, lambda *_, **options: None)
+    if forgotten == "opened":
+        monkeypatch.setattr(GroupRebalance, "pulled", lambda *_, **options: None)
+    group = replace(OURS, is_static=forgotten == "replaced")
+    caught(HistoryAgreesWithFences, scenario(*["bounce", "join", "stop"] * 2, group=group, members=3))
 
 
 def test_a_broker_that_tells_members_once(monkeypatch: pytest.MonkeyPatch):

@@ -293,9 +293,9 @@ class ConsumerClients:
                 self._unsettled.discard(name)
                 continue
             group = self._groups.get(name)
-            unopened = None if self.allocates(name) else self._fences.unopened(name)
+            granted = None if self.allocates(name) else self._fences.granted(name)
             queues = self._queues_of(group) if group is not None else None
-            for event in rebalance.settle(queues, unopened=unopened, now=now):
+            for event in rebalance.settle(queues, granted=granted, now=now):
                 self._record(event)
             if rebalance.is_forgettable and group is None:
                 del self._rebalances[name]

@@ -374,6 +374,11 @@ class Coordination:
         if observed is not None:
             observed.completed(
                 effect.loads,
+                holders={
+                    queue: client_id
+                    for queue, client_id in effect.holders.items()
+                    if queue.broker_name == self._broker_name
+                },
                 uncommitted=effect.uncommitted,
                 duplicates=effect.duplicates,
                 minimum=effect.minimum if self._is_elsewhere_too(effect.group) else None,

@@ -131,18 +131,21 @@ class GroupRebalance:
         self,
         members: Iterable[str],
         *,
+        holders: Mapping[MessageQueue, str] | None = None,
         uncommitted: Iterable[MessageQueue] = (),
         duplicates: int = 0,
         minimum: int | None = None,
     ) -> None:
         """Note that the coordinator has granted every queue to the member it is meant for.
 
-        uncommitted: queues that were lost, or given up before all that was handled was committed. duplicates:
-        messages that members saw again meanwhile; minimum: how many queues had to move, over all brokers.
+        holders: their client ids, where they are known. uncommitted: queues that were lost, or given up
+        before all that was handled was committed. duplicates: messages that members saw again meanwhile;
+        minimum: how many queues had to move, over all brokers.
         """
         self._members = sorted(set(members))
         if self._unsettled is not None:
             self._unsettled.is_complete = True
+            self._unsettled.holders = holders or {}
             self._unsettled.uncommitted.update(uncommitted)
             self._unsettled.duplicates += duplicates
             if minimum is not None:
@@ -192,46 +195,61 @@ class GroupRebalance:
         self,
         queues: Iterable[MessageQueue] | None,
         *,
-        unopened: Collection[MessageQueue] | None = None,
+        granted: Mapping[MessageQueue, bool] | None = None,
         now: Now,
     ) -> list[RebalanceEvent]:
         """Look whether the rebalance has settled; return its last events.
 
-        queues: those the group should own here; None where nobody of it is connected. unopened: those that a
-        coordinator has granted and nobody has opened yet; None where members allocate for themselves.
+        queues: those the group should own here; None where nobody of it is connected. granted: those that a
+        coordinator has granted, and whether they are open to whom they were granted; None where members
+        allocate for themselves.
         """
         unsettled = self._unsettled
         if unsettled is None or now.monotonic_ms - unsettled.changed_at_ms < QUIET_MS:
             return []
+        if granted is not None:
+            self._name_owners(unsettled, granted, now.monotonic_ms)
         owned = {
             queue: owner.client_id
             for queue, owner in self._owners.items()
-            if owner.client_id in self._members and queue not in (unopened or ())
+            if owner.client_id in self._members and (granted is None or granted.get(queue, True))
         }
-        wanted = list(queues if queues is not None else {**owned, **dict.fromkeys(unopened or ())})
+        wanted = list(queues if queues is not None else owned | dict(granted or {}))
         loads = Counter(dict.fromkeys(self._members, 0))
         loads.update(owned[queue] for queue in wanted if queue in owned)
-        unowned = len(wanted) - loads.total()
-        is_over = self._is_over(unsettled, loads, wanted, unopened, now.monotonic_ms)
+        # Open as it was granted, to a member whose name was not heard yet.
+        nameless = {
+            queue for queue, is_open in (granted or {}).items() if is_open and queue not in self._owners
+        }
+        unowned = len(wanted) - loads.total() - sum(queue in nameless for queue in wanted)
+        is_over = self._is_over(unsettled, loads, wanted, granted, now.monotonic_ms)
         if self._members and not is_over and now.monotonic_ms - unsettled.started_at_ms < SETTLE_MS_MAX:
             return []
         self._owners = {queue: self._owners[queue] for queue in wanted if queue in self._owners}
         return self._settled(unsettled, loads, unowned, now)
+
+    def _name_owners(
+        self, unsettled: Unsettled, granted: Mapping[MessageQueue, bool], now_ms: MonotonicMs
+    ) -> None:
+        """Take in who has had queues open since before this process began, and was not heard of since."""
+        for queue, client_id in unsettled.holders.items():
+            if granted.get(queue) and queue not in self._owners:
+                self._owners[queue] = Owner(client_id, now_ms, is_waiting=False)
 
     def _is_over(
         self,
         unsettled: Unsettled,
         loads: Mapping[str, int],
         wanted: Collection[MessageQueue],
-        unopened: Collection[MessageQueue] | None,
+        granted: Mapping[MessageQueue, bool] | None,
         now_ms: MonotonicMs,
     ) -> bool:
         """Return whether every queue is where it will stay."""
-        if unopened is not None:
+        if granted is not None:
             is_complete = unsettled.is_complete or (
                 unsettled.is_part and now_ms - unsettled.changed_at_ms >= UNTOLD_MS
             )
-            return is_complete and not any(queue in unopened for queue in wanted)
+            return is_complete and all(granted.get(queue, True) for queue in wanted)
         may_wait = now_ms - unsettled.started_at_ms < IDLE_MS_MAX
         is_idle_needlessly = len(wanted) >= len(self._members) and 0 in loads.values()
         return len(wanted) == sum(loads.values()) and not (is_idle_needlessly and may_wait)

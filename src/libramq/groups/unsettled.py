@@ -41,8 +41,9 @@ class Unsettled:
 
     first_reads_ms: when each member first read a queue that was not its own. returned_ms: when the owner
     before read it again, once another had begun. is_complete: the coordinator has granted all queues as it
-    means to. uncommitted: queues that somebody lost, or gave up before all that it had handled was committed.
-    minimum: as a coordinator knows it over all brokers.
+    means to. holders: the client ids of whom they are granted to, as far as that is known here, for members
+    that were not heard of since this process began. uncommitted: queues that somebody lost, or gave up before
+    all that it had handled was committed. minimum: as a coordinator knows it over all brokers.
     """
 
     started_at_ms: MonotonicMs
@@ -54,6 +55,7 @@ class Unsettled:
     catch_up: CatchUp = field(default_factory=CatchUp)
     duplicates: int = 0
     is_complete: bool = False
+    holders: Mapping[MessageQueue, str] = field(default_factory=dict)
     uncommitted: set[MessageQueue] = field(default_factory=set)
     is_part: bool = False
     minimum: int | None = None

@@ -98,15 +98,15 @@ class Fences:
         """The members that queues are open to."""
         return {queue: claim.member for queue, claim in self.claims(group).items()}
 
-    def unopened(self, group: str) -> set[MessageQueue]:
-        """Return the queues of topics that are granted to a member which has not opened them yet."""
+    def granted(self, group: str) -> dict[MessageQueue, bool]:
+        """Return the granted queues of the group's topics, and whether they are open under these grants."""
         fence = self._groups.get(group)
-        if fence is None:
-            return set()
+        grants = fence.grants if fence is not None else {}
+        openings = fence.openings if fence is not None else {}
         return {
-            MessageQueue(topic, self._broker_name, queue_id)
-            for (topic, queue_id), claim in fence.grants.items()
-            if fence.openings.get((topic, queue_id)) != claim and not topic.startswith(RETRY_PREFIX)
+            MessageQueue(topic, self._broker_name, queue_id): openings.get((topic, queue_id)) == claim
+            for (topic, queue_id), claim in grants.items()
+            if not topic.startswith(RETRY_PREFIX)
         }
 
     def claims(self, group: str) -> dict[MessageQueue, Claim]:

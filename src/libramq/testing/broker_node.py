@@ -8,6 +8,7 @@ start ─► running ─┬─► stop        everything is on the disk, the nam
 import contextlib
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from libramq.broker.broker import Broker
@@ -124,6 +125,7 @@ class SimulatedBroker:
                 filesystem=self.disk,
                 randomness=random.Random(self._random.random()),
                 process_id=1,
+                recorded=partial(world.history.rebalance_recorded, self.name),
                 secret_bits=SeededSecretBits(random.Random(self._random.random())),
             )
         except (OSError, LibraError) as error:

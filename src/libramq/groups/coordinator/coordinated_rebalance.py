@@ -69,7 +69,10 @@ class CoordinatedRebalance:
         """What came of it."""
         self.know(profiles)
         loads = Counter({profile.client_id: 0 for profile in profiles})
-        loads.update(self._name(held.member) for q, held in handover.holdings.items() if counts(q.topic))
+        holders = {
+            queue: self._name(held.member) for queue, held in handover.holdings.items() if counts(queue.topic)
+        }
+        loads.update(holders.values())
         moves = tuple(self._moves(handover))
         committed = handover.take_committed()
         return Settled(
@@ -82,6 +85,7 @@ class CoordinatedRebalance:
             unheld=sum(queue not in handover.holdings for queue in queues if counts(queue.topic)),
             duplicates=self.duplicates,
             loads=loads,
+            holders=holders,
         )
 
     def know(self, profiles: Sequence[MemberProfile]) -> None:

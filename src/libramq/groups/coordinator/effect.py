@@ -89,7 +89,7 @@ class Settled:
     minimum: the fewest queues that had to change hands so that loads are even, given who held what before.
     unheld: queues that nobody may hold. uncommitted: those that were lost, or given up before all that was
     handled was committed: messages may come again. duplicates: as members reported them meanwhile. loads: by
-    client id.
+    client id. holders: client ids by queue.
     """
 
     group: str
@@ -101,6 +101,7 @@ class Settled:
     uncommitted: tuple[MessageQueue, ...] = ()
     duplicates: int = 0
     loads: Mapping[str, int] = field(default_factory=dict)
+    holders: Mapping[MessageQueue, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from libramq.testing.invariants.ownership import (
     ReadersKeepTheirQueues,
 )
 from libramq.testing.invariants.progress import DoneWhenDurable
+from libramq.testing.invariants.rebalances import HistoryAgreesWithFences
 from libramq.testing.invariants.retries import RetriesAreExact
 
 #: Every one, in the order in which they are checked.
@@ -36,6 +37,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     HandoversAreShort,
     ReadersKeepTheirQueues,
     EveryQueueOwned,
+    HistoryAgreesWithFences,
     RetriesAreExact,
     ConsumedAtLeastOnce,
     BroadcastReachesEverybody,

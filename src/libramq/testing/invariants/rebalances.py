@@ -1,0 +1,119 @@
+"""Invariants of the recorded history: what brokers say of rebalances, against what really happened."""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from libramq.fencing import MODE_EPOCHS
+from libramq.groups.rebalance_event import RebalanceEvent
+from libramq.message.names import RETRY_PREFIX
+from libramq.message.queue import MessageQueue
+from libramq.testing.invariants.invariant import Invariant
+
+if TYPE_CHECKING:
+    from libramq.broker.broker import Broker
+    from libramq.testing.cluster import Cluster
+
+
+class HistoryAgreesWithFences(Invariant):
+    """When a broker records that a coordinated rebalance has settled, its fence says who has which queue.
+
+    The moves that it has recorded since the end before say how the owners of then became those of now.
+    """
+
+    name = "the recorded history of a coordinated group is that of its fences' openings"
+
+    def __init__(self, cluster: "Cluster") -> None:
+        super().__init__(cluster)
+        self._owners: dict[tuple[str, str], dict[MessageQueue, str]] = {}
+        self._moves: dict[tuple[str, str], dict[MessageQueue, tuple[str | None, str]]] = {}
+        self._wrong = ""
+
+    def step(self) -> None:
+        if self._wrong:  # Found while a broker recorded it, which would log and go on.
+            self.broken(self._wrong)
+
+    def broker_died(self, name: str, durable_to: int | None) -> None:
+        """What a broker observed ends with it."""
+        for table in (self._owners, self._moves):
+            for key in [key for key in table if key[0] == name]:
+                del table[key]
+
+    def rebalance_recorded(self, broker: str, event: RebalanceEvent) -> None:
+        key = (broker, event.group)
+        if event.kind == "moved":
+            self._moves.setdefault(key, {}).update(
+                (MessageQueue(move.topic, move.broker, move.queue), (move.from_, move.to))
+                for move in event.moves or ()
+            )
+        if event.kind != "settled":
+            return
+        running = self.cluster.brokers[broker].broker
+        moves = self._moves.pop(key, {})
+        if running is None or running.fences.mode(event.group) != MODE_EPOCHS:
+            self._owners.pop(key, None)
+            return
+        owners = self._opened(running, event.group)
+        if owners is None:
+            self._owners.pop(key, None)
+            return
+        self._judge_loads(broker, event, owners)
+        before = self._owners.get(key)
+        if before is not None:
+            self._judge_moves(broker, event, before, owners, moves)
+        self._owners[key] = owners
+
+    def _opened(self, broker: "Broker", group: str) -> dict[MessageQueue, str] | None:
+        """Return who has opened what was granted to it, by client id; None where nobody knows a member."""
+        names: dict[str, str] = {}
+        for node in self.cluster.brokers.values():
+            view = node.broker.coordination.group(group) if node.broker is not None else None
+            names |= {each.member: each.client_id for each in view.members} if view is not None else {}
+        granted = broker.fences.granted(group)
+        owners = {}
+        for queue, claim in broker.fences.claims(group).items():
+            exists = queue in broker.topics.queues(queue.topic)
+            if not granted.get(queue, True) or not exists or queue.topic.startswith(RETRY_PREFIX):
+                continue
+            if claim.member not in names:
+                return None  # It has left; what it has opened is nobody's.
+            owners[queue] = names[claim.member]
+        return owners
+
+    def _judge_loads(self, broker: str, event: RebalanceEvent, owners: dict[MessageQueue, str]) -> None:
+        """Where the group is coordinated elsewhere, who was not heard of after a restart has no name here."""
+        members = event.members or ()
+        opened = Counter(owner for owner in owners.values() if owner in members)
+        recorded = Counter({member: load for member, load in (event.loads or {}).items() if load})
+        running = self.cluster.brokers[broker].broker
+        is_here = running is not None and running.coordination.group(event.group) is not None
+        if recorded != opened if is_here else recorded - opened:
+            self._note(f"{broker} records loads {recorded} of {event.group}; opened are {opened}")
+
+    def _judge_moves(
+        self,
+        broker: str,
+        event: RebalanceEvent,
+        before: dict[MessageQueue, str],
+        owners: dict[MessageQueue, str],
+        moves: dict[MessageQueue, tuple[str | None, str]],
+    ) -> None:
+        """A static member that comes back has another client id; nothing has moved then."""
+        if event.moved != len(moves):
+            self._note(f"{broker} records {event.moved} moves of {event.group}, and has named {len(moves)}")
+        for queue, owner in owners.items():
+            former = before.get(queue)
+            if former is None:
+                continue
+            has_moved = self._identity(former) != self._identity(owner)
+            if has_moved is not (queue in moves):
+                move = moves.get(queue, "no move")
+                self._note(f"{broker} records {move} of {event.group}, {queue}: {former} had it, {owner} has")
+
+    def _note(self, what: str) -> None:
+        self._wrong = self._wrong or what
+
+    def _identity(self, client_id: str) -> str:
+        for member in self.cluster.members:
+            if member.client_id == client_id and member.instance_id is not None:
+                return member.instance_id
+        return client_id
