@@ -192,6 +192,7 @@ class Broker:
             readable=bool(config.broker_permission & PERM_READ),
             long_polling=config.long_polling_enable,
             short_polling_ms=config.short_polling_time_ms,
+            throughput=self.runtime.throughput,
         )
         pulls = PullMessage(self.reading, answer=self._responder.answer)
         redelivery = Redelivery(self.topics, randomness)
@@ -331,6 +332,7 @@ class Broker:
             consumers=self.consumers,
             producers=self.producers,
             health=self.health,
+            throughput=self.runtime.throughput,
             instances=self.coordination.instances,
         )
         return [topics, groups, reset, statistics, self.runtime]
@@ -356,9 +358,7 @@ class Broker:
             stir=kernel.stir,
         )
         self.topics.observe(lambda _: kernel.stir())  # A send may create one.
-        polled: list[Polled] = [self.coordination]
-        if self.cluster is not None:
-            polled.append(self.cluster)
+        polled: list[Polled] = [each for each in (self.coordination, self.cluster) if each is not None]
         return Engine(kernel, endpoint, self._hooks(), polled)
 
     def _hooks(self) -> Hooks:

@@ -16,6 +16,7 @@ import msgspec
 
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.offset_commits import OffsetCommits
+from libramq.broker.throughput import Throughput
 from libramq.catalog.requirements import Requirements
 from libramq.clock import Clock, MonotonicMs, WallMs
 from libramq.codes import ResponseCode
@@ -111,6 +112,7 @@ class Reading:
         readable: bool,
         long_polling: bool,
         short_polling_ms: int,
+        throughput: Throughput,
     ) -> None:
         self._store = store
         self._requirements = requirements
@@ -123,6 +125,7 @@ class Reading:
         self._readable = readable
         self._long_polling = long_polling
         self._short_polling_ms = short_polling_ms
+        self._throughput = throughput
         self._shared = SharedTagCodes()
 
     def pull(self, pull: Pull, *, wall_ms: WallMs, now_ms: MonotonicMs) -> None:
@@ -256,6 +259,8 @@ class Reading:
                 return
         if cause is _Cause.EXPIRED and status is PullStatus.NOTHING_MATCHED:
             status = PullStatus.NOTHING_YET
+        if result.count:
+            self._throughput.got(pull.group, pull.topic, result.count)
         next_offset = result.next_offset if result.count else None
         self._clients.answered(
             pull.waiter.connection, pull.group, pull.topic, pull.queue_id, next_offset, now_ms=now_ms

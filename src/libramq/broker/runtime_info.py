@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Final, NamedTuple
 
+from libramq.broker.throughput import Throughput
 from libramq.clock import MonotonicMs, WallMs
 from libramq.codes import RequestCode
 from libramq.filesystem import FileSystem
@@ -69,6 +70,8 @@ class RuntimeInfo:
         self._longest_turn = kernel.longest_turn
         self._version = version
         self._started_ms = kernel.clock.wall_ms()
+        #: By topic and group; asked for with their statistics.
+        self.throughput = Throughput(store, kernel)
         self._samples: deque[_Sample] = deque()
         self._sampled = store.traffic
         self._mornings = _Mornings(self._started_ms, self._sampled)
@@ -80,6 +83,7 @@ class RuntimeInfo:
 
     def settle(self) -> None:
         """Take a sample a second after the counters changed."""
+        self.throughput.settle()
         if self._deadline.due_ms is None and self._store.traffic != self._sampled:
             self._deadline.at(self._clock.monotonic_ms() + SAMPLE_MS)
 

@@ -78,6 +78,8 @@ class MessageStore:
         self._is_open = False
         #: What `drain_touched` returns; here for a look whether there is anything.
         self.touched: dict[tuple[str, int], int] = {}
+        #: Messages stored by topic, since they were drained.
+        self.topic_puts: dict[str, int] = {}
         self._unflushed: deque[tuple[int, list[tuple[ConsumeQueue, int]]]] = deque()
         self._last_store_timestamp_ms = WallMs(0)
         self._put_count = self._put_bytes = self._get_count = self._get_bytes = 0
@@ -157,6 +159,11 @@ class MessageStore:
         """The queues whose readable end moved since the last call, with that end: wake their held pulls."""
         touched, self.touched = self.touched, {}
         return touched
+
+    def drain_topic_puts(self) -> dict[str, int]:
+        """Return how many messages of each topic were stored since the last call."""
+        drained, self.topic_puts = self.topic_puts, {}
+        return drained
 
     @property
     def is_flush_wanted(self) -> bool:
@@ -391,11 +398,12 @@ class MessageStore:
         return self.append_batch(messages[:half]) + self.append_batch(messages[half:])
 
     def _dispatch(self, batch: PackedBatch) -> None:
-        queues = self._queues
+        queues, topic_puts = self._queues, self.topic_puts
         shown: list[tuple[ConsumeQueue, int]] = []
         for plan in batch.plans.values():
             if plan.units:
                 queue = plan.queue
+                topic_puts[queue.topic] = topic_puts.get(queue.topic, 0) + len(plan.units)
                 queue.append(b"".join(plan.units), plan.max_offset, plan.physical_end)
                 queues.pending[queue] = None
                 shown.append((queue, plan.max_offset))

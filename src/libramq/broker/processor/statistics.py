@@ -13,6 +13,7 @@ import msgspec
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.group_health import GroupHealth
 from libramq.broker.offset_commits import OffsetCommits
+from libramq.broker.throughput import Throughput
 from libramq.catalog import TopicTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body
@@ -67,6 +68,7 @@ class Statistics:
         consumers: ConsumerClients,
         producers: ProducerGroups[Peer],
         health: GroupHealth,
+        throughput: Throughput,
         instances: Callable[[str], Mapping[str, str]],
     ) -> None:
         self._broker_name = broker_name
@@ -76,6 +78,7 @@ class Statistics:
         self._consumers = consumers
         self._producers = producers
         self._health = health
+        self._throughput = throughput
         self._instances = instances
 
     def processors(self) -> Mapping[int, Processor]:
@@ -106,7 +109,8 @@ class Statistics:
             table[MessageQueue(topic, self._broker_name, queue_id)] = TopicOffset(
                 min_offset=minimum, max_offset=maximum, last_update_timestamp=max(0, stored_ms)
             )
-        return _encoded(TopicStatsTable(offset_table=table), len(table))
+        puts = self._throughput.puts_per_second(topic)
+        return _encoded(TopicStatsTable(offset_table=table, topic_put_tps=puts), len(table))
 
     def consume_stats(self, request: Request) -> Outcome:
         """How far a group is in each queue of the topics it reads."""
@@ -134,14 +138,16 @@ class Statistics:
 
     def _consume_stats(self, group: str, topics: Iterable[TopicConfig]) -> Generator[None, None, Outcome]:
         table: dict[MessageQueue, OffsetWrapper] = {}
+        gets = 0.0
         for config in topics:
+            gets += self._throughput.gets_per_second(group, config.topic_name)
             committed = self._offsets.offsets(group, config.topic_name)
             for queue_id in range(config.read_queue_nums):
                 queue = MessageQueue(config.topic_name, self._broker_name, queue_id)
                 table[queue] = self._wrapper(queue, committed.get(queue_id, 0))
                 if len(table) % QUEUES_PER_STEP == 0:
                     yield
-        return _encoded(ConsumeStats(offset_table=table), len(table))
+        return _encoded(ConsumeStats(offset_table=table, consume_tps=gets), len(table))
 
     def consumer_connections(self, request: Request) -> Outcome:
         """The connected members of a consumer group, and what is wrong with it."""

@@ -1,0 +1,78 @@
+"""The throughput: how many messages a second topics were sent and groups were given, over the last minute.
+
+    stored, read ─► counted by topic, by group and topic ─► every 10 s a bucket ─► the last six are a minute
+
+Buckets are made only while something is counted: an idle broker does not wake for them.
+Upstream: BrokerStatsManager.java, TOPIC_PUT_NUMS and GROUP_GET_NUMS, sampled every 10 s.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from libramq.clock import MonotonicMs
+from libramq.kernel.parts import Kernel
+from libramq.store.message_store import MessageStore
+
+BUCKET_MS: Final = 10_000
+WINDOW_MS: Final = 60_000
+#: Ours: groups and topics that are counted in 10 s; four for each group that there may be.
+PAIRS_MAX: Final = 100_000
+
+
+class _Bucket(NamedTuple):
+    """What was counted until a moment, since the bucket before."""
+
+    until_ms: MonotonicMs
+    puts: Mapping[str, int]
+    gets: Mapping[tuple[str, str], int]
+
+
+class Throughput:
+    """Counts what pulls bring; sends are counted by the store, a queue of a batch at a time."""
+
+    def __init__(self, store: MessageStore, kernel: Kernel) -> None:
+        self._store = store
+        self._clock = kernel.clock
+        self._deadline = kernel.deadlines.new(self._sample)
+        self._started_ms = kernel.clock.monotonic_ms()
+        self._gets: dict[tuple[str, str], int] = {}
+        self._buckets: deque[_Bucket] = deque(maxlen=WINDOW_MS // BUCKET_MS)
+
+    def got(self, group: str, topic: str, count: int) -> None:
+        """Count messages that a group was given."""
+        pair = (group, topic)
+        known = self._gets.get(pair)
+        if known is not None:
+            self._gets[pair] = known + count
+        elif len(self._gets) < PAIRS_MAX:
+            self._gets[pair] = count
+
+    def settle(self) -> None:
+        """Have a bucket made once something was counted."""
+        if self._deadline.due_ms is None and (self._gets or self._store.topic_puts):
+            self._deadline.at(self._clock.monotonic_ms() + BUCKET_MS)
+
+    def puts_per_second(self, topic: str) -> float:
+        """Return how many messages a second a topic was sent in the last minute."""
+        count = self._store.topic_puts.get(topic, 0)
+        return self._rate(count + sum(bucket.puts.get(topic, 0) for bucket in self._recent()))
+
+    def gets_per_second(self, group: str, topic: str) -> float:
+        """Return how many messages a second of a topic a group was given in the last minute."""
+        pair = (group, topic)
+        count = self._gets.get(pair, 0)
+        return self._rate(count + sum(bucket.gets.get(pair, 0) for bucket in self._recent()))
+
+    def _sample(self, now_ms: MonotonicMs) -> None:
+        self._buckets.append(_Bucket(now_ms, self._store.drain_topic_puts(), self._gets))
+        self._gets = {}
+
+    def _recent(self) -> list[_Bucket]:
+        from_ms = self._clock.monotonic_ms() - WINDOW_MS
+        return [bucket for bucket in self._buckets if bucket.until_ms > from_ms]
+
+    def _rate(self, count: int) -> float:
+        """Over the minute, or since the broker was started."""
+        window_ms = min(WINDOW_MS, self._clock.monotonic_ms() - self._started_ms)
+        return count * 1_000 / max(window_ms, 1_000)
