@@ -227,10 +227,14 @@ class ConsumerClients:
 
     def opened(self, peer: Connection, group_name: str, topic: str, queue_id: int) -> None:
         """A member of a coordinated group has opened a queue."""
+        if topic.startswith(RETRY_PREFIX):
+            return
         member = self._member(group_name, peer, topic)
-        if member is not None:
-            queue = MessageQueue(topic, self.broker_name, queue_id)
-            self._rebalance(group_name).opened(queue, member.client_id, now_ms=self._clock.monotonic_ms())
+        self._rebalance(group_name).opened(
+            MessageQueue(topic, self.broker_name, queue_id),
+            member.client_id if member is not None else None,
+            now_ms=self._clock.monotonic_ms(),
+        )
 
     def fetched(self, peer: Connection, group_name: str) -> None:
         """A member looks at the list of its group."""
@@ -261,14 +265,17 @@ class ConsumerClients:
         queue_id: int,
         offset: int,
         *,
+        is_opened: bool = False,
         now_ms: MonotonicMs,
     ) -> None:
-        """A member pulls a queue."""
+        """A member pulls a queue; is_opened: it has opened it, as members of coordinated groups do."""
         self._sessions.seen(group_name, peer, now_ms=now_ms)
         member = self._member(group_name, peer, topic)
         if member is not None:
             queue = MessageQueue(topic, self.broker_name, queue_id)
-            self._rebalance(group_name).pulled(queue, member.client_id, offset, now_ms=now_ms)
+            self._rebalance(group_name).pulled(
+                queue, member.client_id, offset, is_opened=is_opened, now_ms=now_ms
+            )
 
     def answered(
         self,
@@ -293,9 +300,9 @@ class ConsumerClients:
                 self._unsettled.discard(name)
                 continue
             group = self._groups.get(name)
-            granted = None if self.allocates(name) else self._fences.granted(name)
+            openings = None if self.allocates(name) else self._openings(name)
             queues = self._queues_of(group) if group is not None else None
-            for event in rebalance.settle(queues, granted=granted, now=now):
+            for event in rebalance.settle(queues, openings=openings, now=now):
                 self._record(event)
             if rebalance.is_forgettable and group is None:
                 del self._rebalances[name]
@@ -330,6 +337,14 @@ class ConsumerClients:
         if group is None or topic.startswith(RETRY_PREFIX) or group.message_model == BROADCASTING:
             return None
         return group.members.get(peer)
+
+    def _openings(self, group_name: str) -> dict[MessageQueue, bool]:
+        """The queues here that are open or granted and still exist; see Fences.openings."""
+        return {
+            queue: is_open
+            for queue, is_open in self._fences.openings(group_name).items()
+            if (config := self._topics.get(queue.topic)) and queue.queue_id < config.read_queue_nums
+        }
 
     def _queues_of(self, group: ConsumerGroup[Connection]) -> list[MessageQueue]:
         """The queues here that the group should own; retry topics count zero."""

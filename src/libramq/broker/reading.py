@@ -135,7 +135,13 @@ class Reading:
         if pull.commit_offset is not None and self._may_commit(pull):
             self._offsets.commit(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
         self._clients.pulled(
-            pull.waiter.connection, pull.group, pull.topic, pull.queue_id, pull.offset, now_ms=now_ms
+            pull.waiter.connection,
+            pull.group,
+            pull.topic,
+            pull.queue_id,
+            pull.offset,
+            is_opened=pull.member is not None,
+            now_ms=now_ms,
         )
         reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is not None and reset != pull.offset:

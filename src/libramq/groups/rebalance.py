@@ -69,6 +69,7 @@ class GroupRebalance:
         self._members: list[str] = []
         self._owners: dict[MessageQueue, Owner] = {}
         self._unsettled: Unsettled | None = None
+        self._opened_namelessly: set[MessageQueue] = set()
         self._taken_at_ms: dict[MessageQueue, deque[MonotonicMs]] = {}
 
     @property
@@ -151,16 +152,34 @@ class GroupRebalance:
             if minimum is not None:
                 self._unsettled.minimum = (self._unsettled.minimum or 0) + minimum
 
-    def opened(self, queue: MessageQueue, client_id: str, *, now_ms: MonotonicMs) -> None:
-        """Note that a member opens a queue: it owns it from now on, and reads it from its first pull on."""
+    def opened(self, queue: MessageQueue, client_id: str | None, *, now_ms: MonotonicMs) -> None:
+        """Note that a member opens a queue: it owns it from now on, and reads it from its first pull on.
+
+        client_id: None for one whose heartbeat has not come yet; its first pull tells.
+        """
         former = self._owners.get(queue)
-        if former is None or former.client_id != client_id:
+        if client_id is None:
+            self._opened_namelessly.add(queue)
+        elif former is None or former.client_id != client_id:
             repeats_before = former.next_offset if former is not None else 0
             self._take(queue, former, client_id, 0, now_ms).repeats_before = repeats_before
 
-    def pulled(self, queue: MessageQueue, client_id: str, offset: int, *, now_ms: MonotonicMs) -> None:
-        """A member asks for a queue's messages from `offset` on."""
+    def pulled(
+        self,
+        queue: MessageQueue,
+        client_id: str,
+        offset: int,
+        *,
+        is_opened: bool = False,
+        now_ms: MonotonicMs,
+    ) -> None:
+        """A member asks for a queue's messages from `offset` on; is_opened: it has the queue open."""
         owner = self._owners.get(queue)
+        if owner is None and is_opened and queue not in self._opened_namelessly:
+            # It had the queue open before this process began: nothing has moved.
+            self._owners[queue] = Owner(client_id, now_ms, offset)
+            return
+        self._opened_namelessly.discard(queue)
         if owner is not None and owner.client_id == client_id:
             if owner.repeats_before is not None:
                 self._began(queue, owner, offset, now_ms)
@@ -195,45 +214,46 @@ class GroupRebalance:
         self,
         queues: Iterable[MessageQueue] | None,
         *,
-        granted: Mapping[MessageQueue, bool] | None = None,
+        openings: Mapping[MessageQueue, bool] | None = None,
         now: Now,
     ) -> list[RebalanceEvent]:
         """Look whether the rebalance has settled; return its last events.
 
-        queues: those the group should own here; None where nobody of it is connected. granted: those that a
-        coordinator has granted, and whether they are open to whom they were granted; None where members
+        queues: those the group should own here; None where nobody of it is connected. openings: those that
+        are open or granted, and whether they are open to whom they were granted last; None where members
         allocate for themselves.
         """
         unsettled = self._unsettled
         if unsettled is None or now.monotonic_ms - unsettled.changed_at_ms < QUIET_MS:
             return []
-        if granted is not None:
-            self._name_owners(unsettled, granted, now.monotonic_ms)
+        if openings is not None:
+            self._name_owners(unsettled, openings, now.monotonic_ms)
         owned = {
             queue: owner.client_id
             for queue, owner in self._owners.items()
-            if owner.client_id in self._members and (granted is None or granted.get(queue, True))
+            if owner.client_id in self._members and (openings is None or openings.get(queue))
         }
-        wanted = list(queues if queues is not None else owned | dict(granted or {}))
+        wanted = set(queues or ())
+        nameless: set[MessageQueue] = set()
+        if openings is not None:
+            wanted |= owned.keys()  # Its owner may not have told us yet that it subscribes.
+            wanted |= {queue for queue, is_open in openings.items() if queues is None and not is_open}
+            nameless = {queue for queue in wanted if openings.get(queue) and queue not in self._owners}
         loads = Counter(dict.fromkeys(self._members, 0))
         loads.update(owned[queue] for queue in wanted if queue in owned)
-        # Open as it was granted, to a member whose name was not heard yet.
-        nameless = {
-            queue for queue, is_open in (granted or {}).items() if is_open and queue not in self._owners
-        }
-        unowned = len(wanted) - loads.total() - sum(queue in nameless for queue in wanted)
-        is_over = self._is_over(unsettled, loads, wanted, granted, now.monotonic_ms)
+        unowned = len(wanted) - loads.total() - len(nameless)
+        is_over = self._is_over(unsettled, loads, wanted, openings, now.monotonic_ms)
         if self._members and not is_over and now.monotonic_ms - unsettled.started_at_ms < SETTLE_MS_MAX:
             return []
-        self._owners = {queue: self._owners[queue] for queue in wanted if queue in self._owners}
+        self._owners = {queue: owner for queue, owner in self._owners.items() if queue in wanted}
         return self._settled(unsettled, loads, unowned, now)
 
     def _name_owners(
-        self, unsettled: Unsettled, granted: Mapping[MessageQueue, bool], now_ms: MonotonicMs
+        self, unsettled: Unsettled, openings: Mapping[MessageQueue, bool], now_ms: MonotonicMs
     ) -> None:
         """Take in who has had queues open since before this process began, and was not heard of since."""
         for queue, client_id in unsettled.holders.items():
-            if granted.get(queue) and queue not in self._owners:
+            if openings.get(queue) and queue not in self._owners:
                 self._owners[queue] = Owner(client_id, now_ms, is_waiting=False)
 
     def _is_over(
@@ -241,15 +261,15 @@ class GroupRebalance:
         unsettled: Unsettled,
         loads: Mapping[str, int],
         wanted: Collection[MessageQueue],
-        granted: Mapping[MessageQueue, bool] | None,
+        openings: Mapping[MessageQueue, bool] | None,
         now_ms: MonotonicMs,
     ) -> bool:
         """Return whether every queue is where it will stay."""
-        if granted is not None:
+        if openings is not None:
             is_complete = unsettled.is_complete or (
                 unsettled.is_part and now_ms - unsettled.changed_at_ms >= UNTOLD_MS
             )
-            return is_complete and all(granted.get(queue, True) for queue in wanted)
+            return is_complete and all(openings.get(queue, True) for queue in wanted)
         may_wait = now_ms - unsettled.started_at_ms < IDLE_MS_MAX
         is_idle_needlessly = len(wanted) >= len(self._members) and 0 in loads.values()
         return len(wanted) == sum(loads.values()) and not (is_idle_needlessly and may_wait)
@@ -277,6 +297,7 @@ class GroupRebalance:
         self._unsettled = None
         if not self._members:
             self._owners.clear()
+            self._opened_namelessly.clear()
         settled_moves = unsettled.settled_moves()
         moved = {queue: move for queue, move in settled_moves.items() if move.from_ != move.to}
         returned_ms = unsettled.returned_ms

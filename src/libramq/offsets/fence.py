@@ -98,14 +98,23 @@ class Fences:
         """The members that queues are open to."""
         return {queue: claim.member for queue, claim in self.claims(group).items()}
 
-    def granted(self, group: str) -> dict[MessageQueue, bool]:
-        """Return the granted queues of the group's topics, and whether they are open under these grants."""
+    def openings(self, group: str) -> dict[MessageQueue, bool]:
+        """Return the queues of topics that are open or granted: whether they are open under their last grant.
+
+        A queue without a grant, as after a restart, is open to whom it was.
+        """
         fence = self._groups.get(group)
-        grants = fence.grants if fence is not None else {}
-        openings = fence.openings if fence is not None else {}
+        if fence is None:
+            return {}
+        found = {
+            key: fence.grants.get(key, claim) == claim
+            for key, claim in fence.openings.items()
+            if claim.member
+        }
+        found = {key: fence.openings.get(key) == claim for key, claim in fence.grants.items()} | found
         return {
-            MessageQueue(topic, self._broker_name, queue_id): openings.get((topic, queue_id)) == claim
-            for (topic, queue_id), claim in grants.items()
+            MessageQueue(topic, self._broker_name, queue_id): is_open
+            for (topic, queue_id), is_open in found.items()
             if not topic.startswith(RETRY_PREFIX)
         }
 

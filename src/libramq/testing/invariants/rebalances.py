@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 from libramq.fencing import MODE_EPOCHS
 from libramq.groups.rebalance_event import RebalanceEvent
-from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 from libramq.testing.invariants.invariant import Invariant
 
@@ -68,11 +67,11 @@ class HistoryAgreesWithFences(Invariant):
         for node in self.cluster.brokers.values():
             view = node.broker.coordination.group(group) if node.broker is not None else None
             names |= {each.member: each.client_id for each in view.members} if view is not None else {}
-        granted = broker.fences.granted(group)
+        openings = broker.fences.openings(group)
         owners = {}
         for queue, claim in broker.fences.claims(group).items():
             exists = queue in broker.topics.queues(queue.topic)
-            if not granted.get(queue, True) or not exists or queue.topic.startswith(RETRY_PREFIX):
+            if not openings.get(queue) or not exists:
                 continue
             if claim.member not in names:
                 return None  # It has left; what it has opened is nobody's.
