@@ -639,7 +639,7 @@ def ask_for_queues(node: Node, member: FakePeer, group: str) -> Command:
 @pytest.mark.parametrize(
     ("outcome", "code", "body"),
     [
-        (b'{"messageQueueAssignments":[]}', C.SUCCESS, b'{"messageQueueAssignments":[]}'),
+        (QueryAssignmentReply(message_queue_assignments=[]), C.SUCCESS, b'{"messageQueueAssignments":[]}'),
         (RequestTimeout("no"), C.SUCCESS, b"{}"),
         (broker_error(C.NO_PERMISSION, "you are no broker"), C.SUCCESS, b"{}"),
         (broker_error(C.INVALID_PARAMETER, "there is no strategy MINE"), C.INVALID_PARAMETER, b""),

@@ -201,7 +201,6 @@ class Elsewhere:
             queues=self.queues,
             clock=talk.clock,
             purgatory=broker.purgatory,
-            answer=lambda *_: None,
         )
         processor = QueryAssignment(
             clients=broker.consumers,
@@ -209,6 +208,7 @@ class Elsewhere:
             groups=broker.groups,
             queues=self.queues,
             assigner=assigner,
+            answer=broker._responder.answer,
         )
         broker._processors[R.QUERY_ASSIGNMENT] = processor.query
 

@@ -10,26 +10,34 @@ was given. While nobody can decide, members keep what they have; Java's ask agai
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError
-from libramq.formats.document import encode_body
 from libramq.groups.asked_groups import KEEP, AskedGroups
 from libramq.groups.asked_members import AskedMembers
 from libramq.groups.given_tables import GivenUpdate
 from libramq.kernel.purgatory import Purgatory
+from libramq.kernel.waiter import ParkedWaiter, Waiter
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
-from libramq.remoting.body.assignment import QueryAssignmentBody, QueryAssignmentReply, QueueAssignment
-from libramq.remoting.body.coordination import PeerAssignBody
-from libramq.rpc.outcome import HOLD, Outcome, Reply
-from libramq.rpc.parked_request import ParkedRequest
-from libramq.rpc.request import Request
 
 log = get_logger(__name__)
+
+
+class QueueQuestion(NamedTuple):
+    """A member asks for its queues of a topic. strategy: what others of its group use."""
+
+    group: str
+    client_id: str
+    topic: str
+    strategy: str = ""
+
+
+#: A member's queues of a topic; None: it is to keep what it has.
+Queues = Sequence[MessageQueue] | None
 
 
 class Peers(Protocol):
@@ -52,7 +60,9 @@ class Peers(Protocol):
         """Whether all brokers have told who is connected to them and what they remember, or will not."""
         ...
 
-    def assign(self, home: str, body: PeerAssignBody, answered: Callable[[bytes | LibraError], None]) -> None:
+    def assign(
+        self, home: str, question: QueueQuestion, answered: Callable[[Queues | LibraError], None]
+    ) -> None:
         """Have the broker decide where a group lives."""
         ...
 
@@ -62,7 +72,7 @@ class Peers(Protocol):
 
 
 class Assigner:
-    """Answers for this broker. queues: all of a topic; answer: gives the answers that come later."""
+    """Answers for this broker. queues: all of a topic. peers: None where this broker is alone for good."""
 
     def __init__(
         self,
@@ -72,7 +82,6 @@ class Assigner:
         queues: Callable[[str], Sequence[MessageQueue] | None],
         clock: Clock,
         purgatory: Purgatory,
-        answer: Callable[[Request, Outcome], None],
         peers: Peers | None = None,
     ) -> None:
         self._peers = peers
@@ -80,7 +89,6 @@ class Assigner:
         self._consumers = consumers
         self._clock = clock
         self._purgatory = purgatory
-        self._answer = answer
         self._groups = AskedGroups(broker_name, members=self._members, queues=queues)
         self._is_ready = True
         self._due: dict[str, MonotonicMs] = {}
@@ -88,40 +96,40 @@ class Assigner:
 
     # Questions.
 
-    def query(self, request: Request, body: QueryAssignmentBody) -> Outcome:
-        """A member of ours asks; answered now, or when the broker has decided where its group lives."""
-        question = PeerAssignBody(
-            broker_name=self._own,
-            group=body.consumer_group,
-            client_id=body.client_id,
-            topic=body.topic,
-            strategy_name=body.strategy_name,
-        )
-        home = self._home_of(body.consumer_group)
+    def ask(self, question: QueueQuestion, waiter: Waiter[Queues], *, cost_bytes: int = 0) -> None:
+        """Answer a member of ours, now or when the broker has decided where its group lives.
+
+        cost_bytes: what that takes. Raises ConfigError for a strategy that is not known or needs more.
+        """
+        home = self._home_of(question.group)
         if home == self._own or self._peers is None:
-            return self.decide(question)
+            waiter.answer(self.decide(question))
+            return
         if home is None:
-            return reply_with(None)
+            waiter.answer(None)
+            return
+        parked = ParkedWaiter(waiter, cost_bytes=cost_bytes)
 
-        parked = ParkedRequest(request)
-
-        def answered(outcome: bytes | LibraError) -> None:
+        def answered(outcome: Queues | LibraError) -> None:
             if self._purgatory.release(parked):
-                self._answer(request, _reply(outcome, home))
+                _relay(outcome, home, waiter)
 
         self._purgatory.park(parked)
         self._peers.assign(home, question, answered)
-        return HOLD
 
-    def decide(self, body: PeerAssignBody) -> Reply:
-        """A member asks that is connected here or elsewhere; ConfigError as the strategy."""
+    def decide(self, question: QueueQuestion) -> Queues:
+        """Return the queues of a member that is connected here or elsewhere; ConfigError as `ask`."""
         decision = KEEP
-        if self._home_of(body.group) == self._own and self._settle():
+        if self._home_of(question.group) == self._own and self._settle():
             decision = self._groups.ask(
-                body.group, body.client_id, body.topic, body.strategy_name, now_ms=self._now_ms()
+                question.group,
+                question.client_id,
+                question.topic,
+                question.strategy,
+                now_ms=self._now_ms(),
             )
         self._say(decision.word)
-        return reply_with(decision.queues)
+        return decision.queues
 
     # What happens.
 
@@ -244,19 +252,12 @@ class Assigner:
         return self._clock.monotonic_ms()
 
 
-def reply_with(queues: Sequence[MessageQueue] | None) -> Reply:
-    """The answer to a member; None: it is to keep what it has."""
-    body = QueryAssignmentReply(
-        message_queue_assignments=None if queues is None else [QueueAssignment.of(queue) for queue in queues]
-    )
-    return Reply(body=encode_body(body))
-
-
-def _reply(outcome: bytes | LibraError, home: str) -> Reply:
-    """The home's answer, handed on."""
-    if isinstance(outcome, bytes):
-        return Reply(body=outcome)
+def _relay(outcome: Queues | LibraError, home: str, waiter: Waiter[Queues]) -> None:
+    """Hand on the home's answer."""
     if isinstance(outcome, BrokerError) and outcome.response_code == ResponseCode.INVALID_PARAMETER:
-        return Reply(ResponseCode.INVALID_PARAMETER, outcome.remark)
-    log.info("members keep the queues they have", broker=home, reason=str(outcome))
-    return reply_with(None)
+        waiter.refuse(outcome)
+    elif isinstance(outcome, LibraError):
+        log.info("members keep the queues they have", broker=home, reason=str(outcome))
+        waiter.answer(None)
+    else:
+        waiter.answer(outcome)

@@ -157,7 +157,6 @@ class Broker:
             self.kernel,
             secret_bits=secret_bits,
             record=self._record,
-            answer=self._responder.answer,
         )
         self.producers, self.consumers, self.locks = parts.producers, parts.consumers, parts.locks
         self.coordination, self.assigner, self.cluster = parts.coordination, parts.assigner, parts.cluster
@@ -283,6 +282,7 @@ class Broker:
                 groups=self.groups,
                 queues=self.coordination.queues,
                 assigner=self.assigner,
+                answer=self._responder.answer,
             ),
         ]
         if self.cluster is not None:  # A broker without name servers is alone.

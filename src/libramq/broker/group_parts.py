@@ -15,15 +15,13 @@ from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.connection import Connection
 from libramq.kernel.parts import Kernel
-from libramq.rpc.outcome import Outcome
 from libramq.rpc.question import signing
-from libramq.rpc.request import Request
 from libramq.secret_bits import SecretBits
 from libramq.transport.address import split_name_servers
 
 
 class GroupParts:
-    """Built from the bottom up. record: takes rebalance events. answer: answers a parked request."""
+    """Built from the bottom up. record: takes rebalance events."""
 
     def __init__(
         self,
@@ -33,7 +31,6 @@ class GroupParts:
         *,
         secret_bits: SecretBits,
         record: Callable[[RebalanceEvent], None],
-        answer: Callable[[Request, Outcome], None],
     ) -> None:
         clock, name = kernel.clock, config.broker_name
         self.producers: ProducerGroups[Connection] = ProducerGroups()
@@ -67,7 +64,6 @@ class GroupParts:
             queues=queues,
             clock=clock,
             purgatory=kernel.purgatory,
-            answer=answer,
             peers=peers,
         )
         tables.topics.observe(self.assigner.topic_changed)  # After the coordinator, which observes itself.

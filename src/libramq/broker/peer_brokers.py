@@ -11,8 +11,7 @@ Whoever asks takes the answer by a function of its own. What the others bring ab
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-import msgspec
-
+from libramq.broker.assigner import QueueQuestion, Queues
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.gathering import Gathering, credible_epoch
 from libramq.broker.group_peers import Gathered, Refused
@@ -28,6 +27,7 @@ from libramq.groups.given_tables import GivenUpdate
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body import coordination as bodies
+from libramq.remoting.body.assignment import QueryAssignmentReply
 from libramq.remoting.body.coordination import QueueGrant
 from libramq.rpc import peer_calls
 from libramq.rpc.call import Call
@@ -164,17 +164,29 @@ class PeerBrokers:
         return self.relay.has_heard_all(self._now_ms())
 
     def assign(
-        self, home: str, body: bodies.PeerAssignBody, answered: Callable[[bytes | LibraError], None]
+        self, home: str, question: QueueQuestion, answered: Callable[[Queues | LibraError], None]
     ) -> None:
         """Have the broker decide where a group lives."""
         link = self.links[home]
         if not link.is_linked:
             answered(ConnectFailed(f"there is no connection to {home} at {link.address}"))
             return
-        if body.group in link.changed or link.owes_members:
-            members = [bodies.PeerMember.of(member) for member in self.relay.members(body.group)]
-            body = msgspec.structs.replace(body, members=members)
-        self._ask(Question(link.address, peer_calls.assign_queues(body), answered, ANSWER_MS_MAX))
+        members = None
+        if question.group in link.changed or link.owes_members:
+            members = [bodies.PeerMember.of(member) for member in self.relay.members(question.group)]
+        body = bodies.PeerAssignBody(
+            broker_name=self._name,
+            group=question.group,
+            client_id=question.client_id,
+            topic=question.topic,
+            strategy_name=question.strategy,
+            members=members,
+        )
+
+        def replied(outcome: QueryAssignmentReply | LibraError) -> None:
+            answered(outcome if isinstance(outcome, LibraError) else outcome.value())
+
+        self._ask(Question(link.address, peer_calls.assign_queues(body), replied, ANSWER_MS_MAX))
 
     def tell_given(self, update: GivenUpdate) -> None:
         """Tell all others what members were given."""

@@ -6,6 +6,7 @@ Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 from libramq.codes import RequestCode
 from libramq.formats.document import decode_body, encode_body
 from libramq.remoting.body import coordination as bodies
+from libramq.remoting.body.assignment import QueryAssignmentReply
 from libramq.rpc.call import Call, group_call, nothing
 
 
@@ -41,9 +42,14 @@ def gather_group(group: str) -> Call[bodies.PeerGathered]:
     )
 
 
-def assign_queues(body: bodies.PeerAssignBody) -> Call[bytes]:
-    """Ask the broker where a group lives for a member's queues. Answers a QueryAssignmentReply, encoded."""
-    return group_call(RequestCode.PEER_ASSIGN, None, lambda reply: reply.body, body=encode_body(body))
+def assign_queues(body: bodies.PeerAssignBody) -> Call[QueryAssignmentReply]:
+    """Ask the broker where a group lives for a member's queues."""
+    return group_call(
+        RequestCode.PEER_ASSIGN,
+        None,
+        lambda reply: decode_body(reply.body, QueryAssignmentReply),
+        body=encode_body(body),
+    )
 
 
 def tell_given(body: bodies.PeerGivenBody) -> Call[None]:

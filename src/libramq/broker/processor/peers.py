@@ -5,11 +5,12 @@ Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 
 from collections.abc import Mapping
 
-from libramq.broker.assigner import Assigner
+from libramq.broker.assigner import Assigner, QueueQuestion
 from libramq.broker.cluster import Cluster
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.coordination import Coordination
 from libramq.broker.processor.notices import requests_of
+from libramq.broker.processor.query_assignment import reply_with
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats.document import decode_body, encode_body
@@ -130,7 +131,8 @@ class PeerRequests:
         if body.members is not None:
             members = [member.value() for member in body.members]
             self._cluster.took_group(body.broker_name, body.group, members)
-        return self._assigner.decide(body)
+        question = QueueQuestion(body.group, body.client_id, body.topic, body.strategy_name)
+        return reply_with(self._assigner.decide(question))
 
     def given(self, request: Request) -> Outcome:
         """The broker where a group lives tells what members that ask for their queues were given."""

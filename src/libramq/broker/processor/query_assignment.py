@@ -7,27 +7,31 @@ Upstream: QueryAssignmentProcessor.java.
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from libramq.broker.assigner import Assigner, reply_with
+from libramq.broker.assigner import Assigner, QueueQuestion, Queues
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.catalog import GroupTable, TopicTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.filter.subscription import BROADCASTING
+from libramq.formats.document import encode_body
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.assignment import (
     MODE_PULL,
     MessageRequestModeBody,
     QueryAssignmentBody,
+    QueryAssignmentReply,
 )
-from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import with_body
+from libramq.rpc.waiter import RequestWaiter
 
 
 class QueryAssignment:
     """The processor of members that ask for their queues.
 
     queues: all queues of a topic, at whichever broker, sorted; None while it is not known which there are.
+    answer: gives the answers that come later.
     """
 
     def __init__(
@@ -38,12 +42,14 @@ class QueryAssignment:
         groups: GroupTable,
         queues: Callable[[str], Sequence[MessageQueue] | None],
         assigner: Assigner,
+        answer: Callable[[Request, Outcome], None],
     ) -> None:
         self._clients = clients
         self._topics = topics
         self._groups = groups
         self._queues = queues
         self._assigner = assigner
+        self._answer = answer
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -63,7 +69,10 @@ class QueryAssignment:
         self._clients.asked(request.peer, group)
         if body.message_model == BROADCASTING:
             return reply_with(self._queues(body.topic) or None)
-        return self._assigner.query(request, body)
+        question = QueueQuestion(body.consumer_group, body.client_id, body.topic, body.strategy_name)
+        waiter = RequestWaiter(request, self._answer, reply_with)
+        self._assigner.ask(question, waiter, cost_bytes=len(request.command.body))
+        return HOLD
 
     def set_mode(self, request: Request) -> Outcome:
         """How a group is to read a topic: by pulling, so far."""
@@ -80,3 +89,8 @@ class QueryAssignment:
                 f"message request mode {body.mode} is not served yet; consumers read by {MODE_PULL}",
             )
         return SUCCESS
+
+
+def reply_with(queues: Queues) -> Reply:
+    """Return the answer to a member."""
+    return Reply(body=encode_body(QueryAssignmentReply.of(queues)))

@@ -4,6 +4,7 @@ Upstream: body/QueryAssignmentRequestBody.java, QueryAssignmentResponseBody.java
 SetMessageRequestModeRequestBody.java, common/message/MessageQueueAssignment.java.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from libramq.filter.subscription import CLUSTERING
@@ -42,6 +43,18 @@ class QueryAssignmentReply(Document, frozen=True, kw_only=True):
     """The member's queues; None when it is to keep what it has."""
 
     message_queue_assignments: list[QueueAssignment] | None = None
+
+    @classmethod
+    def of(cls, queues: Sequence[MessageQueue] | None) -> "QueryAssignmentReply":
+        """Return the body of an answer."""
+        if queues is None:
+            return cls()
+        return cls(message_queue_assignments=[QueueAssignment.of(queue) for queue in queues])
+
+    def value(self) -> list[MessageQueue] | None:
+        """Return what it says."""
+        assigned = self.message_queue_assignments
+        return None if assigned is None else [each.message_queue.queue for each in assigned]
 
 
 class MessageRequestModeBody(Document, frozen=True, kw_only=True):
