@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from libramq.errors import ConfigError
 from libramq.groups.asked_groups import AskedGroups
-from libramq.groups.asked_members import AskedMembers
 from libramq.groups.broker_assignment import LARGE_GROUP, LARGE_GROUP_PAUSE_MS, REST_MS
 from libramq.groups.given_tables import GivenUpdate
+from libramq.groups.roster import AskedMembers
 from libramq.message.queue import MessageQueue
 
 A, B = "broker-a", "broker-b"

@@ -17,8 +17,8 @@ from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError
 from libramq.groups.asked_groups import KEEP, AskedGroups
-from libramq.groups.asked_members import AskedMembers
 from libramq.groups.given_tables import GivenUpdate
+from libramq.groups.roster import AskedMembers
 from libramq.kernel.purgatory import Purgatory
 from libramq.kernel.waiter import ParkedWaiter, Waiter
 from libramq.logs import get_logger

@@ -22,7 +22,7 @@ from libramq.broker.peer_link import PeerLink
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import LibraError, broker_error
-from libramq.groups.edge_members import EdgeMember
+from libramq.groups.roster import EdgeMember
 from libramq.logs import get_logger
 from libramq.remoting.body import coordination as bodies
 from libramq.rpc import peer_calls

@@ -19,8 +19,8 @@ from libramq.groups.notice import AreYouThere
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance import GroupRebalance
 from libramq.groups.rebalance_event import Reason, RebalanceEvent
+from libramq.groups.roster import MemberList, Roster
 from libramq.groups.session import Probe, Sessions
-from libramq.groups.shared_lists import SharedList, SharedLists
 from libramq.kernel.connection import Connection
 from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX
@@ -39,7 +39,7 @@ class ConsumerClients:
 
     fences: know how a group shares its queues. What members do that go by a coordinator is the
     coordinator's to announce and to record (`started`), except where their group allocates for itself.
-    shared: who is in groups that have members at other brokers, too. notifications: whom to notify again.
+    roster: who is in groups, here and at other brokers. notifications: whom to notify again.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ConsumerClients:
     ) -> None:
         self._stock_observers: list[Callable[[str, list[str]], None]] = []
         self._member_observers: list[Callable[[str], None]] = []
-        self.shared = SharedLists()
+        self.roster = Roster()
         self.notifications = Notifications(clock)
         self.broker_name = broker_name
         self._topics = topics
@@ -88,17 +88,17 @@ class ConsumerClients:
 
     def client_ids(self, group: ConsumerGroup[Connection]) -> Sequence[str]:
         """The members of a group, wherever they are connected."""
-        shared = self.shared.get(group.name)
-        return group.client_ids if shared is None else shared
+        listed = self.roster.listed(group.name)
+        return group.client_ids if listed is None else listed
 
-    def took_list(self, group_name: str, shared: SharedList) -> None:
+    def took_list(self, group_name: str, members: MemberList) -> None:
         """Take a coordinator's list of a group; `due_notices` returns whom to notify, if that is news."""
         group = self._groups.get(group_name)
         if group is None:
-            self.shared.forget(group_name)
+            self.roster.forget_list(group_name)
             return
         before = set(self.client_ids(group))
-        if self.shared.take(group_name, shared) and before != set(self.client_ids(group)):
+        if self.roster.take_list(group_name, members) and before != set(self.client_ids(group)):
             self.notifications.owe(self._notify(group))
 
     @property
@@ -146,7 +146,7 @@ class ConsumerClients:
         if is_new_client or resubscribed:
             reason = Reason.MEMBER_JOINED if is_new_client else Reason.SUBSCRIPTION_CHANGED
             self._changed(group.name, reason, member.client_id, now, is_stock=member.is_stock)
-        if not resubscribed and group.name in self.shared:
+        if not resubscribed and self.roster.listed(group.name) is not None:
             return _NONE  # Its coordinator tells of the new list, and then they look at that.
         return self._notify(group)
 
@@ -365,9 +365,9 @@ class ConsumerClients:
             self._changed(group_name, reason, member.client_id, now, is_stock=member.is_stock)
         if group is None:
             self.notifications.forget(group_name)
-            self.shared.forget(group_name)
+            self.roster.forget_list(group_name)
             return _NONE
-        if group_name in self.shared:
+        if self.roster.listed(group_name) is not None:
             return _NONE
         # Told sooner, the others would be refused the locks, and Java's client looks again a second later.
         return self._notify(group, wait_ms=grace_ms if grace_ms <= REPEAT_MS else 0)

@@ -14,11 +14,8 @@ from typing import Final
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.clock import Clock, MonotonicMs
 from libramq.filter.subscription import BROADCASTING
-from libramq.groups.asked_members import AskedMembers
 from libramq.groups.cluster_view import ClusterView
-from libramq.groups.edge_members import EdgeMember, EdgeMembers
-from libramq.groups.published_lists import PublishedLists
-from libramq.groups.shared_lists import SharedList
+from libramq.groups.roster import AskedMembers, EdgeMember, MemberList
 from libramq.remoting.body.coordination import PeerListBody, PeerMember, PeerMembersBody
 
 #: Ours: changes come in swarms; a larger group's are collected longer, as each is told whole.
@@ -51,8 +48,7 @@ class MemberRelay:
         self._own = broker_name
         self._consumers = consumers
         self._clock = clock
-        self._edges = EdgeMembers()
-        self._lists = PublishedLists()
+        self._roster = consumers.roster
         self._stock: dict[str, list[str]] = {}
         self._changed: dict[str, None] = {}
         self._due_ms: MonotonicMs | None = None
@@ -91,27 +87,27 @@ class MemberRelay:
             masters=self._view.names,
             groups=told,
             complete=changed is None,
-            listed=[name for name in self._consumers.shared.told_by_others(home) if name in told]
+            listed=[name for name in self._roster.listed_by_others(home) if name in told]
             if changed is None
             else [],
         )
 
     def listed(self, body: PeerListBody) -> None:
         """A coordinator's word of who is in a group; our own members are notified if they did not know."""
-        self._consumers.took_list(body.group, SharedList(body.broker_name, body.version, body.client_ids))
+        self._consumers.took_list(body.group, MemberList(body.broker_name, body.version, body.client_ids))
 
     # As a coordinator.
 
     def brokers_changed(self, *, now_ms: MonotonicMs) -> None:
         """There are other brokers, and groups live at others of them."""
         self._agree_by_ms = now_ms + AGREE_MS_MAX
-        for edge in self._edges.names():
+        for edge in self._roster.edges():
             if edge not in self._view.names:
                 self._forget(edge)
-        self._lists.forget_groups(self._lives_here)
+        self._roster.forget_published(self._lives_here)
         self._stock.clear()
         self.took(self.body(self._own, None), now_ms=now_ms)
-        self._publish_by(self._edges.groups(), now_ms)
+        self._publish_by(self._roster.groups(), now_ms)
 
     def own_changed(self, group: str, *, now_ms: MonotonicMs) -> None:
         """Our own clients of a group that lives here have changed."""
@@ -119,11 +115,11 @@ class MemberRelay:
 
     def took(self, body: PeerMembersBody, *, now_ms: MonotonicMs) -> bool:
         """PEER_MEMBERS; whether the edge has told of all its groups."""
-        is_whole = self._edges.heard(body.broker_name, body.masters, now_ms=now_ms)
+        is_whole = self._roster.edge_heard(body.broker_name, body.masters, now_ms=now_ms)
         groups = {group: [member.value() for member in members] for group, members in body.groups.items()}
-        changed = self._edges.told(body.broker_name, groups, complete=body.complete)
+        changed = self._roster.report(body.broker_name, groups, complete=body.complete)
         for group in body.listed:
-            self._lists.listed_elsewhere(body.broker_name, group)
+            self._roster.listed_elsewhere(body.broker_name, group)
             changed.append(group)
         size = max((len(body.groups.get(group, ())) for group in changed), default=0)
         self._publish_by(changed, now_ms + delay_ms(size))
@@ -133,14 +129,13 @@ class MemberRelay:
         self, edge: str, group: str, members: Sequence[EdgeMember], *, now_ms: MonotonicMs
     ) -> None:
         """An edge tells of one group, sooner than by a beat; nothing if it has never been heard of."""
-        if edge in self._edges.names():
-            self._publish_by(
-                self._edges.told(edge, {group: members}, complete=False), now_ms + delay_ms(len(members))
-            )
+        if edge in self._roster.edges():
+            changed = self._roster.report(edge, {group: members}, complete=False)
+            self._publish_by(changed, now_ms + delay_ms(len(members)))
 
     def lists_for(self, edge: str) -> list[PeerListBody]:
         """All that an edge is to know, for a link that is new."""
-        return [self._body(group, client_ids) for group, client_ids in self._lists.told(edge)]
+        return [self._body(group, client_ids) for group, client_ids in self._roster.published_to(edge)]
 
     def is_agreed(self, now_ms: MonotonicMs) -> bool:
         """Whether all brokers have told of their members, by the same brokers; or will not any more."""
@@ -152,17 +147,17 @@ class MemberRelay:
 
     def _have_told(self) -> bool:
         names = self._view.names
-        return all(self._edges.agrees(name, names) for name in names)
+        return all(self._roster.agrees(name, names) for name in names)
 
     def asked_members(self, group: str) -> AskedMembers | None:
         """The members of a group as who assigns their queues needs them."""
-        return self._edges.asked(group)
+        return self._roster.asked(group)
 
     def publish_stock(self, group: str) -> list[str] | None:
         """Return who of a group allocates for itself, for its coordinator; None: the same as last time."""
-        if self._own in self._edges.names():  # Nobody tells of our own clients while this broker is alone.
-            self._edges.told(self._own, {group: self.members(group)}, complete=False)
-        stock = self._edges.stock(group)
+        if self._own in self._roster.edges():  # Nobody reports our own clients while this broker is alone.
+            self._roster.report(self._own, {group: self.members(group)}, complete=False)
+        stock = self._roster.stock(group)
         if stock == self._stock.get(group):
             return None
         self._stock[group] = stock
@@ -187,17 +182,17 @@ class MemberRelay:
 
     def stood_still(self, stood_ms: int, now_ms: MonotonicMs) -> None:
         """Nobody listened to other brokers for so long."""
-        self._edges.stood_still(stood_ms, now_ms)
+        self._roster.stood_still(stood_ms, now_ms)
         self._agree_by_ms = self._agree_by_ms + stood_ms
 
     def forget_silent(self, now_ms: MonotonicMs) -> None:
         """Brokers that do not speak any more have no members."""
-        for edge in self._edges.silent(since_ms=now_ms - EDGE_SILENCE_MS_MAX):
+        for edge in self._roster.silent_edges(since_ms=now_ms - EDGE_SILENCE_MS_MAX):
             if edge != self._own:
                 self._forget(edge)
 
     def _forget(self, edge: str) -> None:
-        self._publish_by(self._edges.forget(edge), self._clock.monotonic_ms())
+        self._publish_by(self._roster.forget_edge(edge), self._clock.monotonic_ms())
 
     def _publish_by(self, groups: Sequence[str], due_ms: MonotonicMs) -> None:
         if groups:
@@ -206,9 +201,7 @@ class MemberRelay:
 
     def publish_list(self, group: str) -> list[tuple[str, PeerListBody]]:
         """Return whom to tell who is in a group, and what; our own members hear of it at once."""
-        edges = self._edges.edges(group)
-        client_ids = self._edges.client_ids(group) if len(edges) > 1 else ()
-        publication = self._lists.publish(group, edges, client_ids)
+        publication = self._roster.publish(group)
         if publication is None:
             return []
         self._version = max(self._version + 1, int(self._clock.wall_ms()))

@@ -12,9 +12,9 @@ from typing import Generic, TypeVar
 from libramq.clock import MonotonicMs
 from libramq.filter.subscription import BROADCASTING, SubscriptionData
 from libramq.filter.tag import TAG
-from libramq.groups.asked_members import AskedMembers
 from libramq.groups.consumer import Consumer
 from libramq.groups.limits import SUBSCRIPTIONS_MAX
+from libramq.groups.roster import AskedMembers
 from libramq.message.names import RETRY_PREFIX
 
 #: Whatever the shell knows a connection by.

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from libramq.fencing import MODE_EPOCHS, Claim, Claims, FenceGrant, FenceReport
 from libramq.formats.document import Document
 from libramq.groups import given_tables
-from libramq.groups.edge_members import EdgeMember
 from libramq.groups.given_tables import GivenUpdate
+from libramq.groups.roster import EdgeMember
 from libramq.message.queue import MessageQueue
 
 
@@ -110,7 +110,7 @@ class GroupAssignment(Document, frozen=True, kw_only=True):
 
 
 class PeerMember(Document, frozen=True, kw_only=True):
-    """A client that is connected to an edge (`groups.edge_members.EdgeMember`)."""
+    """A client that is connected to an edge (`groups.roster.EdgeMember`)."""
 
     client_id: str
     stock: bool = True

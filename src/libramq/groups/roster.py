@@ -1,0 +1,241 @@
+"""The roster: who is in groups, and which brokers that is known from.
+
+    edges        who is connected to which broker, this one among them, as each reports it
+    list         who is in a group over all edges, as the group's coordinator lists it for its edges
+    published    the lists that this broker made as a coordinator, and the edges that have them
+
+Stock clients send heartbeats only to brokers that hold their topics, so that no broker knows them all. A
+group with members at one edge only needs no list: that edge knows them. While a coordinator is out of reach
+its last list stands.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
+
+from libramq.clock import MonotonicMs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeMember:
+    """A client that is connected to an edge. stock: it does without a coordinator.
+
+    topics: of a stock client, sorted. allocates: it has looked at the list of members there, to allocate for
+    itself.
+    """
+
+    client_id: str
+    stock: bool = True
+    topics: Sequence[str] = ()
+    allocates: bool = False
+
+
+class AskedMembers(NamedTuple):
+    """The members of a group whose queues a broker is to assign.
+
+    version: another one whenever members or what they subscribe to changed. topics: of each member, by client
+    ids. allocates: one of them allocates for itself.
+    """
+
+    version: Hashable
+    topics: Mapping[str, frozenset[str]]
+    allocates: bool
+
+    @classmethod
+    def of(cls, version: Hashable, members: Iterable[tuple[str, Iterable[str]]], *, allocates: bool) -> Self:
+        """Of client ids with their topics; one that is there more than once wants all of its topics."""
+        topics: dict[str, frozenset[str]] = {}
+        for client_id, wanted in members:
+            topics[client_id] = topics.get(client_id, frozenset()).union(wanted)
+        return cls(version, topics, allocates)
+
+
+class MemberList(NamedTuple):
+    """One group's list, by a coordinator. No client ids: the group is here alone, and known without it.
+
+    version: of the lists of one coordinator the higher one is newer.
+    """
+
+    broker_name: str
+    version: int
+    client_ids: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A list that is to be sent, and to which edges. No client ids: there is none any more."""
+
+    group: str
+    client_ids: Sequence[str]
+    edges: Sequence[str]
+
+
+@dataclass(slots=True)
+class _Edge:
+    """One broker. masters: the brokers it knew last. is_whole: it has reported all its groups."""
+
+    heard_at_ms: MonotonicMs
+    masters: Sequence[str] = ()
+    is_whole: bool = False
+    groups: dict[str, tuple[EdgeMember, ...]] = field(default_factory=dict)
+
+
+class Roster:
+    """Members by group and source. What changes an edge returns the groups that it changed."""
+
+    def __init__(self) -> None:
+        self._edges: dict[str, _Edge] = {}
+        self._lists: dict[str, MemberList] = {}
+        self._published: dict[str, tuple[Sequence[str], frozenset[str]]] = {}
+        self._listed_elsewhere: dict[str, set[str]] = {}
+        self._asked: dict[str, AskedMembers] = {}
+        self._version = 0
+
+    # What edges report.
+
+    def edge_heard(self, edge: str, masters: Sequence[str], *, now_ms: MonotonicMs) -> bool:
+        """Note that an edge spoke; return whether it has reported all its groups before."""
+        known = self._edges.setdefault(edge, _Edge(now_ms))
+        known.heard_at_ms, known.masters = now_ms, masters
+        return known.is_whole
+
+    def report(self, edge: str, groups: Mapping[str, Sequence[EdgeMember]], *, complete: bool) -> list[str]:
+        """Take an edge's members of these groups; complete: of all groups that are reported here."""
+        known = self._edges[edge]
+        reported = {group: tuple(members) for group, members in groups.items()}
+        if complete:
+            known.is_whole = True
+            reported = dict.fromkeys(known.groups, ()) | reported
+        changed = [group for group, members in reported.items() if known.groups.get(group, ()) != members]
+        for group in changed:
+            self._asked.pop(group, None)
+            if reported[group]:
+                known.groups[group] = reported[group]
+            else:
+                known.groups.pop(group, None)
+        return changed
+
+    def forget_edge(self, edge: str) -> list[str]:
+        """Forget an edge that is gone."""
+        known = self._edges.pop(edge, None)
+        changed = list(known.groups) if known is not None else []
+        for group in changed:
+            self._asked.pop(group, None)
+        return changed
+
+    def edges(self) -> list[str]:
+        """Return all edges that have spoken."""
+        return list(self._edges)
+
+    def groups(self) -> list[str]:
+        """Return all groups that have members at an edge."""
+        return list(dict.fromkeys(group for edge in self._edges.values() for group in edge.groups))
+
+    def stood_still(self, stood_ms: int, now_ms: MonotonicMs) -> None:
+        """Give edges the time again in which nobody listened to them."""
+        for edge in self._edges.values():
+            edge.heard_at_ms = min(now_ms, edge.heard_at_ms + stood_ms)
+
+    def silent_edges(self, *, since_ms: MonotonicMs) -> list[str]:
+        """Return the edges that have not spoken since then."""
+        return [name for name, edge in self._edges.items() if edge.heard_at_ms < since_ms]
+
+    def agrees(self, edge: str, masters: Sequence[str]) -> bool:
+        """Return whether an edge has reported all its groups that live here, if these are all brokers."""
+        known = self._edges.get(edge)
+        return known is not None and known.is_whole and list(known.masters) == list(masters)
+
+    # Who is in a group, over all edges.
+
+    def client_ids(self, group: str) -> list[str]:
+        """Return all members of a group, each once, sorted."""
+        return sorted({member.client_id for member in self._members(group)})
+
+    def stock(self, group: str) -> list[str]:
+        """Return those of them that allocate for themselves."""
+        return sorted({member.client_id for member in self._members(group) if member.stock})
+
+    def asked(self, group: str) -> AskedMembers | None:
+        """Return the members of a group in the form the assigner needs; None: there are none."""
+        known = self._asked.get(group)
+        members = self._members(group) if known is None else ()
+        if members:
+            self._version += 1
+            known = self._asked[group] = AskedMembers.of(
+                ("edges", self._version),
+                ((member.client_id, member.topics) for member in members),
+                # Ours do beside stock ones, also if they have not looked since their broker came.
+                allocates=any(member.allocates or not member.stock for member in members),
+            )
+        return known
+
+    def _members(self, group: str) -> list[EdgeMember]:
+        return [member for edge in self._edges.values() for member in edge.groups.get(group, ())]
+
+    # Lists that this broker publishes, as the coordinator of groups.
+
+    def listed_elsewhere(self, edge: str, group: str) -> None:
+        """Note that an edge has a list by another coordinator."""
+        self._listed_elsewhere.setdefault(group, set()).add(edge)
+
+    def publish(self, group: str) -> Publication | None:
+        """Return what is to be sent of a group's list, if that is news to anybody.
+
+        Every edge has the list of a group with members at several; one that had a list before, of ours or by
+        another coordinator, hears that it is over.
+        """
+        edges = frozenset(name for name, edge in self._edges.items() if group in edge.groups)
+        wanted = (self.client_ids(group), edges) if len(edges) > 1 else None
+        known = self._published.get(group)
+        elsewhere = self._listed_elsewhere.pop(group, set())
+        if wanted == known and not elsewhere:
+            return None
+        if wanted is not None:
+            self._published[group] = wanted
+        else:
+            self._published.pop(group, None)
+        informed = known[1] if known is not None else frozenset()
+        client_ids, edges = wanted if wanted is not None else ([], frozenset())
+        to = sorted(informed | elsewhere | edges)
+        return Publication(group, client_ids, to) if to else None
+
+    def published_to(self, edge: str) -> list[tuple[str, Sequence[str]]]:
+        """Return the groups whose lists an edge has, and these lists."""
+        return [(group, ids) for group, (ids, edges) in self._published.items() if edge in edges]
+
+    def forget_published(self, lives_here: Callable[[str], bool]) -> None:
+        """Forget what was published of groups that live elsewhere now."""
+        self._published = {group: known for group, known in self._published.items() if lives_here(group)}
+        self._listed_elsewhere = {
+            group: edges for group, edges in self._listed_elsewhere.items() if lives_here(group)
+        }
+
+    # Lists that this broker has, as an edge.
+
+    def listed(self, group: str) -> Sequence[str] | None:
+        """Return the client ids of a group by its list; None: its members are all here."""
+        known = self._lists.get(group)
+        return known.client_ids if known is not None else None
+
+    def listed_by_others(self, broker_name: str) -> list[str]:
+        """Return the groups whose list is not by that coordinator."""
+        return [group for group, known in self._lists.items() if known.broker_name != broker_name]
+
+    def take_list(self, group: str, members: MemberList) -> bool:
+        """Take a coordinator's list of a group; return whether it is news."""
+        known = self._lists.get(group)
+        if (
+            known is not None
+            and known.broker_name == members.broker_name
+            and members.version <= known.version
+        ):
+            return False
+        if members.client_ids:
+            self._lists[group] = members
+        else:
+            self._lists.pop(group, None)
+        return True
+
+    def forget_list(self, group: str) -> None:
+        """Forget the list of a group that has no members here any more."""
+        self._lists.pop(group, None)

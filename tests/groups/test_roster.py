@@ -1,0 +1,106 @@
+"""Members as edges tell of them, lists as coordinators publish them and as edges keep them."""
+
+from libramq.groups.roster import EdgeMember, MemberList, Publication, Roster
+
+
+def members(*names: str) -> list[EdgeMember]:
+    """Names in capitals are stock clients."""
+    return [EdgeMember(client_id=name, stock=name.isupper()) for name in names]
+
+
+def edges_of(**edges: dict[str, list[EdgeMember]]) -> Roster:
+    known = Roster()
+    for name, groups in edges.items():
+        known.edge_heard(name, ["a", "b"], now_ms=0)
+        known.report(name, groups, complete=True)
+    return known
+
+
+def test_the_members_of_a_group_are_those_of_all_edges():
+    """Each once; who allocates for itself at one edge, does."""
+    known = edges_of(b={"g": members("x", "Y")}, a={"g": members("z", "x"), "h": members("x")})
+    assert known.client_ids("g") == ["Y", "x", "z"]
+    assert known.stock("g") == ["Y"]
+    assert known.report("a", {"g": members("z", "x")}, complete=False) == []
+    assert known.report("b", {"g": []}, complete=False) == ["g"]
+    assert (known.client_ids("g"), known.stock("g"), known.groups()) == (["x", "z"], [], ["g", "h"])
+
+
+def test_members_of_ours_beside_stock_ones_allocate_for_themselves():
+    """Also where they have not looked at a list since their broker came."""
+    ours = EdgeMember(client_id="x", stock=False)
+    asks = EdgeMember(client_id="y", topics=("T",))
+    known = edges_of(a={"g": [ours]}, b={"g": [asks]})
+    assert known.asked("g").allocates
+    known.report("a", {"g": []}, complete=False)
+    assert not known.asked("g").allocates
+
+
+def test_what_a_complete_word_does_not_name_is_over():
+    known = edges_of(a={"g": members("x"), "h": members("x")})
+    assert known.report("a", {"h": members("x")}, complete=True) == ["g"]
+    assert known.groups() == ["h"]
+    assert known.forget_edge("a") == ["h"]
+    assert known.forget_edge("a") == []
+
+
+def test_an_edge_agrees_when_it_has_told_of_all_by_the_same_brokers():
+    known = Roster()
+    assert not known.edge_heard("a", ["a", "b"], now_ms=5)
+    assert not known.agrees("a", ["a", "b"])
+    known.report("a", {}, complete=True)
+    assert known.edge_heard("a", ["a", "b"], now_ms=9)
+    assert known.agrees("a", ["a", "b"])
+    assert not known.agrees("a", ["a", "b", "c"])
+    assert (known.silent_edges(since_ms=9), known.silent_edges(since_ms=10)) == ([], ["a"])
+
+
+def test_a_group_at_one_edge_has_no_list():
+    """Who had one of it hears that it is over."""
+    known = edges_of(a={"g": members("x")}, b={}, c={})
+    assert known.publish("g") is None
+    known.report("b", {"g": members("y")}, complete=False)
+    assert known.publish("g") == Publication("g", ["x", "y"], ["a", "b"])
+    assert known.publish("g") is None
+    assert known.published_to("b") == [("g", ["x", "y"])]
+    known.report("b", {"g": []}, complete=False)
+    known.report("c", {"g": members("y")}, complete=False)
+    assert known.publish("g") == Publication("g", ["x", "y"], ["a", "b", "c"])
+    known.report("c", {"g": []}, complete=False)
+    assert known.publish("g") == Publication("g", [], ["a", "c"])
+    known.report("a", {"g": []}, complete=False)
+    assert known.publish("g") is None
+
+
+def test_an_edge_with_the_list_of_another_coordinator_is_told_that_it_is_over():
+    known = edges_of(b={"g": members("x")})
+    known.listed_elsewhere("b", "g")
+    assert known.publish("g") == Publication("g", [], ["b"])
+    assert known.publish("g") is None
+
+
+def test_what_was_published_of_groups_that_live_elsewhere_is_forgotten():
+    known = edges_of(a={"g": members("x"), "h": members("x")}, b={"g": members("y"), "h": members("y")})
+    known.publish("g")
+    known.publish("h")
+    known.listed_elsewhere("b", "g")
+    known.forget_published(lambda group: group == "h")
+    assert [group for group, _ in known.published_to("a")] == ["h"]
+    assert known.publish("h") is None
+
+
+def test_a_list_stands_until_its_coordinator_or_another_says_otherwise():
+    """What comes late does not."""
+    known = Roster()
+
+    def take(broker: str, version: int, *client_ids: str) -> bool:
+        return known.take_list("g", MemberList(broker, version, list(client_ids)))
+
+    assert take("a", 5, "x", "y")
+    assert not take("a", 5, "z")
+    assert not take("a", 4)
+    assert known.listed("g") == ["x", "y"]
+    assert take("b", 2, "x")
+    assert (known.listed("g"), known.listed_by_others("b"), known.listed_by_others("a")) == (["x"], [], ["g"])
+    assert take("b", 3)
+    assert known.listed("g") is None
