@@ -106,7 +106,8 @@ class Roster:
         if complete:
             known.is_whole = True
             reported = dict.fromkeys(known.groups, ()) | reported
-        changed = [group for group, members in reported.items() if known.groups.get(group, ()) != members]
+        # That a group has nobody there is news too, where nothing was known of it.
+        changed = [group for group, members in reported.items() if known.groups.get(group) != members]
         for group in changed:
             self._asked.pop(group, None)
             if reported[group]:
