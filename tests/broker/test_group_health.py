@@ -5,7 +5,7 @@ from libramq.codes import RequestCode as R
 from libramq.formats import fastjson
 from libramq.formats.document import decode_body
 from libramq.groups.diagnosis import Kind
-from libramq.groups.herd import ROUND_GAP_MS
+from libramq.groups.pending_notifications import ROUND_GAP_MS
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.remoting import headers as h
 from libramq.remoting.body.consumers import ConsumerConnection

@@ -10,7 +10,7 @@ from libramq.codes import ResponseCode as C
 from libramq.formats import fastjson
 from libramq.formats.document import decode_body
 from libramq.groups.broker_assignment import REST_MS
-from libramq.groups.herd import REPEAT_MS, ROUND_GAP_MS
+from libramq.groups.pending_notifications import REPEAT_MS, ROUND_GAP_MS
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.remoting.body.assignment import MessageRequestModeBody, QueryAssignmentBody, QueryAssignmentReply

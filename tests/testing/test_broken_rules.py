@@ -27,7 +27,7 @@ from libramq.client.core.push_consumer_core import PushConsumerCore
 from libramq.client.local_offset_store import LocalOffsetStore
 from libramq.client.member_requests import MemberRequests
 from libramq.groups.coordinator.group_member import GroupMember
-from libramq.groups.herd import Herd
+from libramq.groups.pending_notifications import PendingNotifications
 from libramq.groups.rebalance import GroupRebalance
 from libramq.message.queue import MessageQueue
 from libramq.offsets.consumer_offset import ConsumerOffset
@@ -237,7 +237,7 @@ def test_a_broker_that_does_not_record_what_its_fence_has_opened(
 
 def test_a_broker_that_tells_members_once(monkeypatch: pytest.MonkeyPatch):
     """And the notification is lost."""
-    monkeypatch.setattr(Herd, "due", lambda self, *, now_ms: [])
+    monkeypatch.setattr(PendingNotifications, "due", lambda self, *, now_ms: [])
     caught(EveryQueueOwned, scenario("deafen", "join", "stop", "join"))
 
 

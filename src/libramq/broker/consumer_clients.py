@@ -13,9 +13,9 @@ from libramq.fencing import MODE_CLIENT
 from libramq.filter.subscription import BROADCASTING
 from libramq.groups.consumer import Consumer
 from libramq.groups.consumer_group import ConsumerGroup, ConsumerGroups, Member
-from libramq.groups.herd import REPEAT_MS
 from libramq.groups.limits import MEMBERS_MAX
 from libramq.groups.notice import AreYouThere
+from libramq.groups.pending_notifications import REPEAT_MS
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance import GroupRebalance
 from libramq.groups.rebalance_event import Reason, RebalanceEvent

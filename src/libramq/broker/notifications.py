@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 from libramq.clock import Clock, MonotonicMs
 from libramq.groups.consumer_group import ConsumerGroup
-from libramq.groups.herd import Herd
 from libramq.groups.notice import GroupChanged, Notice
+from libramq.groups.pending_notifications import PendingNotifications
 from libramq.kernel.connection import Connection
 
 #: Whom to notify, and of what.
@@ -20,7 +20,7 @@ class Notifications:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._herds: dict[str, Herd[Connection]] = {}
+        self._pending: dict[str, PendingNotifications[Connection]] = {}
         self._straggling: set[str] = set()
         self._owed: list[Notice[Connection]] = []
 
@@ -36,8 +36,8 @@ class Notifications:
 
     def changed(self, group: ConsumerGroup[Connection], *, wait_ms: int = 0) -> Notices:
         """Return whom to notify of a change of a group now; the others are due within wait_ms."""
-        herd = self._herds.setdefault(group.name, Herd())
-        peers = herd.changed(group.members, now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms)
+        pending = self._pending.setdefault(group.name, PendingNotifications())
+        peers = pending.changed(group.members, now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms)
         self._straggling.add(group.name)
         return tuple(_notices(group.name, peers))
 
@@ -47,48 +47,48 @@ class Notifications:
 
     def again(self, group: ConsumerGroup[Connection], clients: Mapping[str, int]) -> None:
         """Have clients look again, each in so many milliseconds."""
-        herd = self._herds.get(group.name)
-        if not clients or herd is None:
+        pending = self._pending.get(group.name)
+        if not clients or pending is None:
             return
         for peer, member in group.members.items():
             wait_ms = clients.get(member.client_id)
             if wait_ms is not None:
-                herd.again(peer, now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms)
+                pending.again(peer, now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms)
                 self._straggling.add(group.name)
 
     def looked(self, group: ConsumerGroup[Connection], peer: Connection, *, concerns_others: bool) -> None:
         """A member has looked; concerns_others: how it did so is news to them."""
-        herd = self._herds.get(group.name)
-        if herd is None:
+        pending = self._pending.get(group.name)
+        if pending is None:
             return
         now_ms = self._clock.monotonic_ms()
         if concerns_others:
-            herd.changed(group.members, now_ms=now_ms, wait_ms=1)
+            pending.changed(group.members, now_ms=now_ms, wait_ms=1)
             self._straggling.add(group.name)
-        herd.fetched(peer, now_ms=now_ms)
+        pending.fetched(peer, now_ms=now_ms)
 
     def looked_at_ms(self, group_name: str) -> MonotonicMs | None:
         """Since when all members know the group's latest change (monotonic); None while some do not."""
-        herd = self._herds.get(group_name)
-        return herd.looked_at_ms if herd is not None else None
+        pending = self._pending.get(group_name)
+        return pending.looked_at_ms if pending is not None else None
 
     def due(self, allocates: Callable[[str], bool]) -> Notices:
         """Return those that are due now. allocates: whether a group's members look at all."""
         now_ms = self._clock.monotonic_ms()
         notices, self._owed = self._owed, []
         for name in sorted(self._straggling):
-            herd = self._herds[name]
+            pending = self._pending[name]
             if not allocates(name):
                 self._straggling.discard(name)
                 continue
-            notices += _notices(name, herd.due(now_ms=now_ms))
-            if herd.is_current:
+            notices += _notices(name, pending.due(now_ms=now_ms))
+            if pending.is_current:
                 self._straggling.discard(name)
         return tuple(notices)
 
     def forget(self, group_name: str) -> None:
         """A group has no members here any more."""
-        self._herds.pop(group_name, None)
+        self._pending.pop(group_name, None)
         self._straggling.discard(group_name)
 
 

@@ -1,10 +1,10 @@
 """Herding: a change is repeated to whoever has not looked since."""
 
-from libramq.groups.herd import HERD_MS_MAX, REPEAT_MS, ROUND_GAP_MS, Herd
+from libramq.groups.pending_notifications import PENDING_MS_MAX, REPEAT_MS, ROUND_GAP_MS, PendingNotifications
 
 
-def herd(*members: str, at_ms: int = 10_000) -> Herd[str]:
-    found: Herd[str] = Herd()
+def herd(*members: str, at_ms: int = 10_000) -> PendingNotifications[str]:
+    found: PendingNotifications[str] = PendingNotifications()
     found.changed(members, now_ms=at_ms)
     return found
 
@@ -54,7 +54,7 @@ def test_a_change_while_herding_asks_everybody_again() -> None:
 
 def test_it_gives_up_on_members_that_never_look() -> None:
     group = herd("alice")
-    assert group.due(now_ms=10_001 + HERD_MS_MAX) == []
+    assert group.due(now_ms=10_001 + PENDING_MS_MAX) == []
     assert group.is_current
 
 
@@ -65,7 +65,7 @@ def test_who_is_no_member_is_nobody() -> None:
 
 
 def test_in_a_large_group_a_member_is_told_once_a_second_however_many_come():
-    herd: Herd[int] = Herd()
+    herd: PendingNotifications[int] = PendingNotifications()
     told = [herd.changed(range(count), now_ms=count) for count in range(1, 901)]
     assert told[49] == list(range(50))
     assert all(len(peers) == 1 for peers in told[51:])
@@ -77,7 +77,7 @@ def test_in_a_large_group_a_member_is_told_once_a_second_however_many_come():
 
 def test_what_should_wait_is_told_when_the_wait_is_over() -> None:
     """carol vanished with locks: the others are told when her locks are free, not to be refused them."""
-    group: Herd[str] = Herd()
+    group: PendingNotifications[str] = PendingNotifications()
     assert group.changed(["alice", "bob"], now_ms=10_000, wait_ms=150) == []
     assert group.due(now_ms=10_149) == []
     assert group.due(now_ms=10_150) == ["alice", "bob"]
@@ -86,7 +86,7 @@ def test_what_should_wait_is_told_when_the_wait_is_over() -> None:
 
 def test_who_has_looked_too_early_is_told_to_look_again() -> None:
     """bob is current, but a queue of his is free only in 100 ms."""
-    group: Herd[str] = Herd()
+    group: PendingNotifications[str] = PendingNotifications()
     group.changed(["alice", "bob"], now_ms=10_000)
     group.fetched("alice", now_ms=10_300)
     group.fetched("bob", now_ms=10_300)
@@ -101,7 +101,7 @@ def test_who_has_looked_too_early_is_told_to_look_again() -> None:
 
 
 def test_one_that_came_since_the_change_is_told_too() -> None:
-    group: Herd[str] = Herd()
+    group: PendingNotifications[str] = PendingNotifications()
     group.changed(["alice"], now_ms=10_000)
     group.again("bob", now_ms=10_400, wait_ms=100)
     assert group.due(now_ms=10_500) == ["bob"]
@@ -117,5 +117,5 @@ def test_it_knows_since_when_all_have_looked() -> None:
     assert group.looked_at_ms == 10_450
     group.changed(["alice"], now_ms=11_000)
     assert group.looked_at_ms is None
-    group.due(now_ms=11_001 + HERD_MS_MAX)
+    group.due(now_ms=11_001 + PENDING_MS_MAX)
     assert group.looked_at_ms is None

@@ -1,0 +1,110 @@
+"""The pending notifications: members that allocate queues themselves are notified of a change until each has
+looked.
+
+A stock client learns of a change from one one-way notification; lost, it notices 20 s later. So a change is
+repeated, to each member that has not begun a round of looking at the member list since, at most once a second
+(the Java client keeps a second between its rounds). Whoever is current is not notified.
+
+A round is a burst of list fetches, one a topic; one that was under way when the change came does not count.
+Upstream: RebalanceService.java, DefaultConsumerIdsChangeListener.java.
+"""
+
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from libramq.clock import MonotonicMs
+
+P = TypeVar("P", bound=Hashable)
+
+#: RebalanceService.minInterval: a client notified sooner would only wait.
+REPEAT_MS: Final = 1_000
+#: Ours: a thousand members that come or go together would cause a million notifications.
+NOTIFIED_AT_ONCE_MAX: Final = 50
+#: Ours: three of the client's own 20 s rounds. Who has not looked by then does not mean to.
+PENDING_MS_MAX: Final = 60_000
+#: Ours: the fetches of one round follow each other at once; rounds are at least a second apart.
+ROUND_GAP_MS: Final = 200
+
+
+@dataclass(slots=True)
+class _Notified:
+    """One member: when it last looked, and when it was last notified."""
+
+    fetched_at_ms: MonotonicMs
+    notified_at_ms: MonotonicMs
+    is_current: bool
+
+
+class PendingNotifications(Generic[P]):
+    """The members of one group, and which of them know its latest change. Times are monotonic."""
+
+    def __init__(self) -> None:
+        self._changed_at_ms: MonotonicMs | None = None
+        self._looked_at_ms: MonotonicMs | None = None
+        self._members: dict[P, _Notified] = {}
+
+    @property
+    def is_current(self) -> bool:
+        """Whether nobody need be notified again."""
+        return self._changed_at_ms is None
+
+    @property
+    def looked_at_ms(self) -> MonotonicMs | None:
+        """Since when all members know the latest change; None while some do not, or never looked."""
+        return self._looked_at_ms
+
+    def changed(self, members: Collection[P], *, now_ms: MonotonicMs, wait_ms: int = 0) -> list[P]:
+        """Return whom to notify of a change now; of a large group those later who were notified just now.
+
+        wait_ms: nobody is notified before that, by `due`; at most REPEAT_MS.
+        """
+        self._changed_at_ms, self._looked_at_ms = now_ms, None
+        is_large = len(members) > NOTIFIED_AT_ONCE_MAX
+        known, to_notify = self._members, []
+        self._members = {}
+        for member in members:
+            one = known.get(member)
+            if one is None:
+                one = _Notified(now_ms - ROUND_GAP_MS, now_ms, False)
+                to_notify.append(member)
+            else:
+                one.is_current = False
+                if not is_large or now_ms - one.notified_at_ms >= REPEAT_MS:
+                    one.notified_at_ms = now_ms
+                    to_notify.append(member)
+            self._members[member] = one
+        if not wait_ms:
+            return to_notify
+        for one in self._members.values():
+            one.notified_at_ms = now_ms - REPEAT_MS + wait_ms
+        return []
+
+    def again(self, member: P, *, now_ms: MonotonicMs, wait_ms: int) -> None:
+        """There is, or will be, something else for a member: have it look once more in wait_ms."""
+        one = self._members.setdefault(member, _Notified(now_ms - ROUND_GAP_MS, now_ms, False))
+        one.is_current = False
+        one.notified_at_ms = now_ms - REPEAT_MS + min(wait_ms, REPEAT_MS)
+        self._changed_at_ms, self._looked_at_ms = now_ms, None
+
+    def fetched(self, member: P, *, now_ms: MonotonicMs) -> None:
+        """A member looks at the list."""
+        one = self._members.get(member)
+        if one is not None:
+            begins_round = now_ms - one.fetched_at_ms >= ROUND_GAP_MS
+            one.is_current = one.is_current or begins_round
+            one.fetched_at_ms = now_ms
+
+    def due(self, *, now_ms: MonotonicMs) -> list[P]:
+        """Return whom to notify again now."""
+        if self._changed_at_ms is None:
+            return []
+        stragglers = {member: one for member, one in self._members.items() if not one.is_current}
+        if not stragglers or now_ms - self._changed_at_ms > PENDING_MS_MAX:
+            self._changed_at_ms = None
+            self._looked_at_ms = None if stragglers else now_ms
+            return []
+        to_notify = [member for member, one in stragglers.items() if now_ms - one.notified_at_ms >= REPEAT_MS]
+        for member in to_notify:
+            stragglers[member].notified_at_ms = now_ms
+        return to_notify
