@@ -80,7 +80,7 @@ class ManualTimers:
         self.due: list[ManualTimer] = []
         self.now_us = 0
 
-    def after(self, delay_ms: int, action: Callable[[], None]) -> ManualTimer:
+    def after(self, delay_ms: float, action: Callable[[], None]) -> ManualTimer:
         timer = ManualTimer(self.due, action)
         self.due.append(timer)
         return timer

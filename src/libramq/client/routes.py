@@ -3,18 +3,21 @@
 Upstream: MQClientInstance.updateTopicRouteInfoFromNameServer.
 """
 
-import asyncio
+from collections.abc import Callable, Iterator
 from functools import partial
 
-from libramq.client.awaiting import answer_of
 from libramq.client.core.publish_info import TopicPublishInfo
 from libramq.client.core.route_table import RouteTable
 from libramq.client.name_servers import NameServers
 from libramq.errors import LibraError, RouteNotFound
 from libramq.logs import get_logger
+from libramq.remoting.body.route import TopicRouteData
 from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
+
+#: Called when a route was looked for, with what went wrong.
+Fetched = Callable[[LibraError | None], None]
 
 
 class Routes:
@@ -24,54 +27,71 @@ class Routes:
         self.table = RouteTable()
         self._name_servers = name_servers
         self._default_queue_count = default_queue_count
-        self._fetching: dict[str, asyncio.Task[None]] = {}
+        self._fetching: dict[str, list[Fetched]] = {}
+        self._is_closed = False
 
-    async def publish_info(self, topic: str) -> TopicPublishInfo:
-        """Where a topic can be sent to; raises NameServerUnavailable or RouteNotFound."""
+    def close(self) -> None:
+        """Ask about no further topics."""
+        self._is_closed = True
+
+    def publish_info(self, topic: str, found: Callable[[TopicPublishInfo | LibraError], None]) -> None:
+        """Find where a topic can be sent to; NameServerUnavailable or RouteNotFound where it cannot."""
         info = self.table.publish_info(topic)
-        if info is None or not info.queues:
-            await self.fetch(topic)
+        if info is not None and info.queues:
+            found(info)
+            return
+
+        def fetched(failure: LibraError | None) -> None:
             info = self.table.publish_info(topic)
-        if info is None or not info.queues:
-            raise not_writable(topic)
-        return info
+            if failure is not None:
+                found(failure)
+            elif info is None or not info.queues:
+                found(not_writable(topic))
+            else:
+                found(info)
 
-    async def fetch(self, topic: str) -> None:
+        self.fetch(topic, fetched)
+
+    def fetch(self, topic: str, fetched: Fetched) -> None:
         """Ask a name server, unless somebody is asking already."""
-        task = self._fetching.get(topic)
-        if task is None:
-            task = asyncio.get_running_loop().create_task(self._fetch(topic))
-            self._fetching[topic] = task
-            task.add_done_callback(lambda _: self._fetching.pop(topic, None))
-        await asyncio.shield(task)
-
-    async def refresh(self) -> None:
-        """Ask again about every topic used; a topic that cannot be had keeps its old route."""
-        for topic in self.table.topics():
-            try:
-                await self.fetch(topic)
-            except RouteNotFound:
-                log.debug("a topic has no route any more", topic=topic)
-            except LibraError as error:
-                log_failed_request(log, "route not refreshed", error, topic=topic)
-
-    async def close(self) -> None:
-        """Stop asking."""
-        tasks = list(self._fetching.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _fetch(self, topic: str) -> None:
+        waiting = self._fetching.get(topic)
+        if waiting is not None:
+            waiting.append(fetched)
+            return
+        self._fetching[topic] = [fetched]
         if self.table.publish_info(topic) is not None:
             # The template is for topics that were never there: a name server may forget for a moment.
-            route = await answer_of(partial(self._name_servers.route, topic))
+            self._name_servers.route(topic, partial(self._routed, topic))
         else:
-            route = await answer_of(
-                partial(self._name_servers.route_to_send, topic, queue_count=self._default_queue_count)
+            self._name_servers.route_to_send(
+                topic, partial(self._routed, topic), queue_count=self._default_queue_count
             )
-        if self.table.update(topic, route):
+
+    def refresh(self, done: Callable[[], None]) -> None:
+        """Ask again about every topic used, in turn; a topic that cannot be had keeps its old route."""
+        self._refresh_next(iter(self.table.topics()), done)
+
+    def _refresh_next(self, topics: Iterator[str], done: Callable[[], None]) -> None:
+        topic = next(topics, None)
+        if topic is None or self._is_closed:
+            done()
+            return
+
+        def fetched(failure: LibraError | None) -> None:
+            if isinstance(failure, RouteNotFound):
+                log.debug("a topic has no route any more", topic=topic)
+            elif failure is not None:
+                log_failed_request(log, "route not refreshed", failure, topic=topic)
+            self._refresh_next(topics, done)
+
+        self.fetch(topic, fetched)
+
+    def _routed(self, topic: str, outcome: TopicRouteData | LibraError) -> None:
+        failure = outcome if isinstance(outcome, LibraError) else None
+        if not isinstance(outcome, LibraError) and self.table.update(topic, outcome):
             log.debug("route changed", topic=topic)
+        for fetched in self._fetching.pop(topic):
+            fetched(failure)
 
 
 def not_writable(topic: str) -> RouteNotFound:

@@ -6,8 +6,8 @@ What cannot be sent yet stays in the accumulator, so that batches grow when the 
 costs about 5 µs here. Upstream: ProduceAccumulator.java, DefaultMQProducerImpl (back pressure).
 """
 
-import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from libramq.client.core.accumulator import Accumulator, Batch, Waiting
@@ -27,6 +27,7 @@ from libramq.errors import LibraError
 from libramq.logs import get_logger
 from libramq.message.message import Message
 from libramq.message.queue import MessageQueue
+from libramq.runtime.seams import Timer, Timers
 
 log = get_logger(__name__)
 
@@ -47,6 +48,7 @@ class SendPipeline:
         self,
         sender: Sender,
         routes: Routes,
+        timers: Timers,
         next_id: Callable[[], str],
         *,
         timeout_ms: int,
@@ -56,6 +58,7 @@ class SendPipeline:
     ) -> None:
         self._sender = sender
         self._routes = routes
+        self._timers = timers
         self._next_id = next_id
         self._timeout_ms = timeout_ms
         self._linger_ms = linger_ms
@@ -63,13 +66,12 @@ class SendPipeline:
         self._buffer_bytes_max = buffer_bytes_max
         self._accumulator: Accumulator[Callback | None] = Accumulator()
         self._unrouted: dict[str, list[_Unrouted]] = {}
-        self._routing: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.Handle | None = None
+        self._timer: Timer | None = None
         self._buffered_bytes = 0
         self._in_flight_bytes = 0
         self._sent_since_pause = False
-        self._waiting_for_room: list[asyncio.Future[None]] = []
-        self._waiting_for_all: list[asyncio.Future[None]] = []
+        self._waiting_for_room: list[Callable[[None], None]] = []
+        self._waiting_for_all: list[Callable[[LibraError | None], None]] = []
         self._unheard_error: LibraError | None = None
 
     @property
@@ -102,34 +104,35 @@ class SendPipeline:
             error = LibraError(f"the queue selector failed: {error!r}")
         self._tell(callback, error)
 
-    async def flush(self) -> None:
-        """Wait until everything handed over has been answered; raises the error nobody was told of."""
+    def flush(self, flushed: Callable[[LibraError | None], None]) -> None:
+        """Send what waits; `flushed` is called when all is answered, with the error nobody was told of."""
         self._linger_over()
         if self._buffered_bytes:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting_for_all.append(future)
-            await future
-        error, self._unheard_error = self._unheard_error, None
-        if error is not None:
-            raise error
+            self._waiting_for_all.append(flushed)
+        else:
+            flushed(self._take_error())
 
-    async def wait_for_room(self) -> None:
-        """Wait until at most half of the buffer is taken; let answers in after each batch."""
-        if self._sent_since_pause:
-            self._sent_since_pause = False
-            await asyncio.sleep(0)
-        if self._buffered_bytes > self._buffer_bytes_max // 2:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting_for_room.append(future)
-            await future
+    def take_pause(self) -> bool:
+        """Return whether anything was sent since the last call: then answers should be let in."""
+        has_sent, self._sent_since_pause = self._sent_since_pause, False
+        return has_sent
 
-    async def close(self) -> None:
+    @property
+    def is_half_full(self) -> bool:
+        """Whether more than half of what may wait does."""
+        return self._buffered_bytes > self._buffer_bytes_max // 2
+
+    def when_half_empty(self, ready: Callable[[None], None]) -> None:
+        """Call back when at most half of the buffer is taken."""
+        if self.is_half_full:
+            self._waiting_for_room.append(ready)
+        else:
+            ready(None)
+
+    def close(self) -> None:
         """Stop; what still waits is not sent."""
         if self._timer is not None:
             self._timer.cancel()
-        for task in self._routing:
-            task.cancel()
-        await asyncio.gather(*self._routing, return_exceptions=True)
 
     def _place(
         self,
@@ -150,8 +153,7 @@ class SendPipeline:
         self._buffered_bytes += len(item)
         is_full = self._accumulator.add(message.topic, queue, Waiting(unique_id, item, callback))
         if self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._linger_ms / 1000, self._linger_over)
+            self._timer = self._timers.after(self._linger_ms, self._linger_over)
         if is_full:
             self._dispatch()
 
@@ -168,22 +170,15 @@ class SendPipeline:
         held = self._unrouted.setdefault(topic, [])
         held.append((message, callback, queue, selector))
         if len(held) == 1:
-            task = asyncio.get_running_loop().create_task(self._route(topic))
-            self._routing.add(task)
-            task.add_done_callback(self._routing.discard)
+            self._routes.publish_info(topic, partial(self._routed, topic))
 
-    async def _route(self, topic: str) -> None:
-        info, failure = None, None
-        try:
-            info = await self._routes.publish_info(topic)
-        except LibraError as error:
-            failure = error
+    def _routed(self, topic: str, info: TopicPublishInfo | LibraError) -> None:
         for message, callback, queue, selector in self._unrouted.pop(topic):
             try:
-                if info is not None:
+                if isinstance(info, LibraError):
+                    self._tell(callback, info)
+                else:
                     self._place(message, callback, queue, selector, info)
-                elif failure is not None:
-                    self._tell(callback, failure)
             except Exception as error:  # A selector of the user's may raise anything.
                 self.fail(callback, error)
             self._finished(len(message.body))
@@ -256,14 +251,15 @@ class SendPipeline:
 
     def _finished(self, size: int) -> None:
         self._buffered_bytes -= size
-        if not self._buffered_bytes:
-            _wake(self._waiting_for_all)
-        if self._buffered_bytes <= self._buffer_bytes_max // 2:
-            _wake(self._waiting_for_room)
+        if not self._buffered_bytes and self._waiting_for_all:
+            waiting_for_all, self._waiting_for_all = self._waiting_for_all, []
+            for flushed in waiting_for_all:
+                flushed(self._take_error())
+        if self._waiting_for_room and not self.is_half_full:
+            waiting_for_room, self._waiting_for_room = self._waiting_for_room, []
+            for ready in waiting_for_room:
+                ready(None)
 
-
-def _wake(waiting: list[asyncio.Future[None]]) -> None:
-    for future in waiting:
-        if not future.done():
-            future.set_result(None)
-    waiting.clear()
+    def _take_error(self) -> LibraError | None:
+        error, self._unheard_error = self._unheard_error, None
+        return error

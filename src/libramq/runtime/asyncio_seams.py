@@ -18,7 +18,7 @@ THREADS: Final = {Thread.FLUSH: 1, Thread.DISK: 1, Thread.READ: 4, Thread.COMPUT
 class LoopTimers:
     """The timers of the running event loop."""
 
-    def after(self, delay_ms: int, action: Callable[[], None]) -> Timer:
+    def after(self, delay_ms: float, action: Callable[[], None]) -> Timer:
         """Call something later; with no delay, after what is ready now."""
         loop = asyncio.get_running_loop()
         return loop.call_later(delay_ms / 1000, action) if delay_ms else loop.call_soon(action)

@@ -55,7 +55,7 @@ class Timer(Protocol):
 class Timers(Protocol):
     """Time, from outside."""
 
-    def after(self, delay_ms: int, action: Callable[[], None]) -> Timer:
+    def after(self, delay_ms: float, action: Callable[[], None]) -> Timer:
         """Call something later."""
         ...
 

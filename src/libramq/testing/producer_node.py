@@ -1,31 +1,30 @@
-"""The simulated producer: sends a message now and then, and again until it is acknowledged.
+"""The simulated producer: the real network side of a producer, and a program that sends now and then.
 
-It makes the requests of `client.core.send_request`; a failed one goes to another queue.
+A message that was not acknowledged is sent again until it is. Some programs wait for each answer, others hand
+messages over to travel together.
 """
 
 from collections.abc import Sequence
 from typing import Final
 
-from libramq.client.core.route_table import RouteTable
-from libramq.client.core.send_request import SendSettings, prepare_one, send_call
-from libramq.client.name_servers import NameServers
-from libramq.clock import MonotonicMs
-from libramq.codes import ResponseCode
+from libramq.client.core.publish_info import TopicPublishInfo
+from libramq.client.producer_network import ProducerNetwork, ProducerSettings
+from libramq.client.send_result import SendResult, SendStatus
 from libramq.errors import LibraError
 from libramq.message import Message
 from libramq.message.ids import decode_offset_id
-from libramq.message.queue import MessageQueue
-from libramq.rpc.asking import ask
-from libramq.rpc.broker_calls import SendReply
-from libramq.rpc.name_server_calls import topic_route
-from libramq.testing.dialer import simulated_remotes
+from libramq.message.properties import UNIQ_KEY
+from libramq.testing.dialer import SimulatedDialer
 from libramq.testing.process import Process
+from libramq.testing.seams import SimulatedTimers
 from libramq.testing.world import World
 
-#: How soon a message that was not acknowledged is sent again, and how often routes are looked at.
+#: How soon a message that was not acknowledged is sent again.
 AGAIN_MS: Final = 200
 ROUTES_MS: Final = 3_000
 SEND_TIMEOUT_MS: Final = 3_000
+#: How many messages a program that waits for no answers sends at once, at most.
+BURST_MAX: Final = 3
 
 
 class SimulatedProducer:
@@ -50,69 +49,62 @@ class SimulatedProducer:
         self._interval_ms = interval_ms
         self._body_bytes = body_bytes
         self._random = world.stream(name)
-        self._routes = RouteTable()
+        self._waits = self._random.random() < 0.5
         self._count = 0
-        self._settings = SendSettings(group="PRODUCERS")
         self.process.start()
-        self._remotes = simulated_remotes(world.network, self.process)
-        self._name_servers = NameServers(self._remotes, name_servers, world.stream(f"name servers of {name}"))
-        self._look_at_routes()
+        self._network = ProducerNetwork(
+            ProducerSettings(
+                group="PRODUCERS", client_id=name, route_refresh_ms=ROUTES_MS, compress_over_bytes=1 << 30
+            ),
+            name_server_addresses=name_servers,
+            dialer=SimulatedDialer(world.network, self.process),
+            timers=SimulatedTimers(self.process),
+            clock=self.process.clock,
+            randomness=world.stream(f"name servers of {name}"),
+            next_id=lambda: f"{name}-{self._count}",
+        )
+        self._network.start()
         self.process.after(0, self._send_next)
 
     def stop(self) -> None:
         """Begin no more messages; those that were begun are sent until they are acknowledged."""
         self.is_stopped = True
 
-    def _look_at_routes(self) -> None:
-        def answered(outcome: object) -> None:
-            if not isinstance(outcome, LibraError):
-                self._routes.update(self._topic, outcome)  # type: ignore[arg-type]
-
-        self._name_servers.ask(topic_route(self._topic), answered)
-        self.process.after(ROUTES_MS, self._look_at_routes)
-
     def _send_next(self) -> None:
         if self.is_stopped:
             return
-        info = self._routes.publish_info(self._topic)
-        if info is not None and info.queues:
+        burst = 1 if self._waits else self._random.randint(1, BURST_MAX)
+        for _ in range(burst):
             self._count += 1
             self.unacknowledged += 1
             self._send(f"{self.name}-{self._count}")
-        self.process.after(self._random.randint(1, 2 * self._interval_ms), self._send_next)
+        self.process.after(burst * self._random.randint(1, 2 * self._interval_ms), self._send_next)
 
     def _send(self, message_id: str) -> None:
-        info = self._routes.publish_info(self._topic)
-        address = None
-        if info is not None and info.queues:
-            queue = self._random.choice(info.queues)
-            address = self._routes.master(queue.broker_name)
-        if address is None:
-            self.process.after(AGAIN_MS, lambda: self._send(message_id))
-            return
         body = message_id.encode().ljust(self._body_bytes, b".")
-        message = Message(self._topic, body)
-        prepared = prepare_one(message, lambda: message_id, compress_over_bytes=1 << 30)
-        call = send_call(prepared, queue, self._settings, born_ms=self.process.clock.wall_ms())
-
+        message = Message(self._topic, body, properties={UNIQ_KEY: message_id})
         asked_ms = self._world.time.now_ms
 
-        def answered(outcome: SendReply | LibraError) -> None:
-            self._answered(message_id, queue, outcome, asked_ms)
+        def ended(outcome: SendResult | LibraError) -> None:
+            if isinstance(outcome, LibraError) or outcome.status is not SendStatus.SEND_OK:
+                self.process.after(AGAIN_MS, lambda: self._send(message_id))
+                return
+            self.unacknowledged -= 1
+            physical_offset = decode_offset_id(outcome.offset_message_id).physical_offset
+            self._world.history.stored(
+                outcome.queue, outcome.queue_offset, physical_offset, message_id, asked_ms
+            )
 
-        ask(self._remotes, address, call, answered, SEND_TIMEOUT_MS)
+        def found(info: TopicPublishInfo | LibraError) -> None:
+            if isinstance(info, LibraError):
+                ended(info)
+            else:
+                self._network.send(message, info, sent, timeout_ms=SEND_TIMEOUT_MS)
 
-    def _answered(
-        self, message_id: str, queue: MessageQueue, outcome: SendReply | LibraError, asked_ms: MonotonicMs
-    ) -> None:
-        if isinstance(outcome, LibraError) or outcome.code != ResponseCode.SUCCESS:
-            self.process.after(AGAIN_MS, lambda: self._send(message_id))
-            return
-        self.unacknowledged -= 1
-        self._world.history.stored(
-            MessageQueue(self._topic, queue.broker_name, outcome.queue_id),
-            outcome.queue_offset,
-            decode_offset_id(outcome.offset_message_id).physical_offset,
-            message_id,
-            asked_ms,
-        )
+        def sent(outcome: list[SendResult] | LibraError) -> None:
+            ended(outcome if isinstance(outcome, LibraError) else outcome[0])
+
+        if self._waits:
+            self._network.routes.publish_info(self._topic, found)
+        else:
+            self._network.pipeline.send(message, ended, None, None)

@@ -4,6 +4,7 @@ network's.
 
 import random
 from collections.abc import Callable
+from math import ceil
 from typing import Any, Final
 
 from libramq.errors import LibraError
@@ -39,10 +40,10 @@ class SimulatedTimers:
     def __init__(self, process: Process) -> None:
         self._process = process
 
-    def after(self, delay_ms: int, action: Callable[[], None]) -> SimulatedTimer:
+    def after(self, delay_ms: float, action: Callable[[], None]) -> SimulatedTimer:
         """Call something later."""
         timer = SimulatedTimer(action)
-        self._process.after(delay_ms, timer.ring)
+        self._process.after(ceil(delay_ms), timer.ring)
         return timer
 
     def elapsed_us(self) -> int:

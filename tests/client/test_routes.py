@@ -1,0 +1,85 @@
+"""The routes of a producer, with name servers by hand."""
+
+from collections.abc import Callable
+
+from libramq.client.name_servers import Routed
+from libramq.client.routes import Routes
+from libramq.errors import LibraError, NameServerUnavailable
+from libramq.remoting.body.route import BrokerData, QueueData, TopicRouteData
+
+
+def route() -> TopicRouteData:
+    return TopicRouteData(
+        broker_datas=[BrokerData(broker_name="a", broker_addrs={0: "10.0.0.1:10911"})],
+        queue_datas=[QueueData(broker_name="a", read_queue_nums=1, write_queue_nums=1, perm=6)],
+    )
+
+
+class NameServers:
+    """Answers when told to; at once when it `is_gone`."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Routed]] = []
+        self.is_gone = False
+
+    def route(self, topic: str, routed: Routed) -> None:
+        self.asked.append((topic, routed))
+        if self.is_gone:
+            routed(NameServerUnavailable("gone"))
+
+    def route_to_send(self, topic: str, routed: Routed, *, queue_count: int) -> None:
+        self.route(topic, routed)
+
+    def answer(self, outcome: TopicRouteData | LibraError | None = None) -> None:
+        self.asked.pop(0)[1](outcome or route())
+
+
+def made() -> tuple[NameServers, Routes]:
+    names = NameServers()
+    return names, Routes(names, default_queue_count=4)  # type: ignore[arg-type]
+
+
+def called(times: list[int]) -> Callable[[], None]:
+    return lambda: times.append(1)
+
+
+def test_whoever_wants_a_topic_at_the_same_time_asks_once():
+    names, routes = made()
+    found: list[object] = []
+    routes.publish_info("T", found.append)
+    routes.publish_info("T", found.append)
+    assert [topic for topic, _ in names.asked] == ["T"]
+    names.answer()
+    assert [len(info.queues) for info in found] == [1, 1]  # type: ignore[attr-defined]
+    routes.publish_info("T", found.append)
+    assert not names.asked
+    assert len(found) == 3
+
+
+def test_a_topic_that_cannot_be_had_keeps_its_route_and_the_others_are_asked_for():
+    names, routes = made()
+    for topic in ("T", "U"):
+        routes.fetch(topic, lambda _: None)
+        names.answer()
+    done: list[int] = []
+    routes.refresh(called(done))
+    names.answer(NameServerUnavailable("gone"))
+    assert [topic for topic, _ in names.asked] == ["U"]
+    names.answer()
+    assert done == [1]
+    assert routes.table.publish_info("T") is not None
+
+
+def test_a_stop_while_thousands_of_topics_are_looked_at_asks_about_no_more():
+    """Once connections are closed every question fails at once: in turn they would fill the stack."""
+    names, routes = made()
+    for number in range(5_000):
+        routes.fetch(f"T{number}", lambda _: None)
+        names.answer()
+    done: list[int] = []
+    routes.refresh(called(done))
+    names.is_gone = True
+    routes.close()
+    names.answer(NameServerUnavailable("gone"))
+    assert done == [1]
+    assert names.asked == []
