@@ -21,6 +21,29 @@ def lab() -> None:
     """Compare allocation strategies under membership histories, on Spark."""
 
 
+Histories = Annotated[
+    str | None,
+    typer.Option(
+        help="rolling_deploy, autoscaling, flapping, zone_loss, subscriptions, recorded; separated by "
+        "commas, all by default."
+    ),
+]
+Strategies = Annotated[
+    str | None,
+    typer.Option(
+        help="By name, separated by commas; NAME@clients, NAME@coordinator say who computes, "
+        "MODULE:FUNCTION is one of yours. All by default."
+    ),
+]
+Events = Annotated[
+    str | None,
+    typer.Option(
+        help="Take recorded histories, and what moves cost, from these name servers' LibraMQ brokers or "
+        "from the directory of a rebalance_report."
+    ),
+]
+
+
 @app.command()
 def run(
     config: Annotated[
@@ -33,27 +56,9 @@ def run(
         int | None, typer.Option(help="How many groups, a history each; one for a hundred members.")
     ] = None,
     topics: Annotated[int | None, typer.Option(help="Of each group; 4.")] = None,
-    histories: Annotated[
-        str | None,
-        typer.Option(
-            help="rolling_deploy, autoscaling, flapping, zone_loss, subscriptions, recorded; separated by "
-            "commas, all by default."
-        ),
-    ] = None,
-    strategies: Annotated[
-        str | None,
-        typer.Option(
-            help="By name, separated by commas; NAME@clients, NAME@coordinator say who computes, "
-            "MODULE:FUNCTION is one of yours. All by default."
-        ),
-    ] = None,
-    events: Annotated[
-        str | None,
-        typer.Option(
-            help="Take recorded histories, and what moves cost, from these name servers' LibraMQ brokers or "
-            "from the directory of a rebalance_report."
-        ),
-    ] = None,
+    histories: Histories = None,
+    strategies: Strategies = None,
+    events: Events = None,
     seed: Annotated[int | None, typer.Option(help="Of synthetic histories; 1.")] = None,
     output: Annotated[str | None, typer.Option(help="Directory of tables and report; ./lab.")] = None,
     master: options.Master = "local[*]",

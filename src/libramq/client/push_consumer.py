@@ -127,37 +127,20 @@ class PushConsumer:
         self._clock = clock or SystemClock()
         self._random = randomness or random.Random()
         self._access = Access(credentials, tls)
-        self._hooks: Hooks = {
-            fx.Assigned: _hook("on_assigned", on_assigned),
-            fx.Revoked: _hook("on_revoked", on_revoked),
-            fx.Lost: _hook("on_lost", on_lost),
-            fx.Trouble: _hook("on_error", on_error),
-        }
-        if consume_timestamp_ms is not None:
-            whole_number("consume_timestamp_ms", consume_timestamp_ms, 0)
-        else:
-            consume_timestamp_ms = int(self._clock.wall_ms()) - CONSUME_TIMESTAMP_AGO_MS
-        address = local_address(self._name_server_addresses[0])
+        self._hooks = _hooks(on_assigned, on_revoked, on_lost, on_error)
         if broadcasting and instance_name is None:
             instance_name = BROADCASTING_INSTANCE
-        self.client_id = (
-            new_client_id(address, self._clock)
-            if instance_name is None
-            else named_client_id(address, instance_name)
-        )
+        self.client_id = _client_id(self._name_server_addresses[0], instance_name, self._clock)
         self._local_offsets: LocalOffsetStore | None = None
         if broadcasting:
-            if local_offsets is not None:
-                instance_of("local_offsets", local_offsets, (str, Path), "a path")
-            directory = Path.home() / DIRECTORY if local_offsets is None else Path(local_offsets)
             self._local_offsets = LocalOffsetStore(
-                directory, self.client_id, group, filesystem or LocalFileSystem()
+                _directory(local_offsets), self.client_id, group, filesystem or LocalFileSystem()
             )
         self._settings = ConsumerSettings(
             group=group,
             client_id=self.client_id,
             consume_from=beginning(consume_from),
-            consume_timestamp_ms=consume_timestamp_ms,
+            consume_timestamp_ms=_timestamp_ms(consume_timestamp_ms, self._clock),
             strategy=_rule(strategy),
             group_strategy=strategy if isinstance(strategy, str) else GROUP_STRATEGY,
             instance_id=instance_id,
@@ -276,12 +259,45 @@ class PushConsumer:
         return self._run
 
 
+def _client_id(towards: str, instance_name: str | None, clock: Clock) -> str:
+    address = local_address(towards)
+    return new_client_id(address, clock) if instance_name is None else named_client_id(address, instance_name)
+
+
+def _timestamp_ms(consume_timestamp_ms: int | None, clock: Clock) -> int:
+    if consume_timestamp_ms is None:
+        return int(clock.wall_ms()) - CONSUME_TIMESTAMP_AGO_MS
+    whole_number("consume_timestamp_ms", consume_timestamp_ms, 0)
+    return consume_timestamp_ms
+
+
+def _directory(local_offsets: str | Path | None) -> Path:
+    if local_offsets is None:
+        return Path.home() / DIRECTORY
+    instance_of("local_offsets", local_offsets, (str, Path), "a path")
+    return Path(local_offsets)
+
+
 def _rule(strategy: str | TopicRule | None) -> TopicRule:
     if strategy is None:
         return averagely
     if not isinstance(strategy, str) and not callable(strategy):
         raise ConfigError(f"strategy is a name, or what strategy_named returned, not {strategy!r}")
     return strategy_named(strategy) if isinstance(strategy, str) else strategy
+
+
+def _hooks(
+    on_assigned: QueueHook | None,
+    on_revoked: QueueHook | None,
+    on_lost: QueueHook | None,
+    on_error: ErrorHook | None,
+) -> Hooks:
+    return {
+        fx.Assigned: _hook("on_assigned", on_assigned),
+        fx.Revoked: _hook("on_revoked", on_revoked),
+        fx.Lost: _hook("on_lost", on_lost),
+        fx.Trouble: _hook("on_error", on_error),
+    }
 
 
 def _hook(name: str, hook: Callable[[Any], Any] | None) -> Callable[[Any], Any] | None:

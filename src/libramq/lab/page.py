@@ -33,70 +33,10 @@ def lab_page(tables: Mapping[str, Sequence[Row]], costs: Costs, wall_ms: WallMs)
         f"How allocation strategies fare when members come and go; made {made:%Y-%m-%d %H:%M} UTC.",
         [
             tiles(_facts(tables)),
-            section(
-                "Few moves, or even loads, or both",
-                "To the left: fewer queues change hands, 1 being the minimum that keeps loads even. Down: "
-                "the fullest member carries less, 1 being as even as can be. Red rings leave queues without "
-                "any reader.",
-                scatter(
-                    [
-                        Point(
-                            name=row["strategy"],
-                            x=times_minimum(row) or 0.0,
-                            y=row["fullest_mean"] or 0.0,
-                            hollow=row["unowned_most"] > 0,
-                        )
-                        for row in overall
-                    ],
-                    x_label="moves, times the minimum",
-                    y_label="fullest member, times the fairest share",
-                    label="Strategies by moves and by evenness",
-                ),
-            ),
-            section(
-                "Moves, times the minimum",
-                "In each kind of history. Below 1 a strategy leaves loads uneven, or queues unread.",
-                _matrix(
-                    names,
-                    kinds,
-                    summary,
-                    times_minimum,
-                    "Moves by history",
-                ),
-            ),
-            section(
-                "The fullest member, times the fairest share",
-                "Mean over all steps.",
-                _matrix(names, kinds, summary, lambda row: row["fullest_mean"], "Evenness by history"),
-            ),
-            section(
-                "How long a queue stood still",
-                "Seconds in one history, for the mean queue: what moved, at the cost in the table below.",
-                _matrix(names, kinds, summary, lambda row: row["still_s_a_queue"], "Pauses by history"),
-            ),
-            section(
-                "Messages that came twice",
-                "In all histories of a kind.",
-                _matrix(names, kinds, summary, lambda row: row["repeated"], "Duplicates by history"),
-            ),
+            _moves_and_evenness(overall),
+            *_by_history(names, kinds, summary),
             *_examples(tables["steps"], names, kinds),
-            section(
-                "How long a strategy computes",
-                "All shares of a group at once: median, 95th percentile, longest of all steps.",
-                svg.spans(
-                    [
-                        svg.Span(
-                            row=row["strategy"],
-                            middle=row["assignor_p50_ms"],
-                            most=row["assignor_p95_ms"],
-                            greatest=row["assignor_max_ms"],
-                        )
-                        for row in overall
-                    ],
-                    unit="ms",
-                    label="Assignor time by strategy",
-                ),
-            ),
+            _computing(overall),
             section("In numbers", "All histories together.", html_table(COLUMNS, ranking(summary))),
             section(
                 "What a move costs",
@@ -104,6 +44,75 @@ def lab_page(tables: Mapping[str, Sequence[Row]], costs: Costs, wall_ms: WallMs)
                 _costs(costs),
             ),
         ],
+    )
+
+
+def _moves_and_evenness(overall: Iterable[Row]) -> str:
+    return section(
+        "Few moves, or even loads, or both",
+        "To the left: fewer queues change hands, 1 being the minimum that keeps loads even. Down: "
+        "the fullest member carries less, 1 being as even as can be. Red rings leave queues without "
+        "any reader.",
+        scatter(
+            [
+                Point(
+                    name=row["strategy"],
+                    x=times_minimum(row) or 0.0,
+                    y=row["fullest_mean"] or 0.0,
+                    hollow=row["unowned_most"] > 0,
+                )
+                for row in overall
+            ],
+            x_label="moves, times the minimum",
+            y_label="fullest member, times the fairest share",
+            label="Strategies by moves and by evenness",
+        ),
+    )
+
+
+def _by_history(names: Sequence[str], kinds: Sequence[str], summary: Sequence[Row]) -> list[str]:
+    """Return what is compared in each kind of history."""
+    return [
+        section(
+            "Moves, times the minimum",
+            "In each kind of history. Below 1 a strategy leaves loads uneven, or queues unread.",
+            _matrix(names, kinds, summary, times_minimum, "Moves by history"),
+        ),
+        section(
+            "The fullest member, times the fairest share",
+            "Mean over all steps.",
+            _matrix(names, kinds, summary, lambda row: row["fullest_mean"], "Evenness by history"),
+        ),
+        section(
+            "How long a queue stood still",
+            "Seconds in one history, for the mean queue: what moved, at the cost in the table below.",
+            _matrix(names, kinds, summary, lambda row: row["still_s_a_queue"], "Pauses by history"),
+        ),
+        section(
+            "Messages that came twice",
+            "In all histories of a kind.",
+            _matrix(names, kinds, summary, lambda row: row["repeated"], "Duplicates by history"),
+        ),
+    ]
+
+
+def _computing(overall: Iterable[Row]) -> str:
+    return section(
+        "How long a strategy computes",
+        "All shares of a group at once: median, 95th percentile, longest of all steps.",
+        svg.spans(
+            [
+                svg.Span(
+                    row=row["strategy"],
+                    middle=row["assignor_p50_ms"],
+                    most=row["assignor_p95_ms"],
+                    greatest=row["assignor_max_ms"],
+                )
+                for row in overall
+            ],
+            unit="ms",
+            label="Assignor time by strategy",
+        ),
     )
 
 

@@ -45,43 +45,49 @@ def lag_page(tables: Mapping[str, Sequence[Row]]) -> str:
             section(
                 "Groups and topics",
                 "Caught up: at the rates of the last two samples. A dash: not at these rates.",
-                html_table(
-                    ("group", "topic", "queues", "lag", "produced /s", "consumed /s", "caught up in"),
-                    [
-                        (
-                            row["group"],
-                            row["topic"],
-                            row["queues"],
-                            row["lag"],
-                            row["produced_per_s"],
-                            row["consumed_per_s"],
-                            _duration(row["caught_up_in_s"]),
-                        )
-                        for row in sorted(now, key=lambda row: (-row["lag"], row["group"], row["topic"]))
-                    ],
-                ),
+                _groups_table(now),
             ),
             section(
                 "Queues that are furthest behind",
                 "One far before the others has a slow member, or a key that many messages share.",
-                html_table(
-                    ("group", "topic", "broker", "queue", "lag", "consumed /s", "caught up in"),
-                    [
-                        (
-                            row["group"],
-                            row["topic"],
-                            row["broker"],
-                            str(row["queueId"]),
-                            row["lag"],
-                            row["consumed_per_s"],
-                            _duration(row["caught_up_in_s"]),
-                        )
-                        for row in behind[:QUEUES_MAX]
-                    ],
-                )
-                if behind
-                else "<p>None.</p>",
+                _queues_table(behind[:QUEUES_MAX]) if behind else "<p>None.</p>",
             ),
+        ],
+    )
+
+
+def _groups_table(now: Sequence[Row]) -> str:
+    return html_table(
+        ("group", "topic", "queues", "lag", "produced /s", "consumed /s", "caught up in"),
+        [
+            (
+                row["group"],
+                row["topic"],
+                row["queues"],
+                row["lag"],
+                row["produced_per_s"],
+                row["consumed_per_s"],
+                _duration(row["caught_up_in_s"]),
+            )
+            for row in sorted(now, key=lambda row: (-row["lag"], row["group"], row["topic"]))
+        ],
+    )
+
+
+def _queues_table(behind: Sequence[Row]) -> str:
+    return html_table(
+        ("group", "topic", "broker", "queue", "lag", "consumed /s", "caught up in"),
+        [
+            (
+                row["group"],
+                row["topic"],
+                row["broker"],
+                str(row["queueId"]),
+                row["lag"],
+                row["consumed_per_s"],
+                _duration(row["caught_up_in_s"]),
+            )
+            for row in behind
         ],
     )
 
