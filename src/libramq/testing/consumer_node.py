@@ -27,7 +27,7 @@ from libramq.testing.dialer import SimulatedDialer
 from libramq.testing.disk import MemoryDisk
 from libramq.testing.handlers import Handling, SimulatedHandlers
 from libramq.testing.process import Process
-from libramq.testing.seams import SimulatedTimers, fail_the_simulation
+from libramq.testing.seams import SimulatedTimers
 from libramq.testing.witness import Witness
 from libramq.testing.world import World
 
@@ -62,7 +62,7 @@ class _MemberNetwork(ConsumerNetwork):
         self._asked_queues = AskedQueues(settings.group, settings.client_id, self.ask) if plan.asks else None
         if self._asked_queues is not None:
             settings = replace(settings, strategy=self._asked_queues.strategy)
-        super().__init__(settings, plan.subscriptions, failed=fail_the_simulation, **parts)
+        super().__init__(settings, plan.subscriptions, failed=_raise, **parts)
 
     def by_effect(self) -> dict[type[Any], Callable[[Any], None]]:
         asked = self._asked_queues
@@ -218,6 +218,11 @@ _CHANGES: Final[Mapping[type[Any], str]] = {
     fx.Revoked: "revoked",
     fx.Lost: "lost",
 }
+
+
+def _raise(_: str, error: Exception) -> None:
+    """Let an invariant that was broken while an effect was performed end the simulation."""
+    raise error
 
 
 def _stock_heartbeat(call: Call[Any]) -> Call[Any]:
