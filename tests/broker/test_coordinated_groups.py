@@ -7,7 +7,7 @@ import pytest
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
-from libramq.formats.document import Document, decode_body
+from libramq.formats.document import Document, decode_body, encode_body
 from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.groups.coordinator.group_inquiry import PARTING_MS
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
@@ -21,7 +21,15 @@ from libramq.remoting.body.coordination import (
     QueueGrant,
 )
 from libramq.remoting.command import Command
-from tests.broker.brokers import Conversation, answer, find_answer, notifications, subscription
+from libramq.rpc.request_body import INLINE_BODY_BYTES_MAX
+from tests.broker.brokers import (
+    Conversation,
+    answer,
+    find_answer,
+    heartbeat,
+    notifications,
+    subscription,
+)
 from tests.fakes import FakePeer
 
 SESSION_MS = 10_000
@@ -907,3 +915,54 @@ def test_a_group_that_is_deleted_without_members_is_nobodys(talk):
     assert talk.broker.tables.group_states == {}
     assert "G" not in talk.broker.fences
     assert alice.poll().news() == C.UNKNOWN_MEMBER
+
+
+# Commits of one member over two connections: it has given up the older one.
+
+
+def commit_command(client: Client, queue_id: int, offset: int) -> Command:
+    header = h.UpdateConsumerOffsetHeader(
+        consumer_group="G",
+        topic="T",
+        queue_id=queue_id,
+        commit_offset=offset,
+        lb_member=client.member,
+        lb_queue_epoch=client.held[queue_id].epoch,
+    )
+    return client.talk.command(R.UPDATE_CONSUMER_OFFSET, header)
+
+
+def test_a_commit_that_waits_on_an_old_connection_undoes_none_that_came_over_a_newer_one(talk):
+    """A thread decodes a large body; the commit behind it waits, and its member has connected again."""
+    alice = alone(talk)
+    old, former = alice.peer, commit_command(alice, 0, 1)
+    body = encode_body(heartbeat("alice")) + b" " * INLINE_BODY_BYTES_MAX
+    large = talk.command(R.HEART_BEAT, {"libraGroups": "1"}, body)
+    talk.give(old, large, former)
+    alice.peer = FakePeer("10.0.0.5:1")
+    assert alice.commit(0, 3) == C.SUCCESS
+    talk.answer_later(old, former)
+    assert committed(talk, 0) == 3
+
+
+def test_over_one_connection_a_member_may_go_back(talk):
+    """As it does when a broker that lost power has less than was committed."""
+    alice = alone(talk)
+    assert [alice.commit(0, 3), alice.commit(0, 2)] == [C.SUCCESS] * 2
+    assert committed(talk, 0) == 2
+
+
+def test_the_next_owner_of_a_queue_may_have_the_older_connection(talk):
+    """Connections are compared within one opening only."""
+    bob = Client(talk, "bob")
+    bob.beat()
+    alice = alone(talk)
+    alice.peer = FakePeer("10.0.0.5:1")
+    assert [alice.commit(queue_id, 1) for queue_id in range(4)] == [C.SUCCESS] * 4
+    alice.leave(is_committed=True)
+    bob.join().poll()
+    talk.advance(COLLECT_MS)
+    assert bob.news() == C.SUCCESS
+    assert bob.open_all() == [0, 1, 2, 3]
+    assert bob.commit(0, 2) == C.SUCCESS
+    assert committed(talk, 0) == 2

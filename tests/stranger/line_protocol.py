@@ -52,7 +52,7 @@ from libramq.errors import BrokerError, ProtocolError, RemoteProtocolError
 from libramq.fencing import Claim
 from libramq.groups.coordinator.effect import Answer
 from libramq.groups.coordinator.group_request import Join, Leave, Poll
-from libramq.kernel.connection import Connection
+from libramq.kernel.connection import NUMBERS, Connection
 from libramq.kernel.effect import Effects
 from libramq.message import decode_records
 from libramq.message.queue import MessageQueue
@@ -278,6 +278,7 @@ class LineConnection(asyncio.Protocol):
         self._reader = LineReader()
         self._transport: asyncio.Transport | None = None
         self.address = ""
+        self.number = next(NUMBERS)
 
     @property
     def is_open(self) -> bool:

@@ -10,7 +10,10 @@ from libramq.catalog.requirements import Requirements
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.kernel.connection import Connection
+from libramq.logs import get_logger
 from libramq.offsets import Fences
+
+log = get_logger(__name__)
 
 
 class Committing:
@@ -42,11 +45,16 @@ class Committing:
     ) -> None:
         """Take a commit in; acknowledge it after `write`. Raises BrokerError where it is refused.
 
-        member, epoch: of a coordinated group, to whom the queue is open and under which epoch.
+        member, epoch: of a coordinated group, to whom the queue is open and under which epoch. A member
+        commits to a broker over one connection at a time: what is read of an earlier one than that of its
+        last commit is acknowledged, and changes nothing.
         """
         self._requirements.group(group)
         self._requirements.queue_to_commit(topic, queue_id)
         self._fences.check(group, topic, queue_id, member, epoch)
+        if member is not None and self._fences.is_superseded(group, topic, queue_id, connection.number):
+            log.info("a commit that a later one overtook", group=group, topic=topic, queue_id=queue_id)
+            return
         self._offsets.commit(group, topic, queue_id, offset)
         self._committed(connection, group)
 

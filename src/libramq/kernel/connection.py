@@ -1,6 +1,10 @@
 """The connection as an engine sees it: an opaque handle, told apart by identity."""
 
-from typing import Protocol
+from itertools import count
+from typing import Final, Protocol
+
+#: The numbers of connections, drawn as they are accepted.
+NUMBERS: Final = count(1)
 
 
 class Connection(Protocol):
@@ -9,6 +13,11 @@ class Connection(Protocol):
     @property
     def address(self) -> str:
         """The other end's "host:port"."""
+        ...
+
+    @property
+    def number(self) -> int:
+        """Higher than that of every connection that was accepted before, whoever made them."""
         ...
 
     @property

@@ -66,6 +66,9 @@ class GroupFence:
     is_told: bool = False
     grants: dict[tuple[str, int], Claim] = field(default_factory=dict)
     openings: dict[tuple[str, int], Claim] = field(default_factory=dict)
+    #: The newest connection that a queue was committed over, and under which opening. No file has it, since
+    #: no connection outlives the process.
+    committed_over: dict[tuple[str, int], tuple[Claim, int]] = field(default_factory=dict)
 
 
 class Fences:
@@ -237,6 +240,20 @@ class Fences:
         refuse = _not_yet if claim.epoch > opening.epoch else _fenced
         raise refuse(group, topic, queue_id, claim, opening)
 
+    def is_superseded(self, group: str, topic: str, queue_id: int, connection_number: int) -> bool:
+        """Return whether a commit, which `check` has let pass, comes after one of its opening that is newer.
+
+        Its member has committed over a later connection: it has given up this one, and what is still read of
+        it is older than that commit, whatever the offsets are. Over one connection a member may go back.
+        """
+        fence, key = self._groups[group], (topic, queue_id)
+        opening = fence.openings[key]
+        known = fence.committed_over.get(key)
+        if known is not None and known[1] > connection_number and known[0] == opening:
+            return True
+        fence.committed_over[key] = (opening, connection_number)
+        return False
+
     def close(self, group: str, topic: str, queue_id: int) -> None:
         """Nobody reads a queue until it is granted under a later epoch: its offset is about to be set."""
         fence, key = self._groups.get(group), (topic, queue_id)
@@ -269,6 +286,7 @@ class Fences:
             for key in opened:
                 self._record(_name(group, key), None)
                 del fence.openings[key]
+                fence.committed_over.pop(key, None)
             for key in [key for key in fence.grants if key[0] == topic]:
                 del fence.grants[key]
 

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from libramq.clock import MonotonicMs
 from libramq.errors import ProtocolError
+from libramq.kernel.connection import NUMBERS
 from libramq.remoting.connection import FrameReader
 from libramq.remoting.frame import decode_frame, frame_end
 from libramq.testing.happening import Happening
@@ -147,11 +148,12 @@ class _Kept:
 class ServerEnd:
     """The server's end of a connection; a `transport.server.Peer`."""
 
-    __slots__ = ("_connection", "address")
+    __slots__ = ("_connection", "address", "number")
 
     def __init__(self, connection: "Connection", address: str) -> None:
         self._connection = connection
         self.address = address
+        self.number = next(NUMBERS)
 
     @property
     def is_open(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol, cast
 
 from libramq.clock import MonotonicMs
 from libramq.errors import ConfigError, LibraError, ProtocolError
-from libramq.kernel.connection import Connection
+from libramq.kernel.connection import NUMBERS, Connection
 from libramq.logs import get_logger
 from libramq.remoting.command import Command
 from libramq.remoting.connection import FrameReader
@@ -70,6 +70,7 @@ class ServerConnection(asyncio.Protocol):
         self._is_congested = self._is_paused = False
         self._has_unfinished = False
         self.address = ""
+        self.number = next(NUMBERS)
         self.last_read_ms = server.monotonic_ms()
         self.closing_since_ms: MonotonicMs | None = None
 
