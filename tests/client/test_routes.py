@@ -5,7 +5,7 @@ from collections.abc import Callable
 from libramq.client.name_servers import Routed
 from libramq.client.routes import Routes
 from libramq.errors import LibraError, NameServerUnavailable
-from libramq.remoting.body.route import BrokerData, QueueData, TopicRouteData
+from libramq.formats.route import BrokerData, QueueData, TopicRouteData
 
 
 def route() -> TopicRouteData:

@@ -10,8 +10,8 @@ from libramq.client.core.publish_info import TopicPublishInfo
 from libramq.client.core.route_table import RouteTable
 from libramq.client.name_servers import NameServers
 from libramq.errors import LibraError, RouteNotFound
+from libramq.formats.route import TopicRouteData
 from libramq.logs import get_logger
-from libramq.remoting.body.route import TopicRouteData
 from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
