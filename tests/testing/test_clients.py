@@ -1,0 +1,82 @@
+"""The network sides of clients in virtual time: what takes minutes and bad luck over sockets."""
+
+from collections.abc import Callable
+
+from libramq.testing.cluster import Cluster, GroupPlan
+from libramq.testing.consumer_node import SimulatedConsumer
+from libramq.testing.world import World
+
+GROUP = GroupPlan(name="G", topics=(("T",),))
+
+
+def cluster(seed: int = 1) -> Cluster:
+    """One broker with a topic of two queues, and one name server."""
+    made = Cluster(World(seed), broker_count=1, is_sync=False)
+    made.set_queues("T", 2)
+    run(made, 800)
+    return made
+
+
+def run(cluster: Cluster, milliseconds: int) -> None:
+    cluster.world.time.run_until(cluster.now_ms + milliseconds)
+
+
+def until(cluster: Cluster, condition: Callable[[], bool], *, within_ms: int) -> int:
+    """Let time pass until something is so; return how long that took."""
+    began_ms = cluster.now_ms
+    while not condition():
+        assert cluster.now_ms - began_ms < within_ms
+        run(cluster, 10)
+    return cluster.now_ms - began_ms
+
+
+def queues(member: SimulatedConsumer) -> int:
+    return len([queue for queue in member.network.core.owned() if queue.topic == "T"])
+
+
+def test_a_consumer_that_finds_no_name_server_is_started_again_until_it_does():
+    made = cluster()
+    (name_server,) = made.name_servers
+    name_server.kill()
+    member = made.join(GROUP)
+    run(made, 5_000)
+    assert queues(member) == 0
+    name_server.start()
+    until(made, lambda: queues(member) == 2, within_ms=10_000)
+
+
+def test_a_stop_ends_in_time_though_the_broker_says_nothing():
+    """Handlers have 2 s, the goodbyes of a broker that hangs some more; then the process goes."""
+    made = cluster()
+    member = made.join(GROUP)
+    until(made, lambda: queues(member) == 2, within_ms=10_000)
+    made.brokers["broker-a"].process.pause()
+    member.stop(timeout_ms=2_000)
+    took_ms = until(made, lambda: not member.process.is_alive, within_ms=20_000)
+    assert took_ms <= 2_000 + 5 * 1_000 + 100
+
+
+def test_a_stop_during_the_start_leaves_nothing():
+    made = cluster()
+    (name_server,) = made.name_servers
+    name_server.process.pause()
+    member = made.join(GROUP)
+    run(made, 10)
+    member.stop()
+    until(made, lambda: not member.process.is_alive, within_ms=1_000)
+
+
+def test_a_producer_is_acknowledged_though_its_broker_was_away():
+    """Its attempts fail, the program sends again; each message is stored in the end."""
+    made = cluster()
+    made.produce("T", interval_ms=50, body_bytes=20)
+    (producer,) = made.producers
+    run(made, 1_000)
+    broker = made.brokers["broker-a"]
+    broker.kill()
+    run(made, 2_000)
+    assert producer.unacknowledged
+    broker.start()
+    producer.stop()
+    until(made, lambda: not producer.unacknowledged, within_ms=30_000)
+    assert made.world.history.stored_count > 10
