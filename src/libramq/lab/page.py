@@ -1,8 +1,11 @@
 """The laboratory's page: what strategies did to groups, for a person to look at."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
+
+from markupsafe import Markup
 
 from libramq.clock import WallMs
 from libramq.lab.cost import HANDOVER, Costs
@@ -17,52 +20,73 @@ from libramq.spark.report.page import html_table, page, section, tiles
 Row = Mapping[str, Any]
 
 MINIMUM: Final = "minimum"
-#: Colours of a plot with lines.
-LINES_MAX: Final = svg.COLOURS
 
 
 def lab_page(tables: Mapping[str, Sequence[Row]], costs: Costs, wall_ms: WallMs) -> str:
-    """The page of these tables."""
-    summary = tables["strategies"]
-    overall = ranked(summary)
-    names = [row["strategy"] for row in overall]
-    kinds = sorted({row["kind"] for row in summary} - {ALL})
+    """Return the page of these tables."""
+    ranked_rows = ranked(tables["strategies"])
     made = datetime.fromtimestamp(int(wall_ms) / 1000, UTC)
+    strategies = Strategies(
+        names=[row["strategy"] for row in ranked_rows],
+        failing=frozenset(row["strategy"] for row in ranked_rows if row["unowned_most"] > 0),
+    )
     return page(
         "Strategy laboratory",
         f"How allocation strategies fare when members come and go; made {made:%Y-%m-%d %H:%M} UTC.",
         [
             tiles(_facts(tables)),
-            _moves_and_evenness(overall),
-            *_by_history(names, kinds, summary),
-            *_examples(tables["steps"], names, kinds),
-            _computing(overall),
-            section("In numbers", "All histories together.", html_table(COLUMNS, ranking(summary))),
+            _overview(ranked_rows, strategies),
+            *_by_history(tables["strategies"], strategies),
+            *_examples(tables["steps"], strategies),
+            _computing(ranked_rows, strategies),
+            section(
+                "In numbers",
+                "All histories together.",
+                html_table(COLUMNS, ranking(tables["strategies"])),
+            ),
             section(
                 "What a move costs",
-                "Of one queue, by whose it was; a queue that stays costs nothing.",
+                "For one queue, by who owned it; a queue that stays costs nothing.",
                 _costs(costs),
             ),
         ],
     )
 
 
-def _moves_and_evenness(overall: Iterable[Row]) -> str:
+@dataclass(frozen=True, slots=True)
+class Strategies:
+    """The strategies of a page, best first. failing: those that leave queues without a reader."""
+
+    names: Sequence[str]
+    failing: frozenset[str]
+
+    def colour(self, name: str) -> int:
+        """Return a strategy's colour, the same in every plot of the page."""
+        return self.names.index(name)
+
+    def marked(self, name: str) -> str:
+        """Return a strategy's name, with a mark where it fails."""
+        return f"✗ {name}" if name in self.failing else name
+
+
+def _overview(ranked_rows: Sequence[Row], strategies: Strategies) -> Markup:
+    points = [
+        Point(
+            name=row["strategy"],
+            x=times_minimum(row) or 0.0,
+            y=row["fullest_mean"] or 0.0,
+            colour=strategies.colour(row["strategy"]),
+            failing=row["strategy"] in strategies.failing,
+        )
+        for row in ranked_rows
+    ]
     return section(
-        "Few moves, or even loads, or both",
-        "To the left: fewer queues change hands, 1 being the minimum that keeps loads even. Down: "
-        "the fullest member carries less, 1 being as even as can be. Red rings leave queues without "
-        "any reader.",
+        "Few moves, even loads, or both",
+        "Further left, fewer queues change hands; 1 is the minimum that keeps loads even. Further down, the "
+        "fullest member carries less; 1 is as even as possible. A red ring and ✗ mark strategies that fail: "
+        "they leave queues without a reader.",
         scatter(
-            [
-                Point(
-                    name=row["strategy"],
-                    x=times_minimum(row) or 0.0,
-                    y=row["fullest_mean"] or 0.0,
-                    hollow=row["unowned_most"] > 0,
-                )
-                for row in overall
-            ],
+            points,
             x_label="moves, times the minimum",
             y_label="fullest member, times the fairest share",
             label="Strategies by moves and by evenness",
@@ -70,49 +94,58 @@ def _moves_and_evenness(overall: Iterable[Row]) -> str:
     )
 
 
-def _by_history(names: Sequence[str], kinds: Sequence[str], summary: Sequence[Row]) -> list[str]:
-    """Return what is compared in each kind of history."""
+def _by_history(summary: Sequence[Row], strategies: Strategies) -> list[Markup]:
+    """Return what each strategy did in each kind of history."""
+    kinds = sorted({row["kind"] for row in summary} - {ALL})
+
+    def compared(title: str, about: str, value: Callable[[Row], float | None], label: str) -> Markup:
+        values = {(row["strategy"], row["kind"]): value(row) for row in summary}
+        drawing = matrix(strategies.names, kinds, values, label=label, failing=strategies.failing)
+        return section(title, about, drawing)
+
     return [
-        section(
+        compared(
             "Moves, times the minimum",
-            "In each kind of history. Below 1 a strategy leaves loads uneven, or queues unread.",
-            _matrix(names, kinds, summary, times_minimum, "Moves by history"),
+            "In each kind of history. Below 1, a strategy leaves loads uneven or queues unread.",
+            times_minimum,
+            "Moves by history",
         ),
-        section(
+        compared(
             "The fullest member, times the fairest share",
             "Mean over all steps.",
-            _matrix(names, kinds, summary, lambda row: row["fullest_mean"], "Evenness by history"),
+            lambda row: row["fullest_mean"],
+            "Evenness by history",
         ),
-        section(
-            "How long a queue stood still",
-            "Seconds in one history, for the mean queue: what moved, at the cost in the table below.",
-            _matrix(names, kinds, summary, lambda row: row["still_s_a_queue"], "Pauses by history"),
+        compared(
+            "How long a queue paused",
+            "Seconds in one history, mean over queues: the moves, at the costs in the table below.",
+            lambda row: row["still_s_a_queue"],
+            "Pauses by history",
         ),
-        section(
+        compared(
             "Messages that came twice",
             "In all histories of a kind.",
-            _matrix(names, kinds, summary, lambda row: row["repeated"], "Duplicates by history"),
+            lambda row: row["repeated"],
+            "Duplicates by history",
         ),
     ]
 
 
-def _computing(overall: Iterable[Row]) -> str:
+def _computing(ranked_rows: Sequence[Row], strategies: Strategies) -> Markup:
+    marks = [
+        svg.Span(
+            row=row["strategy"],
+            middle=row["assignor_p50_ms"],
+            most=row["assignor_p95_ms"],
+            greatest=row["assignor_max_ms"],
+            colour=strategies.colour(row["strategy"]),
+        )
+        for row in ranked_rows
+    ]
     return section(
         "How long a strategy computes",
-        "All shares of a group at once: median, 95th percentile, longest of all steps.",
-        svg.spans(
-            [
-                svg.Span(
-                    row=row["strategy"],
-                    middle=row["assignor_p50_ms"],
-                    most=row["assignor_p95_ms"],
-                    greatest=row["assignor_max_ms"],
-                )
-                for row in overall
-            ],
-            unit="ms",
-            label="Assignor time by strategy",
-        ),
+        "One assignment of a whole group: median, 95th percentile and longest of all steps.",
+        svg.spans(marks, unit="ms", label="Assignor time by strategy", failing=strategies.failing),
     )
 
 
@@ -128,49 +161,37 @@ def _facts(tables: Mapping[str, Sequence[Row]]) -> list[tuple[str, str]]:
     ]
 
 
-def _matrix(
-    names: Sequence[str], kinds: Sequence[str], summary: Iterable[Row], value: Any, label: str
-) -> str:
-    values = {(row["strategy"], row["kind"]): value(row) for row in summary}
-    return matrix(names, kinds, values, label=label)
+def _examples(steps: Sequence[Row], strategies: Strategies) -> list[Markup]:
+    """Return one history of each kind, move by move."""
+    kinds = sorted({row["kind"] for row in steps})
+    return [_example([row for row in steps if row["kind"] == kind], kind, strategies) for kind in kinds]
 
 
-def _examples(steps: Sequence[Row], names: Sequence[str], kinds: Sequence[str]) -> list[str]:
-    """One history of each kind, move by move; strategies that do the same share a line."""
-    found = []
-    for kind in kinds:
-        group = next(row["group"] for row in steps if row["kind"] == kind)
-        rows = [row for row in steps if row["kind"] == kind and row["group"] == group]
-        lines: dict[tuple[float, ...], list[str]] = {}
-        minimum = _summed(row["minimum"] for row in rows if row["strategy"] == rows[0]["strategy"])
-        lines[tuple(minimum)] = [MINIMUM]
-        for name in names:
-            moved = _summed(row["moved"] for row in rows if row["strategy"] == name)
-            if moved:
-                lines.setdefault(tuple(moved), []).append(name)
-        times = [datetime.fromtimestamp(0, UTC)]
-        times += [
-            datetime.fromtimestamp(row["at_ms"] / 1000, UTC)
-            for row in rows
-            if row["strategy"] == rows[0]["strategy"]
-        ]
-        shown = list(lines.items())[:LINES_MAX]
-        series = [(", ".join(who), list(zip(times, [0.0, *values], strict=True))) for values, who in shown]
-        found.append(
-            section(
-                f"One history: {kind}",
-                f"Queues that have moved so far in {group}: {rows[0]['queues']:,} queues, "
-                f"{rows[0]['members']:,} members after the first step."
-                + (
-                    ""
-                    if len(shown) == len(lines)
-                    else f" {len(lines) - len(shown)} more lines are not shown."
-                ),
-                svg.lines(series, label=f"Moves over time, {kind}"),
-                svg.legend(name for name, _ in series),
-            )
-        )
-    return found
+def _example(rows: Sequence[Row], kind: str, strategies: Strategies) -> Markup:
+    """Return the moves of the first group's history; strategies that do the same share a line."""
+    group = rows[0]["group"]
+    rows = [row for row in rows if row["group"] == group]
+    first = [row for row in rows if row["strategy"] == rows[0]["strategy"]]
+    lines: dict[tuple[float, ...], list[str]] = {tuple(_summed(row["minimum"] for row in first)): []}
+    for name in strategies.names:
+        moved = _summed(row["moved"] for row in rows if row["strategy"] == name)
+        if moved:
+            lines.setdefault(tuple(moved), []).append(name)
+    times = [datetime.fromtimestamp(at_ms / 1000, UTC) for at_ms in (0, *(row["at_ms"] for row in first))]
+    series: list[tuple[str, list[tuple[datetime, float]]]] = []
+    colours: list[int] = []
+    for values, names in lines.items():
+        is_minimum = not series
+        shown = [*([MINIMUM] if is_minimum else []), *map(strategies.marked, names)]
+        series.append((", ".join(shown), list(zip(times, [0.0, *values], strict=True))))
+        colours.append(strategies.colour(names[0]) if names else len(strategies.names))
+    return section(
+        f"One history: {kind}",
+        f"Queues moved so far in {group}, which has {rows[0]['queues']:,} queues and, after the first step, "
+        f"{rows[0]['members']:,} members.",
+        svg.lines(series, label=f"Moves over time, {kind}", colours=colours),
+        svg.legend((name for name, _ in series), colours),
+    )
 
 
 def _summed(values: Iterable[int]) -> list[float]:
@@ -181,10 +202,10 @@ def _summed(values: Iterable[int]) -> list[float]:
     return sums
 
 
-def _costs(costs: Costs) -> str:
+def _costs(costs: Costs) -> Markup:
     causes = (HANDOVER, *Departure)
     return html_table(
-        ("whose the queue was", "allocated by", "pause ms", "messages that come twice"),
+        ("owner of the queue", "allocated by", "pause ms", "messages that come twice"),
         [
             (cause, allocator.value, text(cost.pause_ms), text(cost.repeated))
             for allocator in Allocator

@@ -41,6 +41,17 @@ def test_a_single_hour_is_no_day():
     assert float(width) < svg.WIDTH / svg.HOURS_MIN
 
 
+def test_axes_end_where_data_ends():
+    """In time: no room is left on either side, and an hour is no day."""
+    points = [(NOON + timedelta(minutes=minute), 1.0) for minute in range(61)]
+    drawing = svg.lines([("a", points)], label="l")
+    (path,) = re.findall(r'points="([^"]*)"', drawing)
+    ends = [float(point.partition(",")[0]) for point in path.split()]
+    assert (ends[0], ends[-1]) == (svg.NUMBERS, svg.WIDTH - svg.RIGHT)
+    hour = svg.bars([NOON], [("why", [3.0])], label="l")
+    assert max(float(x) for x in re.findall(r'x2="([\d.]+)"', hour)) < svg.WIDTH / 4
+
+
 def test_counts_have_no_halves():
     def levels(top: float) -> list[str]:
         drawing = svg.bars([NOON], [("why", [top])], label="l")

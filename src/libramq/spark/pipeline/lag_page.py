@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
+from markupsafe import Markup
+
 from libramq.spark.report import svg
-from libramq.spark.report.page import html_table, page, section, tiles
+from libramq.spark.report.page import html_table, note, page, section, tiles
 
 Row = Mapping[str, Any]
 
@@ -16,47 +18,51 @@ QUEUES_MAX: Final = 20
 
 
 def lag_page(tables: Mapping[str, Sequence[Row]]) -> str:
-    """The page of these tables; neither is empty."""
+    """Return the page of these tables; neither is empty."""
     groups = tables["groups"]
     first, last = groups[0]["at"], groups[-1]["at"]
     now = [row for row in groups if row["at"] == last]
-    series = _series(groups)
-    behind = [row for row in tables["lag"] if row["at"] == last and row["lag"]]
-    behind.sort(key=lambda row: (-row["lag"], row["group"], row["topic"], row["broker"], row["queueId"]))
-    more = f" The {LINES_MAX} with the most are shown." if len(_names(groups)) > LINES_MAX else ""
     return page(
         "Lag",
         f"{first:%Y-%m-%d %H:%M:%S} to {last:%Y-%m-%d %H:%M:%S} UTC. Figures are of the end.",
         [
-            tiles(
-                [
-                    (f"{sum(row['lag'] for row in now):,}", "messages are behind"),
-                    (f"{len({row['group'] for row in now}):,}", "groups"),
-                    (f"{sum(_produced(now).values()):,.0f}", "produced a second"),
-                    (f"{sum(row['consumed_per_s'] or 0 for row in now):,.0f}", "consumed a second"),
-                ]
-            ),
-            section(
-                "Lag over time",
-                f"Messages that are stored and not yet committed, by group and topic.{more}",
-                svg.lines(series, label="Lag of each group and topic over time"),
-                svg.legend(name for name, _ in series),
-            ),
+            tiles(_facts(now)),
+            _over_time(groups),
             section(
                 "Groups and topics",
                 "Caught up: at the rates of the last two samples. A dash: not at these rates.",
-                _groups_table(now),
+                _groups(now),
             ),
             section(
                 "Queues that are furthest behind",
-                "One far before the others has a slow member, or a key that many messages share.",
-                _queues_table(behind[:QUEUES_MAX]) if behind else "<p>None.</p>",
+                "One far behind the others has a slow member, or a key that many messages share.",
+                _queues([row for row in tables["lag"] if row["at"] == last and row["lag"]]),
             ),
         ],
     )
 
 
-def _groups_table(now: Sequence[Row]) -> str:
+def _facts(now: Sequence[Row]) -> list[tuple[str, str]]:
+    return [
+        (f"{sum(row['lag'] for row in now):,}", "messages are behind"),
+        (f"{len({row['group'] for row in now}):,}", "groups"),
+        (f"{sum(_produced(now).values()):,.0f}", "produced a second"),
+        (f"{sum(row['consumed_per_s'] or 0 for row in now):,.0f}", "consumed a second"),
+    ]
+
+
+def _over_time(groups: Sequence[Row]) -> Markup:
+    series = _series(groups)
+    more = f" The {LINES_MAX} with the most are shown." if len(_names(groups)) > LINES_MAX else ""
+    return section(
+        "Lag over time",
+        f"Messages that are stored and not yet committed, by group and topic.{more}",
+        svg.lines(series, label="Lag of each group and topic over time"),
+        svg.legend(name for name, _ in series),
+    )
+
+
+def _groups(now: Sequence[Row]) -> Markup:
     return html_table(
         ("group", "topic", "queues", "lag", "produced /s", "consumed /s", "caught up in"),
         [
@@ -74,7 +80,12 @@ def _groups_table(now: Sequence[Row]) -> str:
     )
 
 
-def _queues_table(behind: Sequence[Row]) -> str:
+def _queues(behind: Sequence[Row]) -> Markup:
+    if not behind:
+        return note("None.")
+    ordered = sorted(
+        behind, key=lambda row: (-row["lag"], row["group"], row["topic"], row["broker"], row["queueId"])
+    )
     return html_table(
         ("group", "topic", "broker", "queue", "lag", "consumed /s", "caught up in"),
         [
@@ -87,7 +98,7 @@ def _queues_table(behind: Sequence[Row]) -> str:
                 row["consumed_per_s"],
                 _duration(row["caught_up_in_s"]),
             )
-            for row in behind
+            for row in ordered[:QUEUES_MAX]
         ],
     )
 

@@ -3,15 +3,16 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from html import escape
 from math import sqrt
 from typing import Any, Final
+
+from markupsafe import Markup
 
 from libramq.clock import WallMs
 from libramq.spark.pipeline.hours import by_hour
 from libramq.spark.pipeline.trace_page import trace_sections
 from libramq.spark.report import svg
-from libramq.spark.report.page import html_table, page, section, tiles
+from libramq.spark.report.page import html_table, note, page, section, tiles
 
 Row = Mapping[str, Any]
 
@@ -24,7 +25,7 @@ OTHER: Final = "other"
 
 
 def rebalance_page(tables: Mapping[str, Sequence[Row]], wall_ms: WallMs, remarks: Sequence[str] = ()) -> str:
-    """The page of these tables. remarks: what they do not tell."""
+    """Return the page of these tables. remarks: what they lack."""
     rebalances, clients = tables.get("rebalances", ()), tables.get("clients", ())
     times = [row["at"] for row in rebalances]
     times += [row[name] for row in clients for name in ("first_at", "last_at")]
@@ -37,14 +38,14 @@ def rebalance_page(tables: Mapping[str, Sequence[Row]], wall_ms: WallMs, remarks
         f"{min(times):%Y-%m-%d %H:%M} to {max(times):%Y-%m-%d %H:%M} UTC, made {made:%Y-%m-%d %H:%M}."
         + (f" Plots show the {GROUPS_MAX} groups with the most." if more else ""),
         [
-            *(f"<p>Missing: {escape(remark)}.</p>" for remark in remarks),
+            *(note(f"Missing: {remark}.") for remark in remarks),
             *(_rebalance_sections(tables) if rebalances else ()),
             *(trace_sections(tables) if "deliveries" in tables else ()),
         ],
     )
 
 
-def _rebalance_sections(tables: Mapping[str, Sequence[Row]]) -> list[str]:
+def _rebalance_sections(tables: Mapping[str, Sequence[Row]]) -> list[Markup]:
     rebalances, moves = tables["rebalances"], tables["moves"]
     names = [name for name, _ in Counter(row["group"] for row in rebalances).most_common()]
     shown = names[:GROUPS_MAX]
@@ -64,7 +65,7 @@ def _rebalance_sections(tables: Mapping[str, Sequence[Row]]) -> list[str]:
         tiles(_facts(rebalances, pauses, tables["members"])),
         section(
             "When, and why",
-            "A dot is a rebalance, its size how many queues moved, its colour why it began.",
+            "Each dot is a rebalance. Its size shows how many queues moved, its colour why it began.",
             svg.dots(shown, _dots(rebalances, shown, reasons), label="Rebalances of each group over time"),
             svg.legend(reasons),
         ),
@@ -74,7 +75,7 @@ def _rebalance_sections(tables: Mapping[str, Sequence[Row]]) -> list[str]:
             svg.bars(*by_hour(tables["reasons"], reasons, of_reason), label="Rebalances each hour by reason"),
         ),
         section(
-            "How long queues stood still",
+            "How long queues paused",
             "Of every queue that went from one member to another: median, 95th percentile, longest.",
             _spans({name: pauses[name] for name in shown}, "Pauses of queues by group"),
         ),
@@ -88,8 +89,8 @@ def _rebalance_sections(tables: Mapping[str, Sequence[Row]]) -> list[str]:
             "Moves beyond the minimum, and messages that came again, are needless.",
             _groups(rebalances, pauses, names),
         ),
-        section("The longest pauses", "What happened when a queue stood still longest.", _worst(rebalances)),
-        _flapping(tables["members"]),
+        section("The longest pauses", "The rebalances in which a queue paused longest.", _worst(rebalances)),
+        *_flapping(tables["members"]),
     ]
 
 
@@ -115,7 +116,7 @@ def _facts(
         (_millis(max(all_pauses, default=None)), "longest pause"),
         (_millis(quantile(stable, 0.5) if stable else None), "median time to stable"),
         (f"{_sum(rebalances, 'redelivered_upper_bound'):,}", "messages came again at most"),
-        (f"{len(flapping)}", "members came and went"),
+        (f"{len(flapping):,}", "members left again and again"),
     ]
 
 
@@ -147,7 +148,7 @@ def _dots(rebalances: Sequence[Row], shown: Sequence[str], reasons: Sequence[str
     ]
 
 
-def _spans(values: Mapping[str, Sequence[float | None]], label: str) -> str:
+def _spans(values: Mapping[str, Sequence[float | None]], label: str) -> Markup:
     marks = []
     for name, given in values.items():
         known = [value for value in given if value is not None]
@@ -157,10 +158,10 @@ def _spans(values: Mapping[str, Sequence[float | None]], label: str) -> str:
                     row=name, middle=quantile(known, 0.5), most=quantile(known, 0.95), greatest=max(known)
                 )
             )
-    return svg.spans(marks, unit="ms", label=label) if marks else "<p>No queue moved.</p>"
+    return svg.spans(marks, unit="ms", label=label) if marks else note("No queue moved.")
 
 
-def _groups(rebalances: Sequence[Row], pauses: Mapping[str, Sequence[float]], names: Sequence[str]) -> str:
+def _groups(rebalances: Sequence[Row], pauses: Mapping[str, Sequence[float]], names: Sequence[str]) -> Markup:
     by_group: dict[str, list[Row]] = {name: [] for name in names}
     for row in rebalances:
         by_group[row["group"]].append(row)
@@ -188,7 +189,7 @@ def _groups(rebalances: Sequence[Row], pauses: Mapping[str, Sequence[float]], na
     )  # fmt: skip
 
 
-def _worst(rebalances: Sequence[Row]) -> str:
+def _worst(rebalances: Sequence[Row]) -> Markup:
     worst = sorted(rebalances, key=lambda row: (-(row["worst_pause_ms"] or 0), row["at"]))[:WORST_MAX]
     return html_table(
         ("when (UTC)", "group", "why", "who", "moved/min", "worst pause ms", "stable ms", "came again ≤"),
@@ -208,21 +209,19 @@ def _worst(rebalances: Sequence[Row]) -> str:
     )
 
 
-def _flapping(members: Sequence[Row]) -> str:
+def _flapping(members: Sequence[Row]) -> list[Markup]:
     rows = [row for row in members if row["is_flapping"]]
     if not rows:
-        return ""
-    return section(
-        "Members that come and go",
-        "They left often within one hour; each time their group rebalanced twice.",
-        html_table(
-            ("hour (UTC)", "group", "member", "joined", "gone"),
-            [
-                (f"{row['hour']:%Y-%m-%d %H:%M}", row["group"], row["member"], row["joined"], row["gone"])
-                for row in sorted(rows, key=lambda row: (-row["gone"], row["hour"], row["member"]))
-            ],
-        ),
+        return []
+    table = html_table(
+        ("hour (UTC)", "group", "member", "joined", "gone"),
+        [
+            (f"{row['hour']:%Y-%m-%d %H:%M}", row["group"], row["member"], row["joined"], row["gone"])
+            for row in sorted(rows, key=lambda row: (-row["gone"], row["hour"], row["member"]))
+        ],
     )
+    about = "They left several times within one hour; their group rebalanced at each leave and each return."
+    return [section("Members that left again and again", about, table)]
 
 
 def _moved(row: Row) -> str:

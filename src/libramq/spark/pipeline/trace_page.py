@@ -4,9 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from markupsafe import Markup
+
 from libramq.spark.pipeline.hours import HOURS_MAX, by_hour
 from libramq.spark.report import svg
-from libramq.spark.report.page import html_table, section, tiles
+from libramq.spark.report.page import html_table, note, section, tiles
 
 Row = Mapping[str, Any]
 
@@ -17,8 +19,8 @@ EFFECTS_MAX: Final = 12
 CAUSES: Final = (("a rebalance", "by_rebalance"), ("a retry", "by_retry"), ("not known", "unknown"))
 
 
-def trace_sections(tables: Mapping[str, Sequence[Row]]) -> list[str]:
-    """The sections of these tables; none where nobody traced."""
+def trace_sections(tables: Mapping[str, Sequence[Row]]) -> list[Markup]:
+    """Return the sections of these tables; none where nobody traced."""
     hours, effects = tables["deliveries"], tables["effects"]
     if not hours:
         return []
@@ -31,8 +33,8 @@ def trace_sections(tables: Mapping[str, Sequence[Row]]) -> list[str]:
             "again. Those of a rebalance began while it went on or soon after.",
             svg.bars(*by_hour(hours, names, _of_causes), label="Messages that came again each hour by cause")
             if _sum(hours, "duplicates")
-            else "<p>None.</p>",
-            svg.legend(names) if _sum(hours, "duplicates") else "",
+            else note("None."),
+            *([svg.legend(names)] if _sum(hours, "duplicates") else []),
         ),
         section(
             "How late messages were",
@@ -40,7 +42,7 @@ def trace_sections(tables: Mapping[str, Sequence[Row]]) -> list[str]:
             "in ms, of one hour also median and longest.",
             _late(hours),
         ),
-        _effects(effects),
+        *_effects(effects),
         section(
             "What clients were given",
             "In the last hour of each group. Shares that differ much: queues differ, or are shared badly.",
@@ -63,11 +65,11 @@ def _of_causes(row: Row) -> Iterable[tuple[int, float]]:
     return enumerate(row[column] for _, column in CAUSES)
 
 
-def _late(hours: Sequence[Row]) -> str:
+def _late(hours: Sequence[Row]) -> Markup:
     """A line for each group where there are hours enough for one, else bars with the quantiles."""
     known = [row for row in hours if row["delay_p95_ms"] is not None]
     if not known:
-        return "<p>Not known: no message has an id that says when it was made.</p>"
+        return note("Not known: no message has an id that says when it was made.")
     last = max(row["hour"] for row in known)
     by_group: dict[str, list[Row]] = {}
     for row in known:
@@ -87,16 +89,16 @@ def _late(hours: Sequence[Row]) -> str:
     return svg.lines(series, label="How late messages were each hour by group") + svg.legend(names)
 
 
-def _effects(effects: Sequence[Row]) -> str:
+def _effects(effects: Sequence[Row]) -> list[Markup]:
     """The rebalances after which most came again, or messages were latest."""
     known = [
         row for row in effects if row["after_max_ms"] is not None or row["duplicates"] or row["lag_peak"]
     ]
     if not known:
-        return ""
+        return []
     worst = sorted(known, key=lambda row: (-(row["duplicates"] or 0), -(row["after_max_ms"] or 0), row["at"]))
     has_lag = any(row["lag_peak"] is not None for row in known)
-    return section(
+    return [section(
         "What rebalances did",
         "Delays in the minute before and in the five minutes after; normal is when nothing was later than "
         "the latest before.",
@@ -121,10 +123,10 @@ def _effects(effects: Sequence[Row]) -> str:
                 for row in worst[:EFFECTS_MAX]
             ],
         ),
-    )  # fmt: skip
+    )]  # fmt: skip
 
 
-def _clients(clients: Sequence[Row]) -> str:
+def _clients(clients: Sequence[Row]) -> Markup:
     last: dict[str, datetime] = {}
     for row in clients:
         last[row["group"]] = max(row["hour"], last.get(row["group"], row["hour"]))

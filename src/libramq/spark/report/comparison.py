@@ -1,12 +1,23 @@
 """Plots that compare: things at two measures, and at one measure under several conditions."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from math import log2
 from typing import Final
 
-from libramq.spark.report.svg import RIGHT, WIDTH, Scale, figure
+from markupsafe import Markup
+
+from libramq.spark.report.svg import (
+    CHARACTER_WIDTH,
+    RIGHT,
+    WIDTH,
+    Scale,
+    colour_class,
+    drawing,
+    names_width,
+    text_width,
+)
 
 #: Ours, each: what can be read on a screen.
 ROW_HEIGHT: Final = 24
@@ -15,10 +26,6 @@ SAME_PIXELS: Final = 13
 LINE_HEIGHT: Final = 15
 MARGIN: Final = 34
 DOT_RADIUS: Final = 6
-#: Of the page's font, and wide enough.
-CHARACTER_WIDTH: Final = 7
-#: For the names beside a matrix.
-NAMES_WIDTH: Final = 200
 #: The palest and the strongest cell.
 OPACITY_MIN: Final = 0.06
 OPACITY_MAX: Final = 0.75
@@ -26,16 +33,17 @@ OPACITY_MAX: Final = 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A thing at two measures. hollow: it is not quite comparable."""
+    """A thing at two measures. failing: it does not do what the others do, and is drawn as a red ring."""
 
     name: str
     x: float
     y: float
-    hollow: bool = False
+    colour: int = 0
+    failing: bool = False
 
 
-def scatter(points: Sequence[Point], *, x_label: str, y_label: str, label: str) -> str:
-    """Points on scales of log2(1 + value), with room for 0 and for many times 1; neighbours share a label."""
+def scatter(points: Sequence[Point], *, x_label: str, y_label: str, label: str) -> Markup:
+    """Draw points on scales of log2(1 + value), with room for 0 and for many times 1."""
     x = Scale(low=0, high=_top(point.x for point in points), start=MARGIN + 20, end=WIDTH - RIGHT)
     y = Scale(low=0, high=_top(point.y for point in points), start=SCATTER_HEIGHT - 46, end=14)
     parts = [
@@ -58,22 +66,23 @@ def scatter(points: Sequence[Point], *, x_label: str, y_label: str, label: str) 
     lots = _neighbours(placed)
     for lot in lots:
         parts += [
-            f'<circle cx="{px:.1f}" cy="{py:.1f}" r="{DOT_RADIUS}" class="c{5 if point.hollow else 0}'
-            f'{" hollow" if point.hollow else ""}"><title>{escape(point.name)}: {point.x:.2f}, '
-            f"{point.y:.2f}</title></circle>"
+            f'<circle cx="{px:.1f}" cy="{py:.1f}" r="{DOT_RADIUS}" '
+            f'class="{"ring" if point.failing else colour_class(point.colour)}">'
+            f"<title>{escape(point.name)}: {point.x:.2f}, {point.y:.2f}</title></circle>"
             for px, py, point in lot
         ]
     taken = [(0.0, 0.0, CHARACTER_WIDTH * (len(y_label) + 2.0), LINE_HEIGHT + 1.0)]
     taken += [(px - DOT_RADIUS, py - DOT_RADIUS, px + DOT_RADIUS, py + DOT_RADIUS) for px, py, _ in placed]
     for lot in lots:
         px, py, _ = lot[0]
-        names = [point.name for _, _, point in lot]
+        names = [f"✗ {point.name}" if point.failing else point.name for _, _, point in lot]
         left, top = _free_place(px, py, names, taken)
         parts += [
-            f'<text x="{left:.1f}" y="{top + LINE_HEIGHT * place + 11:.1f}">{escape(name)}</text>'
+            f'<text x="{left:.1f}" y="{top + LINE_HEIGHT * place + 11:.1f}"'
+            f"{failing_class(lot[place][2].failing)}>{escape(name)}</text>"
             for place, name in enumerate(names)
         ]
-    return figure(parts, SCATTER_HEIGHT, label)
+    return drawing(parts, SCATTER_HEIGHT, label)
 
 
 def matrix(
@@ -82,29 +91,40 @@ def matrix(
     values: Mapping[tuple[str, str], float | None],
     *,
     label: str,
-) -> str:
-    """A cell for each thing and condition, the stronger the larger its value; missing ones are left empty."""
+    failing: Collection[str] = (),
+) -> Markup:
+    """Draw a cell for each thing and condition, the stronger the larger its value."""
+    left = names_width([f"✗ {name}" for name in names])
     top = log2(1 + max((value for value in values.values() if value is not None), default=1))
-    width = (WIDTH - NAMES_WIDTH - RIGHT) / len(columns)
+    width = (WIDTH - left - RIGHT) / len(columns)
     parts = [
-        f'<text x="{NAMES_WIDTH + width * (place + 0.5):.1f}" y="14" class="tick">{escape(name)}</text>'
+        f'<text x="{left + width * (place + 0.5):.1f}" y="14" class="tick">{escape(name)}</text>'
         for place, name in enumerate(columns)
     ]
     for line, name in enumerate(names):
         y = 22 + ROW_HEIGHT * line
-        parts.append(f'<text x="{NAMES_WIDTH - 10}" y="{y + 16}" class="name">{escape(name)}</text>')
+        is_failing = name in failing
+        parts.append(
+            f'<text x="{left - 10}" y="{y + 16}" class="name{" failing" if is_failing else ""}">'
+            f"{'✗ ' if is_failing else ''}{escape(name)}</text>"
+        )
         for place, column in enumerate(columns):
             value = values.get((name, column))
             if value is None:
                 continue
-            x = NAMES_WIDTH + width * place
+            x = left + width * place
             strength = OPACITY_MIN + (OPACITY_MAX - OPACITY_MIN) * log2(1 + value) / (top or 1)
             parts.append(
                 f'<rect x="{x + 1:.1f}" y="{y + 1}" width="{width - 2:.1f}" height="{ROW_HEIGHT - 2}" rx="3" '
                 f'class="c1" opacity="{strength:.2f}"/>'
                 f'<text x="{x + width / 2:.1f}" y="{y + 16}" class="cell">{written(value)}</text>'
             )
-    return figure(parts, 22 + ROW_HEIGHT * len(names) + 6, label)
+    return drawing(parts, 22 + ROW_HEIGHT * len(names) + 6, label)
+
+
+def failing_class(is_failing: bool) -> str:
+    """Return the attribute of a text that names what fails."""
+    return ' class="failing"' if is_failing else ""
 
 
 def written(value: float) -> str:
@@ -131,7 +151,7 @@ def _free_place(
     px: float, py: float, names: Sequence[str], taken: list[tuple[float, float, float, float]]
 ) -> tuple[float, float]:
     """Where names stand nearest to a point without covering anything; the place is taken then."""
-    width = CHARACTER_WIDTH * max(map(len, names))
+    width = max(map(text_width, names))
     height = LINE_HEIGHT * len(names)
     free = []
     for away in range(-SCATTER_HEIGHT, SCATTER_HEIGHT, LINE_HEIGHT // 2):

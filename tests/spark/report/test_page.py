@@ -1,0 +1,35 @@
+"""Pages: whatever comes from brokers is text, and tables say what they hold."""
+
+from markupsafe import Markup
+
+from libramq.spark.report.page import Entry, figure, html_table, legend, note, page, section, tiles
+
+BAD = '<script>"&'
+SHOWN = "&lt;script&gt;&#34;&amp;"
+
+
+def test_every_text_is_escaped_once():
+    parts = [
+        tiles([(BAD, BAD)]),
+        section(BAD, BAD, note(BAD)),
+        legend([Entry(BAD, "c0")]),
+        html_table([BAD], [[BAD]]),
+        figure("<line/>", 10, 10, BAD),
+    ]
+    whole = page(BAD, BAD, parts)
+    assert "<script>" not in whole
+    assert "&amp;lt;" not in whole
+    assert whole.count(SHOWN) == 14
+    assert "<line/>" in whole
+
+
+def test_what_is_no_markup_is_escaped_wherever_it_stands():
+    forgotten: Markup = BAD  # type: ignore[assignment]
+    assert "<script>" not in page("t", "s", [section("t", "a", forgotten), forgotten])
+
+
+def test_numbers_are_aligned_right_and_nothing_is_a_dash():
+    table = html_table(("name", "count"), [("a", 1_234), ("b", None)])
+    assert '<th scope="col">name</th><th scope="col" class="number">count</th>' in table
+    assert '<td>a</td><td class="number">1,234</td>' in table
+    assert '<td class="number">–</td>' in table
