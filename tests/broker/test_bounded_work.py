@@ -3,7 +3,7 @@
 import pytest
 
 from libramq.broker import listing
-from libramq.broker.processor import send_message, statistics
+from libramq.broker.processor import queue_lock, send_message, statistics
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats import fastjson
@@ -12,7 +12,7 @@ from libramq.formats.tables import DataVersion, TopicConfig, TopicConfigSerializ
 from libramq.kernel.effect import Thread
 from libramq.message.batch import BATCH_ITEMS_MAX, BatchItem, encode_batch
 from libramq.remoting import headers as h
-from libramq.remoting.body.consumers import ConsumeStats
+from libramq.remoting.body.consumers import ConsumeStats, LockBatchBody, LockBatchReply, QueueRef
 from libramq.rpc import request_body
 from tests.broker.brokers import Conversation, find_answer, heartbeat, send_header
 from tests.fakes import FakePeer
@@ -248,3 +248,32 @@ def test_statistics_of_more_queues_than_an_answer_has_are_refused(talk, peer, mo
     reply = talk.ask(peer, R.GET_CONSUME_STATS, header)
     assert reply.code == C.INVALID_PARAMETER
     assert "topic by topic" in reply.remark
+
+
+def test_thousands_of_queues_are_locked_in_slices_and_encoded_by_a_thread(talk, peer, monkeypatch):
+    count = 3 * queue_lock.QUEUES_PER_STEP + 5
+    talk.broker.topics.put(
+        TopicConfig(topic_name="T", read_queue_nums=count, write_queue_nums=count), talk.clock.wall_ms()
+    )
+    talk.beat(peer, "alice")
+    slices: list[int] = []
+    lock = talk.broker.locks.lock
+
+    def counted(group, client_id, queues, *, now_ms):
+        slices.append(len(queues))
+        return lock(group, client_id, queues, now_ms=now_ms)
+
+    talk.broker.locks.lock = counted
+    encoded = count_calls(monkeypatch, queue_lock, "encode_body")
+    refs = [QueueRef(topic="T", broker_name="broker-a", queue_id=number) for number in range(count)]
+    command = talk.command(
+        R.LOCK_BATCH_MQ, None, LockBatchBody(consumer_group="G", client_id="alice", mq_set=refs)
+    )
+    talk.give(peer, command)
+    talk.threads.finish(talk.threads.work.pop(0))  # Its body is decoded by a thread first.
+    assert not encoded, "not on the loop"
+    reply = talk.answer_later(peer, command)
+    held = decode_body(reply.body, LockBatchReply).lock_ok_mq_set
+    assert [ref.queue_id for ref in held] == list(range(count))
+    assert max(slices) == queue_lock.QUEUES_PER_STEP
+    assert len(slices) == 4

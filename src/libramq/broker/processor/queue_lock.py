@@ -3,7 +3,7 @@
 Upstream: AdminBrokerProcessor.java, RebalanceLockManager.java.
 """
 
-from collections.abc import Mapping
+from collections.abc import Generator, Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -13,14 +13,17 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body
 from libramq.groups.consumer_group import ConsumerGroup
 from libramq.groups.queue_lock import QueueLocks
+from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import LockBatchBody, LockBatchReply, QueueRef
-from libramq.rpc.outcome import SUCCESS, Outcome, Reply
+from libramq.rpc.outcome import SUCCESS, Compute, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.request_body import with_body
+from libramq.rpc.request_body import begin, with_body
 from libramq.transport.server import Peer
 
 #: Ours: a client's queues at one broker, of all its topics; each takes 2 µs.
 QUEUES_MAX: Final = 4_096
+#: Ours: queues that are locked, or encoded on the loop, before others are served: 1 ms.
+QUEUES_PER_STEP: Final = 256
 
 
 class QueueLockRequests:
@@ -48,13 +51,25 @@ class QueueLockRequests:
     def _lock(self, request: Request, body: LockBatchBody) -> Outcome:
         if len(body.mq_set) > QUEUES_MAX:
             return _too_many(body)
-        queues = [ref.queue for ref in body.mq_set if self._exists(ref)]
-        if body.consumer_group not in self._groups:
-            queues = []  # Locks of groups and queues that do not exist would only pile up.
-        held = self._locks.lock(
-            body.consumer_group, body.client_id, dict.fromkeys(queues), now_ms=request.monotonic_ms
-        )
-        return Reply(body=encode_body(LockBatchReply(lock_ok_mq_set=[QueueRef.of(queue) for queue in held])))
+        return begin(self._lock_in_steps(request, body))
+
+    def _lock_in_steps(self, request: Request, body: LockBatchBody) -> Generator[None, None, Outcome]:
+        """Lock so many queues at a time; each is locked by itself, so others may lock some in between."""
+        held: dict[MessageQueue, None] = {}
+        for start in range(0, len(body.mq_set), QUEUES_PER_STEP):
+            if start:
+                yield
+            # Locks of groups and queues that do not exist would only pile up, and those of who is gone, too.
+            if body.consumer_group not in self._groups or not request.peer.is_open:
+                break
+            refs = body.mq_set[start : start + QUEUES_PER_STEP]
+            queues = dict.fromkeys(ref.queue for ref in refs if self._exists(ref))
+            held |= dict.fromkeys(
+                self._locks.lock(body.consumer_group, body.client_id, queues, now_ms=request.monotonic_ms)
+            )
+        if len(held) <= QUEUES_PER_STEP:
+            return Reply(body=_encode_held(held))
+        return Compute(partial(_encode_held, held), _reply)
 
     def unlock(self, request: Request) -> Outcome:
         """Give up queues, for the client that holds them and by its own connection only.
@@ -89,6 +104,14 @@ class QueueLockRequests:
             and ref.broker_name == self._clients.broker_name
             and 0 <= ref.queue_id < topic.read_queue_nums
         )
+
+
+def _encode_held(held: Iterable[MessageQueue]) -> bytes:
+    return encode_body(LockBatchReply(lock_ok_mq_set=[QueueRef.of(queue) for queue in held]))
+
+
+def _reply(data: bytes) -> Reply:
+    return Reply(body=data)
 
 
 def _too_many(body: LockBatchBody) -> Reply:
