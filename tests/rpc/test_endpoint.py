@@ -1,5 +1,6 @@
 """The endpoint: who is served, in which order, and what every outcome does to the connection."""
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
@@ -16,8 +17,8 @@ from libramq.remoting.requests import REQUESTS
 from libramq.rpc.endpoint import Endpoint
 from libramq.rpc.outcome import HOLD, SUCCESS, Close, Notify, Outcome, Reply, ReplyWhenDurable, WaitForDisk
 from libramq.rpc.request import REMARK_CHARACTERS_MAX, Processor, Request
-from libramq.rpc.responder import ParkedReplies, Responder
-from libramq.runtime.performer import Performer
+from libramq.rpc.responder import NOTIFIED_PER_STEP, ParkedReplies, Responder
+from libramq.runtime.performer import TURN_US_MAX, Performer
 from tests.fakes import FakePeer, ManualClock, ManualThreads, ManualTimers, raise_it
 
 
@@ -263,3 +264,18 @@ def test_a_version_of_the_group_protocol_that_is_not_read_reaches_no_processor()
     assert refusal.remark is not None
     assert refusal.remark.startswith("GROUP_FIND is written in version 2")
     assert served.give(M, ext={"lbVersion": "2"}) == [(1, 0)]  # Of other requests it is nobody's business.
+
+
+def test_thousands_of_notifications_are_sent_in_slices():
+    """A heartbeat of 1,000 groups that twenty clients share kept everybody else for 45 ms."""
+    member = FakePeer()
+    ext = {"consumerGroup": "G"}
+    served = Served(Reply(notify=(Notify(member, R.NOTIFY_CONSUMER_IDS_CHANGED, ext),) * 1_000))
+    served.timers.elapsed_us = itertools.count(0, TURN_US_MAX).__next__  # type: ignore[method-assign]
+    assert served.give(M) == [(1, 0)]
+    sent = [len(member.replies)]
+    while served.timers.due:
+        served.timers.ring()
+        sent.append(len(member.replies) - sum(sent))
+    assert sum(sent) == 1_000
+    assert max(sent) == NOTIFIED_PER_STEP

@@ -12,7 +12,7 @@ Close               the end of the connection
 
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -38,6 +38,10 @@ from libramq.rpc.outcome import (
 from libramq.rpc.request import Request, failure
 
 log = get_logger(__name__)
+
+#: Ours: connections that are notified before others are served, each in 5 µs.
+#: A heartbeat of 1,000 groups that twenty clients share has 20,000.
+NOTIFIED_PER_STEP: Final = 128
 
 #: What is to become of a request once what it waits for has come.
 Later = Reply | ReplyWhenAnnounced
@@ -86,7 +90,9 @@ class Responder:
         if type(outcome) is Reply:
             if not request.command.flag & FLAG_ONEWAY and request.peer.is_open:
                 self._effects.add(Send(request.peer, encode_reply(request.command, outcome)))
-            if outcome.notify:
+            if len(outcome.notify) > NOTIFIED_PER_STEP:
+                self._effects.proceed(request.peer, self._notify_in_steps(outcome.notify))
+            elif outcome.notify:
                 self.notify(outcome.notify)
         elif outcome is HOLD:  # What every pull comes to; its waiter is answered.
             return
@@ -144,6 +150,11 @@ class Responder:
                     # All members of a group get the same frame.
                     frame, ext = encode_frame(notification.command()), notification.ext
                 self._effects.send(notification.peer, frame)
+
+    def _notify_in_steps(self, notifications: Sequence[Notify]) -> Generator[None]:
+        for start in range(0, len(notifications), NOTIFIED_PER_STEP):
+            self.notify(notifications[start : start + NOTIFIED_PER_STEP])
+            yield
 
     def _computed(self, request: Request, then: Callable[[Any], Outcome], result: object) -> None:
         if isinstance(result, Exception):
