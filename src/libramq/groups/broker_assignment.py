@@ -15,6 +15,7 @@ from typing import Final
 
 from libramq.balance import Group, Member, balanced_sticky
 from libramq.clock import MonotonicMs
+from libramq.groups.handover_ledger import HandoverLedger, Holding
 from libramq.message.queue import MessageQueue
 
 #: Ours: within this the commit that follows an answer has come, on any machine that is not itself in trouble.
@@ -44,19 +45,15 @@ class BrokerAssignment:
 
     def __init__(self, given: Given | None = None) -> None:
         self._target: dict[str, dict[str, list[MessageQueue]]] = {}
-        self._taker: dict[MessageQueue, str] = {}
         self._queues: dict[str, list[MessageQueue]] = {}
         self._given = {
             client_id: {topic: list(lot) for topic, lot in lots.items()}
             for client_id, lots in (given or {}).items()
         }
-        self._holder = {
-            queue: client_id
-            for client_id, lots in self._given.items()
-            for lot in lots.values()
-            for queue in lot
-        }
-        self._rests_until_ms: dict[MessageQueue, MonotonicMs] = {}
+        self._ledger = HandoverLedger(rest_ms=REST_MS)
+        for client_id, lots in self._given.items():
+            for lot in lots.values():
+                self._hand(lot, client_id)
         self._version: Hashable = None
         self._computed_at_ms: MonotonicMs | None = None
 
@@ -105,11 +102,11 @@ class BrokerAssignment:
         )
         assignment = balanced_sticky(group)
         self._queues = {topic: list(lot) for topic, lot in group.queues.items()}
-        self._taker = {queue: client_id for client_id, lot in assignment.items() for queue in lot}
+        self._ledger.target = {queue: client_id for client_id, lot in assignment.items() for queue in lot}
         self._target = {client_id: {} for client_id in members}
-        for queue, client_id in sorted(self._taker.items()):
+        for queue, client_id in sorted(self._ledger.target.items()):
             self._target[client_id].setdefault(queue.topic, []).append(queue)
-        self._rests_until_ms = {q: until for q, until in self._rests_until_ms.items() if until > now_ms}
+        self._ledger.forget_rested(now_ms)
         self._version, self._computed_at_ms = version, now_ms
         return gone
 
@@ -123,9 +120,9 @@ class BrokerAssignment:
                 waiting[client_id] = 1
                 continue
             rests_ms = [
-                max(self._rests_until_ms.get(queue, now_ms) - now_ms, 1)
+                max(self._ledger.rest_ms(queue, now_ms), 1)
                 for queue in wanted
-                if queue not in self._holder
+                if queue not in self._ledger.holdings
             ]
             if rests_ms:
                 waiting[client_id] = max(rests_ms)
@@ -139,15 +136,15 @@ class BrokerAssignment:
         free: list[MessageQueue] = []
         ask_again: dict[str, int] = {}
         for queue in target.get(topic, ()):
-            rest_ms = self._rests_until_ms.get(queue, now_ms) - now_ms
-            if self._holder.get(queue, client_id) != client_id:
+            rest_ms = self._ledger.rest_ms(queue, now_ms)
+            if self._ledger.holder(queue) not in (client_id, None):
                 continue
             if rest_ms > 0:
                 ask_again[client_id] = max(rest_ms, ask_again.get(client_id, 0))
             else:
                 free.append(queue)
         for queue in self.give(client_id, topic, free, now_ms=now_ms):
-            taker = self._taker.get(queue)
+            taker = self._ledger.target.get(queue)
             if taker is not None and taker != client_id:
                 ask_again[taker] = REST_MS
         return Answer(free, ask_again)
@@ -161,20 +158,25 @@ class BrokerAssignment:
         let_go = [
             queue
             for queue in given.get(topic, ())
-            if queue not in wanted and self._holder.get(queue) == client_id
+            if queue not in wanted and self._ledger.holder(queue) == client_id
         ]
         self._let_go(let_go, now_ms)
         given[topic] = list(queues)
-        for queue in queues:
-            self._holder[queue] = client_id
-            self._rests_until_ms.pop(queue, None)
+        self._hand(queues, client_id)
         return let_go
+
+    def _hand(self, queues: Iterable[MessageQueue], client_id: str) -> None:
+        """Give queues to a member, whoever had them."""
+        for queue in queues:
+            if queue in self._ledger.holdings:
+                self._ledger.drop(queue)
+            self._ledger.hold(queue, Holding(client_id))
 
     def _held_by(self, client_id: str) -> list[MessageQueue]:
         lots = self._given.get(client_id, {}).values()
-        return [queue for lot in lots for queue in lot if self._holder.get(queue) == client_id]
+        return [queue for lot in lots for queue in lot if self._ledger.holder(queue) == client_id]
 
     def _let_go(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> None:
         for queue in queues:
-            self._holder.pop(queue, None)
-            self._rests_until_ms[queue] = now_ms + REST_MS
+            if queue in self._ledger.holdings:  # What other brokers told of may name a queue twice.
+                self._ledger.free(queue, now_ms)

@@ -11,8 +11,9 @@ from libramq.balance.group import counts
 from libramq.clock import MonotonicMs
 from libramq.groups.coordinator.effect import HandedOver, Settled, Started
 from libramq.groups.coordinator.group_state import MemberProfile
-from libramq.groups.coordinator.queue_handover import Holding, QueueHandover
+from libramq.groups.coordinator.queue_handover import QueueHandover
 from libramq.groups.coordinator.target_assignment import fewest_moves
+from libramq.groups.handover_ledger import Holding
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
 

@@ -12,8 +12,9 @@ from libramq.groups.coordinator.effect import Settled, Started
 from libramq.groups.coordinator.group_membership import GroupMembership
 from libramq.groups.coordinator.group_state import MemberProfile
 from libramq.groups.coordinator.group_topics import GroupTopics
-from libramq.groups.coordinator.queue_handover import Holding, QueueHandover
+from libramq.groups.coordinator.queue_handover import QueueHandover
 from libramq.groups.coordinator.target_assignment import StrategyChoice, target_assignment
+from libramq.groups.handover_ledger import Holding
 from libramq.groups.rebalance_event import Reason
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue

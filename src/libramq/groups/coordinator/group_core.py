@@ -22,9 +22,10 @@ from libramq.groups.coordinator.group_membership import GroupMembership
 from libramq.groups.coordinator.group_publication import GroupPublication
 from libramq.groups.coordinator.group_state import GroupState
 from libramq.groups.coordinator.group_topics import GroupTopics
-from libramq.groups.coordinator.queue_handover import Holding, QueueHandover
+from libramq.groups.coordinator.queue_handover import QueueHandover
 from libramq.groups.coordinator.shared_tables import SharedTables
 from libramq.groups.coordinator.state import SELF_ALLOCATED, UNKNOWN, State
+from libramq.groups.handover_ledger import Holding
 from libramq.groups.rebalance_event import Reason
 from libramq.groups.tag_conflict import tag_conflict
 from libramq.message.queue import MessageQueue

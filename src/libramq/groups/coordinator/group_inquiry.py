@@ -10,8 +10,8 @@ from typing import Final
 
 from libramq.clock import MonotonicMs
 from libramq.fencing import FenceReport
-from libramq.groups.coordinator.queue_handover import Holding
 from libramq.groups.coordinator.state import State
+from libramq.groups.handover_ledger import Holding
 from libramq.message.queue import MessageQueue
 
 #: Ours: a broker that has not answered by then is as good as gone, and its fence will refuse us if we err.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from libramq.groups.coordinator.coordinated_group import CoordinatedGroup
-from libramq.groups.coordinator.queue_handover import Holding
+from libramq.groups.handover_ledger import Holding
 from libramq.message.queue import MessageQueue
 
 P = TypeVar("P", bound=Hashable)

@@ -9,45 +9,35 @@ So no queue is ever held by two. What has to be said to fences and members is co
 """
 
 from collections.abc import Callable, Collection, Container, Mapping
-from typing import NamedTuple, Self
+from typing import Self
 
 from libramq.clock import MonotonicMs
 from libramq.fencing import Claim, Claims
+from libramq.groups.handover_ledger import HandoverLedger, Holding
 from libramq.message.queue import MessageQueue
 
 
-class Holding(NamedTuple):
-    """Who holds a queue, since when, and under which epoch."""
-
-    member: str
-    epoch: int
-    granted_at_ms: MonotonicMs = MonotonicMs(0)
-
-
-class QueueHandover:
+class QueueHandover(HandoverLedger):
     """The queues of one group. epoch: the group's, first_epoch at the beginning; it rises with the target.
 
-    revoked: queues whose holder is to give them up, and until when. freed: when a queue was last given up.
-     granted, to_notify: queues with a new holder, members whose queues changed.
+    revoked: queues whose holder is to give them up, and until when. granted, to_notify: queues with a new
+    holder, members whose queues changed.
     """
 
     def __init__(self, epoch: int = 0, claims: Claims | None = None) -> None:
+        super().__init__()
         self.epoch = self.first_epoch = epoch
-        self.target: dict[MessageQueue, str] = {}
-        self.holdings: dict[MessageQueue, Holding] = {}
         self.revoked: dict[MessageQueue, MonotonicMs] = {}
-        self.freed: dict[MessageQueue, MonotonicMs] = {}
         self.granted: dict[MessageQueue, None] = {}
         self.to_notify: dict[str, None] = {}
         self._overdue_at_ms: MonotonicMs | None = None
-        self._of_member: dict[str, dict[MessageQueue, Holding]] = {}
         self._free: dict[MessageQueue, None] = {}
         self._gone: set[str] = set()
         self._committed: dict[MessageQueue, bool] = {}
         self._last: dict[MessageQueue, int] = {}
         self._floor = epoch
         for queue, claim in (claims or {}).items():
-            self._hold(queue, Holding(claim.member, claim.epoch))
+            self.hold(queue, Holding(claim.member, claim.epoch))
             self.target[queue] = claim.member
 
     @classmethod
@@ -56,7 +46,7 @@ class QueueHandover:
         handover = cls(epoch)
         handover._floor = epoch - 1
         for queue, holding in holdings.items():
-            handover._hold(queue, holding)
+            handover.hold(queue, holding)
             handover.target[queue] = holding.member
             handover.granted[queue] = None
             handover.to_notify[holding.member] = None
@@ -76,12 +66,8 @@ class QueueHandover:
         """Whether a queue is meant for somebody and held by nobody."""
         return bool(self._free)
 
-    def of(self, member: str) -> Mapping[MessageQueue, Holding]:
-        """What a member holds, revoked queues included."""
-        return self._of_member.get(member, {})
-
     def owned(self, member: str) -> list[MessageQueue]:
-        """The same, what it has held longest first: where some have to go, those stay."""
+        """Return what a member holds, longest held first: where some have to go, those stay."""
         held = self.of(member)
         return sorted(held, key=lambda queue: (held[queue].granted_at_ms, held[queue].epoch, queue))
 
@@ -121,7 +107,7 @@ class QueueHandover:
             self.epoch += 1  # Given up by whom it was meant for: a new grant all the same.
         for queue in ready:
             del self._free[queue]
-            self._hold(queue, Holding(self.target[queue], self.epoch, now_ms))
+            self.hold(queue, Holding(self.target[queue], self.epoch, now_ms))
             self.granted[queue] = None
             self.to_notify[self.target[queue]] = None
 
@@ -210,8 +196,8 @@ class QueueHandover:
                 self._free_queue(queue, now_ms)
                 continue
             since_ms = self.holdings[queue].granted_at_ms
-            self._drop(queue)
-            self._hold(queue, Holding(new, self.epoch, since_ms))
+            self.drop(queue)
+            self.hold(queue, Holding(new, self.epoch, since_ms))
             self.granted[queue] = None
         self.to_notify[new] = None
         for queue, member in self.target.items():
@@ -223,7 +209,7 @@ class QueueHandover:
         for queue in queues:
             if queue in self.holdings:
                 self.to_notify[self.holdings[queue].member] = None
-                self._drop(queue)
+                self.drop(queue)
             self._floor = max(self._floor, self._last.pop(queue, 0))
             self.freed.pop(queue, None)
             self._committed.pop(queue, None)
@@ -232,11 +218,15 @@ class QueueHandover:
         """The queues of a topic at one broker do not exist any more."""
         self.vanish([q for q in self.holdings if (q.topic, q.broker_name) == (topic, broker_name)])
 
-    def _hold(self, queue: MessageQueue, holding: Holding) -> None:
-        assert queue not in self.holdings, "a queue has one holder"
-        self.holdings[queue] = holding
-        self._of_member.setdefault(holding.member, {})[queue] = holding
+    def hold(self, queue: MessageQueue, holding: Holding) -> None:
+        """Give a queue that nobody holds to a member, under an epoch."""
+        super().hold(queue, holding)
         self._last[queue] = holding.epoch
+
+    def drop(self, queue: MessageQueue) -> None:
+        """Have nobody hold a queue."""
+        super().drop(queue)
+        self.revoked.pop(queue, None)
 
     def take_committed(self) -> set[MessageQueue]:
         """Return the queues that were given up since this was asked last, each time with all committed."""
@@ -244,16 +234,7 @@ class QueueHandover:
         return {queue for queue, is_committed in taken.items() if is_committed}
 
     def _free_queue(self, queue: MessageQueue, now_ms: MonotonicMs, *, is_committed: bool = False) -> None:
-        self._drop(queue)
-        self.freed[queue] = now_ms
+        self.free(queue, now_ms)
         self._committed[queue] = is_committed and self._committed.get(queue, True)
         if queue in self.target:
             self._free[queue] = None
-
-    def _drop(self, queue: MessageQueue) -> None:
-        holding = self.holdings.pop(queue)
-        self.revoked.pop(queue, None)
-        held = self._of_member[holding.member]
-        del held[queue]
-        if not held:
-            del self._of_member[holding.member]
