@@ -4,7 +4,7 @@
     sh              is run in the current directory; `libra up` starts servers, which all documents use
     toml            is written to the file that its first line names: `# FILE`
     text            is what the block before it printed, without blank lines around it; `…`: anything
-    console         is an example of what the block before it prints: only its heading must have been printed
+    output          is an example of what the block before it prints: only its heading must have been printed
 
 Of an example, a Python file, the lines behind "It prints:" in its docstring are compared.
 
@@ -88,7 +88,7 @@ class Execution:
             "sh": self._run_shell,
             "toml": self._write,
             "text": self._compare,
-            "console": self._compare_heading,
+            "output": self._compare_heading,
         }
         document = Document.parse(str(self._path), *(CodeBlockParser(*pair) for pair in parsers.items()))
         for example in document.examples():
