@@ -34,5 +34,8 @@ def test_the_wheel_works_in_an_empty_environment(tmp_path: Path):
     needs_spark = libra("lab", "run", "--dry-run")
     assert (needs_spark.returncode, len(needs_spark.stderr.splitlines())) == (2, 1), needs_spark
     assert "pip install 'libramq[spark,java]'" in needs_spark.stderr
-    typed = list(home.glob("lib/python*/site-packages/libramq/py.typed"))
-    assert len(typed) == 1
+    typed, templates = (
+        list(home.glob(f"lib/python*/site-packages/libramq/{name}"))
+        for name in ("py.typed", "spark/report/templates/page.html")
+    )
+    assert (len(typed), len(templates)) == (1, 1)

@@ -24,22 +24,22 @@ def lab() -> None:
 Histories = Annotated[
     str | None,
     typer.Option(
-        help="rolling_deploy, autoscaling, flapping, zone_loss, subscriptions, recorded; separated by "
-        "commas, all by default."
+        help="Kinds of histories, separated by commas: rolling_deploy, autoscaling, flapping, zone_loss, "
+        "subscriptions, recorded. All by default."
     ),
 ]
 Strategies = Annotated[
     str | None,
     typer.Option(
-        help="By name, separated by commas; NAME@clients, NAME@coordinator say who computes, "
-        "MODULE:FUNCTION is one of yours. All by default."
+        help="Names of strategies, separated by commas. NAME@clients and NAME@coordinator choose who "
+        "computes; MODULE:FUNCTION is a strategy of your own. All by default."
     ),
 ]
 Events = Annotated[
     str | None,
     typer.Option(
-        help="Take recorded histories, and what moves cost, from these name servers' LibraMQ brokers or "
-        "from the directory of a rebalance_report."
+        help="Use recorded histories and measured costs: from the LibraMQ brokers of these name servers, "
+        "or from the directory of a rebalance_report."
     ),
 ]
 
@@ -47,29 +47,38 @@ Events = Annotated[
 @app.command()
 def run(
     config: Annotated[
-        Path | None, typer.Option("--config", help="A TOML file with these options' names as keys.")
+        Path | None, typer.Option("--config", help="A TOML file whose keys are the names of these options.")
     ] = None,
-    small: Annotated[bool, typer.Option("--small", help="Ten small groups: less than a minute.")] = False,
-    members: Annotated[int | None, typer.Option(help="Of all groups together; 2,000.")] = None,
-    queues: Annotated[int | None, typer.Option(help="Of all groups together; 20,000.")] = None,
+    small: Annotated[
+        bool, typer.Option("--small", help="Run ten small groups, in less than a minute.")
+    ] = False,
+    members: Annotated[
+        int | None, typer.Option(help="Members of all groups together; 2,000 by default.")
+    ] = None,
+    queues: Annotated[
+        int | None, typer.Option(help="Queues of all groups together; 20,000 by default.")
+    ] = None,
     groups: Annotated[
-        int | None, typer.Option(help="How many groups, a history each; one for a hundred members.")
+        int | None,
+        typer.Option(help="Groups, each with its own history; one per hundred members by default."),
     ] = None,
-    topics: Annotated[int | None, typer.Option(help="Of each group; 4.")] = None,
+    topics: Annotated[int | None, typer.Option(help="Topics of each group; 4 by default.")] = None,
     histories: Histories = None,
     strategies: Strategies = None,
     events: Events = None,
-    seed: Annotated[int | None, typer.Option(help="Of synthetic histories; 1.")] = None,
-    output: Annotated[str | None, typer.Option(help="Directory of tables and report; ./lab.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of synthetic histories; 1 by default.")] = None,
+    output: Annotated[
+        str | None, typer.Option(help="Directory for tables and report; ./lab by default.")
+    ] = None,
     master: options.Master = "local[*]",
     archive: options.Archive = None,
     conf: options.Conf = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be run and written, and touch nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be run and written, and change nothing.")
     ] = False,
     log_level: options.Log = options.LogLevel.ERROR,
 ) -> None:
-    """Run the laboratory. The same seed gives the same figures, but for how long strategies compute."""
+    """Run the laboratory. The same seed gives the same figures, except for computing times."""
     from libramq.cli import logs
     from libramq.cli.spark_runs import Teller, spark_session, spark_settings
 

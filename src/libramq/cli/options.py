@@ -31,9 +31,9 @@ WhatOfDamage = Annotated[
     Damaged | None,
     typer.Option(
         "--damaged",
-        help="For this start, where the commit log cannot be read although it was on the disk: skip what "
-        "cannot be read, or cut the log there and keep the rest aside. Without it the broker does not start "
-        "then, and says what each would lose.",
+        help="What to do, at this start, with a commit log that is damaged: skip what cannot be read, or "
+        "cut the log there and keep the rest aside. Without this option the broker refuses to start and "
+        "reports what each choice would lose.",
         show_default=False,
     ),
 ]
@@ -46,20 +46,22 @@ Namesrv = Annotated[
         show_default=False,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Topic = Annotated[str, typer.Option("-t", "--topic", help="The topic.")]
 Group = Annotated[str, typer.Option("-g", "--groupName", "--consumerGroup", help="The consumer group.")]
-Log = Annotated[LogLevel, typer.Option("--log-level", help="What is logged to standard error.")]
+Log = Annotated[
+    LogLevel, typer.Option("--log-level", help="Least severe messages to log, on standard error.")
+]
 Master = Annotated[str, typer.Option(help="Spark's master: local[*], spark://HOST:PORT, yarn, k8s://….")]
 Archive = Annotated[
     str | None,
-    typer.Option(help="Packages that a cluster's workers lack, as .tar.gz; docs/clusters.md says how."),
+    typer.Option(help="A .tar.gz of packages that the cluster's workers lack; docs/clusters.md explains it."),
 ]
 Conf = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark's; as often as needed.")
+    list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting for Spark; may be repeated.")
 ]
 AllowPublic = Annotated[
-    bool, typer.Option("--allow-public", help="Listen on an address that other machines can reach.")
+    bool, typer.Option("--allow-public", help="Allow listening on an address that other machines can reach.")
 ]
 
 

@@ -25,18 +25,18 @@ def pipeline() -> None:
 def run(
     name: Annotated[str, typer.Argument(help="ingest, rebalance_report or lag_report.")],
     config: Annotated[
-        Path | None, typer.Option("--config", help="A TOML file; docs/pipelines.md has the keys.")
+        Path | None, typer.Option("--config", help="A TOML file; docs/pipelines.md lists its keys.")
     ] = None,
     namesrv: options.Namesrv = None,
     master: options.Master = "local[*]",
     archive: options.Archive = None,
     conf: options.Conf = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be read and written, and touch nothing.")
+        bool, typer.Option("--dry-run", help="Print what would be read and written, and change nothing.")
     ] = False,
     log_level: options.Log = options.LogLevel.ERROR,
 ) -> None:
-    """Run a pipeline. Killed and run again it goes on where it was."""
+    """Run a pipeline. After a crash or Ctrl-C, running it again continues where it stopped."""
     from libramq.cli import access, logs
     from libramq.cli.spark_runs import Teller, spark_session, spark_settings
     from libramq.spark.pipeline.registry import pipeline
