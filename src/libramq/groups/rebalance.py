@@ -231,14 +231,17 @@ class GroupRebalance:
         owned = {
             queue: owner.client_id
             for queue, owner in self._owners.items()
-            if owner.client_id in self._members and (openings is None or openings.get(queue))
+            if owner.client_id in self._members
+            and queue not in self._opened_namelessly
+            and (openings is None or openings.get(queue))
         }
         wanted = set(queues or ())
         nameless: set[MessageQueue] = set()
         if openings is not None:
             wanted |= owned.keys()  # Its owner may not have told us yet that it subscribes.
             wanted |= {queue for queue, is_open in openings.items() if queues is None and not is_open}
-            nameless = {queue for queue in wanted if openings.get(queue) and queue not in self._owners}
+            named = self._owners.keys() - self._opened_namelessly
+            nameless = {queue for queue in wanted if openings.get(queue) and queue not in named}
         loads = Counter(dict.fromkeys(self._members, 0))
         loads.update(owned[queue] for queue in wanted if queue in owned)
         unowned = len(wanted) - loads.total() - len(nameless)
@@ -251,9 +254,17 @@ class GroupRebalance:
     def _name_owners(
         self, unsettled: Unsettled, openings: Mapping[MessageQueue, bool], now_ms: MonotonicMs
     ) -> None:
-        """Take in who has had queues open since before this process began, and was not heard of since."""
+        """Take in who has opened queues by what the coordinator says, where it was not heard of here yet.
+
+        Some have had them open since before this process began; others' heartbeats have not come.
+        """
         for queue, client_id in unsettled.holders.items():
-            if openings.get(queue) and queue not in self._owners:
+            if not openings.get(queue):
+                continue
+            if queue in self._opened_namelessly:
+                self._opened_namelessly.discard(queue)
+                self.opened(queue, client_id, now_ms=now_ms)
+            elif queue not in self._owners:
                 self._owners[queue] = Owner(client_id, now_ms, is_waiting=False)
 
     def _is_over(
