@@ -1,6 +1,7 @@
 """INVOKE_BROKER_TO_RESET_OFFSET: the group goes on where the operator says, and nobody undoes it."""
 
 import pytest
+from msgspec.structs import replace
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
@@ -9,7 +10,7 @@ from libramq.formats.tables import SubscriptionGroupConfig
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
 from libramq.remoting.body.consumers import ResetOffsetBody
-from libramq.remoting.command import Command
+from libramq.remoting.command import FLAG_ONEWAY, Command
 from tests.broker.brokers import Conversation, answer, find_answer
 from tests.broker.test_coordinated_groups import COLLECT_MS, Client, alone, both, committed, reasons
 from tests.broker.test_coordinated_groups import talk as talk
@@ -59,6 +60,56 @@ def test_one_queue_is_reset_and_the_others_of_the_topic_keep_their_offsets(talk)
             assert client.commit(queue_id, 2) == C.SUCCESS
     assert offsets_of(reset(talk, queue_id=3, offset=0)) == {3: 0}
     assert [committed(talk, queue_id) for queue_id in range(4)] == [2, 2, 2, 0]
+
+
+def mqadmin_sets(talk: Conversation, offset: int, **fields: object) -> Command:
+    """What mqadmin 5.3.3 sends for `resetOffsetByTime -b … -q 3 -o …`: a commit, and then the reset."""
+    commit = h.UpdateConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=3, commit_offset=offset)
+    command = talk.command(R.UPDATE_CONSUMER_OFFSET, commit)
+    admin = FakePeer("10.0.0.99:1")
+    talk.give(admin, replace(command, **({"language": "JAVA"} | fields)))
+    return answer(admin, command)
+
+
+@pytest.mark.parametrize("offset", [1, 3], ids=["back", "forwards"])
+def test_mqadmin_sets_one_queue_of_a_coordinated_group(talk, offset):
+    """Its first request was refused as a late commit would be, and so the queue could not be set."""
+    alice = alone(talk)
+    assert alice.commit(3, 2) == C.SUCCESS
+    assert mqadmin_sets(talk, offset).code == C.SUCCESS
+    assert committed(talk, 3) == offset
+    assert alice.commit(3, 2) == C.FENCED
+    assert offsets_of(reset(talk, queue_id=3, timestamp=0, offset=offset, is_force=False)) == {3: offset}
+    assert alice.news() == C.SUCCESS
+    alice.held.clear()
+    alice.poll()
+    talk.advance(COLLECT_MS)
+    assert alice.news() == C.SUCCESS
+    assert alice.open(3).ext["offset"] == str(offset)
+    assert alice.commit(3, 3) == C.SUCCESS
+
+
+@pytest.mark.parametrize("sent", [{"flag": FLAG_ONEWAY}, {"language": "PYTHON"}], ids=["one way", "ours"])
+def test_a_late_commit_is_no_operators(talk, sent):
+    """Java's clients commit one way as they leave; ours that are no members mirror positions."""
+    alice = alone(talk)
+    assert alice.commit(3, 2) == C.SUCCESS
+    commit = h.UpdateConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=3, commit_offset=1)
+    command = replace(talk.command(R.UPDATE_CONSUMER_OFFSET, commit), **({"language": "JAVA"} | sent))
+    talk.give(FakePeer("10.0.0.99:1"), command)
+    assert committed(talk, 3) == 2
+    assert alice.pull(3) == C.SUCCESS
+
+
+def test_a_member_of_another_group_is_no_operator(talk):
+    alice = alone(talk)
+    java = FakePeer("10.0.0.9:5000")
+    talk.beat(java, "java", "other")
+    commit = h.UpdateConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=3, commit_offset=1)
+    command = replace(talk.command(R.UPDATE_CONSUMER_OFFSET, commit), language="JAVA")
+    talk.give(java, command)
+    assert answer(java, command).code == C.FENCED
+    assert alice.pull(3) == C.SUCCESS
 
 
 def test_a_coordinated_group_without_members_is_reset(talk):

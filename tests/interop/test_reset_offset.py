@@ -58,6 +58,21 @@ def test_our_members_go_on_where_mqadmin_says(cluster: Cluster) -> None:
     assert len(inbox.bodies()) == COUNT
 
 
+def test_mqadmin_sets_a_single_queue_of_our_members(cluster: Cluster) -> None:
+    """-b, -q and -o: a commit and a reset of that queue, which Apache's broker has pulls take up."""
+    topic, group = filled(cluster)
+    inbox = Inbox()
+    with member(cluster, group, topic, inbox):
+        inbox.wait_count(COUNT)
+        cluster.wait_until(lambda: is_behind(cluster, group, topic, 0), "commits", within_s=PATIENCE_S)
+        single = ("-b", cluster.broker_address, "-q", "1", "-o", "1")
+        printed = cluster.admin("resetOffsetByTime", "-g", group, "-t", topic, "-s", "0", *single)
+        assert "reset consumer offset to 1" in printed
+        inbox.wait_count(COUNT + COUNT // QUEUES - 1)
+        cluster.wait_until(lambda: is_behind(cluster, group, topic, 0), "commits", within_s=PATIENCE_S)
+    assert len(inbox.messages) == COUNT + COUNT // QUEUES - 1
+
+
 def test_a_group_of_ours_that_is_gone_goes_on_where_mqadmin_says(cluster: Cluster) -> None:
     topic, group = filled(cluster)
     first = Inbox()

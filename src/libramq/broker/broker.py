@@ -248,11 +248,22 @@ class Broker:
             held=self.held,
             clients=self.consumers,
         )
+        reset = OffsetReset(
+            store=self.store,
+            topics=self.topics,
+            groups=self.groups,
+            offsets=self.offsets,
+            fences=self.fences,
+            clients=self.consumers,
+            coordination=self.coordination,
+            held=self.held,
+        )
         return [
             pulls,
             sends,
             send_back,
-            ConsumerOffsetRequests(self.committing),
+            ConsumerOffsetRequests(self.committing, reset=reset.reset, is_member=self.consumers.is_member),
+            reset,
             QueueOffsets(self.store, self.authorizer),
         ]
 
@@ -314,16 +325,6 @@ class Broker:
             coordination=self.coordination,
             held=self.held,
         )
-        reset = OffsetReset(
-            store=self.store,
-            topics=self.topics,
-            groups=self.groups,
-            offsets=self.offsets,
-            fences=self.fences,
-            clients=self.consumers,
-            coordination=self.coordination,
-            held=self.held,
-        )
         statistics = Statistics(
             broker_name=self.config.broker_name,
             topics=self.topics,
@@ -335,7 +336,7 @@ class Broker:
             throughput=self.runtime.throughput,
             instances=self.coordination.instances,
         )
-        return [topics, groups, reset, statistics, self.runtime]
+        return [topics, groups, statistics, self.runtime]
 
     def _build_engine(self, services: Sequence[Any]) -> Engine:
         self._processors: dict[int, Processor] = {}

@@ -1,27 +1,48 @@
 """QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET: how far a group is.
 
-Upstream: ConsumerManageProcessor.java.
+Apache's mqadmin sets a single queue (`resetOffsetByTime -b … -q …`) by a commit as consumers make them, and
+resets it to the same offset after that. In a coordinated group a commit without an epoch is refused: it may
+be late. mqadmin is no member of anything and waits for the answer, which Java's consumers do for no commit
+that they send as they leave; so its commit is an operator's.
+Upstream: ConsumerManageProcessor.java, DefaultMQAdminExtImpl.resetOffsetByQueueId.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from libramq.broker.committing import Committing
 from libramq.codes import RequestCode, ResponseCode
-from libramq.errors import BrokerError
+from libramq.errors import BrokerError, Fenced
+from libramq.kernel.connection import Connection
 from libramq.remoting.headers import (
     QueryConsumerOffsetHeader,
+    ResetOffsetHeader,
     UpdateConsumerOffsetHeader,
     decode_header,
 )
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import BatchProcessor, Processor, Request, failure
 
+#: LanguageCode.java.
+JAVA: Final = "JAVA"
+
 
 class ConsumerOffsetRequests:
-    """The processor of committed offsets."""
+    """The processor of committed offsets. reset: sets a queue's offset as an operator does.
 
-    def __init__(self, committing: Committing) -> None:
+    is_member: whether a connection is a member of any group.
+    """
+
+    def __init__(
+        self,
+        committing: Committing,
+        *,
+        reset: Callable[[ResetOffsetHeader], Outcome],
+        is_member: Callable[[Connection], bool],
+    ) -> None:
         self._committing = committing
+        self._reset = reset
+        self._is_member = is_member
 
     def processors(self) -> Mapping[int, Processor]:
         """Return the requests that it serves."""
@@ -53,8 +74,7 @@ class ConsumerOffsetRequests:
         outcomes: list[Outcome] = []
         for request in requests:
             try:
-                self._take_in(request)
-                outcomes.append(SUCCESS)
+                outcomes.append(self._take_in(request))
             except Exception as error:  # One request that cannot be read harms none of its neighbours.
                 outcomes.append(failure(error, request))
         try:
@@ -64,14 +84,37 @@ class ConsumerOffsetRequests:
             return [refusal if outcome is SUCCESS else outcome for outcome in outcomes]
         return outcomes
 
-    def _take_in(self, request: Request) -> None:
+    def _take_in(self, request: Request) -> Outcome:
         header = decode_header(request.command, UpdateConsumerOffsetHeader)
-        self._committing.commit(
-            request.peer,
-            header.consumer_group,
-            header.topic,
-            header.queue_id,
-            header.commit_offset,
-            member=header.lb_member,
-            epoch=header.lb_queue_epoch,
+        try:
+            self._committing.commit(
+                request.peer,
+                header.consumer_group,
+                header.topic,
+                header.queue_id,
+                header.commit_offset,
+                member=header.lb_member,
+                epoch=header.lb_queue_epoch,
+            )
+        except Fenced:
+            if header.lb_member is not None or not self._is_of_mqadmin(request):
+                raise
+            return self._set_by_operator(header)
+        return SUCCESS
+
+    def _set_by_operator(self, header: UpdateConsumerOffsetHeader) -> Outcome:
+        outcome = self._reset(
+            ResetOffsetHeader(
+                group=header.consumer_group,
+                topic=header.topic,
+                queue_id=header.queue_id,
+                offset=header.commit_offset,
+                is_force=True,
+            )
         )
+        is_set = isinstance(outcome, Reply) and outcome.code == ResponseCode.SUCCESS
+        return SUCCESS if is_set else outcome
+
+    def _is_of_mqadmin(self, request: Request) -> bool:
+        command = request.command
+        return command.language == JAVA and not command.is_oneway and not self._is_member(request.peer)

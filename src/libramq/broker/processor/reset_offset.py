@@ -63,7 +63,10 @@ class OffsetReset:
 
     def handle(self, request: Request) -> Outcome:
         """Set the offsets, or have members set them; the answer names them, queue by queue."""
-        header = decode_header(request.command, ResetOffsetHeader)
+        return self.reset(decode_header(request.command, ResetOffsetHeader))
+
+    def reset(self, header: ResetOffsetHeader) -> Outcome:
+        """Do what a header says; raises BrokerError where there is no such queue or group."""
         offsets = {queue_id: self._target(header, queue_id) for queue_id in self._queue_ids(header)}
         body = encode_body(
             ResetOffsetBody(
