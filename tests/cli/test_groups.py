@@ -115,6 +115,10 @@ async def test_a_static_member_that_will_not_come_back_is_removed(up):
             shown = await asyncio.to_thread(libra, "groups", "--members", "-n", namesrv)
             (line,) = [line for line in shown.out.splitlines() if "127.0.0.1@goes" in line]
             assert line.split()[:3] == ["G_removed", "127.0.0.1@goes", "goes"]
+            connection = ("admin", "consumerConnection", "-g", "G_removed", "-n", namesrv)
+            shown = await asyncio.to_thread(libra, *connection)
+            (line,) = [line for line in shown.out.splitlines() if "127.0.0.1@goes" in line]
+            assert len(line.split()) == 4, "client id, address, language and version: the heading has no more"
         remove = ("groups", "remove", "-g", "G_removed", "-n", namesrv, "--member")
         done = await asyncio.to_thread(libra, *remove, "goes")
         assert (done.code, done.out) == (0, "removed goes from G_removed\n")

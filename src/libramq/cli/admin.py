@@ -1,7 +1,7 @@
 """The admin commands, under the names and options of RocketMQ's mqadmin."""
 
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -243,6 +243,10 @@ def reset_offset_by_time(
     output.print_table(("broker", "queue", "offset"), (list(row.values()) for row in rows))
 
 
+#: What the table shows of a connection, under its headings.
+_CONNECTION: Final = ("clientId", "clientAddr", "language", "version")
+
+
 @app.command("consumerConnection", no_args_is_help=True)
 def consumer_connection(
     group: options.Group, namesrv: options.Namesrv = None, json: options.Json = False
@@ -257,7 +261,7 @@ def consumer_connection(
         return
     output.print_table(
         ("client id", "address", "language", "version"),
-        (list(member.values()) for member in connection["connections"]),
+        ([member[name] for name in _CONNECTION] for member in connection["connections"]),
     )
     output.print_table(("topic", "subscription"), connection["subscriptions"].items())
     print(f"{connection['consumeType']}, {connection['messageModel']}, {connection['consumeFromWhere']}")
