@@ -10,12 +10,13 @@ for an answer is answered by its own waiter.
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.group_peers import GroupPeers
+from libramq.broker.rebalance_reports import RebalanceReports
 from libramq.broker.tables import Tables
-from libramq.clock import Clock, MonotonicMs, read_clock
+from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.fencing import MODE_CLIENT, FenceGrant, FenceReport
@@ -33,9 +34,6 @@ from libramq.message.queue import MessageQueue
 from libramq.secret_bits import SecretBits
 
 log = get_logger(__name__)
-
-#: Ours: who brought a rebalance about is named in its event, up to so many; a hundred may join at once.
-NAMED_MAX: Final = 5
 
 #: A member that waits for what its coordinator answers.
 MemberWaiter = Waiter[fx.Answer[Any]]
@@ -64,9 +62,11 @@ class Coordination:
         self._address = address
         self._topics = tables.topics
         self._fences = tables.fences
-        self._consumers = consumers
         self._locks = locks
         self._clock = clock
+        self._reports = RebalanceReports(
+            broker_name=broker_name, consumers=consumers, peers=peers, clock=clock
+        )
         self._purgatory = purgatory
         self._effects: deque[tuple[int, Effect]] = deque()  # After how many recorded changes.
         # Of groups that were left to other brokers: the last epoch here, and the members then.
@@ -174,7 +174,7 @@ class Coordination:
 
     def topic_changed(self, topic: str) -> None:
         """A topic has other queues, here or at another broker, or nobody knows any more which it has."""
-        if topic not in self._coordinator.topics():
+        if not self._coordinator.watches(topic):
             return  # Whoever subscribes to it will ask; name servers do not know yet what others have of it.
         self._perform(self._coordinator.queues_changed(topic, self.queues(topic), now_ms=self._now_ms()))
 
@@ -348,50 +348,13 @@ class Coordination:
                 else:
                     self.gathered(effect.group, [own])
             case fx.Started():
-                self._started(effect)
+                self._reports.started(effect)
             case fx.Settled():
-                self._settled(effect)
+                self._reports.settled(effect, is_elsewhere_too=self._is_elsewhere_too(effect.group))
             case fx.Replaced():
-                self._replaced(effect)
+                self._reports.replaced(effect)
             case fx.ModeChanged():
                 self._change_mode(effect)
-
-    def _started(self, effect: fx.Started) -> None:
-        who = _named(effect.who)
-        self._consumers.started(
-            effect.group,
-            effect.reason,
-            who,
-            effect.members,
-            epoch=effect.epoch,
-            now=read_clock(self._clock),
-        )
-        if self._peers is not None:
-            self._peers.started(effect, who)
-
-    def _settled(self, effect: fx.Settled) -> None:
-        observed = self._consumers.observed(effect.group)
-        if observed is not None:
-            observed.completed(
-                effect.loads,
-                holders={
-                    queue: client_id
-                    for queue, client_id in effect.holders.items()
-                    if queue.broker_name == self._broker_name
-                },
-                uncommitted=effect.uncommitted,
-                duplicates=effect.duplicates,
-                minimum=effect.minimum if self._is_elsewhere_too(effect.group) else None,
-            )
-        if self._peers is not None:
-            self._peers.settled(effect)
-
-    def _replaced(self, effect: fx.Replaced) -> None:
-        observed = self._consumers.observed(effect.group)
-        if observed is not None:
-            observed.replaced(effect.former, effect.client_id)
-        if self._peers is not None:
-            self._peers.replaced(effect)
 
     def _grant(self, broker_name: str, grant: FenceGrant) -> None:
         if broker_name == self._broker_name:
@@ -431,9 +394,3 @@ class Coordination:
 
     def _now_ms(self) -> MonotonicMs:
         return self._clock.monotonic_ms()
-
-
-def _named(who: Sequence[str]) -> str | None:
-    if len(who) <= NAMED_MAX:
-        return ", ".join(who) or None
-    return f"{', '.join(who[:NAMED_MAX])} and {len(who) - NAMED_MAX} more"

@@ -306,6 +306,10 @@ class Coordinator(Generic[P, T]):
         """The groups that live here."""
         return list(self._groups)
 
+    def watches(self, topic: str) -> bool:
+        """Return whether a group that lives here subscribes to a topic."""
+        return bool(self._shared.topics.groups(topic))
+
     def topics(self) -> list[str]:
         """The topics that somebody has to tell the queues of."""
         return list(self._shared.topics)

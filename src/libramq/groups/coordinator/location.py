@@ -33,7 +33,8 @@ def partition_of(group: str) -> int:
 def coordinator_of(group: str, broker_names: Iterable[str]) -> str | None:
     """The broker, of these, where the group lives; None where there are none."""
     partition = partition_of(group)
-    return max(broker_names, key=lambda name: (_weight(partition, name), name), default=None)
+    best = max(((_weight(partition, name), name) for name in broker_names), default=None)
+    return best[1] if best is not None else None
 
 
 def _weight(partition: int, broker_name: str) -> bytes:

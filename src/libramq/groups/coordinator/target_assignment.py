@@ -4,7 +4,7 @@ A strategy may be a user's own. One that raises, or gives a queue twice or to no
 balanced_sticky decides instead: a group is never without a target.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -54,7 +54,7 @@ class StrategyChoice:
 
 def _wanted(profiles: Sequence[MemberProfile]) -> str | None:
     named = Counter(profile.strategy for profile in profiles)
-    return max(named, key=lambda name: named[name], default=None)
+    return named.most_common(1)[0][0] if named else None
 
 
 def _find(name: str) -> Strategy | None:
@@ -102,10 +102,10 @@ def fewest_moves(
     holders: Mapping[MessageQueue, str],
 ) -> int:
     """How many queues must get another holder, at best, so that the group is balanced."""
-    owned: dict[str, list[MessageQueue]] = {}
+    owned: defaultdict[str, list[MessageQueue]] = defaultdict(list)
     for queue, member in holders.items():
-        owned.setdefault(member, []).append(queue)
-    target = target_assignment(group, BALANCED_STICKY, profiles, queues, lambda member: owned.get(member, ()))
+        owned[member].append(queue)
+    target = target_assignment(group, BALANCED_STICKY, profiles, queues, owned.__getitem__)
     return sum(holders.get(queue) != member for queue, member in target.items())
 
 

@@ -1,0 +1,70 @@
+"""The reports of rebalances: what a coordinator has its own broker and the others record of its groups."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from libramq.broker.consumer_clients import ConsumerClients
+from libramq.broker.group_peers import GroupPeers
+from libramq.clock import Clock, read_clock
+from libramq.groups.coordinator.effect import Replaced, Settled, Started
+
+#: Ours: who brought a rebalance about is named in its event, up to so many; a hundred may join at once.
+NAMED_MAX: Final = 5
+
+
+class RebalanceReports:
+    """What groups that live here went through. peers: None where this broker is alone."""
+
+    def __init__(
+        self, *, broker_name: str, consumers: ConsumerClients, peers: GroupPeers | None, clock: Clock
+    ) -> None:
+        self._broker_name = broker_name
+        self._consumers = consumers
+        self._peers = peers
+        self._clock = clock
+
+    def started(self, started: Started) -> None:
+        """Record that a rebalance began, and have the others record what becomes of their queues."""
+        who = _named(started.who)
+        self._consumers.started(
+            started.group,
+            started.reason,
+            who,
+            started.members,
+            epoch=started.epoch,
+            now=read_clock(self._clock),
+        )
+        if self._peers is not None:
+            self._peers.started(started, who)
+
+    def settled(self, settled: Settled, *, is_elsewhere_too: bool) -> None:
+        """Record what came of a rebalance. is_elsewhere_too: other brokers have queues of the group."""
+        observed = self._consumers.observed(settled.group)
+        if observed is not None:
+            observed.completed(
+                settled.loads,
+                holders={
+                    queue: client_id
+                    for queue, client_id in settled.holders.items()
+                    if queue.broker_name == self._broker_name
+                },
+                uncommitted=settled.uncommitted,
+                duplicates=settled.duplicates,
+                minimum=settled.minimum if is_elsewhere_too else None,
+            )
+        if self._peers is not None:
+            self._peers.settled(settled)
+
+    def replaced(self, replaced: Replaced) -> None:
+        """Record that a client has taken another's place."""
+        observed = self._consumers.observed(replaced.group)
+        if observed is not None:
+            observed.replaced(replaced.former, replaced.client_id)
+        if self._peers is not None:
+            self._peers.replaced(replaced)
+
+
+def _named(who: Sequence[str]) -> str | None:
+    if len(who) <= NAMED_MAX:
+        return ", ".join(who) or None
+    return f"{', '.join(who[:NAMED_MAX])} and {len(who) - NAMED_MAX} more"
