@@ -173,27 +173,19 @@ class Broker:
 
     def _build_services(self, unique_id: UniqueIdGenerator, randomness: random.Random) -> Sequence[Any]:
         self.held: HeldPulls[Pull] = HeldPulls(self.kernel.purgatory)
-        messages = self._message_services(unique_id, randomness)
-        return [*messages, *self._group_services(), *self._administration()]
-
-    def _message_services(self, unique_id: UniqueIdGenerator, randomness: random.Random) -> Sequence[Any]:
-        config = self.config
         requirements = Requirements(self.topics, self.groups)
-        self.reading = Reading(
-            store=self.store,
-            requirements=requirements,
-            clients=self.consumers,
-            offsets=self.offsets,
-            fences=self.fences,
-            held=self.held,
-            clock=self.kernel.clock,
-            effects=self.kernel.effects,
-            readable=bool(config.broker_permission & PERM_READ),
-            long_polling=config.long_polling_enable,
-            short_polling_ms=config.short_polling_time_ms,
-            throughput=self.runtime.throughput,
-        )
-        pulls = PullMessage(self.reading, answer=self._responder.answer)
+        return [
+            *self._producing(requirements, unique_id, randomness),
+            *self._consuming(requirements),
+            *self._group_services(),
+            *self._administration(),
+        ]
+
+    def _producing(
+        self, requirements: Requirements, unique_id: UniqueIdGenerator, randomness: random.Random
+    ) -> Sequence[Any]:
+        """Build what appends messages."""
+        config = self.config
         redelivery = Redelivery(self.topics, randomness)
         self._creations = CreationRate(self.kernel.clock.monotonic_ms())
         messages = MessageLog(self.store)
@@ -234,6 +226,26 @@ class Broker:
             schedule=self.schedule,
             authorizer=self.authorizer,
         )
+        return [sends, send_back]
+
+    def _consuming(self, requirements: Requirements) -> Sequence[Any]:
+        """Build what reads messages, and keeps how far groups are."""
+        config = self.config
+        self.reading = Reading(
+            store=self.store,
+            requirements=requirements,
+            clients=self.consumers,
+            offsets=self.offsets,
+            fences=self.fences,
+            held=self.held,
+            clock=self.kernel.clock,
+            effects=self.kernel.effects,
+            readable=bool(config.broker_permission & PERM_READ),
+            long_polling=config.long_polling_enable,
+            short_polling_ms=config.short_polling_time_ms,
+            throughput=self.runtime.throughput,
+        )
+        pulls = PullMessage(self.reading, answer=self._responder.answer)
         self.committing = Committing(
             offsets=self.offsets,
             fences=self.fences,
@@ -260,8 +272,6 @@ class Broker:
         )
         return [
             pulls,
-            sends,
-            send_back,
             ConsumerOffsetRequests(self.committing, reset=reset.reset, is_member=self.consumers.is_member),
             reset,
             QueueOffsets(self.store, self.authorizer),

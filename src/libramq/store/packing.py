@@ -62,8 +62,7 @@ def pack_batch(
     parts: list[bytes] = []
     results: list[AppendResult] = []
     ok = AppendStatus.PUT_OK
-    crc32 = zlib.crc32
-    pack_unit = UNIT.pack
+    crc32, pack_unit = zlib.crc32, UNIT.pack
     for message in messages:
         body = message.body
         properties = message.properties_text
