@@ -80,7 +80,7 @@ def _rebalance_sections(tables: Mapping[str, Sequence[Row]]) -> list[Markup]:
             _spans({name: pauses[name] for name in shown}, "Pauses of queues by group"),
         ),
         section(
-            "How long until all was settled",
+            "How long until groups were stable",
             "From the first event until new owners read all queues: median, 95th percentile, longest.",
             _spans(stable, "Time to stable by group"),
         ),
@@ -158,7 +158,7 @@ def _spans(values: Mapping[str, Sequence[float | None]], label: str) -> Markup:
                     row=name, middle=quantile(known, 0.5), most=quantile(known, 0.95), greatest=max(known)
                 )
             )
-    return svg.spans(marks, unit="ms", label=label) if marks else note("No queue moved.")
+    return svg.spans(marks, unit="ms", label=label) if marks else note("No queue changed its owner.")
 
 
 def _groups(rebalances: Sequence[Row], pauses: Mapping[str, Sequence[float]], names: Sequence[str]) -> Markup:
