@@ -17,6 +17,7 @@ from libramq.testing.world import World
 DOWN_MS_MAX: Final = 4_000
 PAUSE_MS_MAX: Final = 15_000
 BLOCK_MS_MAX: Final = 14_000  # Longer than a session.
+SPLIT_MS_MIN: Final = 2_000  # Longer than a coordinator waits for fences.
 TROUBLE_MS_MAX: Final = 3_000
 BOUNCE_MS_MAX: Final = 3_000
 JOIN_MANY: Final = 20
@@ -274,6 +275,19 @@ class Faults(Operations):
             network.block(a, b, keeps=keeps)
             self._later(block_ms, partial(network.unblock, a, b))
 
+    def split_brokers(self) -> None:
+        """Two brokers hear nothing of each other, and everybody else hears both."""
+        names = list(self._cluster.brokers)
+        if len(names) < 2:
+            return
+        ends = self._random.sample(names, 2)
+        block_ms = self._random.randint(SPLIT_MS_MIN, BLOCK_MS_MAX)
+        self._happened(Happening.DEAF_BOTH_WAYS)
+        self._disturb(f"brokers {ends[0]} and {ends[1]} are apart for {block_ms} ms")
+        for source, target in (ends, reversed(ends)):
+            self._world.network.block(source, target, keeps=False)
+            self._later(block_ms, partial(self._world.network.unblock, source, target))
+
     def reset(self) -> None:
         """A connection breaks."""
         somebody = self._anybody()
@@ -328,6 +342,6 @@ ACTIONS: Final[Mapping[str, Callable[[Faults], None]]] = {
         "join", "join_many", "join_hundred", "stop", "stop_stock", "kill", "pause", "flap", "bounce",
         "remove", "grow", "shrink", "make_again", "delete_group", "reset_offsets", "restart_broker",
         "kill_broker", "cut_power", "cut_off_broker", "restart_name_server", "split_name_servers",
-        "set_clock", "partition", "reset", "deafen", "spoil_disk",
+        "set_clock", "partition", "split_brokers", "reset", "deafen", "spoil_disk",
     )
 }  # fmt: skip
