@@ -25,6 +25,9 @@ BLANK_SIZE: Final = 0x7FFF_FFFF
 BLANK_UNIT: Final = UNIT.pack(0, BLANK_SIZE, 0)
 PENDING_BYTES_MAX: Final = 64 * 1024  # Three thousand units: then they are written without being asked.
 _LOAD_FILES = 3  # ConsumeQueue.recover looks at the last three.
+#: Ours: units are flushed once two pages of them are dirty, a second later at the latest; small files may
+#: have those in more than three.
+_LOAD_UNITS_MIN: Final = 50_000
 _LOAD_BYTES = 3_200 * UNIT_BYTES
 
 
@@ -225,7 +228,11 @@ class ConsumeQueue:
 
     def _end_after_kill(self) -> int:
         """After a power cut pages may be missing anywhere in the last files."""
-        position = self.segments.starts[-_LOAD_FILES:][0]
+        unsynced_from = self.segments.end - _LOAD_UNITS_MIN * UNIT_BYTES
+        position = min(
+            self.segments.starts[-_LOAD_FILES:][0],
+            next(start for start in self.segments.starts if start + self.segments.file_size > unsynced_from),
+        )
         while position < self.segments.end:
             file_end = self.segments.start_of(position) + self.segments.file_size
             data = self.segments.read(position, min(_LOAD_BYTES, file_end - position))
