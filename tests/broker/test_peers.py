@@ -774,3 +774,36 @@ def test_the_coordinator_tells_the_others_when_all_is_granted(node):
     assert told.keys() == {ADDRESSES[B], ADDRESSES[C_]}
     body = body_of(told[ADDRESSES[B]], bodies.PeerRebalanceBody)
     assert (body.group, body.is_complete, body.members) == (HERE, True, ["x"])
+
+
+# Versions that cannot be
+
+
+@pytest.mark.parametrize("version", [2**62, 2**63 - 1])
+def test_a_version_above_which_nothing_could_follow_is_refused(node, version):
+    """It was believed, and that broker's true lists and tables were old for ever."""
+    node.meet(B)
+    client = FakePeer()
+    node.beat(client, "x", THERE)
+    forged = bodies.PeerListBody(broker_name=B, group=THERE, version=version, client_ids=["forged"])
+    given = bodies.PeerGivenBody(broker_name=B, group=THERE, version=version)
+    members = bodies.PeerMembersBody(broker_name=B, masters=[A, B], given=[given])
+    for code, body in ((R.PEER_LIST, forged), (R.PEER_GIVEN, given), (R.PEER_MEMBERS, members)):
+        reply = node.ask(peer(B), code, None, body)
+        assert reply.code == C.INVALID_PARAMETER
+        assert f"version {version}" in reply.remark
+    true = bodies.PeerListBody(
+        broker_name=B, group=THERE, version=node.clock.wall_ms(), client_ids=["x", "y"]
+    )
+    assert node.ask(peer(B), R.PEER_LIST, None, true).code == C.SUCCESS
+    reply = node.ask(client, R.GET_CONSUMER_LIST_BY_GROUP, h.GroupHeader(consumer_group=THERE))
+    assert b"forged" not in reply.body
+    assert b'"y"' in reply.body
+
+
+def test_the_version_of_a_broker_whose_clock_is_ahead_is_believed(node):
+    node.meet(B)
+    node.beat(FakePeer(), "x", THERE)
+    ahead = node.clock.wall_ms() + 5 * 365 * 86_400_000
+    body = bodies.PeerListBody(broker_name=B, group=THERE, version=ahead, client_ids=["x", "y"])
+    assert node.ask(peer(B), R.PEER_LIST, None, body).code == C.SUCCESS

@@ -4,6 +4,7 @@ Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 from libramq.broker.assigner import Assigner, QueueQuestion
 from libramq.broker.cluster import Cluster
@@ -15,10 +16,17 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats.document import decode_body, encode_body
 from libramq.groups.rebalance_event import Reason
+from libramq.logs import get_logger
 from libramq.remoting.body import coordination as bodies
 from libramq.remoting.credentials import Credentials, is_signed_for
 from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
+
+log = get_logger(__name__)
+
+#: Ours: versions begin at 0 or at a broker's wall clock, in milliseconds, and grow by one. This is 34 years,
+#: more than clocks are wrong by. Much higher ones would leave none above themselves.
+VERSIONS_AHEAD_MAX: Final = 1 << 40
 
 
 class PeerRequests:
@@ -122,6 +130,8 @@ class PeerRequests:
         """An edge tells who is connected to it. Answers whether we have heard of all its groups."""
         body = decode_body(request.command.body, bodies.PeerMembersBody)
         self._cluster.require_peer(request.peer.address, body.broker_name)
+        for table in body.given:
+            _check_version(table, request)
         return Reply(ext={"lbKnown": "1" if self._cluster.took_members(body) else "0"})
 
     def assign(self, request: Request) -> Outcome:
@@ -138,6 +148,7 @@ class PeerRequests:
         """The broker where a group lives tells what members that ask for their queues were given."""
         body = decode_body(request.command.body, bodies.PeerGivenBody)
         self._cluster.require_peer(request.peer.address, body.broker_name)
+        _check_version(body, request)
         self._assigner.took_given(body.value())
         return Reply(notify=requests_of(self._consumers.due_notices()))
 
@@ -145,5 +156,18 @@ class PeerRequests:
         """A coordinator tells who is in a group; our own members are notified if that is news."""
         body = decode_body(request.command.body, bodies.PeerListBody)
         self._cluster.require_peer(request.peer.address, body.broker_name)
+        _check_version(body, request)
         self._cluster.took_list(body)
         return Reply(notify=requests_of(self._consumers.due_notices()))
+
+
+def _check_version(body: bodies.PeerListBody | bodies.PeerGivenBody, request: Request) -> None:
+    """Raise BrokerError for a version so far above what there can be that nothing newer could follow it."""
+    if body.version <= int(request.wall_ms) + VERSIONS_AHEAD_MAX:
+        return
+    log.warning("a version that cannot be", group=body.group, broker=body.broker_name, version=body.version)
+    raise broker_error(
+        ResponseCode.INVALID_PARAMETER,
+        f"version {body.version} of group {body.group} cannot be: versions go by wall clocks, and it is "
+        f"{request.wall_ms} here; set the clocks of the brokers",
+    )
