@@ -105,11 +105,12 @@ class ApacheBroker:
         jvm: Sequence[str] = ("-Xms512m", "-Xmx512m", "-XX:-AlwaysPreTouch", "-XX:MaxDirectMemorySize=512m"),
         properties: Mapping[str, object] | None = None,
         settings: Mapping[str, object] | None = None,
+        port: int | None = None,
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         self.name = name
         self.cluster = "DefaultCluster"
-        self.port = free_broker_port()
+        self.port = port or free_broker_port()
         self.address = f"127.0.0.1:{self.port}"
         self.namesrv = namesrv
         configuration = home / "broker.conf"

@@ -25,6 +25,8 @@ from tests.interop.process import PATIENCE_S, Process
 
 pytestmark = pytest.mark.interop
 FORGOTTEN_SECONDS = 60.0
+#: Between the 10 s after which Apache's broker registers at the latest and the 40 s of a second attempt.
+AT_ONCE_S = 25.0
 GET_ALL_TOPIC_LIST = 206
 
 
@@ -107,6 +109,31 @@ def test_apaches_broker_registers_with_both(ours: str, theirs: str, tmp_path: Pa
     Cluster.wait_until(
         lambda: name not in addresses(ours), "a killed broker is remembered", within_s=FORGOTTEN_SECONDS
     )
+
+
+def test_apaches_broker_that_is_killed_and_started_again_at_once_is_registered_again(
+    ours: str, tmp_path: Path
+) -> None:
+    """Its place is free as soon as its old connection has ended.
+
+    Apache's broker registers as it starts or 10 s later, at Apache's name server too; if refused, 30 s after.
+    """
+    name, home = "apache-again", tmp_path / "broker"
+    broker = ApacheBroker(home, namesrv=ours, name=name, settings=SMALL_STORE)
+    with ExitStack() as stack:
+        processes = [broker.process]
+        stack.callback(lambda: [process.kill() for process in processes])
+        broker.process.wait_line("boot success", within_s=PATIENCE_S)
+        Cluster.wait_until(lambda: name in addresses(ours), "not registered", within_s=PATIENCE_S)
+        broker.process.kill()
+        broker = ApacheBroker(home, namesrv=ours, name=name, settings=SMALL_STORE, port=broker.port)
+        processes.append(broker.process)
+        Cluster.wait_until(
+            lambda: name not in addresses(ours), "a killed broker is remembered", within_s=PATIENCE_S
+        )
+        broker.process.wait_line("boot success", within_s=PATIENCE_S)
+        Cluster.wait_until(lambda: name in addresses(ours), "not registered again", within_s=AT_ONCE_S)
+        assert addresses(ours)[name] == broker.address
 
 
 def test_our_broker_registers_with_apaches_name_server(theirs: str, ours: str, tmp_path: Path) -> None:
