@@ -25,6 +25,7 @@ def children(pid: int) -> list[int]:
 
 @pytest.mark.spark
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc to find processes")
+@pytest.mark.timeout(300)  # Spark takes ten times as long to start on a crowded machine.
 @pytest.mark.parametrize("moment", ["starting", "running"])
 def test_an_interrupt_ends_command_and_java(up: LibraUp, topic: str, tmp_path: Path, moment: str):
     with Producer(group="p", namesrv=up.namesrv) as producer:
