@@ -21,6 +21,13 @@ def lab() -> None:
     """Compare allocation strategies under membership histories, on Spark."""
 
 
+Config = Annotated[
+    Path | None, typer.Option("--config", help="A TOML file whose keys are the names of these options.")
+]
+Groups = Annotated[
+    int | None,
+    typer.Option(help="Groups, each with its own history; one per hundred members by default."),
+]
 Histories = Annotated[
     str | None,
     typer.Option(
@@ -46,9 +53,7 @@ Events = Annotated[
 
 @app.command()
 def run(
-    config: Annotated[
-        Path | None, typer.Option("--config", help="A TOML file whose keys are the names of these options.")
-    ] = None,
+    config: Config = None,
     small: Annotated[
         bool, typer.Option("--small", help="Run ten small groups, in less than a minute.")
     ] = False,
@@ -58,10 +63,7 @@ def run(
     queues: Annotated[
         int | None, typer.Option(help="Queues of all groups together; 20,000 by default.")
     ] = None,
-    groups: Annotated[
-        int | None,
-        typer.Option(help="Groups, each with its own history; one per hundred members by default."),
-    ] = None,
+    groups: Groups = None,
     topics: Annotated[int | None, typer.Option(help="Topics of each group; 4 by default.")] = None,
     histories: Histories = None,
     strategies: Strategies = None,
