@@ -7,7 +7,7 @@ from libramq.client.core.handler_result import Outcome
 from libramq.client.core.push_consumer_core import Phase
 from libramq.errors import ConnectFailed, ConnectionLost, HandlerTooSlow, SubscriptionsDiffer
 from libramq.remoting.body.coordination import QueueGrant
-from tests.client.core.conversation import found, nothing, q
+from tests.client.core.conversation import found, nothing, q, route
 from tests.client.core.coordinated import (
     FENCED,
     NOT_YET_GRANTED,
@@ -741,3 +741,44 @@ def test_a_warning_of_the_coordinator_is_reported_once_and_when_it_comes_back():
     talk.polled(assigned(q(0), epoch=4, warning="again"))
     assert len(talk.of(fx.Trouble)) == 1
     assert talk.core.owned() == [q(0)]
+
+
+# A cluster with Apache's brokers
+
+
+def mixed():
+    """A member of a group with queues at a broker of ours and at one of Apache's: it allocates for itself."""
+    talk = Member()
+    talk.start()
+    talk.routes(T=route(2, brokers=("a", "b")))
+    talk._(talk.core.heartbeat_answered("a:1", talk.now_ms, ok=True, offers=True))
+    talk._(talk.core.heartbeat_answered("b:1", talk.now_ms, ok=True, offers=False))
+    return talk
+
+
+@pytest.mark.parametrize("first", ["its connection", "its route"])
+def test_when_the_last_broker_of_apaches_leaves_the_coordinator_is_asked_for(first):
+    """Whichever is seen first: that its connection ended, or that name servers know it no more."""
+    talk = mixed()
+    assert talk.core._coordination.allocates
+    gone = [lambda: talk.lost("b:1"), lambda: talk.routes(T=route(2, brokers=("a",)))]
+    for step in gone if first == "its connection" else reversed(gone):
+        step()
+    talk.at(talk.now_ms + 1_000)
+    assert not talk.core._coordination.allocates
+    assert isinstance(talk.question, fx.FindGroup | fx.JoinGroup)
+
+
+def test_while_a_broker_of_apaches_is_there_nobody_coordinates():
+    talk = mixed()
+    talk.at(talk.now_ms + 30_000)
+    assert talk.core._coordination.allocates
+
+
+def test_a_broker_of_apaches_that_is_only_away_is_waited_for():
+    """Its connection ended, and it is registered: it may be back in a moment, and all would change again."""
+    talk = mixed()
+    talk.lost("b:1")
+    talk.routes(T=route(3, brokers=("a", "b")))
+    talk.at(talk.now_ms + 50)
+    assert talk.core._coordination.allocates

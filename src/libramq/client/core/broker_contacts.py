@@ -33,6 +33,11 @@ class BrokerContacts:
         """Whether every broker that answered offers coordinated groups."""
         return bool(self.alive) and self.alive <= self.offering
 
+    @property
+    def all_named_offer(self) -> bool:
+        """Whether every broker that the routes name is known to offer coordinated groups."""
+        return self._known <= self.offering
+
     def whom_to_ask(self) -> list[str]:
         """Brokers that may know something, sorted: those that answered; when none does, all masters."""
         return sorted(self.alive) or sorted(self._routes.masters())

@@ -159,6 +159,8 @@ class PushConsumerCore:
         if not self._presence.routes_fetched(found, now_ms):
             return []
         effects = self._presence.heartbeats(self._contacts.take_new())
+        if self._contacts.all_named_offer:  # The last one that did not may have gone: no answer will say so.
+            effects += self._coordination.look(now_ms)
         if self._contacts.alive:
             effects += self._rebalance(now_ms)
         return self._settled(effects, now_ms)
