@@ -55,6 +55,10 @@ class JavaProcess:
         finally:
             gateway_module.Popen, context_module.signal = popen, signals
 
+    def ignore(self) -> None:
+        """Leave SIGINT to Python again."""
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
     def wait(self) -> None:
         """Return when the process has ended after an interrupt."""
         if self._process is not None:

@@ -48,6 +48,7 @@ def spark_session(
         if java.was_interrupted:
             java.wait()
             raise KeyboardInterrupt from None
+        java.ignore()
 
 
 def spark_settings(given: Sequence[str]) -> dict[str, str]:
