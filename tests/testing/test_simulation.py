@@ -16,6 +16,9 @@ from libramq.testing.simulation import Report, Simulation
 
 SEEDS_A_TEST = 20
 SEEDS = 200
+#: Commits that a fence refuses, and handovers whose coordinator ends, come in 4 of 300 seeds: 200 would miss
+#: one of them now and then.
+SEEDS_OF_RARE_HAPPENINGS = 400
 #: Fences behind a change of mode, locks that nobody gave back, groups of brokers that started together,
 #: queues of a broker that had just come, epochs that went with the power, or that nobody but members knew.
 FOUND_SOMETHING = (330, 599, 784, 825, 3005, 5415, 5559, 6419, 3447, 100332)
@@ -38,11 +41,11 @@ def test_every_invariant_holds(first: int):
 @pytest.mark.timeout(900)  # By itself it runs every seed.
 def test_everything_happens_that_can():
     missing = set(Happening)
-    for seed in range(SEEDS):
+    for seed in range(SEEDS_OF_RARE_HAPPENINGS):
         missing -= run(seed).happenings.keys()
         if not missing:
             return
-    pytest.fail(f"{SEEDS} seeds, and never: {', '.join(sorted(missing))}")
+    pytest.fail(f"{SEEDS_OF_RARE_HAPPENINGS} seeds, and never: {', '.join(sorted(missing))}")
 
 
 def test_a_member_leaves_while_brokers_find_each_other():
