@@ -1212,3 +1212,17 @@ def test_who_is_not_known_is_told_so():
     join = Join(group="no group", client_id="c", session_ms=SESSION_MS, subscriptions={"T": "*"})
     (answer,) = group.coordinator.join("ticket", "peer", join, now_ms=0)
     assert answer.code == ResponseCode.INVALID_PARAMETER
+
+
+def test_who_loses_queues_that_are_gone_hears_of_it_in_the_order_in_which_they_were_granted():
+    """Not in that of a set, which differs from process to process: one seed has one history."""
+    names = [f"c{number}" for number in range(8)]
+    group = group_of(*names, queues=queues_of("T", 8))
+    holders = {held.member: None for held in group.view.owners.values()}
+    clients = {member.member: member.client_id for member in group.view.members}
+    group.tell("T", [])
+    group.effects.clear()
+    group.now_ms += COLLECT_MS
+    effects = group.coordinator.tick(group.now_ms)
+    answered = [effect.ticket.rpartition("/")[0] for effect in effects if isinstance(effect, Answer)]
+    assert answered == [clients[member] for member in holders]

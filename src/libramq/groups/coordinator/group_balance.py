@@ -121,7 +121,8 @@ class GroupBalance:
         if is_another:
             self._rebalance.add(Reason.STRATEGY_CHANGED, self.strategy.name or "")
         queues = self.existing_queues()
-        self.queues.vanish(self.queues.holdings.keys() - set(queues))
+        existing = set(queues)
+        self.queues.vanish([queue for queue in self.queues.holdings if queue not in existing])
         target = target_assignment(self._group, strategy, profiles, queues, self.queues.owned)
         if (
             self.queues.retarget(target, self._members.revoke_timeout_ms, now_ms=now_ms)
