@@ -1,0 +1,26 @@
+"""A name server and one broker lose each other, and nobody else anybody."""
+
+import pytest
+
+from libramq.testing.faults import Faults
+from libramq.testing.simulation import Simulation
+from tests.testing.test_broken_rules import OURS, STOCK, scenario
+
+
+@pytest.mark.parametrize("group", [OURS, STOCK], ids=["coordinated", "stock"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_broker_that_the_name_server_does_not_see_keeps_its_queues_and_its_groups(
+    monkeypatch: pytest.MonkeyPatch, group, seed
+):
+    """It is forgotten after 10 s and comes back; members that know it go on, and others join meanwhile."""
+    split = Faults.split_name_servers
+
+    def one_broker(self: Faults) -> None:
+        with monkeypatch.context() as chance:
+            chance.setattr(self._random, "random", lambda: 0.0)  # One broker, and it hears of it.
+            split(self)
+
+    monkeypatch.setattr(Faults, "split_name_servers", one_broker)
+    actions = ("split_name_servers", "join", "stop", "join", "split_name_servers", "join")
+    report = Simulation(seed, scenario=scenario(*actions, group=group, broker_count=2, members=3)).run()
+    assert report.violation is None
