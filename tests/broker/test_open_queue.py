@@ -189,6 +189,8 @@ def test_openings_outlive_the_broker(tmp_path, peer, bob):
     open_queue(talk, bob, "bob", 2, queue_id=1)
     talk.kill()
     talk = Conversation(tmp_path)
+    assert talk.pull(peer, lb_member="alice", lb_queue_epoch=1).code == C.NOT_YET_GRANTED
+    assert open_queue(talk, peer, "alice", 1).code == C.SUCCESS
     assert talk.pull(peer, lb_member="alice", lb_queue_epoch=1).code == C.SUCCESS
     assert commit(talk, peer, 1, "alice", 1) == C.SUCCESS
     assert commit(talk, peer, 2, "bob", 2) == C.NOT_YET_GRANTED
@@ -213,6 +215,7 @@ def test_a_full_disk_opens_nothing(talk, peer, bob):
     assert open_queue(talk, bob, "bob", 2).code == C.SUCCESS
     talk.kill()
     again = Conversation(talk.config.store_path)  # type: ignore[arg-type]
+    assert open_queue(again, bob, "bob", 2).code == C.SUCCESS
     assert again.pull(bob, lb_member="bob", lb_queue_epoch=2).code == C.SUCCESS
     assert again.pull(peer, lb_member="alice", lb_queue_epoch=1).code == C.FENCED
     again.kill()

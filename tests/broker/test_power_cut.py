@@ -9,6 +9,9 @@ import pytest
 from libramq.broker.broker import Broker
 from libramq.broker.config import BrokerConfig
 from libramq.clock import Now
+from libramq.errors import NotYetGranted
+from libramq.fencing import Claim, FenceGrant
+from libramq.message.queue import MessageQueue
 from libramq.store.append import StoreMessage
 from libramq.store.flush import run_flush
 from libramq.testing.disk import MemoryDisk
@@ -135,3 +138,25 @@ def test_the_offset_of_a_queue_that_was_lost_comes_back_to_its_beginning(power: 
     broker = open_on(disk)
     assert broker.store.max_offset("T", 0) == (0 if power == "fails" else 3)
     assert broker.offsets.query("G", "T", 0) == (0 if power == "fails" else 3)
+
+
+@pytest.mark.parametrize(("mode", "is_let_read"), [("ASYNC_FLUSH", False), ("SYNC_FLUSH", True)])
+def test_after_an_end_that_may_have_cost_messages_members_learn_where_their_group_is(
+    mode: str, is_let_read: bool
+):
+    """One that had read what was lost went on behind it, and passed over what got those numbers."""
+    disk = MemoryDisk(VirtualTime(), random.Random(1))
+    broker = open_on(disk, flush_disk_type=mode)
+    claim = Claim("m", 2)
+    grant = FenceGrant(group="G", epoch=2, claims={MessageQueue("T", broker.config.broker_name, 0): claim})
+    broker.fences.grant(grant)
+    broker.fences.open("G", "T", 0, claim)
+    disk.process_died()
+    broker = open_on(disk, flush_disk_type=mode)
+    if is_let_read:
+        broker.fences.check("G", "T", 0, *claim)
+        return
+    with pytest.raises(NotYetGranted):
+        broker.fences.check("G", "T", 0, *claim)
+    broker.fences.open("G", "T", 0, claim)
+    broker.fences.check("G", "T", 0, *claim)

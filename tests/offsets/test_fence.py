@@ -303,3 +303,20 @@ def test_a_grant_that_is_behind_the_change_of_mode_is_waited_for():
     assert outcome(fences.open, "G", "T", 0, Claim("alice", 5)) is Fenced
     fences.grant(word(6, queue(0, "alice", 6)))
     assert fences.open("G", "T", 0, Claim("alice", 6)) == NOBODY
+
+
+def test_readers_of_a_log_that_may_have_lost_its_end_open_their_queues_once_more():
+    """They learn where the group is now; until then neither pulls nor commits are taken."""
+    fences = Fences("b")
+    fences.grant(word(3, queue(0, "m", 3), queue(1, "n", 3), complete=True))
+    for queue_id, member in ((0, "m"), (1, "n")):
+        fences.open("G", "T", queue_id, Claim(member, 3))
+    fences.doubt_openings()
+    assert outcome(fences.check, "G", "T", 0, "m", 3) is NotYetGranted
+    assert outcome(fences.check, "G", "T", 0, "n", 2) is Fenced
+    assert outcome(fences.open, "G", "T", 0, Claim("n", 3)) is Fenced
+    assert fences.open("G", "T", 0, Claim("m", 3)) is None
+    assert fences.check("G", "T", 0, "m", 3) is None
+    fences.grant(word(4, queue(1, "m", 4)))
+    assert fences.open("G", "T", 1, Claim("m", 4)) == Claim("n", 3)
+    assert fences.check("G", "T", 1, "m", 4) is None

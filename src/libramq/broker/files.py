@@ -61,6 +61,9 @@ class BrokerFiles:
         self.ledger = OffsetLedger(self.filesystem, config_directory)
         self.ledger.open(self._clock.wall_ms(), self._durable_end)
         self.tables = Tables(self._config, self.filesystem)
+        recovery = self.store.recovery
+        if self._config.flush_disk_type == "ASYNC_FLUSH" and recovery is not None and not recovery.clean:
+            self.tables.fences.doubt_openings()
         self._schedule_file = ConfigFile(self.filesystem, config_directory / "delayOffset.json")
         loaded = self._schedule_file.load(ScheduleFile)
         self.schedule = DelaySchedule(

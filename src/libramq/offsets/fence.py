@@ -59,13 +59,17 @@ Record = Callable[[str, Opening | None], None]
 
 @dataclass(slots=True)
 class GroupFence:
-    """One group's queues here. is_told: the coordinator has said of all of them whose they are."""
+    """One group's queues here. is_told: the coordinator has said of all of them whose they are.
+
+    unconfirmed: those whose readers are to open them once more.
+    """
 
     epoch: int = 0
     mode: str = MODE_EPOCHS
     is_told: bool = False
     grants: dict[tuple[str, int], Claim] = field(default_factory=dict)
     openings: dict[tuple[str, int], Claim] = field(default_factory=dict)
+    unconfirmed: set[tuple[str, int]] = field(default_factory=set)
     #: The newest connection that a queue was committed over, and under which opening. No file has it, since
     #: no connection outlives the process.
     committed_over: dict[tuple[str, int], tuple[Claim, int]] = field(default_factory=dict)
@@ -206,6 +210,7 @@ class Fences:
         opening, grant = fence.openings.get(key), fence.grants.get(key)
         if grant is None:
             if claim == opening:
+                fence.unconfirmed.discard(key)
                 return None
             is_behind = opening is not None and claim.epoch <= opening.epoch
             if not is_behind and (claim.epoch >= fence.epoch or not fence.is_told):  # It may be on its way.
@@ -215,10 +220,12 @@ class Fences:
             refuse = _not_yet if claim.epoch > grant.epoch else _fenced
             raise refuse(group, topic, queue_id, claim, grant)
         if claim == opening:
+            fence.unconfirmed.discard(key)
             return None
         assert opening is None or claim.epoch > opening.epoch, "a grant behind an opening was taken"
         self._record(_name(group, key), Opening(member=claim.member, epoch=claim.epoch))
         fence.openings[key] = claim
+        fence.unconfirmed.discard(key)
         return opening or NOBODY
 
     def check(self, group: str, topic: str, queue_id: int, member: str | None, epoch: int | None) -> None:
@@ -235,6 +242,11 @@ class Fences:
             return
         opening = fence.openings.get((topic, queue_id), NOBODY) if fence is not None else NOBODY
         if opening.member == member and opening.epoch == epoch:
+            if fence is not None and (topic, queue_id) in fence.unconfirmed:
+                raise broker_error(
+                    ResponseCode.NOT_YET_GRANTED,
+                    f"{topic}-{queue_id} of group {group} is to be opened once more: its broker was killed",
+                )
             return
         claim = Claim(member, epoch or 0)
         refuse = _not_yet if claim.epoch > opening.epoch else _fenced
@@ -253,6 +265,15 @@ class Fences:
             return True
         fence.committed_over[key] = (opening, connection_number)
         return False
+
+    def doubt_openings(self) -> None:
+        """Have every reader open its queues once more: the log may have lost what they have read.
+
+        Later messages get the numbers of the lost ones. Whoever opens learns the committed offset, which has
+        come back to what is left, and goes on there instead of behind it.
+        """
+        for fence in self._groups.values():
+            fence.unconfirmed = {key for key, claim in fence.openings.items() if claim.member}
 
     def close(self, group: str, topic: str, queue_id: int) -> None:
         """Nobody reads a queue until it is granted under a later epoch: its offset is about to be set."""
