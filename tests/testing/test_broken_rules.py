@@ -27,6 +27,7 @@ from libramq.client.core.push_consumer_core import PushConsumerCore
 from libramq.client.local_offset_store import LocalOffsetStore
 from libramq.client.member_requests import MemberRequests
 from libramq.groups.coordinator.group_member import GroupMember
+from libramq.groups.coordinator.queue_handover import QueueHandover
 from libramq.groups.pending_notifications import PendingNotifications
 from libramq.groups.rebalance import GroupRebalance
 from libramq.message.queue import MessageQueue
@@ -48,7 +49,7 @@ from libramq.testing.invariants.consumption import (
 from libramq.testing.invariants.fences import NoHandlerAfterTheSession, OneReaderAQueue, OwnersGoForward
 from libramq.testing.invariants.messages import AcknowledgedMessageSurvives, OneMessageAnOffset
 from libramq.testing.invariants.offsets import CommitIsKept, CommitWithinDurable
-from libramq.testing.invariants.ownership import EveryQueueOwned, HandoversAreShort
+from libramq.testing.invariants.ownership import EveryQueueOwned, HandoversAreShort, ReadersKeepTheirQueues
 from libramq.testing.invariants.progress import DoneWhenDurable
 from libramq.testing.invariants.rebalances import HistoryAgreesWithFences
 from libramq.testing.invariants.retries import RetriesAreExact
@@ -324,3 +325,17 @@ def test_a_processor_that_raises(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(PullMessage, "handle", fails)
     caught(RAISED, scenario("join"))
+
+
+def test_a_coordinator_that_does_not_wait_until_queues_are_released(monkeypatch: pytest.MonkeyPatch):
+    retarget = QueueHandover.retarget
+
+    def take(self, target, revoke_timeout_ms, *, now_ms):  # type: ignore[no-untyped-def]
+        for queue, holding in list(self.holdings.items()):
+            if target.get(queue, holding.member) != holding.member:
+                self._free_queue(queue, now_ms, is_committed=False)
+        return retarget(self, target, revoke_timeout_ms, now_ms=now_ms)
+
+    monkeypatch.setattr(QueueHandover, "retarget", take)
+    nothing_to_read_twice = scenario("join", "stop", "join", group=OURS, producer_interval_ms=60_000)
+    caught(ReadersKeepTheirQueues, nothing_to_read_twice)
