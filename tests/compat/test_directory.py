@@ -40,17 +40,21 @@ async def broker(directory: tuple[Path, dict[str, Any]]) -> AsyncIterator[Broker
         yield broker
 
 
-async def ask(broker: Broker, code: int, **ext: object) -> wire.Answer:
+async def ask(broker: Broker, code: int, language: str = "JAVA", **ext: object) -> wire.Answer:
     brokers = await asyncio.to_thread(wire.brokers_of, broker.namesrv)
     address = brokers[BROKERS[0]]["brokerAddrs"]["0"]
-    return await asyncio.to_thread(wire.ask, address, code, {name: str(value) for name, value in ext.items()})
+    fields = {name: str(value) for name, value in ext.items()}
+    return await asyncio.to_thread(wire.ask, address, code, fields, language=language)
 
 
 async def commit(broker: Broker, queue: str, **claim: object) -> int:
-    """Commit for the coordinated group, where it is already; return the response code."""
+    """Commit for the coordinated group, where it is already; return the response code.
+
+    As LibraMQ 0.1.0 does: Java's programs that are no members set offsets as operators do.
+    """
     fields = {"consumerGroup": COORDINATED, "topic": TOPIC, "queueId": queue}
     offset = (await ask(broker, QUERY_OFFSET, **fields)).header["extFields"]["offset"]
-    code: int = (await ask(broker, COMMIT, **fields, commitOffset=offset, **claim)).header["code"]
+    code: int = (await ask(broker, COMMIT, "PYTHON", **fields, commitOffset=offset, **claim)).header["code"]
     return code
 
 

@@ -24,12 +24,18 @@ class Answer(NamedTuple):
 
 
 def encode_request(
-    code: int, ext: dict[str, str], body: bytes = b"", *, opaque: int = 1, version: int = VERSION_NOW
+    code: int,
+    ext: dict[str, str],
+    body: bytes = b"",
+    *,
+    opaque: int = 1,
+    version: int = VERSION_NOW,
+    language: str = "JAVA",
 ) -> bytes:
     header = json.dumps(
         {
             "code": code,
-            "language": "JAVA",
+            "language": language,
             "version": version,
             "opaque": opaque,
             "flag": 0,
@@ -76,10 +82,11 @@ def ask(
     *,
     body: bytes = b"",
     version: int = VERSION_NOW,
+    language: str = "JAVA",
     timeout_s: float = 5,
 ) -> Answer:
     host, port = address.rsplit(":", 1)
-    request = encode_request(code, ext or {}, body, version=version)
+    request = encode_request(code, ext or {}, body, version=version, language=language)
     with socket.create_connection((host, int(port)), timeout=timeout_s) as connection:
         connection.sendall(request)
         with connection.makefile("rb") as stream:
