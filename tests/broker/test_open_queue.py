@@ -145,6 +145,24 @@ def test_a_commit_without_an_epoch_is_refused_under_epochs_and_only_there(talk, 
     assert committed(talk) == 3
 
 
+@pytest.mark.parametrize("end", ["close", "kill"])
+def test_a_restarted_broker_knows_which_groups_allocate_for_themselves(tmp_path, peer, bob, end):
+    """Their coordinator is elsewhere, and the link to it may take its time."""
+    talk = Conversation(tmp_path)
+    talk.create_topic("T", 4)
+    fill(talk)
+    grant(talk, "bob", 1)
+    open_queue(talk, bob, "bob", 1)
+    grant(talk, "bob", 2, mode=MODE_CLIENT)
+    talk.beat(peer, "alice")
+    getattr(talk, end)()
+    talk = Conversation(tmp_path, clock=talk.clock)
+    assert commit(talk, peer, 2) == C.SUCCESS
+    grant(talk, "bob", 3)
+    assert commit(talk, peer, 3) == C.FENCED
+    talk.close()
+
+
 def test_what_a_pull_commits_is_fenced_like_a_commit(talk, peer, bob):
     fill(talk)
     grant(talk, "alice", 1)

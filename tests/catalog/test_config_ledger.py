@@ -11,7 +11,7 @@ from libramq.catalog.topic_table import TopicRules, TopicsFile, TopicTable
 from libramq.errors import StoreCorrupt
 from libramq.formats import fastjson
 from libramq.formats.tables import TopicConfig
-from libramq.offsets.fence import Opening
+from libramq.offsets.fence_file import Opening
 from tests.store.stores import Disk
 
 

@@ -10,7 +10,8 @@ from libramq.errors import BrokerError, Fenced, NotYetGranted
 from libramq.fencing import EPOCHS_AHEAD_MAX, MODE_CLIENT, Claim, FenceGrant, FenceReport
 from libramq.message.queue import MessageQueue
 from libramq.offsets import fence
-from libramq.offsets.fence import NOBODY, Fences, FencesFile, Opening
+from libramq.offsets.fence import NOBODY, Fences
+from libramq.offsets.fence_file import FencesFile, Opening
 
 Granted = tuple[MessageQueue, Claim]
 
@@ -48,6 +49,14 @@ class Book:
         for name, opening in self.lines:
             fences.apply(name, opening)  # type: ignore[arg-type]
         return fences
+
+
+def folded(fences: Fences) -> Fences:
+    """Return what a broker knows that reads the file alone."""
+    after = Fences("b")
+    for name, opening in fences.file().openings.items():
+        after.apply(name, opening)
+    return after
 
 
 def test_a_queue_is_opened_by_whom_it_was_granted_to_and_read_by_whom_opened_it():
@@ -152,6 +161,37 @@ def test_openings_outlive_the_broker_and_grants_are_heard_again():
     assert outcome(after.check, "G", "T", 0, None, None) is Fenced
     after.grant(word(7, queue(0, "alice", 5), queue(1, "bob", 7), complete=True))
     assert after.open("G", "T", 1, Claim("bob", 7)) == NOBODY
+
+
+def test_a_restarted_fence_goes_on_in_the_mode_that_it_was_in():
+    """Its coordinator may be out of reach: stock members would be fenced, and their messages come again."""
+    book = Book()
+    fences = book.fences()
+    fences.grant(word(1, queue(0, "alice", 1), complete=True))
+    fences.open("G", "T", 0, Claim("alice", 1))
+    fences.grant(word(2, mode=MODE_CLIENT, complete=True))
+    for one in (fences, book.fences(), folded(fences)):
+        assert one.mode("G") == MODE_CLIENT
+        assert one.epoch("G") == 2
+        one.check("G", "T", 0, None, None)
+        assert one.report("G").openings == dict([queue(0, "alice", 1)])
+    fences.grant(word(3, queue(0, "alice", 3), complete=True))
+    for one in (fences, book.fences(), folded(fences)):
+        assert outcome(one.check, "G", "T", 0, None, None) is Fenced
+    fences.grant(word(4, mode=MODE_CLIENT, complete=True))
+    fences.remove_group("G")
+    for one in (fences, book.fences(), folded(fences)):
+        assert (one.mode("G"), one.epoch("G")) == (None, 4)
+
+
+def test_a_full_disk_keeps_no_group_from_allocating_for_itself():
+    book = Book()
+    fences = book.fences()
+    fences.grant(word(1))
+    book.is_full = True
+    assert fences.grant(word(2, mode=MODE_CLIENT, complete=True)) == 2
+    fences.check("G", "T", 0, None, None)
+    assert folded(fences).mode("G") == MODE_CLIENT
 
 
 def test_what_cannot_be_recorded_is_not_opened():

@@ -16,7 +16,8 @@ from libramq.broker.committing import Committing
 from libramq.broker.reading import Reading
 from libramq.broker.tables import Tables
 from libramq.client.core.lease import Lease
-from libramq.offsets.fence import NOBODY, Fences, Opening
+from libramq.offsets.fence import NOBODY, Fences
+from libramq.offsets.fence_file import Opening
 from libramq.testing.cluster import GroupPlan
 from libramq.testing.handlers import Handling
 from libramq.testing.scenario import Scenario

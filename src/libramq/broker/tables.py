@@ -23,7 +23,7 @@ from libramq.formats.tables import (
 )
 from libramq.groups.coordinator.group_state import GroupState, GroupStatesFile
 from libramq.offsets import Fences
-from libramq.offsets.fence import FencesFile, Opening
+from libramq.offsets.fence_file import FencesFile, Opening
 
 C = TypeVar("C")
 

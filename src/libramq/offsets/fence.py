@@ -11,7 +11,8 @@ What is removed, a topic or the group itself, leaves the group's epoch behind: w
 goes on above that one, or members would take its grants for old ones.
 
 `record` is called with every change of an opening before it takes effect (None: it is forgotten); what it
-raises keeps things as they are. Nothing else here writes.
+raises keeps things as they are. A change of mode is recorded too, and takes effect all the same: a broker
+that restarts goes on in that mode, as its coordinator may be out of reach. Nothing else here writes.
 Ours; the contract is in ARCHITECTURE.md, "What a fence checks".
 """
 
@@ -21,38 +22,18 @@ from typing import Final
 
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
-from libramq.fencing import EPOCHS_AHEAD_MAX, MODE_EPOCHS, Claim, FenceGrant, FenceReport
-from libramq.formats.document import Document
+from libramq.fencing import EPOCHS_AHEAD_MAX, MODE_CLIENT, MODE_EPOCHS, Claim, FenceGrant, FenceReport
 from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
+from libramq.offsets.fence_file import ALLOCATES, LEFT_BEHIND, FencesFile, Opening, entry_key, entry_name
 
 log = get_logger(__name__)
 
-#: Names of topics and groups have no such character.
-SEPARATOR: Final = "@"
-
-
 #: The opening of a queue that nobody has opened: every epoch is above it.
 NOBODY: Final = Claim("", 0)
-#: Where the files have the epoch that a group's removed queues left behind: no topic is called so.
-LEFT_BEHIND: Final = ("", -1)
 #: Ours: as many as the group table takes (catalog.group_table.GROUPS_MAX); the one left first is forgotten.
 LEFT_BEHIND_MAX: Final = 25_000
-
-
-class Opening(Document, frozen=True, kw_only=True):
-    """An opening as the files have it."""
-
-    member: str
-    epoch: int
-
-
-class FencesFile(Document, frozen=True, kw_only=True):
-    """What config/groupFences.json says: openings by "topic@group@queue id"."""
-
-    openings: dict[str, Opening] = {}
-
 
 Record = Callable[[str, Opening | None], None]
 
@@ -160,12 +141,26 @@ class Fences:
                     "grant behind an opening, not taken", group=grant.group, grant=claim, open=opening
                 )
                 return grant.epoch + 1
+        self._change_mode(grant, fence)
         fence.epoch, fence.mode = grant.epoch, grant.mode
         if grant.complete:
             fence.grants.clear()
             fence.is_told = True
         fence.grants |= grants
         return fence.epoch
+
+    def _change_mode(self, grant: FenceGrant, fence: GroupFence) -> None:
+        """Record a change of mode, for the time between a restart and the coordinator's next grant.
+
+        It takes effect on a full disk as well: members that allocate for themselves commit without epochs.
+        """
+        if grant.mode == fence.mode:
+            return
+        entry = Opening(member="", epoch=grant.epoch) if grant.mode == MODE_CLIENT else None
+        try:
+            self._record(entry_name(grant.group, ALLOCATES), entry)
+        except OSError as error:
+            log.warning("change of mode not recorded", group=grant.group, mode=grant.mode, reason=str(error))
 
     def _check_epochs(self, grant: FenceGrant) -> None:
         """Raise BrokerError for a grant so far above what is known that it would leave no epoch above it."""
@@ -223,7 +218,7 @@ class Fences:
             fence.unconfirmed.discard(key)
             return None
         assert opening is None or claim.epoch > opening.epoch, "a grant behind an opening was taken"
-        self._record(_name(group, key), Opening(member=claim.member, epoch=claim.epoch))
+        self._record(entry_name(group, key), Opening(member=claim.member, epoch=claim.epoch))
         fence.openings[key] = claim
         fence.unconfirmed.discard(key)
         return opening or NOBODY
@@ -283,7 +278,7 @@ class Fences:
         granted, opened = fence.grants.get(key, NOBODY), fence.openings.get(key, NOBODY)
         closed = Claim("", max(granted.epoch, opened.epoch))
         if closed.epoch and opened != closed:
-            self._record(_name(group, key), Opening(member="", epoch=closed.epoch))
+            self._record(entry_name(group, key), Opening(member="", epoch=closed.epoch))
             fence.openings[key] = closed
         fence.grants.pop(key, None)
 
@@ -295,7 +290,9 @@ class Fences:
         if fence is not None:
             self._leave_behind(group, fence.epoch)
             for key in fence.openings:
-                self._record(_name(group, key), None)
+                self._record(entry_name(group, key), None)
+            if fence.mode == MODE_CLIENT:
+                self._record(entry_name(group, ALLOCATES), None)
             del self._groups[group]
 
     def remove_topic(self, topic: str) -> None:
@@ -305,7 +302,7 @@ class Fences:
             if opened:
                 self._leave_behind(group, fence.epoch)
             for key in opened:
-                self._record(_name(group, key), None)
+                self._record(entry_name(group, key), None)
                 del fence.openings[key]
                 fence.committed_over.pop(key, None)
             for key in [key for key in fence.grants if key[0] == topic]:
@@ -314,11 +311,11 @@ class Fences:
     def _leave_behind(self, group: str, epoch: int) -> None:
         if epoch <= self._left_behind.get(group, 0):
             return
-        self._record(_name(group, LEFT_BEHIND), Opening(member="", epoch=epoch))
+        self._record(entry_name(group, LEFT_BEHIND), Opening(member="", epoch=epoch))
         self._left_behind[group] = epoch
         if len(self._left_behind) > LEFT_BEHIND_MAX:
             oldest = next(iter(self._left_behind))
-            self._record(_name(oldest, LEFT_BEHIND), None)
+            self._record(entry_name(oldest, LEFT_BEHIND), None)
             del self._left_behind[oldest]
 
     def _fence(self, group: str) -> GroupFence:
@@ -332,19 +329,18 @@ class Fences:
 
     def apply(self, name: str, opening: Opening | None) -> None:
         """Make a change that was recorded."""
-        topic, group, queue_id = name.split(SEPARATOR)
-        key = (topic, int(queue_id))
+        group, key = entry_key(name)
         if key == LEFT_BEHIND:
             self._apply_left_behind(group, opening)
-            return
-        if opening is None:
-            fence = self._groups.get(group)
-            if fence is not None:
-                fence.openings.pop(key, None)
-            return
-        fence = self._fence(group)
-        fence.openings[key] = Claim(opening.member, opening.epoch)
-        fence.epoch = max(fence.epoch, opening.epoch)
+        elif key == ALLOCATES:
+            self._apply_mode(group, opening)
+        elif opening is not None:
+            fence = self._fence(group)
+            fence.openings[key] = Claim(opening.member, opening.epoch)
+            fence.epoch = max(fence.epoch, opening.epoch)
+        elif group in self._groups:
+            self._groups[group].openings.pop(key, None)
+            self._drop_unless_known(group, self._groups[group])
 
     def _apply_left_behind(self, group: str, opening: Opening | None) -> None:
         if opening is None:
@@ -355,23 +351,37 @@ class Fences:
         if fence is not None:
             fence.epoch = max(fence.epoch, opening.epoch)
 
+    def _apply_mode(self, group: str, entry: Opening | None) -> None:
+        if entry is not None:
+            fence = self._fence(group)
+            fence.mode, fence.epoch = MODE_CLIENT, max(fence.epoch, entry.epoch)
+        elif group in self._groups:
+            self._groups[group].mode = MODE_EPOCHS
+            self._drop_unless_known(group, self._groups[group])
+
+    def _drop_unless_known(self, group: str, fence: GroupFence) -> None:
+        """Drop a fence that the files say nothing of any more: its group was removed."""
+        if not fence.openings and fence.mode == MODE_EPOCHS:
+            del self._groups[group]
+
     def file(self) -> FencesFile:
         """What to write to config/groupFences.json."""
         return FencesFile(
             openings={
-                _name(group, key): Opening(member=claim.member, epoch=claim.epoch)
+                entry_name(group, key): Opening(member=claim.member, epoch=claim.epoch)
                 for group, fence in self._groups.items()
                 for key, claim in fence.openings.items()
             }
             | {
-                _name(group, LEFT_BEHIND): Opening(member="", epoch=epoch)
+                entry_name(group, LEFT_BEHIND): Opening(member="", epoch=epoch)
                 for group, epoch in self._left_behind.items()
             }
+            | {
+                entry_name(group, ALLOCATES): Opening(member="", epoch=fence.epoch)
+                for group, fence in self._groups.items()
+                if fence.mode == MODE_CLIENT
+            }
         )
-
-
-def _name(group: str, key: tuple[str, int]) -> str:
-    return f"{key[0]}{SEPARATOR}{group}{SEPARATOR}{key[1]}"
 
 
 def _not_yet(group: str, topic: str, queue_id: int, claim: Claim, known: Claim) -> BrokerError:

@@ -16,7 +16,8 @@ from libramq.fencing import MODE_CLIENT, MODE_EPOCHS, Claim, FenceGrant
 from libramq.groups.coordinator.effect import Effect
 from libramq.groups.coordinator.group_assignment import Assignment
 from libramq.message.queue import MessageQueue
-from libramq.offsets.fence import Fences, Opening
+from libramq.offsets.fence import Fences
+from libramq.offsets.fence_file import Opening
 from tests.groups.coordinator.coordinated import (
     GROUP,
     SESSION_MS,
