@@ -13,6 +13,7 @@ from libramq.groups.rebalance import (
     QUIET_MS,
     READING_MS_MAX,
     SETTLE_MS_MAX,
+    UNTOLD_MS,
     GroupRebalance,
 )
 from libramq.groups.rebalance_event import (
@@ -276,6 +277,49 @@ def test_a_pull_by_another_outside_a_rebalance_changes_the_owner_quietly():
     group.pull("carol", 3)
     moved, _ = group.settle()
     assert [(move.from_, move.to) for move in moved.moves] == [("alice", "carol")]
+
+
+def test_what_is_opened_before_the_start_is_heard_of_moves_in_that_rebalance():
+    """As where a link to the coordinator is blocked: members get their grants sooner than we PEER_STARTED."""
+    rebalance = GroupRebalance("G")
+    rebalance.changed(Reason.MEMBER_JOINED, "alice", ["alice"], epoch=1, is_part=True, now=at(0))
+    for queue in Q:
+        rebalance.opened(queue, "alice", now_ms=10)
+        rebalance.pulled(queue, "alice", 0, is_opened=True, now_ms=20)
+    rebalance.completed(["alice"])
+    openings = dict.fromkeys(Q, True)
+    assert rebalance.settle(Q, openings=openings, now=at(2_000))[-1].kind == "settled"
+    rebalance.opened(Q[0], "bob", now_ms=60_000)
+    rebalance.pulled(Q[0], "bob", 0, is_opened=True, now_ms=60_500)
+    assert rebalance.is_settled
+    rebalance.changed(Reason.MEMBER_JOINED, "bob", ["alice", "bob"], epoch=2, is_part=True, now=at(61_000))
+    rebalance.opened(Q[1], "bob", now_ms=61_100)
+    rebalance.replaced("bob", "bobby")
+    rebalance.completed(["alice", "bobby"])
+    moved, settled = rebalance.settle(Q, openings=openings, now=at(63_000))
+    assert [(move.queue, move.from_, move.to, move.resumed_ms) for move in moved.moves] == [
+        (0, "alice", "bobby", 60_500),
+        (1, "alice", "bobby", 61_100),
+    ]
+    assert (settled.moved, settled.loads, settled.time_to_stable_ms) == (2, {"alice": 2, "bobby": 2}, 100)
+    rebalance.changed(Reason.MEMBER_JOINED, "cora", ["alice", "bobby"], epoch=3, is_part=True, now=at(90_000))
+    rebalance.completed(["alice", "bobby"])
+    (settled,) = rebalance.settle(Q, openings=openings, now=at(92_000))
+    assert settled.moved == 0
+
+
+@pytest.mark.parametrize(("opened_ms", "moved"), [(10_000, 1), (9_999, 0)])
+def test_who_opened_a_queue_first_long_before_a_start_is_its_owner(opened_ms: int, moved: int):
+    """It did so in a rebalance that we did not hear of; the next has not moved the queue."""
+    rebalance = GroupRebalance("G")
+    rebalance.opened(Q[0], "alice", now_ms=opened_ms)
+    started_ms = 10_000 + UNTOLD_MS
+    rebalance.changed(
+        Reason.MEMBER_JOINED, "bob", ["alice", "bob"], epoch=2, is_part=True, now=at(started_ms)
+    )
+    rebalance.completed(["alice", "bob"])
+    settled = rebalance.settle(Q[:1], openings={Q[0]: True}, now=at(started_ms + 2_000))[-1]
+    assert (settled.moved, settled.loads, settled.unowned) == (moved, {"alice": 1, "bob": 0}, 0)
 
 
 def test_sequence_numbers_have_no_gaps():

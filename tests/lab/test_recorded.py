@@ -1,5 +1,6 @@
 """Recorded histories and costs, against events made by hand."""
 
+from itertools import count
 from typing import Any
 
 import pytest
@@ -11,10 +12,14 @@ from libramq.lab.entrant import Allocator
 from libramq.lab.history import Departure
 from libramq.lab.recorded import recorded_history
 
+SEQUENCE = count(1)
+
 
 def told(at_ms: int, kind: str, *, broker: str = "x", **fields: Any) -> BrokerEvent:
+    """Return an event; a broker numbers its events, here all by one sequence."""
+    seq = next(SEQUENCE)
     return BrokerEvent(
-        broker, RebalanceEvent(v=1, group="G", epoch=at_ms, seq=0, at_ms=at_ms, kind=kind, **fields)
+        broker, RebalanceEvent(v=1, group="G", epoch=at_ms, seq=seq, at_ms=at_ms, kind=kind, **fields)
     )
 
 
@@ -64,10 +69,10 @@ def test_events_become_steps():
     assert history.steps[1].what == "connection_closed"
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_events_that_make_no_history(count: int):
+@pytest.mark.parametrize("known", [1, 3])
+def test_events_that_make_no_history(known: int):
     """Nobody came or went after the first."""
-    assert recorded_history("G", EVENTS[:count]) is None
+    assert recorded_history("G", EVENTS[:known]) is None
     assert recorded_history("G", []) is None
 
 

@@ -12,7 +12,6 @@ Everything is measured by the monotonic clock; events have wall times.
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Final
 
 from libramq.clock import MonotonicMs, Now
@@ -24,7 +23,7 @@ from libramq.groups.rebalance_event import (
     bounded_members,
     split_moves,
 )
-from libramq.groups.unsettled import Move, Unsettled
+from libramq.groups.unsettled import Owner, Unsettled
 from libramq.message.queue import MessageQueue
 
 #: Ours: the Java client starts pulling a new queue 500 ms after it got it; twice that is quiet.
@@ -37,26 +36,11 @@ IDLE_MS_MAX: Final = 25_000
 READING_MS_MAX: Final = 40_000
 #: Ours: half as long again as a member has to give up a queue (group_state.REVOKE_TIMEOUT_MS). Where nothing
 #: has moved for so long, a coordinator at another broker was not heard when it had granted everything, or is
-#: of a release that does not say so.
+#: of a release that does not say so. Who was the first to open a queue so long before we heard that a
+#: rebalance began did so in an earlier one, of which we did not hear.
 UNTOLD_MS: Final = 15_000
 #: Ours: three of the Java client's 20 s rounds; what has not settled by then is reported as it is.
 SETTLE_MS_MAX: Final = 60_000
-
-
-@dataclass(slots=True)
-class Owner:
-    """Who pulls a queue: its last read, whether that still waits, and up to where it was given messages.
-
-    repeats_before: set until its first pull; what lies below was given to its predecessor, which may have
-    handled more of it than it committed.
-    """
-
-    client_id: str
-    read_at_ms: MonotonicMs
-    next_offset: int = 0
-    is_waiting: bool = True
-    is_catching_up: bool = False
-    repeats_before: int | None = None
 
 
 class GroupRebalance:
@@ -69,6 +53,7 @@ class GroupRebalance:
         self._members: list[str] = []
         self._owners: dict[MessageQueue, Owner] = {}
         self._unsettled: Unsettled | None = None
+        self._early: Unsettled | None = None  # What moved before the coordinator's PEER_STARTED came.
         self._opened_namelessly: set[MessageQueue] = set()
         self._taken_at_ms: dict[MessageQueue, deque[MonotonicMs]] = {}
 
@@ -106,7 +91,9 @@ class GroupRebalance:
         self._taken_at_ms.clear()
         self._epoch = epoch if epoch is not None else self._epoch + 1
         if self._unsettled is None:
-            self._unsettled = Unsettled(now.monotonic_ms, now.monotonic_ms, dict(self.owners))
+            self._unsettled = self._early or Unsettled(now.monotonic_ms, now.monotonic_ms, dict(self.owners))
+            self._unsettled.begin(now.monotonic_ms, first_since_ms=now.monotonic_ms - UNTOLD_MS)
+            self._early = None
         self._unsettled.changed_at_ms = now.monotonic_ms
         self._unsettled.is_complete = False
         self._unsettled.is_part = is_part
@@ -125,8 +112,9 @@ class GroupRebalance:
         for owner in self._owners.values():
             if owner.client_id == former:
                 owner.client_id = client_id
-        if self._unsettled is not None:
-            self._unsettled.rename(former, client_id)
+        for unsettled in (self._unsettled, self._early):
+            if unsettled is not None:
+                unsettled.rename(former, client_id)
 
     def completed(
         self,
@@ -155,13 +143,15 @@ class GroupRebalance:
     def opened(self, queue: MessageQueue, client_id: str | None, *, now_ms: MonotonicMs) -> None:
         """Note that a member opens a queue: it owns it from now on, and reads it from its first pull on.
 
-        client_id: None for one whose heartbeat has not come yet; its first pull tells.
+        client_id: None for one whose heartbeat has not come yet; its first pull tells. This may come before
+        we hear from a coordinator elsewhere that a rebalance began; the move belongs to that one.
         """
         former = self._owners.get(queue)
         if client_id is None:
             self._opened_namelessly.add(queue)
         elif former is None or former.client_id != client_id:
             repeats_before = former.next_offset if former is not None else 0
+            self._note_early(now_ms)
             self._take(queue, former, client_id, 0, now_ms).repeats_before = repeats_before
 
     def pulled(
@@ -187,6 +177,8 @@ class GroupRebalance:
             owner.is_waiting = True
             return
         redelivered = max(0, owner.next_offset - offset) if owner is not None else 0
+        if is_opened:
+            self._note_early(now_ms)
         self._take(queue, owner, client_id, redelivered, now_ms).next_offset = offset
 
     def answered(
@@ -336,51 +328,28 @@ class GroupRebalance:
         )
         return [*events, settled]
 
+    def _note_early(self, now_ms: MonotonicMs) -> None:
+        """Begin to note moves where no rebalance is under way; `changed` goes on with them."""
+        if self._unsettled is None and self._early is None:
+            self._early = Unsettled(now_ms, now_ms, dict(self.owners))
+
     def _take(
         self, queue: MessageQueue, former: Owner | None, client_id: str, redelivered: int, now_ms: MonotonicMs
     ) -> Owner:
         self._taken_at_ms.setdefault(queue, deque(maxlen=2)).append(now_ms)
-        unsettled = self._unsettled
+        unsettled = self._unsettled or self._early
         if unsettled is not None:
-            unsettled.changed_at_ms = now_ms
-            unsettled.moves[queue] = self._move(queue, former, client_id, redelivered, now_ms)
-        owner = self._owners[queue] = Owner(client_id, now_ms, is_catching_up=unsettled is not None)
+            unsettled.take(queue, former, client_id, redelivered, now_ms)
+        owner = self._owners[queue] = Owner(client_id, now_ms, is_catching_up=self._unsettled is not None)
         return owner
 
     def _began(self, queue: MessageQueue, owner: Owner, offset: int, now_ms: MonotonicMs) -> None:
         """Note the first pull of a member that has opened a queue: it reads from now on."""
         redelivered = max(0, (owner.repeats_before or 0) - offset)
         owner.repeats_before, owner.next_offset = None, offset
-        unsettled = self._unsettled
-        move = unsettled.moves.get(queue) if unsettled is not None else None
-        if unsettled is None or move is None or move.to != owner.client_id:
-            return
-        unsettled.changed_at_ms = now_ms
-        unsettled.first_reads_ms[queue, owner.client_id] = now_ms
-        unsettled.moves[queue] = replace(move, resumed_ms=now_ms, redelivered=move.redelivered + redelivered)
-
-    def _move(
-        self, queue: MessageQueue, owner: Owner | None, client_id: str, redelivered: int, now_ms: MonotonicMs
-    ) -> Move:
-        unsettled = self._unsettled
-        assert unsettled is not None
-        earlier = unsettled.moves.get(queue)
-        if earlier is not None and earlier.from_ == client_id:
-            unsettled.returned_ms[queue] = now_ms
-        return Move(
-            from_=earlier.from_ if earlier is not None else (owner.client_id if owner else None),
-            to=client_id,
-            stopped_ms=earlier.stopped_ms if earlier is not None else self._stopped_ms(owner),
-            resumed_ms=unsettled.first_reads_ms.setdefault((queue, client_id), now_ms),
-            redelivered=redelivered + (earlier.redelivered if earlier is not None else 0),
-        )
-
-    def _stopped_ms(self, owner: Owner | None) -> MonotonicMs | None:
-        """When the old owner ceased to read: one whose pull was held read on until the rebalance began."""
-        assert self._unsettled is not None
-        if owner is None:
-            return None
-        return max(owner.read_at_ms, self._unsettled.started_at_ms) if owner.is_waiting else owner.read_at_ms
+        unsettled = self._unsettled or self._early
+        if unsettled is not None:
+            unsettled.began(queue, owner.client_id, redelivered, now_ms)
 
     def _event(self, now: Now, *, kind: str, **fields: object) -> RebalanceEvent:
         self._sequence += 1

@@ -10,6 +10,22 @@ from libramq.groups.rebalance_event import QueueMove
 from libramq.message.queue import MessageQueue
 
 
+@dataclass(slots=True)
+class Owner:
+    """Who pulls a queue: its last read, whether that still waits, and up to where it was given messages.
+
+    repeats_before: set until its first pull; what lies below was given to its predecessor, which may have
+    handled more of it than it committed.
+    """
+
+    client_id: str
+    read_at_ms: MonotonicMs
+    next_offset: int = 0
+    is_waiting: bool = True
+    is_catching_up: bool = False
+    repeats_before: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
     """A queue that changed hands: when the old owner read it last, and the new one first."""
@@ -59,6 +75,53 @@ class Unsettled:
     uncommitted: set[MessageQueue] = field(default_factory=set)
     is_part: bool = False
     minimum: int | None = None
+
+    def begin(self, now_ms: MonotonicMs, *, first_since_ms: MonotonicMs) -> None:
+        """Take what has moved already for moves of the rebalance that begins now.
+
+        Queues that had no owner before, and were taken before first_since_ms, have not moved in this one.
+        """
+        self.started_at_ms = now_ms
+        for queue, move in list(self.moves.items()):
+            if move.from_ is None and move.resumed_ms < first_since_ms:
+                del self.moves[queue]
+                self.owners_before[queue] = move.to
+
+    def take(
+        self,
+        queue: MessageQueue,
+        former: Owner | None,
+        client_id: str,
+        redelivered: int,
+        now_ms: MonotonicMs,
+    ) -> None:
+        """Note that a queue has changed hands."""
+        earlier = self.moves.get(queue)
+        if earlier is not None and earlier.from_ == client_id:
+            self.returned_ms[queue] = now_ms
+        self.changed_at_ms = now_ms
+        self.moves[queue] = Move(
+            from_=earlier.from_ if earlier is not None else (former.client_id if former else None),
+            to=client_id,
+            stopped_ms=earlier.stopped_ms if earlier is not None else self._stopped_ms(former),
+            resumed_ms=self.first_reads_ms.setdefault((queue, client_id), now_ms),
+            redelivered=redelivered + (earlier.redelivered if earlier is not None else 0),
+        )
+
+    def began(self, queue: MessageQueue, client_id: str, redelivered: int, now_ms: MonotonicMs) -> None:
+        """Note that a member which has opened a queue reads it from now on."""
+        move = self.moves.get(queue)
+        if move is None or move.to != client_id:
+            return
+        self.changed_at_ms = now_ms
+        self.first_reads_ms[queue, client_id] = now_ms
+        self.moves[queue] = replace(move, resumed_ms=now_ms, redelivered=move.redelivered + redelivered)
+
+    def _stopped_ms(self, owner: Owner | None) -> MonotonicMs | None:
+        """Return when the old owner ceased to read: while its pull was held, it read on until the start."""
+        if owner is None:
+            return None
+        return max(owner.read_at_ms, self.started_at_ms) if owner.is_waiting else owner.read_at_ms
 
     def rename(self, old: str, new: str) -> None:
         """A client has taken another's place: its queues have not moved."""

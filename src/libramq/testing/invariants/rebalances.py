@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from libramq.fencing import MODE_EPOCHS
+from libramq.fencing import MODE_EPOCHS, Claim
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.message.queue import MessageQueue
 from libramq.testing.invariants.invariant import Invariant
@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 class HistoryAgreesWithFences(Invariant):
     """When a broker records that a coordinated rebalance has settled, its fence says who has which queue.
 
-    The moves that it has recorded since the end before say how the owners of then became those of now.
+    The moves that it has recorded since the end before say how the owners of then became those of now. A
+    queue that was gone at an end, as when its topic has fewer for a while, had no owner then. Its fence still
+    has the opening of before, and the broker cannot know whether that member reads on once the queue is back:
+    only the coordinator hears that it was given up. So it has no known owner until it is opened once more.
     """
 
     name = "the recorded history of a coordinated group is that of its fences' openings"
@@ -25,6 +28,7 @@ class HistoryAgreesWithFences(Invariant):
         super().__init__(cluster)
         self._owners: dict[tuple[str, str], dict[MessageQueue, str]] = {}
         self._moves: dict[tuple[str, str], dict[MessageQueue, tuple[str | None, str]]] = {}
+        self._gone: dict[tuple[str, str], dict[MessageQueue, Claim]] = {}
         self._wrong = ""
 
     def step(self) -> None:
@@ -33,7 +37,7 @@ class HistoryAgreesWithFences(Invariant):
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         """What a broker observed ends with it."""
-        for table in (self._owners, self._moves):
+        for table in (self._owners, self._moves, self._gone):
             for key in [key for key in table if key[0] == name]:
                 del table[key]
 
@@ -51,6 +55,7 @@ class HistoryAgreesWithFences(Invariant):
         if running is None or running.fences.mode(event.group) != MODE_EPOCHS:
             self._owners.pop(key, None)
             return
+        doubtful = self._opened_before_gone(key, running)
         owners = self._opened(running, event.group)
         if owners is None:
             self._owners.pop(key, None)
@@ -59,7 +64,15 @@ class HistoryAgreesWithFences(Invariant):
         before = self._owners.get(key)
         if before is not None:
             self._judge_moves(broker, event, before, owners, moves)
-        self._owners[key] = owners
+        self._owners[key] = {queue: owner for queue, owner in owners.items() if queue not in doubtful}
+
+    def _opened_before_gone(self, key: tuple[str, str], broker: "Broker") -> set[MessageQueue]:
+        """Return the queues that were gone once and have not been opened since; note those that are gone."""
+        claims, gone = broker.fences.claims(key[1]), self._gone.get(key, {})
+        gone = {queue: claim for queue, claim in gone.items() if claims.get(queue) == claim}
+        absent = {q: claim for q, claim in claims.items() if q not in broker.topics.queues(q.topic)}
+        self._gone[key] = gone | absent
+        return gone.keys() - absent.keys()
 
     def _opened(self, broker: "Broker", group: str) -> dict[MessageQueue, str] | None:
         """Return who has opened what was granted to it, by client id; None where nobody knows a member."""
