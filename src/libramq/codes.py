@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """What a request asks for. The binary header carries it as a signed 16-bit number."""
+    """The code of a request. The binary header carries it as a signed 16-bit number."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11

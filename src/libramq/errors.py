@@ -134,7 +134,7 @@ class SyncFailed(StoreError):
 
 
 class StoreDamaged(StoreError):
-    """What was on the disk cannot be read any more; losing more than one record is for an operator."""
+    """Stored data cannot be read any more; losing more than one record is for an operator."""
 
 
 class ProtocolError(LibraError):

@@ -35,7 +35,7 @@ Claims = Mapping[MessageQueue, Claim]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceGrant:
-    """What a coordinator tells a fence: whose its queues are.
+    """A grant from a coordinator to a fence: the owners of its queues.
 
     epoch: the group's. complete: these are all queues of the group at this broker; others are nobody's.
     client_ids: by member, where the members begin to allocate for themselves: they come first at locks.
@@ -56,7 +56,7 @@ class FenceGrant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceReport:
-    """What a fence knows: the highest epoch it has seen, and to whom its queues are open.
+    """The state of a fence: the highest epoch it has seen, and to whom its queues are open.
 
     A queue that is open to a member without a name was closed by an operator. members: those of the group, as
     its coordinator at the same broker knew them under members_epoch; None: the group did not live there as

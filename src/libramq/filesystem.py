@@ -37,7 +37,7 @@ class DiskSpace(NamedTuple):
 
 
 class FileSystem(Protocol):
-    """What the store, the offsets and the configuration need of a disk."""
+    """The disk operations that the store, the offsets and the configuration need."""
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
         """A descriptor for reading, or for both; `create` makes an empty file where none is."""
@@ -84,11 +84,11 @@ class FileSystem(Protocol):
         ...
 
     def exists(self, path: Path) -> bool:
-        """Whether a file or directory is there."""
+        """Return whether a file or directory is there."""
         ...
 
     def is_directory(self, path: Path) -> bool:
-        """Whether it is a directory."""
+        """Return whether it is a directory."""
         ...
 
     def listdir(self, path: Path) -> list[str]:
@@ -120,7 +120,7 @@ class FileSystem(Protocol):
         ...
 
     def is_locked(self, path: Path) -> bool:
-        """Whether somebody holds that lock; changes nothing."""
+        """Return whether somebody holds that lock; changes nothing."""
         ...
 
     def read_text(self, path: Path) -> str | None:
@@ -155,7 +155,7 @@ class LocalFileSystem:
         return data
 
     def pread_nowait(self, file: int, size: int, offset: int) -> bytes | None:
-        """What the page cache holds, or None when it does not hold all of it."""
+        """Read from the page cache alone; None when it does not hold all of it."""
         flag = getattr(os, "RWF_NOWAIT", None)
         if flag is None:
             return self.pread(file, size, offset)
@@ -210,11 +210,11 @@ class LocalFileSystem:
         return 100 * used / whole if whole else 0.0
 
     def exists(self, path: Path) -> bool:
-        """Whether a file or directory is there."""
+        """Return whether a file or directory is there."""
         return os.path.lexists(path)
 
     def is_directory(self, path: Path) -> bool:
-        """Whether it is a directory."""
+        """Return whether it is a directory."""
         return os.path.isdir(path)
 
     def listdir(self, path: Path) -> list[str]:
@@ -242,7 +242,7 @@ class LocalFileSystem:
         os.rmdir(path)
 
     def disk_space(self, path: Path) -> DiskSpace:
-        """What statvfs says; blocks that are kept for root count as neither used nor available."""
+        """Return what statvfs reports; blocks that are kept for root count as neither used nor available."""
         disk = os.statvfs(path)
         return DiskSpace((disk.f_blocks - disk.f_bfree) * disk.f_frsize, disk.f_bavail * disk.f_frsize)
 
@@ -275,7 +275,7 @@ class LocalFileSystem:
         return file
 
     def is_locked(self, path: Path) -> bool:
-        """Whether somebody holds the lock of `lock`, Java's included."""
+        """Return whether somebody holds the lock of `lock`, Java's included."""
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:

@@ -222,7 +222,7 @@ class PushConsumer(BlockingClient):
 
     @property
     def client_id(self) -> str:
-        """What brokers know it by."""
+        """Return the client id by which brokers know it."""
         return self._consumer.client_id
 
     def subscribe(self, topic: str, expression: str, handler: Handler) -> None:
@@ -315,7 +315,7 @@ class Admin(BlockingClient):
         return self._wait("reset_offsets", self._admin.reset_offsets(group, topic, timestamp_ms, force=force))
 
     def consumer_connection(self, group: str) -> ConsumerConnection:
-        """Who of a group is connected."""
+        """Return the connected members of a group."""
         return self._wait("consumer_connection", self._admin.consumer_connection(group))
 
     def remove_member(self, group: str, name: str, *, operator: str | None = None) -> None:

@@ -1,1 +1,1 @@
-"""Who may do what."""
+"""Authorization: which principal may do which operation on which resource."""

@@ -16,7 +16,7 @@ class Authorizer(Protocol):
 
     @property
     def permits_everything(self) -> bool:
-        """Whether it need not be asked at all."""
+        """Return whether it need not be asked at all."""
         ...
 
     def authorize(self, principal: Principal, resource: Resource, action: Action) -> None:

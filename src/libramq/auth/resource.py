@@ -19,7 +19,7 @@ class ResourceKind(StrEnum):
 
 
 class Action(StrEnum):
-    """What an operation does to a resource."""
+    """An action: what an operation does to a resource."""
 
     PUB = "Pub"
     SUB = "Sub"

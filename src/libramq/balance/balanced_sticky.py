@@ -160,7 +160,7 @@ class _Table:
 def _parted(
     held: Sequence[Sequence[MessageQueue]], light: set[MessageQueue]
 ) -> tuple[list[Sequence[MessageQueue]], list[Sequence[MessageQueue]]]:
-    """What members hold that is load, and what they hold that is none."""
+    """Split each member's queues into those that are load and those that are not."""
     load: list[Sequence[MessageQueue]] = []
     rest: list[Sequence[MessageQueue]] = []
     for owned in held:

@@ -21,7 +21,7 @@ LAG_UNIT_MIN: Final = 1_000
 
 
 def weights(queues: Sequence[MessageQueue], lag: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-    """What each queue weighs."""
+    """Return the weight of each queue."""
     waiting = {queue: max(0, lag.get(queue, 0)) for queue in queues}
     unit = max(LAG_UNIT_MIN, sum(waiting.values()) // max(1, len(waiting)))
     return {queue: 1 + count // unit for queue, count in waiting.items()}

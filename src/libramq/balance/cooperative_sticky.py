@@ -12,7 +12,7 @@ from libramq.balance.sticky import sticky
 
 
 def cooperative_sticky(group: Group) -> Assignment:
-    """What sticky gives, without the queues that another member still holds."""
+    """Return the sticky assignment without the queues that another member still holds."""
     known = ownership(group)
     goal = sticky(group)
     return {

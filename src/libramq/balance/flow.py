@@ -32,7 +32,7 @@ class FlowNetwork:
         return arc
 
     def flow(self, arc: int) -> int:
-        """What the arc carries."""
+        """Return the flow over the arc."""
         return self._left[arc + 1]
 
     def send(self, excess: list[int]) -> None:

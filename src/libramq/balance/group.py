@@ -72,7 +72,7 @@ class Group:
 
     @classmethod
     def of_topic(cls, queues: Sequence[MessageQueue], client_ids: Iterable[str]) -> Self:
-        """What every client knows: a topic's queues, sorted, and who consumes them."""
+        """Return the group of one topic as every client sees it: sorted queues and their consumers."""
         topic = queues[0].topic if queues else ""
         return cls(
             members=[
@@ -87,5 +87,5 @@ class Group:
 
 
 def counts(topic: str) -> bool:
-    """Whether a topic's queues are load: what waits for another attempt hardly is."""
+    """Return whether a topic's queues are load: what waits for another attempt hardly is."""
     return not topic.startswith(RETRY_PREFIX)

@@ -51,7 +51,7 @@ def ownership(group: Group) -> Ownership:
 
 
 def holdings(group: Group) -> list[Sequence[MessageQueue]]:
-    """What each member may keep: its queues that exist, of topics it subscribes to, and nobody else's.
+    """Return the queues each member may keep: those that exist, that it subscribes to and owns alone.
 
     As a rule everything is in order, and nothing is looked at queue by queue.
     """

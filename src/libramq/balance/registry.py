@@ -80,7 +80,7 @@ def _registered(name: str) -> Strategy:
 
 
 def _maker(name: str) -> Maker | None:
-    """What makes a strategy of ours; NAME-INNER is one that applies another (AllocateMachineRoomNearby)."""
+    """Return the maker of a built-in strategy; NAME-INNER applies another (AllocateMachineRoomNearby)."""
     if (maker := _MAKERS.get(name)) is not None:
         return maker
     outer, dash, inner = name.partition("-")

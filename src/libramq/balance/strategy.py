@@ -24,7 +24,7 @@ TopicDeal = Callable[[Sequence[MessageQueue], Sequence[str]], Mapping[str, Seque
 
 
 class Strategy(Protocol):
-    """What clients and coordinators use. All members of a group must use the same one."""
+    """A strategy as clients and coordinators use it. All members of a group must use the same one."""
 
     def __call__(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /

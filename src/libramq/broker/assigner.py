@@ -45,7 +45,7 @@ class Peers(Protocol):
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is no other."""
+        """Return whether there is no other."""
         ...
 
     def home_of(self, group: str) -> str | None:
@@ -53,11 +53,11 @@ class Peers(Protocol):
         ...
 
     def asked_members(self, group: str) -> AskedMembers | None:
-        """Who is in a group that lives here, as all brokers have told."""
+        """Return the members of a group that lives here, as all brokers reported them."""
         ...
 
     def has_heard_all(self) -> bool:
-        """Whether all brokers have told who is connected to them and what they remember, or will not."""
+        """Return whether every broker has reported its members and assignments, or has been given up on."""
         ...
 
     def assign(

@@ -32,7 +32,7 @@ log = get_logger(__name__)
 
 
 class Cluster:
-    """What other brokers bring about here. topics: those whose queues at other brokers matter."""
+    """A change that other brokers cause here. topics: those whose queues at other brokers matter."""
 
     def __init__(
         self,

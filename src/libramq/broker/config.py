@@ -215,12 +215,12 @@ class BrokerConfig:
 
     @property
     def address(self) -> str:
-        """What the name server tells clients."""
+        """Return the address that the name server passes on to clients."""
         return f"{self.broker_ip}:{self.listen_port}"
 
     @property
     def serves_metrics(self) -> bool:
-        """Whether Prometheus may ask for metrics."""
+        """Return whether Prometheus may ask for metrics."""
         return self.metrics_exporter_type in METRICS_SERVED
 
     @property

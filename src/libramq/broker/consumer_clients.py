@@ -103,7 +103,7 @@ class ConsumerClients:
 
     @property
     def is_busy(self) -> bool:
-        """Whether there are members, or rebalances that have not settled."""
+        """Return whether there are members, or rebalances that have not settled."""
         return len(self._groups) > 0 or bool(self._unsettled)
 
     def asked_topics(self) -> set[str]:
@@ -111,7 +111,7 @@ class ConsumerClients:
         return {topic for group in self._groups if group.is_asked for topic in group.subscriptions}
 
     def is_member(self, peer: Connection) -> bool:
-        """Whether a connection is a member of any group."""
+        """Return whether a connection is a member of any group."""
         return self._groups.group_count(peer) > 0
 
     def groups_of(self, topic: str) -> list[str]:
@@ -381,7 +381,7 @@ class ConsumerClients:
             self.started(group_name, reason, who, members, now=now)
 
     def allocates(self, group_name: str) -> bool:
-        """Whether the members of a group allocate for themselves, ours among them."""
+        """Return whether the members of a group allocate for themselves, ours among them."""
         return group_name in self._stock or self._fences.mode(group_name) == MODE_CLIENT
 
     def _watch_stock(self, group_name: str) -> None:

@@ -221,7 +221,7 @@ class Coordination:
                 self._perform(self._coordinator.gather_again(group, now_ms=self._now_ms()))
 
     def known_of(self, group: str) -> FenceReport:
-        """What a new coordinator asks for: what our fence knows, and our own coordinator, if it ever did."""
+        """Return what a new coordinator needs: the state of our fence and of our own coordinator, if any."""
         epoch, members = self._members_of(group)
         return self._known_of(group, *((epoch, members) if epoch else self._former.get(group, (0, None))))
 
@@ -291,7 +291,7 @@ class Coordination:
 
     @property
     def has_members(self) -> bool:
-        """Whether a coordinated group that lives here has a member."""
+        """Return whether a coordinated group that lives here has a member."""
         return self._coordinator.has_members
 
     @property

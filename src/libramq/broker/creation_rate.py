@@ -20,7 +20,7 @@ A_SECOND: Final = 100
 
 
 class _Bucket:
-    """So many at once, so many more a second."""
+    """A token bucket: a burst at once, then a steady rate a second."""
 
     __slots__ = ("_at_ms", "_left")
 
@@ -40,7 +40,7 @@ class _Bucket:
 
 
 class CreationRate:
-    """What connections may still create."""
+    """The budget of topics and groups that connections may still create."""
 
     def __init__(self, now_ms: MonotonicMs) -> None:
         self._all = _Bucket(AT_ONCE, now_ms)

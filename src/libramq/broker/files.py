@@ -81,7 +81,7 @@ class BrokerFiles:
 
     @property
     def has_progress(self) -> bool:
-        """Whether a file that says how far something is done would say something new."""
+        """Return whether a file that says how far something is done would say something new."""
         return (
             self.ledger.has_changes
             or self.schedule.version != self._schedule_saved

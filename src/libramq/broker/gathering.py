@@ -67,7 +67,7 @@ class Gathering:
             self.answers.append(answer)
 
     def is_over(self, now_ms: MonotonicMs) -> bool:
-        """Whether there is nothing to wait for any more."""
+        """Return whether there is nothing to wait for any more."""
         if now_ms < self.until_ms:
             return not self._waiting
         for name in self._waiting:

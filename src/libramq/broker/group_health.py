@@ -25,7 +25,7 @@ SETTLING_MS: Final = 2_000
 
 
 class GroupHealth:
-    """What is wrong with each group now.
+    """The current diagnoses of every group.
 
     here, queues: the queues of a topic at this broker, and at all; None while those are not known.
     """
@@ -51,12 +51,12 @@ class GroupHealth:
         return self._topics
 
     def of(self, group: str) -> Sequence[Diagnosis]:
-        """What was wrong with a group at the last look."""
+        """Return the diagnoses of a group at the last look."""
         diagnoses = self._diagnoses.get(group)
         return diagnoses.current if diagnoses is not None else ()
 
     def kinds(self) -> dict[str, frozenset[str]]:
-        """What kinds of things were wrong at the last look, by group."""
+        """Return the kinds of diagnoses at the last look, by group."""
         return {
             name: frozenset(diagnosis.kind.value for diagnosis in diagnoses.current)
             for name, diagnoses in self._diagnoses.items()

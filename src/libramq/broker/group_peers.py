@@ -22,7 +22,7 @@ class GroupPeers(Protocol):
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is no other broker."""
+        """Return whether there is no other broker."""
         ...
 
     def coordinator_of(self, group: str) -> str | None:

@@ -39,7 +39,7 @@ Table = TopicConfigSerializeWrapper | SubscriptionGroupWrapper
 
 
 class Page(NamedTuple):
-    """What a client asked for."""
+    """The page that a client asked for."""
 
     data_version: str
     sequence: int
@@ -59,7 +59,7 @@ def requested_page(data_version: str | None, sequence: int | None, count: int | 
 
 
 class _Encoded:
-    """What was encoded of one version; never of two, whoever else encodes meanwhile."""
+    """The encoded pages of one version; never of two, even when several requests encode at once."""
 
     def __init__(self, version: DataVersion, names: list[str]) -> None:
         self.version = version
@@ -68,7 +68,7 @@ class _Encoded:
 
 
 class Listing:
-    """What was encoded of one table's last version. field: the member that is paged."""
+    """The encoded pages of one table's last version. field: the member that is paged."""
 
     def __init__(self, field: str) -> None:
         self._field = field

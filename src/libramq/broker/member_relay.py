@@ -34,7 +34,7 @@ def delay_ms(member_count: int) -> int:
 
 
 class MemberRelay:
-    """What this broker tells as an edge and as a coordinator."""
+    """The member reports that this broker sends as an edge and receives as a coordinator."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class MemberRelay:
     # As an edge.
 
     def members(self, group_name: str) -> list[EdgeMember]:
-        """Who of a group is connected here; nobody of a group whose members each take everything."""
+        """Return the members of a group connected here; none of a group whose members broadcast."""
         group = self._consumers.group(group_name)
         if group is None or group.message_model == BROADCASTING:
             return []
@@ -75,7 +75,7 @@ class MemberRelay:
         ]
 
     def body(self, home: str, changed: Sequence[str] | None) -> PeerMembersBody:
-        """What to tell the coordinator at a broker; of all groups that live there, if none are named."""
+        """Return the report for a coordinating broker; of all groups that live there, if none are named."""
         names = [group.name for group in self._consumers.groups()] if changed is None else changed
         told = {
             name: [PeerMember.of(member) for member in self.members(name)]
@@ -138,7 +138,7 @@ class MemberRelay:
         return [self._body(group, client_ids) for group, client_ids in self._roster.published_to(edge)]
 
     def is_agreed(self, now_ms: MonotonicMs) -> bool:
-        """Whether all brokers have told of their members, by the same brokers; or will not any more."""
+        """Return whether every current broker has reported its members or has been given up on."""
         return now_ms >= self._agree_by_ms or self._have_told()
 
     def has_heard_all(self, now_ms: MonotonicMs) -> bool:

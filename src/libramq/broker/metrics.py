@@ -23,7 +23,7 @@ _GROUP: Final = "consumer_group"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What is true of a broker at a moment. diagnoses: by group the kinds that are found, each once."""
+    """A snapshot of a broker. diagnoses: by group the kinds that are found, each once."""
 
     messages_in: int
     messages_out: int

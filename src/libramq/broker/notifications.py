@@ -16,7 +16,7 @@ Notices = tuple[Notice[Connection], ...]
 
 
 class Notifications:
-    """Those of all groups with members here."""
+    """The pending notifications of all groups with members here."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -26,12 +26,12 @@ class Notifications:
 
     @property
     def are_owed(self) -> bool:
-        """Whether `due` returns some that something else than a request brought about."""
+        """Return whether `due` returns some that something else than a request brought about."""
         return bool(self._owed)
 
     @property
     def has_stragglers(self) -> bool:
-        """Whether some members may have to be notified again."""
+        """Return whether some members may have to be notified again."""
         return bool(self._straggling)
 
     def changed(self, group: ConsumerGroup[Connection], *, wait_ms: int = 0) -> Notices:

@@ -96,7 +96,7 @@ class OffsetCommits:
                 self._must_sync = False
 
     def write_or_keep(self) -> None:
-        """The same for commits that nobody is told of: where the disk refuses, that is logged once."""
+        """Write commits that nobody awaits an answer to: a disk failure is logged once."""
         if not self._unwritten:
             return
         try:

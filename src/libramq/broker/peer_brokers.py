@@ -148,7 +148,7 @@ class PeerBrokers:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is no other broker."""
+        """Return whether there is no other broker."""
         return self.view.is_alone
 
     def home_of(self, group: str) -> str | None:
@@ -156,11 +156,11 @@ class PeerBrokers:
         return self.view.home_of(group)
 
     def asked_members(self, group: str) -> AskedMembers | None:
-        """Who is in a group that lives here, as all brokers have told."""
+        """Return the members of a group that lives here, as all brokers reported them."""
         return self.relay.asked_members(group)
 
     def has_heard_all(self) -> bool:
-        """Whether all brokers have told who is connected to them and what they remember, or will not."""
+        """Return whether every broker has reported its members and assignments, or has been given up on."""
         return self.relay.has_heard_all(self._now_ms())
 
     def assign(

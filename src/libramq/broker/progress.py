@@ -26,7 +26,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What one file is to say. write: may be called in a thread. written, failed: what came of it."""
+    """The next content of one file. write: may be called in a thread. written, failed: what came of it."""
 
     write: Callable[[], None]
     written: Callable[[], None]
@@ -67,7 +67,7 @@ class ProgressFile:
         self.taken.write()
 
     def done(self, error: Exception | None = None) -> None:
-        """It was written; with an error it was not, and is taken anew when it is due."""
+        """Record that the file was written; after an error its content is collected again when due."""
         assert self.taken is not None
         taken, self.taken, self._is_writing = self.taken, None, False
         if error is None:

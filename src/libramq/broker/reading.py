@@ -35,7 +35,7 @@ _SQL92: Final = "SQL92"
 
 
 class PullStatus(Enum):
-    """What a pull came to."""
+    """The outcome of a pull."""
 
     FOUND = auto()
     NOTHING_YET = auto()  # The offset is the queue's end.
@@ -70,7 +70,7 @@ class PullResult(msgspec.Struct, frozen=True):
 
 
 class Pull(msgspec.Struct, eq=False, kw_only=True):
-    """What to read, and for whom. A Struct, because one is made for every pull.
+    """A read on behalf of a consumer. A Struct, because one is made for every pull.
 
     expression: which messages are wanted, by tag; None: as the group has subscribed (by heartbeats), where
     `subscription_version` is the one that the reader knows. member, epoch: of a coordinated group; the queue

@@ -13,7 +13,7 @@ NAMED_MAX: Final = 5
 
 
 class RebalanceReports:
-    """What groups that live here went through. peers: None where this broker is alone."""
+    """Reports of the rebalances of groups that live here. peers: None where this broker is alone."""
 
     def __init__(
         self, *, broker_name: str, consumers: ConsumerClients, peers: GroupPeers | None, clock: Clock

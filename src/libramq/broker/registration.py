@@ -78,7 +78,7 @@ def _permitted(topic: TopicConfig, config: BrokerConfig) -> TopicConfig:
 
 
 class _NameServer:
-    """What one name server knows of us.
+    """The state that one name server has of us.
 
     asked_ms: since when a registration is under way. is_linked: it answered, and the connection has not ended
     since. known: how many changes of the topics it knows, while it is linked.

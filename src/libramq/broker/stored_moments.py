@@ -31,11 +31,11 @@ class StoredMoments:
         self._ahead_ms = [now.wall_ahead_ms]
 
     def is_set(self, now: Now) -> bool:
-        """Whether the wall clock was set since the last look."""
+        """Return whether the wall clock was set since the last look."""
         return abs(now.wall_ahead_ms - self._ahead_ms[-1]) > UNNOTICED_MS
 
     def note(self, log_end: int, now: Now) -> None:
-        """What is stored from here on has its store time from the clock as it is now."""
+        """Note that messages stored from here on take their store time from the clock as it is now."""
         self._starts.append(log_end)
         self._ahead_ms.append(now.wall_ahead_ms)
         if len(self._starts) > SETTINGS_MAX:

@@ -1,4 +1,4 @@
-"""What the broker adds to and reads from a message's properties, on their text, without taking it apart.
+"""The properties that the broker adds to and reads from a message, as text, without parsing all of it.
 
 Upstream: SendMessageProcessor.java, MessageDecoder.java.
 """
@@ -16,7 +16,7 @@ _END: Final = p.PROPERTY_SEPARATOR
 
 @cache
 def _needles(name: str) -> tuple[str, str]:
-    """What stands before a value: at the start of the text, and within it. Called with names of ours only."""
+    """Return what precedes a value, at the start of the text and within it. For our own names only."""
     key = name + p.NAME_VALUE_SEPARATOR
     return key, _END + key
 

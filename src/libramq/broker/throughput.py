@@ -21,7 +21,7 @@ PAIRS_MAX: Final = 100_000
 
 
 class _Bucket(NamedTuple):
-    """What was counted until a moment, since the bucket before."""
+    """The counts up to a moment, since the bucket before."""
 
     until_ms: MonotonicMs
     puts: Mapping[str, int]

@@ -25,7 +25,7 @@ class ConfigFile:
         self._path = path
 
     def load(self, kind: type[T]) -> T | None:
-        """What the file or else its backup says; None when there is neither.
+        """Load the file or else its backup; None when there is neither.
 
         StoreCorrupt when what there is cannot be read: going on would write over it what is not so.
         """

@@ -38,7 +38,7 @@ class ConfigChange(msgspec.Struct, Generic[C], frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class FoldPlan:
-    """What a fold writes; `run_fold` may do so in a thread."""
+    """The content that a fold writes; `run_fold` may do so in a thread."""
 
     file: ConfigFile
     value: object

@@ -57,7 +57,7 @@ class GroupTable:
 
     @property
     def creates_on_use(self) -> bool:
-        """Whether a group that does not exist is created when somebody uses it."""
+        """Return whether a group that does not exist is created when somebody uses it."""
         return self._auto_create
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:

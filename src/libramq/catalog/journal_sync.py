@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class SyncPlan(NamedTuple):
-    """What is to be fsynced. through: the changes that are on the disk afterwards."""
+    """A pending fsync. through: the changes that are on the disk afterwards."""
 
     paths: tuple[Path, ...]
     directories: tuple[Path, ...]
@@ -37,7 +37,7 @@ class JournalSync:
 
     @property
     def is_synced(self) -> bool:
-        """Whether all that was written is as durable as the mode promises."""
+        """Return whether all that was written is as durable as the mode promises."""
         return self.synced == self.written
 
     def require(self) -> None:

@@ -35,7 +35,7 @@ Record = Callable[[str, TopicConfig | None, DataVersion], None]
 
 
 class TopicsFile(Document, frozen=True, kw_only=True):
-    """What config/topics.json says."""
+    """The content of config/topics.json."""
 
     data_version: DataVersion = DataVersion()
     topic_config_table: dict[str, TopicConfig] = {}
@@ -43,7 +43,7 @@ class TopicsFile(Document, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRules:
-    """What BrokerConfig.java says about topics."""
+    """The topic settings of BrokerConfig.java."""
 
     auto_create_topic_enable: bool = True
     default_topic_queue_nums: int = 8
@@ -104,7 +104,7 @@ class TopicTable:
         self._observers.append(observer)
 
     def file(self) -> TopicsFile:
-        """What to write to config/topics.json."""
+        """Return the content of config/topics.json."""
         return TopicsFile(data_version=self.data_version, topic_config_table=dict(self._topics))
 
     def put(self, config: TopicConfig, wall_ms: WallMs) -> None:

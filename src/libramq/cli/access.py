@@ -17,7 +17,7 @@ VARIABLE: Final = "LIBRA_ACCESS"
 
 
 def properties() -> dict[str, str]:
-    """What the file says; empty where the environment names none."""
+    """Return the properties in the file; empty where the environment names none."""
     file = os.environ.get(VARIABLE)
     if not file:
         return {}
@@ -36,6 +36,6 @@ def access() -> Access:
 
 
 def client_options() -> dict[str, Any]:
-    """The same as options of Producer, PushConsumer and Admin."""
+    """Return the same properties as options of Producer, PushConsumer and Admin."""
     found = access()
     return {"credentials": found.credentials, "tls": found.tls}

@@ -25,7 +25,7 @@ REFRESH_SECONDS: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What to send, where, and how."""
+    """The plan of a benchmark: what to send, where, and how."""
 
     namesrv: str
     topic: str

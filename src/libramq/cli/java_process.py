@@ -85,7 +85,7 @@ class JavaProcess:
 
 
 class _NoHandlers:
-    """What PySpark sees as the module `signal` while it starts."""
+    """A stand-in for the module `signal`, as PySpark sees it while it starts."""
 
     SIGINT = signal.SIGINT
 

@@ -21,7 +21,7 @@ class LogLevel(StrEnum):
 
 
 class Damaged(StrEnum):
-    """What to do with a damaged store: `libramq.store.config.Damaged`, which a help text need not load."""
+    """The treatment of a damaged store: `libramq.store.config.Damaged`, which a help text need not load."""
 
     SKIP = "skip"
     CUT = "cut"

@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Service(Protocol):
-    """What can be started and stopped."""
+    """A server that can be started and stopped."""
 
     async def start(self) -> None:
         """Begin; raises LibraError."""

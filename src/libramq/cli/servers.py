@@ -192,8 +192,10 @@ async def _signal_or_failure(signal: StopSignal, failure: Failure | None) -> Non
 
 
 def calm_garbage_collector() -> None:
-    """What is there at the start stays, so it is never looked through again; and what a read brings is gone
-    after it by itself, so looking for cycles each 700 objects only costs (1 to 2 µs a message).
+    """Make garbage collection rare.
+
+    Objects made at the start stay, so they are never looked through again; those of a read are freed by
+    reference counting, so looking for cycles each 700 objects only costs (1 to 2 µs a message).
     """
     gc.collect()
     gc.freeze()
@@ -201,7 +203,7 @@ def calm_garbage_collector() -> None:
 
 
 def _advertised(host: str) -> str:
-    """What clients are told to connect to."""
+    """Return the address that clients connect to."""
     if host not in _WILDCARDS:
         return host
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

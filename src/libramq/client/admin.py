@@ -168,7 +168,7 @@ class Admin:
         return {queue: offset for answer in answers for queue, offset in answer.items()}
 
     async def consumer_connection(self, group: str) -> ConsumerConnection:
-        """Who of a group is connected, over all brokers; raises ConsumerNotOnline when nobody is."""
+        """Return a group's connected members at all brokers; raises ConsumerNotOnline if there are none."""
         answers = await self._ask_group(
             group, lambda: admin_calls.consumer_connection(group), passing=ConsumerNotOnline
         )

@@ -94,7 +94,7 @@ class BlockingCluster:
         )
 
     def is_slave(self, broker_name: str) -> bool:
-        """Whether a slave answers for a broker: it may be behind."""
+        """Return whether a slave answers for a broker: it may be behind."""
         return broker_name in self._slaves
 
     def broker(self, queue: MessageQueue) -> BlockingRemote:

@@ -46,7 +46,7 @@ STOP_ROUNDS: Final = 5
 
 
 class Run(Protocol):
-    """What the network hands its deliveries and changes to."""
+    """The receiver of the network's deliveries and changes."""
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Have handlers run."""

@@ -199,7 +199,7 @@ class HandlerThreads:
 
 
 class _Raised:
-    """What an awaitable raised, on its way from the loop to the thread."""
+    """An exception that an awaitable raised, on its way from the loop to the thread."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error

@@ -1,4 +1,4 @@
-"""Who a client is: its address as its servers see it, and an id that no other client has.
+"""The identity of a client: its address as its servers see it, and an id that no other client has.
 
 Upstream: ClientConfig.buildMQClientId, UtilAll.getPid, MQClientManager.java.
 """

@@ -52,7 +52,7 @@ class NetworkThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller runs on it, so that it must not wait for it."""
+        """Return whether the caller runs on it, so that it must not wait for it."""
         return threading.get_ident() == self._thread.ident
 
     def run(self, work: Coroutine[Any, Any, T]) -> Future[T]:

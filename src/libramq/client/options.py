@@ -21,7 +21,7 @@ Beginning = ConsumeFrom | Literal["earliest", "latest", "timestamp"]
 
 
 class ConsumerTuning(TypedDict, total=False):
-    """What few programs change; see ConsumerSettings for what each means."""
+    """Options that few programs change; see ConsumerSettings for what each means."""
 
     consume_timeout_ms: int
     pull_batch_size: int

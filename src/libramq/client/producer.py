@@ -232,7 +232,7 @@ class Producer:
 
     @property
     def has_room(self) -> bool:
-        """Whether `send_nowait` takes a message now."""
+        """Return whether `send_nowait` takes a message now."""
         return self._network.pipeline.has_room
 
     async def flush(self) -> None:

@@ -52,14 +52,14 @@ GROW_AFTER: Final = 64  # Full replies before more is asked for at once.
 
 
 class PullFilter(NamedTuple):
-    """What brokers are to leave out. kind: TAG or SQL92, as in ExpressionType.java."""
+    """A filter that brokers apply. kind: TAG or SQL92, as in ExpressionType.java."""
 
     expression: str = "*"
     kind: str = "TAG"
 
     @property
     def is_everything(self) -> bool:
-        """Whether nothing is left out."""
+        """Return whether nothing is left out."""
         return self.expression == "*"
 
 
@@ -155,7 +155,7 @@ class QueueReader:
         return self.cluster.ask_reachable(queues, max_offset)
 
     def is_slave(self, broker_name: str) -> bool:
-        """Whether a slave answers for a broker: it may be behind."""
+        """Return whether a slave answers for a broker: it may be behind."""
         return self.cluster.is_slave(broker_name)
 
     def probe(self, queue: MessageQueue) -> None:
@@ -286,6 +286,6 @@ class _Asked(NamedTuple):
 
 
 def _smaller(count: int, size: int) -> int:
-    """What to ask for next, when a reply of so many messages and bytes was shorter than asked for."""
+    """Return the next size to ask for after a reply that was shorter than asked for."""
     is_full = size > REPLY_BYTES_MAX // 2  # Messages vary in size: a little less, so that the next ones fit.
     return max(1, count * 7 // 8 if is_full else count)

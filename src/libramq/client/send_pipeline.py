@@ -81,7 +81,7 @@ class SendPipeline:
 
     @property
     def has_room(self) -> bool:
-        """Whether less waits than may wait."""
+        """Return whether less waits than may wait."""
         return self._buffered_bytes < self._buffer_bytes_max
 
     def send(
@@ -119,7 +119,7 @@ class SendPipeline:
 
     @property
     def is_half_full(self) -> bool:
-        """Whether more than half of what may wait does."""
+        """Return whether more than half of what may wait does."""
         return self._buffered_bytes > self._buffer_bytes_max // 2
 
     def when_half_empty(self, ready: Callable[[None], None]) -> None:

@@ -1,4 +1,4 @@
-"""What the demonstration shows: bars while it runs, rebalances as they happen, tables at the end."""
+"""The display of the demonstration: bars while it runs, rebalances as they happen, tables at the end."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -102,7 +102,7 @@ def show_head(console: Console, title: str, head: dict[str, Any]) -> None:
 
 
 def show_late(console: Console, consumed: Consumed, *, rows: int = 8) -> None:
-    """What the group computed: who is late, and where."""
+    """Show the late flights that the group computed, by airport."""
     for title, lines in (
         ("delays by carrier (the group's work)", consumed.by_carrier),
         ("delays by destination (the group's work)", consumed.by_destination),

@@ -30,7 +30,7 @@ class Rebalances:
         self._positions: dict[MessageQueue, int] = {}
 
     def read(self) -> list[RebalanceEvent]:
-        """Those that are new. Blocks for a round trip or two."""
+        """Read the new events. Blocks for a round trip or two."""
         try:
             queues = self._reader.queues(topics.EVENTS)
         except RouteNotFound:

@@ -32,7 +32,7 @@ SUFFIX: Final = ".journal"
 
 
 class _Flight(msgspec.Struct):
-    """What a member reads of a body."""
+    """The fields of a body that a member reads."""
 
     carrier: str
     origin: str
@@ -78,7 +78,7 @@ class Late(NamedTuple):
 
 
 class Consumed(NamedTuple):
-    """What all members together consumed."""
+    """The messages that all members together consumed."""
 
     total: int
     distinct: int

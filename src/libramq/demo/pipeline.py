@@ -117,7 +117,7 @@ class Pipeline:
 
 
 def result(pipeline: Pipeline) -> dict[str, Any]:
-    """What the tables hold, for the reconciliation, and their heads."""
+    """Return the contents and heads of the tables, for the reconciliation."""
     from pyspark.sql import functions as f
 
     table, delays = pipeline.table("flights"), pipeline.table("delays")

@@ -22,7 +22,7 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What was counted, by whom."""
+    """The counts of each party."""
 
     keys: Sequence[str]
     stored_count: int

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 
 class Act(StrEnum):
-    """What happens to a member."""
+    """An action on a member."""
 
     JOIN = "joins"
     LEAVE = "leaves cleanly"

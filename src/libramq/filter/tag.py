@@ -30,7 +30,7 @@ class TagFilter:
         return None if self.expression == ALL else frozenset(java_hash(tag) for tag in self.tags)
 
     def matches(self, tag: str | None) -> bool:
-        """Whether a message with this tag is wanted: the exact comparison."""
+        """Return whether a message with this tag is wanted: the exact comparison."""
         return self.expression == ALL or tag in self.tags
 
 

@@ -39,12 +39,12 @@ class TopicConfig(Document, frozen=True, kw_only=True):
 
     @property
     def readable(self) -> bool:
-        """Whether consumers may pull."""
+        """Return whether consumers may pull."""
         return self.perm & PERM_READ != 0
 
     @property
     def writable(self) -> bool:
-        """Whether producers may send."""
+        """Return whether producers may send."""
         return self.perm & PERM_WRITE != 0
 
 

@@ -163,7 +163,7 @@ class AskedGroups:
         gone: Sequence[str] = (),
         ask_again: Mapping[str, int] | None = None,
     ) -> GivenUpdate | None:
-        """What the others are to know, if there is anything."""
+        """Return the update for the other brokers, if there is one."""
         given = []
         if client_id and not self.tables.has(group, client_id, topic, queues):
             given = [GivenQueues(client_id, topic, queues)]

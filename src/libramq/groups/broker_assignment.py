@@ -60,9 +60,9 @@ class BrokerAssignment:
     def is_current(
         self, version: Hashable, queues: Mapping[str, Sequence[MessageQueue]], *, now_ms: MonotonicMs
     ) -> bool:
-        """Whether the target need not be computed for that version of the group and these topics' queues.
+        """Return whether the target is up to date for this version of the group and its topics' queues.
 
-        In a large group it need not either before `fresh_until_ms`.
+        A large group keeps its target in any case before `fresh_until_ms`.
         """
         if self._version == version and all(
             self._queues.get(topic, []) == list(lot) for topic, lot in queues.items()

@@ -25,7 +25,7 @@ class CatchUp:
         return self._peak
 
     def read(self, count: int, *, now_ms: MonotonicMs) -> None:
-        """So many messages were given to an owner that had not caught up."""
+        """Count messages delivered to an owner that had not caught up."""
         window = int(now_ms) // WINDOW_MS
         if window != self._window:
             self._window, self._count = window, 0

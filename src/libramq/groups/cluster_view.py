@@ -23,7 +23,7 @@ BROKERS_TOPIC: Final = REBALANCE_EVENTS_TOPIC
 
 
 class ClusterView:
-    """What one broker knows of all; it is always there itself."""
+    """One broker's view of the cluster; it is always there itself."""
 
     def __init__(self, broker_name: str, address: str) -> None:
         self._own = broker_name
@@ -47,7 +47,7 @@ class ClusterView:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is no other broker."""
+        """Return whether there is no other broker."""
         return len(self._masters) == 1
 
     def home_of(self, group: str) -> str | None:
@@ -59,12 +59,12 @@ class ClusterView:
         return self._masters[broker_name]
 
     def is_at(self, broker_name: str, host: str) -> bool:
-        """Whether another broker of that name is known, on that host."""
+        """Return whether another broker of that name is known, on that host."""
         address = self.others.get(broker_name)
         return address is not None and _host(address) == host
 
     def has_host(self, host: str) -> bool:
-        """Whether another broker is known on that host."""
+        """Return whether another broker is known on that host."""
         return any(_host(address) == host for address in self.others.values())
 
     # What name servers report.

@@ -82,17 +82,17 @@ class ConsumerGroup(Generic[P]):
 
     @property
     def is_broadcasting(self) -> bool:
-        """Whether every member gets every message."""
+        """Return whether every member gets every message."""
         return self.message_model == BROADCASTING
 
     @property
     def stock_client_ids(self) -> list[str]:
-        """Those of members that allocate for themselves, each once; who is broadcast to allocates nothing."""
+        """Return the client ids that allocate for themselves, each once; broadcasting ones are left out."""
         return [] if self.is_broadcasting else list(self._stock)
 
     @property
     def allocates(self) -> bool:
-        """Whether a member allocates for itself: it has looked at the list of members, or is one of ours.
+        """Return whether a member allocates for itself: it has fetched the member list, or is one of ours.
 
         Ours do beside stock ones, and only then does it matter.
         """
@@ -108,11 +108,11 @@ class ConsumerGroup(Generic[P]):
 
     @property
     def allocating_client_ids(self) -> set[str]:
-        """Those of members that have looked at the list of members."""
+        """Return the client ids of members that have fetched the member list."""
         return {self.members[peer].client_id for peer in self._looking}
 
     def has_client(self, client_id: str) -> bool:
-        """Whether a member of that id is connected."""
+        """Return whether a member of that id is connected."""
         return client_id in self._connections
 
     def beat(self, member: Member[P], consumer: Consumer) -> bool:

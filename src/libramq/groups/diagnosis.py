@@ -29,7 +29,7 @@ NAMED_MAX: Final = 8
 
 
 class Kind(StrEnum):
-    """What is wrong."""
+    """The kinds of trouble a group can have."""
 
     STRATEGIES_DIFFER = "strategies_differ"
     DUPLICATE_CLIENT_IDS = "duplicate_client_ids"
@@ -65,7 +65,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSeen:
-    """What is known of a group. queue_count: at all brokers, None where that is not known.
+    """The known facts about a group. queue_count: at all brokers, None where that is not known.
 
     is_coordinated: a coordinator assigns its queues, by topics.
     """
@@ -89,7 +89,7 @@ def diagnose(group: GroupSeen) -> list[Diagnosis]:
 
 
 class Diagnoses:
-    """What is wrong with one group now."""
+    """The current diagnosis of one group."""
 
     def __init__(self) -> None:
         self.current: Sequence[Diagnosis] = ()

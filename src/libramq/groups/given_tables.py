@@ -15,7 +15,7 @@ Lots = dict[str, tuple[MessageQueue, ...]]
 
 
 class GivenQueues(NamedTuple):
-    """What a member that asks for its queues was answered: those of a topic."""
+    """An assignment to a member with server-side assignment: its queues of a topic."""
 
     client_id: str
     topic: str
@@ -24,7 +24,7 @@ class GivenQueues(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenUpdate:
-    """What members that ask for their queues were given, by the broker where their group lives.
+    """The assignments sent to members with server-side assignment, at the broker where their group lives.
 
     version: of those of one broker the higher one is newer. is_whole: earlier updates are void; is_over: the
     group has no members any more. gone: clients that are no members any more. ask_again: clients for whom
@@ -50,7 +50,7 @@ class GivenTable:
     members: dict[str, Lots] = field(default_factory=dict)
 
     def apply(self, update: GivenUpdate) -> None:
-        """What has changed."""
+        """Apply an update."""
         self.version = update.version
         for client_id in update.gone:
             self.members.pop(client_id, None)
@@ -82,12 +82,12 @@ class GivenTables:
         return iter(self._tables)
 
     def given(self, group: str) -> Mapping[str, Lots]:
-        """What the members of a group were given."""
+        """Return the assignments of a group's members."""
         table = self._tables.get(group)
         return table.members if table is not None else {}
 
     def has(self, group: str, client_id: str, topic: str, queues: Iterable[MessageQueue]) -> bool:
-        """Whether this is what a member was given last."""
+        """Return whether this is what a member was given last."""
         return self.given(group).get(client_id, {}).get(topic, ()) == tuple(sorted(queues))
 
     def take(self, update: GivenUpdate) -> None:
@@ -106,7 +106,7 @@ class GivenTables:
             known.apply(update)
 
     def offer(self, update: GivenUpdate) -> None:
-        """What another broker remembers of a group that comes to live here: the newest counts."""
+        """Accept another broker's record of a group that comes to live here: the newest counts."""
         known = self._tables.get(update.group)
         if known is None or update.version > known.version:
             self._replace(update)

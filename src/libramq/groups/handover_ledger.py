@@ -15,7 +15,7 @@ from libramq.message.queue import MessageQueue
 
 
 class Holding(NamedTuple):
-    """Who holds a queue, under which epoch (0: without one), and since when."""
+    """The holder of a queue, under which epoch (0: without one), and since when."""
 
     member: str
     epoch: int = 0

@@ -46,7 +46,7 @@ class PendingNotifications(Generic[P]):
 
     @property
     def is_current(self) -> bool:
-        """Whether nobody need be notified again."""
+        """Return whether nobody need be notified again."""
         return self._changed_at_ms is None
 
     @property

@@ -42,7 +42,7 @@ class ProducerGroups(Generic[P]):
         return True
 
     def members(self, group: str) -> list[Member[P]]:
-        """Who is connected."""
+        """Return the connected members."""
         return list(self._groups.get(group, {}).values())
 
     def remove(self, group: str, peer: P) -> None:

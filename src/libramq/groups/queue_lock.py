@@ -24,7 +24,7 @@ RESERVED_MS: Final = 3_000
 
 @dataclass(frozen=True, slots=True)
 class QueueLock:
-    """Who holds a queue, and since when it was last renewed."""
+    """The holder of a queue, and since when it was last renewed."""
 
     client_id: str
     renewed_at_ms: MonotonicMs
@@ -32,7 +32,7 @@ class QueueLock:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Who alone may lock a queue, and until when."""
+    """A reservation: the only client that may lock a queue, and until when."""
 
     client_id: str
     until_ms: MonotonicMs
@@ -106,7 +106,7 @@ class QueueLocks:
             self._vanished.pop(group, None)
 
     def holds_any(self, group: str, *, now_ms: MonotonicMs) -> bool:
-        """Whether the group holds any lock that has not expired (isLockAllExpired upstream)."""
+        """Return whether the group holds any lock that has not expired (isLockAllExpired upstream)."""
         self._forget_vanished(group, now_ms)
         locks = self._locks.get(group, {})
         return any(not self._is_expired(lock, now_ms) for lock in locks.values())
@@ -119,7 +119,7 @@ class QueueLocks:
                 self.unlock(group, client_id, list(self._locks.get(group, {})))
 
     def _is_reserved(self, group: str, client_id: str, queue: MessageQueue, now_ms: MonotonicMs) -> bool:
-        """Whether somebody else comes first; who locks what was reserved needs no reservation any more."""
+        """Return whether a reservation keeps this client out; locking a reserved queue uses it up."""
         reserved = self._reserved.get(group)
         if reserved is None or (reservation := reserved.get(queue)) is None:
             return False

@@ -59,12 +59,12 @@ class GroupRebalance:
 
     @property
     def is_settled(self) -> bool:
-        """Whether no rebalance is under way."""
+        """Return whether no rebalance is under way."""
         return self._unsettled is None
 
     @property
     def is_forgettable(self) -> bool:
-        """Whether nothing is left to observe."""
+        """Return whether nothing is left to observe."""
         return self._unsettled is None and not self._members
 
     @property

@@ -63,7 +63,7 @@ class Rebalance:
 
 @dataclass(slots=True)
 class _Part:
-    """What one broker tells of a rebalance."""
+    """One broker's report of a rebalance."""
 
     broker_name: str
     started: list[RebalanceEvent]

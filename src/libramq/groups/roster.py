@@ -43,7 +43,7 @@ class AskedMembers(NamedTuple):
 
     @classmethod
     def of(cls, version: Hashable, members: Iterable[tuple[str, Iterable[str]]], *, allocates: bool) -> Self:
-        """Of client ids with their topics; one that is there more than once wants all of its topics."""
+        """Build a roster of client ids with their topics; repeated ids get the topics of all entries."""
         topics: dict[str, frozenset[str]] = {}
         for client_id, wanted in members:
             topics[client_id] = topics.get(client_id, frozenset()).union(wanted)

@@ -12,7 +12,7 @@ from libramq.message.queue import MessageQueue
 
 @dataclass(slots=True)
 class Owner:
-    """Who pulls a queue: its last read, whether that still waits, and up to where it was given messages.
+    """The puller of a queue: its last read, whether that still waits, and up to where it was given messages.
 
     repeats_before: set until its first pull; what lies below was given to its predecessor, which may have
     handled more of it than it committed.

@@ -22,7 +22,7 @@ class Connection(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether what is sent can still arrive."""
+        """Return whether what is sent can still arrive."""
         ...
 
     def __hash__(self) -> int:

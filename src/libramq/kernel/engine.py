@@ -45,7 +45,7 @@ class Polled(Protocol):
 
 
 class Hooks(NamedTuple):
-    """What a composition wants to hear of, each in its order.
+    """The events that a composition subscribes to, each in its order.
 
     settle: after every event. settle_stirred: after all but hot requests, which are most events by far.
     """

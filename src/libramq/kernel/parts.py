@@ -10,7 +10,7 @@ from libramq.kernel.purgatory import Purgatory
 
 
 class Kernel:
-    """What every service of one engine shares."""
+    """The parts that every service of one engine shares."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock

@@ -47,7 +47,7 @@ class Parked:
 
 
 class PurgatoryStatistics(NamedTuple):
-    """What is parked at a moment."""
+    """A snapshot of what is parked."""
 
     parked: int
     cost_bytes: int

@@ -61,7 +61,7 @@ class SyntheticGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """What is to be run. events: where recorded histories are, None without them."""
+    """The experiment to run. events: where recorded histories are, None without them."""
 
     groups: Sequence[SyntheticGroup]
     entrants: Sequence[Entrant]
@@ -71,7 +71,7 @@ class Experiment:
 
 
 def read_experiment(path: Path | None = None, *, small: bool = False, **given: Any) -> Experiment:
-    """What a file says; what is given and not None goes before it. ConfigError names key and remedy."""
+    """Read an experiment; overrides that are not None take precedence. ConfigError names key and remedy."""
     sizes = {**SMALL} if small else {}
     return experiment(read_config(LabConfig, path, **{**sizes, **_without_none(given)}))
 

@@ -26,7 +26,7 @@ HANDOVER: Final = "handover"
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of one queue. repeated: messages that come twice."""
+    """The cost of one queue. repeated: messages that come twice."""
 
     pause_ms: float
     repeated: float

@@ -55,11 +55,11 @@ class Crew:
         return [self._id(f"10.{(self._count) % ZONES}.{self._octet()}.{self._octet()}") for _ in range(count)]
 
     def restart(self, client_id: str) -> str:
-        """The same machine's next process."""
+        """Start the same machine's next process."""
         return self._id(address_of(client_id))
 
     def some(self, members: Sequence[str], count: int) -> list[str]:
-        """So many of the members at random."""
+        """Draw this many of the members at random."""
         return self.random.sample(list(members), min(count, len(members)))
 
     def _id(self, address: str) -> str:

@@ -36,7 +36,7 @@ CHOSEN_EVERY: Final = 10
 
 
 class Allocator(StrEnum):
-    """Who computes the shares."""
+    """The party that computes the shares."""
 
     CLIENTS = "clients"
     COORDINATOR = "coordinator"

@@ -34,7 +34,7 @@ class Events:
         self._table = directory.absolute() / EVENTS_TABLE if directory.is_dir() else None
 
     def check(self) -> str:
-        """What there is, in words; ConfigError, and the errors of servers, where nothing can be read."""
+        """Describe the recorded events; ConfigError, and the errors of servers, where nothing can be read."""
         if self._table is not None:
             if not any(self._table.glob("batch=*/*/*.parquet")):
                 raise ConfigError(
@@ -96,7 +96,7 @@ def broker_events(told: Iterable[Sequence[Any]]) -> list[BrokerEvent]:
 
 
 def costs_of(spark: "SparkSession", by_group: "RDD[Any]", wall_ms: WallMs) -> Costs:
-    """What moves cost by these events; where there are none of a kind, as by default."""
+    """Return the cost of moves by these events; where there are none of a kind, as by default."""
     from pyspark.sql import functions as f
 
     def moves(row: tuple[str, Sequence[Any]]) -> Iterator[RecordedMove]:

@@ -29,7 +29,7 @@ class Departure(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What changed at one moment, by client id. at_ms: since the beginning. what: in words, for people."""
+    """The changes at one moment, by client id. at_ms: since the beginning. what: in words, for people."""
 
     at_ms: int
     what: str

@@ -36,7 +36,7 @@ WATCH_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """What every history is put to. Sent to the workers."""
+    """The job that is run on every history. Sent to the workers."""
 
     entrants: Sequence[Entrant]
     costs: Costs

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabPlan:
-    """What a run would do. recorded: what there is of recorded events, in words."""
+    """The plan of a run. recorded: what there is of recorded events, in words."""
 
     experiment: Experiment
     recorded: str | None
@@ -36,7 +36,7 @@ class LabPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a run found. strategies: the rows of that table. costs: what it went by."""
+    """The findings of a run. strategies: the rows of that table. costs: what it went by."""
 
     strategies: Sequence[Mapping[str, Any]]
     costs: Costs
@@ -55,7 +55,7 @@ class Laboratory:
         self._events = Events(experiment.events, access or {}) if experiment.events is not None else None
 
     def plan(self) -> LabPlan:
-        """What a run would do; ConfigError, and the errors of name servers, where it could not."""
+        """Plan a run; ConfigError, and the errors of name servers, where it could not."""
         return LabPlan(
             experiment=self._experiment,
             recorded=self._events.check() if self._events is not None else None,

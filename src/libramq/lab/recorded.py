@@ -64,7 +64,7 @@ def _queues(events: Iterable[RebalanceEvent]) -> dict[str, list[MessageQueue]]:
 def _steps(
     started: Sequence[RebalanceEvent], members: set[str], begun_at_ms: int
 ) -> list[tuple[int, str, dict[str, Departure], list[str]]]:
-    """What happened within the time in which a coordinator collects changes is one step."""
+    """Group the events into steps: those within one collection interval of the coordinator are one step."""
     steps: list[tuple[int, str, dict[str, Departure], list[str]]] = []
     place = 0
     while place < len(started) and len(steps) < STEPS_MAX:

@@ -30,7 +30,7 @@ Ticks = Callable[[], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What one step came to.
+    """The outcome of one step.
 
     moved: queues whose reader is another one than before. unowned, doubled: queues given to nobody, and to
     more than one. least, most: loads of members. still_ms: of all queues that moved, together; idle_ms: of

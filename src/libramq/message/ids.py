@@ -31,7 +31,7 @@ _COUNTS_PER_MS = 0x1_0000
 
 
 class OffsetId(NamedTuple):
-    """What an offset id says."""
+    """A decoded offset id."""
 
     host: tuple[str, int]
     physical_offset: int
@@ -71,7 +71,7 @@ def _host_text(host: bytes) -> str:
 
 
 def decode_offset_id(text: str) -> OffsetId:
-    """What an offset id says; RemoteProtocolError where it is none."""
+    """Decode an offset id; RemoteProtocolError where it is none."""
     if len(text) not in (OFFSET_ID_V4_LENGTH, OFFSET_ID_V6_LENGTH):
         raise RemoteProtocolError(f"an offset id has 32 or 56 characters, not {len(text)}")
     try:
@@ -84,7 +84,7 @@ def decode_offset_id(text: str) -> OffsetId:
 
 
 class UniqueId(NamedTuple):
-    """What a unique id says of whoever made it. pid: its lowest 16 bits."""
+    """The facts in a unique id about whoever made it. pid: its lowest 16 bits."""
 
     ip: str
     pid: int
@@ -94,7 +94,7 @@ class UniqueId(NamedTuple):
 
 
 def decode_unique_id(text: str) -> UniqueId:
-    """What a unique id says; RemoteProtocolError where it is none. An offset id cannot be told from one."""
+    """Decode a unique id; RemoteProtocolError where it is none. An offset id cannot be told from one."""
     try:
         data = bytes.fromhex(text)
     except ValueError:

@@ -21,7 +21,7 @@ DELAY_LEVEL_MAX: Final = 18  # messageDelayLevel has 18 of them; the broker take
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a producer sends.
+    """A message for a producer to send.
 
     keys: one text or several; each is found again by a query for it. properties: the user's own; names that
     mean something to RocketMQ are refused, except WAIT and the TIMER_DELAY_SEC, TIMER_DELAY_MS and
@@ -104,7 +104,7 @@ def _texts(message: Message) -> Iterator[tuple[str, str]]:
 
 @dataclass(slots=True, kw_only=True)
 class MessageExt:
-    """What is stored and received.
+    """A message as stored and received.
 
     Not frozen: a frozen one costs three times as much to make, and a pull brings 32. Do not change it.
     body is as the producer gave it (decompressed); body_crc and store_size are those of the record.
@@ -151,5 +151,5 @@ class MessageExt:
 
     @property
     def message_id(self) -> str:
-        """What its producer called it, or where it is stored (MessageClientExt.java)."""
+        """Return the producer's id of the message, or where it is stored (MessageClientExt.java)."""
         return self.properties.get(names.UNIQ_KEY) or self.offset_id

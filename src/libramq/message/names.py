@@ -61,17 +61,17 @@ def validate_group(group: str) -> str:
 
 
 def is_valid_topic(topic: str) -> bool:
-    """Whether a topic may have this name."""
+    """Return whether a topic may have this name."""
     return len(topic) <= _topic_length_max(topic) and _ALLOWED.match(topic) is not None
 
 
 def is_valid_group(group: str) -> bool:
-    """Whether a group may have this name."""
+    """Return whether a group may have this name."""
     return len(group) <= GROUP_LENGTH_MAX and _ALLOWED.match(group) is not None
 
 
 def is_system_topic(topic: str) -> bool:
-    """Whether the topic is the broker's own."""
+    """Return whether the topic is the broker's own."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_TOPIC_PREFIX)
 
 

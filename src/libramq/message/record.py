@@ -57,7 +57,7 @@ _host = lru_cache(maxsize=4096)(decode_host)  # Producers are few, messages many
 
 
 class RecordHead(NamedTuple):
-    """What dispatch, recovery and search need of a record, read without touching its body."""
+    """The fields that dispatch, recovery and search need of a record, read without touching its body."""
 
     size: int
     magic: int
@@ -240,7 +240,7 @@ def has_whole_frame(data: bytes, start: int, size: int, physical_offset: int) ->
 
 
 def has_good_crc(data: bytes, head: RecordHead) -> bool:
-    """Whether the body of a peeked record is what was written."""
+    """Return whether the body of a peeked record is what was written."""
     return zlib.crc32(memoryview(data)[head.body_start : head.body_end]) & 0x7FFF_FFFF == head.body_crc
 
 

@@ -32,5 +32,5 @@ COMPRESSION_ZLIB: Final = 0x300
 
 
 def is_queued(sys_flag: int) -> bool:
-    """Whether a record of this type takes a number of its queue: prepared and rollback ones do not."""
+    """Return whether a record of this type takes a number of its queue: prepared and rollback ones do not."""
     return sys_flag & TRANSACTION_MASK in (TRANSACTION_NONE, TRANSACTION_COMMIT)

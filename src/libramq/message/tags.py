@@ -27,5 +27,5 @@ def java_hash(text: str) -> int:
 
 @lru_cache(maxsize=_CODES_KEPT)
 def tag_code(tags: str | None) -> int:
-    """What a consume queue unit holds for a message with these tags."""
+    """Return the tag code that a consume queue unit holds for a message with these tags."""
     return java_hash(tags) if tags else 0

@@ -54,7 +54,7 @@ class SubBefore(NamedTuple):
 
 
 class SubAfter(NamedTuple):
-    """It has handled it. context_code: Java's ConsumeReturnType, a number. cost_ms: the call's, a message."""
+    """The consumer has handled it. context_code: Java's ConsumeReturnType, a number. cost_ms: per message."""
 
     request_id: str
     unique_id: str

@@ -40,7 +40,7 @@ class BrokerAddress(NamedTuple):
 
 @dataclass(slots=True)
 class Liveness:
-    """Who is at an address: heard of when, over which connection, with which topic table."""
+    """The broker at an address: its last heartbeat, connection and topic table."""
 
     cluster: str
     broker_name: str
@@ -167,7 +167,7 @@ class RouteInfo:
 
     @property
     def has_brokers(self) -> bool:
-        """Whether any broker is registered."""
+        """Return whether any broker is registered."""
         return bool(self._live)
 
     def expire(self, now_ms: MonotonicMs) -> tuple[list[BrokerAddress], list[object]]:

@@ -62,7 +62,7 @@ class ConsumerOffset:
         return OffsetRecord(RecordKind.RESET, key, queue_id, offset)
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
-        """Whether a reset waits for the next pull."""
+        """Return whether a reset waits for the next pull."""
         return queue_id in self._resets.get(topic + SEPARATOR + group, ())
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> tuple[int, OffsetRecord] | None:

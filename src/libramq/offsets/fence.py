@@ -365,7 +365,7 @@ class Fences:
             del self._groups[group]
 
     def file(self) -> FencesFile:
-        """What to write to config/groupFences.json."""
+        """Return the content of config/groupFences.json."""
         return FencesFile(
             openings={
                 entry_name(group, key): Opening(member=claim.member, epoch=claim.epoch)

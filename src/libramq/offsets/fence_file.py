@@ -28,7 +28,7 @@ class Opening(Document, frozen=True, kw_only=True):
 
 
 class FencesFile(Document, frozen=True, kw_only=True):
-    """What config/groupFences.json says."""
+    """The content of config/groupFences.json."""
 
     openings: dict[str, Opening] = {}
 

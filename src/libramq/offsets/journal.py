@@ -26,7 +26,7 @@ _NAME_PREFIX: Final = "consumerOffset.journal."
 
 
 class RecordKind(IntEnum):
-    """What a record says."""
+    """The content of a record."""
 
     COMMIT = 1  # The group has read the queue up to the offset.
     REMOVE = 2  # The group's offsets of the topic are forgotten.

@@ -31,7 +31,7 @@ REPORTED_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PersistPlan:
-    """What a fold writes; may be encoded and written in a thread. document: nobody changes it any more."""
+    """The content that a fold writes; threads may encode and write it. document: frozen from here on."""
 
     path: Path
     document: dict[str, Any]

@@ -42,12 +42,12 @@ class Command(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def is_response(self) -> bool:
-        """Whether this answers a request."""
+        """Return whether this answers a request."""
         return self.flag & FLAG_RESPONSE != 0
 
     @property
     def is_oneway(self) -> bool:
-        """Whether the sender expects no answer at all."""
+        """Return whether the sender expects no answer at all."""
         return self.flag & FLAG_ONEWAY != 0
 
 

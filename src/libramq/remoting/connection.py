@@ -80,7 +80,7 @@ class FrameFiller:
         self.room = self._small
 
     def received(self, count: int) -> list[Command]:
-        """So many bytes are in `room` now; returns the commands that are whole."""
+        """Take in the bytes now in `room` now; returns the commands that are whole."""
         if self._large_end:
             self.room = self.room[count:]
             if self.room:
@@ -129,7 +129,7 @@ class PendingRequests(Generic[T]):
         self._waiting[request.opaque] = (deadline_ms, waiter)
 
     def take(self, reply: Command) -> T | None:
-        """Who waits for this reply; None when nobody does (any more)."""
+        """Return the waiter of this reply; None when nobody does (any more)."""
         found = self._waiting.pop(reply.opaque, None)
         return None if found is None else found[1]
 

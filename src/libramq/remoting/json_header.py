@@ -27,7 +27,7 @@ class JsonHeader(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class PlainHeader(msgspec.Struct, gc=False):
-    """The same without any null but the remark, as clients write it: nothing has to be looked at again."""
+    """A header without any null but the remark, as clients write it: nothing has to be looked at again."""
 
     code: Int32
     language: str

@@ -1,4 +1,4 @@
-"""What an administrator asks a broker.
+"""Calls from an administrator to a broker.
 
 Upstream: MQClientAPIImpl.java, DefaultMQAdminExtImpl.java.
 """
@@ -72,7 +72,7 @@ def consume_stats(group: str, topic: str | None = None) -> Call[ConsumeStats]:
 
 
 def consumer_connection(group: str) -> Call[ConsumerConnection]:
-    """Who of a group is connected to a broker; ConsumerNotOnline when nobody is."""
+    """Return the members of a group connected to a broker; ConsumerNotOnline when nobody is."""
     return header_call(
         RequestCode.GET_CONSUMER_CONNECTION_LIST,
         h.GroupHeader(consumer_group=group),

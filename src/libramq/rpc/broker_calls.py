@@ -1,4 +1,4 @@
-"""What clients ask a broker.
+"""Calls from clients to a broker.
 
 Upstream: MQClientAPIImpl.java.
 """
@@ -31,7 +31,7 @@ COORDINATED = "libraGroups"
 
 
 class SendReply(NamedTuple):
-    """What became of a message: 0 stored; 10, 11, 12 stored, but not yet safe on disk or at a slave."""
+    """The outcome of a send: 0 stored; 10, 11, 12 stored, but not yet safe on disk or at a slave."""
 
     code: int
     queue_id: int
@@ -48,7 +48,7 @@ class HeartbeatReply(NamedTuple):
 
 
 class PullReply(NamedTuple):
-    """What a pull brought: 0 found, 19 nothing new, 20 nothing matched, 21 the offset is illegal."""
+    """The result of a pull: 0 found, 19 nothing new, 20 nothing matched, 21 the offset is illegal."""
 
     code: int
     next_offset: int

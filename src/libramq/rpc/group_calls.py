@@ -1,4 +1,4 @@
-"""What members of coordinated groups ask: the coordinator, and the brokers of their queues.
+"""Calls from members of coordinated groups: to the coordinator, and to the brokers of their queues.
 
 Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 """
@@ -23,7 +23,7 @@ from libramq.rpc.call import Call, group_call, nothing
 
 
 class Joined(NamedTuple):
-    """Who we are to the coordinator, and what it assigns."""
+    """Our identity at the coordinator, and what it assigns."""
 
     member: str
     assignment: GroupAssignment

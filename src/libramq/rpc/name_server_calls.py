@@ -1,4 +1,4 @@
-"""What brokers and clients ask a name server.
+"""Calls from brokers and clients to a name server.
 
 Upstream: BrokerOuterAPI.java, MQClientAPIImpl.java.
 """

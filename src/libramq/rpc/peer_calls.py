@@ -1,4 +1,4 @@
-"""What brokers of a cluster ask each other: fences, edges and coordinators of coordinated groups.
+"""Calls between brokers of a cluster: fences, edges and coordinators of coordinated groups.
 
 Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
 """

@@ -42,7 +42,7 @@ CROWDED_MS: Final = 20
 
 
 class _Outgoing:
-    """What a turn has for one connection."""
+    """The output of a turn for one connection."""
 
     __slots__ = ("pieces", "size")
 

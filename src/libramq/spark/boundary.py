@@ -45,7 +45,7 @@ class Boundary:
 
     @classmethod
     def parse(cls, options: Options, side: Side) -> "Boundary | None":
-        """What the options say about one side; None where they say nothing."""
+        """Parse the options of one side; None where they say nothing."""
         default = EARLIEST if side == "starting" else LATEST
         strategy = "latest"  # Nothing as young as an ending time: everything.
         if side == "starting":

@@ -8,7 +8,7 @@ from pyspark.sql.types import BinaryType, DataType, StructField, StructType
 
 
 def decoded_type(value: DataType) -> StructType:
-    """What Spark is told of it."""
+    """Return the Spark type of a decoded body."""
     return StructType([StructField("value", value), StructField("corrupt", BinaryType())])
 
 

@@ -69,7 +69,7 @@ class Options:
         return name.lower() in self._given
 
     def text(self, name: str) -> str | None:
-        """What was given; None where nothing was."""
+        """Return the option's text; None where nothing was."""
         return self._given.get(name.lower())
 
     def flag(self, name: str, *, default: bool) -> bool:

@@ -37,7 +37,7 @@ def tasks(
 
 
 def _cut(ranges: Sequence[Range], total: int, count: int) -> list[list[Range]]:
-    """So many tasks, filled one after the other in the order of the queues."""
+    """Cut into this many tasks, filled one after the other in the order of the queues."""
     share, remainder = divmod(total, count)
     groups: list[list[Range]] = []
     room = 0

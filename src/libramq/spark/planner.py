@@ -27,7 +27,7 @@ class QueuesGone(LibraError):
 
 
 class Queues(Protocol):
-    """What the planner asks: libramq.client.queue_reader, or libramq.store.reader."""
+    """The source of the planner's facts: libramq.client.queue_reader, or libramq.store.reader."""
 
     def topics(self) -> list[str]: ...
     def queues(self, topic: str) -> list[MessageQueue]: ...
@@ -78,7 +78,7 @@ class Planner:
         return self._initial
 
     def is_initial(self, positions: Positions) -> bool:
-        """Whether a new query begins here."""
+        """Return whether a new query begins here."""
         return positions == self._initial
 
     def next_end(
@@ -99,13 +99,13 @@ class Planner:
         return next_end(start, bounds, row_limit=row_limit, target=self._target) | cut
 
     def ranges(self, start: Positions, end: Positions) -> list[Range]:
-        """What the micro-batch between two positions reads."""
+        """Return the ranges that the micro-batch between two positions reads."""
         unknown = [queue for queue in end if queue not in start]
         known = self._source.min_offsets(unknown) if unknown else {}
         return ranges_between(start, end, known=known)
 
     def batch_ranges(self) -> list[Range]:
-        """What a batch query reads."""
+        """Return the ranges that a batch query reads."""
         options, bounds = self._options, self._bounds()
         if not bounds:
             raise ConfigError(f"{options.subscription}: there is no such topic")
@@ -156,7 +156,7 @@ class Planner:
         return self._queues
 
     def _gone(self, missing: set[MessageQueue]) -> set[MessageQueue]:
-        """Those of the queues that are not listed although their broker is there."""
+        """Return the queues that are not listed although their broker is there."""
         if not missing:
             return missing
         registered = self._source.broker_names()

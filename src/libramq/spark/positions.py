@@ -43,7 +43,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """What Spark keeps in its checkpoint.
+    """The positions that Spark keeps in its checkpoint.
 
     began: where the batch before this offset began, in the first offset of a query. Spark writes down where
     a batch ends before it reads it, and where it begins only when the one before is done: restarted within
@@ -115,7 +115,7 @@ def share(waiting: Mapping[MessageQueue, int], row_limit: int | None) -> dict[Me
 
 
 def ranges_between(start: Positions, end: Positions, *, known: Positions | None = None) -> list[Range]:
-    """What to read to get from start to end; a queue without a start begins at its `known` minimum.
+    """Return the ranges from start to end; a queue without a start begins at its `known` minimum.
 
     A start beyond its end (a queue that was cut) is an empty range.
     """

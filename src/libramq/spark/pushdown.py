@@ -31,7 +31,7 @@ _LATEST: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What filters leave of a table. Offsets and store times (ms) are [first, end)."""
+    """The part of a table that filters leave. Offsets and store times (ms) are [first, end)."""
 
     queues: tuple[tuple[str, frozenset[Any]], ...] = ()
     topic_prefixes: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Wanted:
 
     @classmethod
     def of(cls, filters: Iterable[Filter]) -> "Wanted":
-        """What all the filters together say; those we do not know say nothing."""
+        """Combine all the filters; those we do not know are ignored."""
         wanted = cls()
         for given in filters:
             wanted = wanted._and(given)
@@ -75,13 +75,13 @@ class Wanted:
         return self
 
     def is_of(self, queue: MessageQueue) -> bool:
-        """Whether any row of a queue may be wanted."""
+        """Return whether any row of a queue may be wanted."""
         return all(getattr(queue, attribute) in values for attribute, values in self.queues) and all(
             queue.topic.startswith(prefix) for prefix in self.topic_prefixes
         )
 
     def cut(self, ranges: Sequence[Range], offsets_at: OffsetsAt) -> list[Range]:
-        """What is left to be read of ranges."""
+        """Return what is left to be read of ranges."""
         left = [
             Range(part.queue, max(part.start, self.first_offset), min(part.end, self.end_offset))
             for part in ranges

@@ -1,4 +1,4 @@
-"""What runs in a Spark task that writes: Arrow record batches in, messages out.
+"""The Spark task that writes: Arrow record batches in, messages out.
 
 A producer stays connected from task to task, on a thread of its own; rows are handed to it batch by batch,
 and a task is done when a broker has stored every one.

@@ -70,7 +70,7 @@ KNOWN: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """What a writer was asked for; plain values, so that it travels to workers."""
+    """The options of a writer; plain values, so that it travels to workers."""
 
     namesrv: tuple[str, ...]
     topic: str | None = None

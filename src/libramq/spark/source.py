@@ -88,7 +88,7 @@ class RocketMQSource(DataSource):
 
 
 class QueueRanges(InputPartition):
-    """What one task reads."""
+    """The input of one task."""
 
     def __init__(self, ranges: Sequence[Range]) -> None:
         super().__init__(None)
@@ -96,7 +96,7 @@ class QueueRanges(InputPartition):
 
 
 class StoreSpans(InputPartition):
-    """What one task reads from a store directory."""
+    """The input of one task from a store directory."""
 
     def __init__(self, spans: "tuple[Span, ...]") -> None:
         super().__init__(None)
@@ -146,7 +146,7 @@ class QueuesReader(DataSourceReader):
 
 
 class FilteredQueuesReader(QueuesReader):
-    """The same with push-down. Spark fails any query on a reader that has it while its setting is off."""
+    """A reader with push-down. Spark fails any query on a reader that has it while its setting is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         from libramq.spark.pushdown import Wanted

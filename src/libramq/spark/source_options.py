@@ -103,7 +103,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What a reader was asked for; plain values, so that it travels to workers."""
+    """The options of a reader; plain values, so that it travels to workers."""
 
     subscription: Subscription
     connection: Connection

@@ -84,7 +84,7 @@ ENVIRONMENT: Final = "environment"
 
 
 def is_local(master: str) -> bool:
-    """Whether all of Spark runs on this machine."""
+    """Return whether all of Spark runs on this machine."""
     return master.startswith("local")
 
 

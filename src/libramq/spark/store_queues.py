@@ -72,7 +72,7 @@ class StoreQueues:
         return self.max_offsets(queues), []
 
     def spans(self, ranges: Sequence[Range]) -> tuple[Span, ...]:
-        """What a task has to know to read ranges."""
+        """Return what a task has to know to read ranges."""
         return tuple(
             Span(key, part.start, part.end, self._extents[key])
             for part in ranges

@@ -16,7 +16,7 @@ WAYS: Final = ("subscribe", "subscribePattern", "assign")
 
 
 class Topics(Protocol):
-    """Who knows the topics and their queues."""
+    """The source of topics and their queues."""
 
     def topics(self) -> list[str]: ...
     def queues(self, topic: str) -> list[MessageQueue]: ...
@@ -52,7 +52,7 @@ class Subscription:
         return cls(topics=topics)
 
     def wants(self, queue: MessageQueue) -> bool:
-        """Whether a queue belongs to it."""
+        """Return whether a queue belongs to it."""
         if self.assigned:
             return queue in self.assigned
         return queue.topic in self.topics or self._matches(queue.topic)
@@ -71,7 +71,7 @@ class Subscription:
         return sorted({*found, *self.assigned, *self._of_pattern(source)})
 
     def queues_there(self, source: Topics) -> list[MessageQueue]:
-        """The same without those that are not there."""
+        """Return the queues that exist, without those that are missing."""
         topics = sorted({*self.topics, *_topics_of(self.assigned)})
         there = filter(self.wants, _queues_of(topics, source))
         return sorted({*there, *self._of_pattern(source)})

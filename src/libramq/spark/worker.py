@@ -1,4 +1,4 @@
-"""What runs in a Spark task: ranges of queues in, Arrow record batches out.
+"""The Spark task that reads: ranges of queues in, Arrow record batches out.
 
 Connections stay open from task to task, because Spark reuses its worker processes.
 """
@@ -65,7 +65,7 @@ def new_queue_reader(connection: Connection) -> QueueReader:
 
 
 def pull_filter(connection: Connection) -> PullFilter:
-    """What brokers are to leave out."""
+    """Return the filter that brokers apply."""
     if connection.sql is not None:
         return PullFilter(connection.sql, "SQL92")
     return EVERYTHING if connection.tags is None else PullFilter(connection.tags, "TAG")

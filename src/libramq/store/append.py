@@ -13,7 +13,7 @@ from libramq.message.ids import encode_offset_id
 
 
 class AppendStatus(Enum):
-    """What became of a message; the names are upstream's."""
+    """The outcome of an append; the names are upstream's."""
 
     PUT_OK = auto()
     FLUSH_DISK_TIMEOUT = auto()
@@ -59,7 +59,7 @@ class AppendResult(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_ok(self) -> bool:
-        """Whether it was written."""
+        """Return whether it was written."""
         return self.status is AppendStatus.PUT_OK
 
     @property

@@ -22,7 +22,7 @@ _SAFETY_MS: Final = 3_000  # StoreCheckpoint.getMinTimestamp: clocks and files a
 
 
 class Checkpoint(NamedTuple):
-    """What the file says."""
+    """The content of the file."""
 
     commit_log_timestamp_ms: WallMs = WallMs(0)
     consume_queue_timestamp_ms: WallMs = WallMs(0)
@@ -37,7 +37,7 @@ class Checkpoint(NamedTuple):
 
 
 def read_checkpoint(filesystem: FileSystem, path: Path) -> Checkpoint:
-    """What the file says; nothing, where it is missing or cut short."""
+    """Read the file; nothing, where it is missing or cut short."""
     if not filesystem.exists(path):
         return Checkpoint()
     file = filesystem.open(path)

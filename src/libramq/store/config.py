@@ -16,14 +16,14 @@ UNIT_BYTES = 20  # ConsumeQueue.CQ_STORE_UNIT_SIZE
 
 
 class FlushDiskType(StrEnum):
-    """Whether a message is on the disk before it is acknowledged and readable."""
+    """Flush mode: whether a message is on the disk before it is acknowledged and readable."""
 
     ASYNC_FLUSH = "ASYNC_FLUSH"
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
 class Damaged(StrEnum):
-    """What becomes of damage that a broker does not pass over by itself; see store.damage."""
+    """The treatment of damage that a broker does not pass over by itself; see store.damage."""
 
     SKIP = "skip"
     CUT = "cut"

@@ -21,7 +21,7 @@ REMEDY = "Bring back the files from a copy, or start with --damaged=skip or --da
 
 @dataclass(slots=True)
 class Toll:
-    """What lies at the first damage and behind it. next_numbers: by queue, of what was good before."""
+    """The extent of the damage, and what lies behind it. next_numbers: by queue, of what was good before."""
 
     first: Damage
     next_numbers: dict[tuple[str, int], int]

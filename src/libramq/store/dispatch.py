@@ -27,7 +27,7 @@ def delay_ms(level: int) -> int:
 
 
 def unit_tag_code(head: RecordHead) -> int:
-    """What the consume queue unit of a record holds as tag code."""
+    """Return the tag code of a record's consume queue unit."""
     if head.topic == SCHEDULE_TOPIC:
         level = find_property(head.properties, _DELAY)
         if level and level.isdigit() and len(level) < 10 and int(level) > 0:

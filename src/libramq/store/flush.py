@@ -29,7 +29,7 @@ from libramq.store.open_files import NO_DESCRIPTORS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushPlan:
-    """What a flush makes durable.
+    """The data that a flush makes durable.
 
     files: of the commit log, open. commit_log_end: the log up to there. queues: the units of these queues
     up to a number. checkpoint: what may be said afterwards, once the log is flushed up to `checkpoint_end`;

@@ -1,4 +1,4 @@
-"""What is kept aside: the end of a commit log that was cut off, in files of its own.
+"""Data that is kept aside: the end of a commit log that was cut off, in files of its own.
 
     damaged/<physical offset, 20 digits>.<number>
 

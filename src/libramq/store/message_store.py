@@ -167,13 +167,13 @@ class MessageStore:
 
     @property
     def is_flush_wanted(self) -> bool:
-        """Whether the log is to be flushed at once: somebody waits for it."""
+        """Return whether the log is to be flushed at once: somebody waits for it."""
         flushed = self._log.flushed
         return self._log.end > flushed and (self._is_sync or flushed < self._flusher.wanted_end)
 
     @property
     def is_flushed(self) -> bool:
-        """Whether no flush is due, however long one waits."""
+        """Return whether no flush is due, however long one waits."""
         checkpoint = self._flusher.checkpoint
         return (
             self._log.end == self._log.flushed
@@ -206,7 +206,7 @@ class MessageStore:
             self._show(self._log.flushed)
 
     def plan_flush(self, now_ms: MonotonicMs, *, thorough: bool = False) -> FlushPlan | None:
-        """What should be flushed at this (monotonic) time, or nothing; also writes out pending units."""
+        """Return the flush due at this (monotonic) time, or nothing; also writes out pending units."""
         if not self._is_open or self._refusal.is_final:
             return None
         plan = self._flusher.plan(now_ms, self._last_store_timestamp_ms, thorough=thorough)
@@ -300,7 +300,7 @@ class MessageStore:
         return self.store_timestamp_ms(topic, queue_id, self.min_offset(topic, queue_id))
 
     def is_young(self, topic: str, queue_id: int) -> bool:
-        """Whether a queue is empty or still has its first message in memory (checkInMemByConsumeOffset)."""
+        """Return whether a queue is empty or its first message is in memory (checkInMemByConsumeOffset)."""
         queue = self._queues.get(topic, queue_id)
         return queue is None or queue.is_young(self._log.end - self.config.in_memory_bytes)
 
@@ -309,7 +309,7 @@ class MessageStore:
         return find_record(self._log, self._queues, physical_offset, self.visible_offset)
 
     def message_at(self, physical_offset: int) -> MessageExt | None:
-        """The same as a message; its body is as stored, so still compressed where the system flag says so."""
+        """Return the message at an offset; its body is as stored, so still compressed where flagged so."""
         data = self.record_at(physical_offset)
         decoded = decode_record(data, decompress=False) if data is not None else None
         return decoded[0] if decoded else None

@@ -31,7 +31,7 @@ from libramq.store.consume_queue_table import ConsumeQueueTable
 
 
 class QueuePlan(msgspec.Struct):
-    """What a batch will add to one queue."""
+    """The units that a batch will add to one queue."""
 
     queue: ConsumeQueue
     max_offset: int

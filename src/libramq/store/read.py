@@ -42,7 +42,7 @@ LOOK_UNITS_MAX: Final = 1024
 
 
 class ReadStatus(Enum):
-    """What a read came to; the names are upstream's and go out as the remark."""
+    """The status of a read; the names are upstream's and go out as the remark."""
 
     FOUND = auto()
     NO_MATCHED_MESSAGE = auto()
@@ -58,7 +58,7 @@ class ReadStatus(Enum):
 
 
 class ReadResult(msgspec.Struct, frozen=True):
-    """What a read came to. data: records back to back, in pieces. A Struct, as one is made for every pull."""
+    """The result of a read. data: records back to back, in pieces. A Struct: one is made for every pull."""
 
     status: ReadStatus
     next_offset: int

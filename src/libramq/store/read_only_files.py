@@ -35,7 +35,7 @@ class ReadOnlyFiles:
         return offset - offset % self.file_size
 
     def has(self, offset: int) -> bool:
-        """Whether a file holds this byte."""
+        """Return whether a file holds this byte."""
         return self.min_offset <= offset < self.end
 
     def read(self, offset: int, size: int) -> bytes:

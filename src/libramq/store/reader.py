@@ -339,7 +339,7 @@ class _Cursor:
 
     @property
     def has_more(self) -> bool:
-        """Whether a record is left."""
+        """Return whether a record is left."""
         return len(self._physical) > 0
 
     @property

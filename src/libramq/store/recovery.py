@@ -33,7 +33,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
-    """What recovery found.
+    """The findings of recovery.
 
     unreachable_count: good records whose queue or number in it cannot be right. damages: what cannot be read
     below what was on the disk, and was passed over. cut_bytes: what was kept aside and removed.

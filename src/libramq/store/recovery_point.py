@@ -31,7 +31,7 @@ _SLOT_BYTES: Final = _SLOT.size + 4
 
 
 class RecoveryPoint(NamedTuple):
-    """What the file says."""
+    """The content of the file."""
 
     generation: int = 0
     opened_ms: int = 0

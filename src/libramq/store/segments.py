@@ -98,7 +98,7 @@ class Segments:
         return offset - offset % self.file_size
 
     def has(self, offset: int) -> bool:
-        """Whether a file holds this byte."""
+        """Return whether a file holds this byte."""
         return self.min_offset <= offset < self.end
 
     def create(self, start: int) -> None:
@@ -134,7 +134,7 @@ class Segments:
         return self._filesystem.pread_nowait(self._files.get(self.path(start)), size, offset - start)
 
     def file_range(self, offset: int, size: int) -> FileRange:
-        """The same stretch for a thread."""
+        """Return the same stretch for use in a thread."""
         start = self.start_of(offset)
         return FileRange(self.path(start), offset - start, size)
 

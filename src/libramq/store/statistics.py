@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStatistics:
-    """What a store holds and did since it was opened.
+    """A snapshot of what a store holds and did since it was opened.
 
     earliest_timestamp_ms: when its first message was stored; -1 where it has none that can be read.
     """

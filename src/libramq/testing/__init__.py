@@ -1,4 +1,4 @@
-"""What tests of programs that use LibraMQ need, and what LibraMQ's own tests need.
+"""Tools for tests of programs that use LibraMQ, and for LibraMQ's own tests.
 
 `Broker` is a real broker in this process, for tests of yours. All else is the simulator:
 

@@ -27,7 +27,7 @@ ListFetched = Callable[[str, Sequence[str], Sequence[str] | None, MonotonicMs], 
 
 
 class AskedQueues:
-    """What one member was given, by topic."""
+    """The assignment of one member, by topic."""
 
     def __init__(self, group: str, client_id: str, ask: Ask) -> None:
         self._group = group
@@ -38,7 +38,7 @@ class AskedQueues:
     def strategy(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> Sequence[MessageQueue]:
-        """Those of the queues that we were given; a `balance.TopicRule`."""
+        """Return the queues that are assigned to us; a `balance.TopicRule`."""
         return [queue for queue in queues if queue in self._given.get(queue.topic, ())]
 
     def fetch(self, effect: fx.FetchConsumerList, fetched: ListFetched) -> None:

@@ -34,7 +34,7 @@ FOR_EVER_MS = 1 << 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPlan:
-    """What the members of a group have in common. Member n subscribes to `topics[n % len(topics)]`.
+    """A group's settings, common to its members. Member n subscribes to `topics[n % len(topics)]`.
 
     stock_chance: that a member offers no coordination; ask_chance: that a stock one asks for its queues.
     is_static: members keep their queues over a restart. is_broadcasting: every member gets every message.
@@ -98,15 +98,15 @@ class Cluster(Watcher):
         return self.world.time.now_ms
 
     def hands_over_cleanly(self, group: str) -> bool:
-        """Whether queues change hands without a message coming again, unless something fails."""
+        """Return whether queues change hands without a message coming again, unless something fails."""
         return not any(member.plan.is_stock for member in self.members if member.group == group)
 
     def may_have_lost(self, broker: str, asked_ms: MonotonicMs) -> bool:
-        """Whether what a broker was asked to store at a time may be gone, whatever it answered."""
+        """Return whether what a broker was asked to store at a time may be gone, whatever it answered."""
         return not self.is_sync and asked_ms <= self.cuts_ms.get(broker, MonotonicMs(-1))
 
     def was_deleted(self, queue: MessageQueue, asked_ms: MonotonicMs | None = None) -> bool:
-        """Whether what was asked of a queue at a time (None: ever) may be gone with its topic."""
+        """Return whether what was asked of a queue at a time (None: ever) may be gone with its topic."""
         until_ms = self.deletions_ms.get((queue.broker_name, queue.topic))
         if until_ms is None:
             return False
@@ -114,7 +114,7 @@ class Cluster(Watcher):
         return asked_ms is None or asked_ms <= until_ms or queue.queue_id >= self.topics[queue.topic]
 
     def was_stored_before_deletion(self, queue: MessageQueue, stored_ms: WallMs) -> bool:
-        """Whether a message may be of a former life of its topic."""
+        """Return whether a message may be of a former life of its topic."""
         return stored_ms <= self.deletions_wall_ms.get((queue.broker_name, queue.topic), WallMs(-1))
 
     def make_again(self, broker: str, topic: str, after_ms: int) -> None:
@@ -134,7 +134,7 @@ class Cluster(Watcher):
         ask(self._remotes, node.address, delete_topic(topic), deleted)
 
     def was_set_back(self, group: str, queue: MessageQueue) -> bool:
-        """Whether an operator has ever set a group back in a queue."""
+        """Return whether an operator has ever set a group back in a queue."""
         return (queue.broker_name, group, queue.topic) in self._set_back
 
     def set_back(self, broker: str, group: str, topic: str) -> None:
@@ -269,7 +269,7 @@ class Cluster(Watcher):
         ask(self._remotes, broker.address, find_group(member.group), found)
 
     def subscriptions(self) -> Mapping[str, set[str]]:
-        """What the members of each group subscribe to."""
+        """Return the topics that the members of each group subscribe to."""
         found: dict[str, set[str]] = {}
         for member in self.members:
             found.setdefault(member.group, set()).update(member.topics)

@@ -39,7 +39,7 @@ START_AGAIN_MS: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class MemberPlan:
-    """What a member is like.
+    """The properties of a simulated member.
 
     is_stock: it offers no coordination, as RocketMQ's own clients, and allocates for itself.
     asks: it is a stock one that asks for its queues instead (Java's setClientRebalance(false)).
@@ -132,12 +132,12 @@ class SimulatedConsumer:
 
     @property
     def audience(self) -> str:
-        """Who shares the group's messages with it: its group, or nobody else where it broadcasts."""
+        """Return who shares the group's messages with it: its group, or nobody else where it broadcasts."""
         return f"{self.group}/{self.client_id}" if self.is_broadcasting else self.group
 
     @property
     def is_alive(self) -> bool:
-        """Whether it takes part in its group, or means to."""
+        """Return whether it takes part in its group, or means to."""
         return self.process.is_alive and not self.is_stopping
 
     # Its life.

@@ -175,7 +175,7 @@ class MemoryDisk:
         self._locks.pop(file, None)
 
     def pread(self, file: int, size: int, offset: int) -> bytes:
-        """What processes see."""
+        """Read the bytes that processes see."""
         self._called()
         return bytes(self._inode(file).cached[offset : offset + size])
 
@@ -223,11 +223,11 @@ class MemoryDisk:
         return self.percent_used
 
     def exists(self, path: Path) -> bool:
-        """Whether a file or directory is there."""
+        """Return whether a file or directory is there."""
         return str(path) in self._files or str(path) in self._directories
 
     def is_directory(self, path: Path) -> bool:
-        """Whether it is a directory."""
+        """Return whether it is a directory."""
         return str(path) in self._directories
 
     def listdir(self, path: Path) -> list[str]:
@@ -286,7 +286,7 @@ class MemoryDisk:
         return file
 
     def is_locked(self, path: Path) -> bool:
-        """Whether somebody holds that lock."""
+        """Return whether somebody holds that lock."""
         return str(path) in self._locks.values()
 
     def read_text(self, path: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""What happens in simulations: the kinds, so that one can see which of them seeds really had."""
+"""Kinds of events in simulations, so that one can see which of them seeds really had."""
 
 from enum import StrEnum
 

@@ -38,7 +38,7 @@ class Violation(Exception):
 
 
 class Claim(NamedTuple):
-    """Who reads a queue of a coordinated group, and the epoch under which it was granted."""
+    """The reader of a queue of a coordinated group, and the epoch under which it was granted."""
 
     member: str
     epoch: int

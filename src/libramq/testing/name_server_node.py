@@ -41,7 +41,7 @@ class SimulatedNameServer:
         performer.follow()
 
     def route(self, topic: str) -> object:
-        """What it says of a topic; None: nothing."""
+        """Return the server's route of a topic; None: nothing."""
         return self._route_info.route(topic) if self.process.is_alive else None
 
     def kill(self) -> None:

@@ -34,7 +34,7 @@ class Reader(Protocol):
 
 
 class ClientHandler(Protocol):
-    """What a client does with its connection."""
+    """The client's side of its connection."""
 
     def received(self, commands: list[Any]) -> None:
         """Take what its reader made of one read."""
@@ -47,7 +47,7 @@ class ClientHandler(Protocol):
 
 @dataclass(slots=True)
 class Weather:
-    """What frames meet on their way. Chances are between 0 and 1."""
+    """The faults that frames meet on their way. Chances are between 0 and 1."""
 
     latency_ms_max: int = 3
     split_chance: float = 0.02
@@ -59,7 +59,7 @@ class Weather:
 
     @property
     def harms_notifications(self) -> bool:
-        """Whether every frame of a server must be looked at."""
+        """Return whether every frame of a server must be looked at."""
         return bool(self.loss_chance or self.double_chance or self.late_chance)
 
 
@@ -135,7 +135,7 @@ class _Way:
 
 
 class _Kept:
-    """What a blocked direction has swallowed, or keeps."""
+    """The bytes that a blocked direction has swallowed, or keeps."""
 
     __slots__ = ("has_lost", "keeps", "sent")
 
@@ -157,7 +157,7 @@ class ServerEnd:
 
     @property
     def is_open(self) -> bool:
-        """Whether what is written can still arrive, as far as the server knows."""
+        """Return whether what is written can still arrive, as far as the server knows."""
         return self._connection.server_is_open
 
     @property
@@ -293,7 +293,7 @@ class Connection:
 
 
 class Network:
-    """Who listens where, and what lies between."""
+    """The simulated network: who listens where, and what lies between."""
 
     def __init__(self, randomness: random.Random) -> None:
         self.weather = Weather()

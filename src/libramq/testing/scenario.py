@@ -38,7 +38,7 @@ DEAD_LETTER_CHANCE: Final = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What is simulated. actions: (ms after the beginning, name of a `faults.ACTIONS`)."""
+    """A scenario to simulate. actions: (ms after the beginning, name of a `faults.ACTIONS`)."""
 
     broker_count: int
     is_sync: bool

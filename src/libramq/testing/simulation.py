@@ -33,7 +33,7 @@ RAISED: Final = "nothing raises"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What came of a seed. checksum: of the log and of every byte sent."""
+    """The outcome of a seed. checksum: of the log and of every byte sent."""
 
     seed: int
     checksum: str
@@ -48,7 +48,7 @@ class Report:
 
     @property
     def is_ok(self) -> bool:
-        """Whether every invariant held."""
+        """Return whether every invariant held."""
         return self.violation is None
 
 

@@ -21,7 +21,7 @@ _FENCED = {
 
 
 class Witness:
-    """Of one member."""
+    """The observations of one member."""
 
     def __init__(self, world: World, member: str, group: str) -> None:
         self._world = world
@@ -35,7 +35,7 @@ class Witness:
             self._world.history.happened(happening, f"of {self._member}, {call.ext['topic']}")
 
     def answers_of(self, address: str, call: Call[Any]) -> Callable[[Any], None] | None:
-        """What is to hear the result of a call, if anybody."""
+        """Return the callback that gets the result of a call, if anybody."""
         history, group, asked_ms = self._world.history, self._group, self._world.time.now_ms
         if call.code in (RequestCode.GROUP_JOIN, RequestCode.GROUP_POLL):
             return lambda _: history.session_renewed(self._member, asked_ms)

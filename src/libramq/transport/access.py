@@ -14,7 +14,7 @@ from libramq.transport.tls import Tls
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """The same for name servers and brokers. None: requests are not signed; connections are plain."""
+    """Access to name servers and brokers. None: requests are not signed; connections are plain."""
 
     credentials: Credentials | None = None
     tls: Tls | None = None
@@ -26,11 +26,11 @@ class Access:
             raise ConfigError(f"tls is a Tls(…), not {self.tls!r}")
 
     def signed(self, request: Command) -> Command:
-        """What is written for a request."""
+        """Return the command as it is written, signed where access asks for it."""
         return request if self.credentials is None else sign(request, self.credentials)
 
     def lost(self, address: str, *, is_mute: bool, reason: str = "") -> str:
-        """What to tell of a connection that ended. is_mute: nothing was ever heard on it."""
+        """Return the message about a connection that ended. is_mute: nothing was ever heard on it."""
         text = f"the connection to {address} ended before the answer came"
         text += f": {reason}" if reason else ""
         if not is_mute:

@@ -36,7 +36,7 @@ NAMES: Final = (ACCESS_KEY, SECRET_KEY, SECURITY_TOKEN, TLS_ENABLE, *_TLS)
 
 
 def access_of(properties: Mapping[str, str], *, prefix: str = "") -> Access:
-    """What the properties mean; ConfigError names the wrong one, with the prefix its user gave it.
+    """Build access from properties; ConfigError names the wrong one, with the prefix its user gave it.
 
     Files are looked at too, so that a wrong path is told before anybody is asked.
     """

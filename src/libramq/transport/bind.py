@@ -23,7 +23,7 @@ def check_bind_address(host: str, *, allow_public: bool, remedy: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address means this machine only; False where it cannot be resolved."""
+    """Return whether a host name or address means this machine only; False where it cannot be resolved."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -56,7 +56,7 @@ class Link(Protocol):
 
 
 class Dialed(Protocol):
-    """Who hears of a connection: it is opened, then ended; or refused."""
+    """The observer of a connection: it is opened, then ended; or refused."""
 
     def opened(self, link: Link) -> None:
         """Use the connection from now on."""

@@ -41,7 +41,7 @@ BACKLOG: Final = 1024
 
 
 class Handler(Protocol):
-    """What a server does with its connections. All calls come from the event loop and must not wait."""
+    """The server's side of its connections. All calls come from the event loop and must not wait."""
 
     def connected(self, connection: Any) -> None:
         """A connection was accepted."""
@@ -76,7 +76,7 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether what is written can still arrive."""
+        """Return whether what is written can still arrive."""
         return self._transport is not None and not self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -46,7 +46,7 @@ class Tls:
             raise ConfigError("TLS: verify=none looks at no certificate; leave ca_file out, or verify=ca")
 
     def context(self) -> "ssl.SSLContext":
-        """What a connection is made with; read from the files each time, so that renewed ones count.
+        """Return the TLS context of a connection; read from the files each time, so that renewed ones count.
 
         Raises ConfigError for a file that cannot be used.
         """
@@ -73,7 +73,7 @@ class Tls:
 
 
 def handshake_failure(address: str, error: OSError) -> str | None:
-    """What to tell of a connection that was accepted and did not become a TLS one; None if it never was."""
+    """Describe a connection that was accepted and did not become a TLS one; None if it never was."""
     import ssl
 
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -18,7 +18,7 @@ LEFT_SHARE: Final = 0.75
 
 
 class UnfinishedFrames(Generic[C]):
-    """What each connection holds, and since when."""
+    """The unfinished input that each connection holds, and since when."""
 
     def __init__(self) -> None:
         self._held: dict[C, tuple[int, MonotonicMs]] = {}

@@ -71,7 +71,7 @@ class Accumulator(Generic[T]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """Return whether nothing waits."""
         return not self._ready and not self._open
 
 

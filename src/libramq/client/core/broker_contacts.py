@@ -30,12 +30,12 @@ class BrokerContacts:
 
     @property
     def all_offer(self) -> bool:
-        """Whether every broker that answered offers coordinated groups."""
+        """Return whether every broker that answered offers coordinated groups."""
         return bool(self.alive) and self.alive <= self.offering
 
     @property
     def all_named_offer(self) -> bool:
-        """Whether every broker that the routes name is known to offer coordinated groups."""
+        """Return whether every broker that the routes name is known to offer coordinated groups."""
         return self._known <= self.offering
 
     def whom_to_ask(self) -> list[str]:

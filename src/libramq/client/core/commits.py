@@ -23,7 +23,7 @@ LAST_COMMITS_MAX: Final = 2
 
 
 class Commits:
-    """What to commit, and what came of it."""
+    """The commits of a consumer: offsets to commit, and the results."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Commits:
         return found
 
     def last(self, owned: ProcessQueue) -> list[fx.Effect] | None:
-        """What a queue that ends waits for: its last commit, after the one under way. None: nothing."""
+        """Return the last commit of a queue that ends, after the one under way; None when there is none."""
         if owned.commit_awaited or not self._lease.holds():
             return []
         if self._must_wait(owned) and self._offsets.to_persist([owned.queue], all_of_them=False):

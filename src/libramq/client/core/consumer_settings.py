@@ -1,4 +1,4 @@
-"""What a push consumer is told at its creation, with RocketMQ's numbers where it has them.
+"""The settings of a push consumer, with RocketMQ's defaults where it has them.
 
 Upstream: client/consumer/DefaultMQPushConsumer.java.
 """

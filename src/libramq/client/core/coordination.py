@@ -90,7 +90,7 @@ class Coordination:
 
     @property
     def allocates(self) -> bool:
-        """Whether we allocate queues for ourselves."""
+        """Return whether we allocate queues for ourselves."""
         return self._mode == MODE_CLIENT or not self._is_offered
 
     @property
@@ -129,7 +129,7 @@ class Coordination:
     # What we ask and tell
 
     def requests(self, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """What goes to the coordinator now."""
+        """Return the requests that go to the coordinator now."""
         found = self._releases(now_ms)
         question = self._membership.request(
             self._held, self._duplicates.count, now_ms, leaving=self._is_leaving

@@ -19,7 +19,7 @@ from libramq.message.names import retry_topic
 
 
 class Delivering:
-    """What handlers get next."""
+    """The deliveries that handlers get next."""
 
     def __init__(self, settings: ConsumerSettings, lease: Lease) -> None:
         self._lease = lease

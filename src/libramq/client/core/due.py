@@ -1,4 +1,4 @@
-"""What comes up at a time of its own in the life of a push consumer."""
+"""The timed events of a push consumer, each with a deadline of its own."""
 
 from dataclasses import dataclass
 

@@ -41,7 +41,7 @@ _INDEX_MASK: Final = 0x7FFF_FFFF
 
 @dataclass(slots=True)
 class FaultItem:
-    """What is remembered about a broker."""
+    """The latency and availability of a broker, as last observed."""
 
     available_from_ms: MonotonicMs
     reachable: bool

@@ -19,7 +19,7 @@ class FirstCommits:
         self._known.add(_key(queue))
 
     def must_wait(self, queue: MessageQueue) -> bool:
-        """Whether a commit has to wait for another queue's."""
+        """Return whether a commit has to wait for another queue's."""
         return self._awaited.get(_key(queue), queue) != queue
 
     def sent(self, queue: MessageQueue) -> None:

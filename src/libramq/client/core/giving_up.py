@@ -28,7 +28,7 @@ log = get_logger(__name__)
 
 
 class GivingUp:
-    """What each queue on its way out waits for."""
+    """The queues being released, each with what it waits for."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class GivingUp:
         return self._owned_queues.let_go(owned, now_ms) if awaited is None else awaited
 
     def go_on(self, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """What kept last commits back is over."""
+        """Send the last commits that were held back."""
         found: list[fx.Effect] = []
         for owned in self._table.each():
             if not owned.commit_awaited:

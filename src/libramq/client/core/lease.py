@@ -24,7 +24,7 @@ class Lease:
         self._until_ms = FOREVER
 
     def holds(self) -> bool:
-        """Whether handlers may begin and offsets be committed."""
+        """Return whether handlers may begin and offsets be committed."""
         return self.holds_at(self.monotonic_ms())
 
     def holds_at(self, now_ms: MonotonicMs) -> bool:

@@ -50,7 +50,7 @@ NAME_AGAIN_MS: Final = 5_000
 
 
 class Step(Enum):
-    """What to ask next. OFF: nothing; we are no member and do not want to be one."""
+    """The next request of a member. OFF: nothing; we are no member and do not want to be one."""
 
     OFF = "off"
     FIND = "find"
@@ -59,14 +59,14 @@ class Step(Enum):
 
 
 class Answer(NamedTuple):
-    """What an answer of the coordinator means. assignment: None when we are no member of its any more."""
+    """The meaning of a coordinator's answer. assignment: None when we are no member of its any more."""
 
     asked_ms: MonotonicMs
     assignment: GroupAssignment | None
 
 
 class Membership:
-    """Who we are to whom, and what to ask next. brokers: where to ask for the coordinator."""
+    """Our membership in a group, and the next request. brokers: where to ask for the coordinator."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Membership:
 
     @property
     def is_on(self) -> bool:
-        """Whether we are a member, or will be one as soon as we are answered."""
+        """Return whether we are a member, or will be one as soon as we are answered."""
         return self._step is not Step.OFF and not self.is_replaced
 
     def begin(self) -> None:

@@ -44,7 +44,7 @@ class OffsetStore:
         self._entries[queue] = _Entry(offset, frozen=True)
 
     def is_frozen(self, queue: MessageQueue) -> bool:
-        """Whether the offset was set by a broker and waits to be committed."""
+        """Return whether the offset was set by a broker and waits to be committed."""
         entry = self._entries.get(queue)
         return entry is not None and entry.frozen
 
@@ -66,7 +66,7 @@ class OffsetStore:
             entry.persisted = offset
 
     def acknowledged(self, queue: MessageQueue) -> int | None:
-        """What the broker told or acknowledged last; None when nothing is committed, as far as we know."""
+        """Return the offset last fetched from or acknowledged by the broker; None when none is known."""
         entry = self._entries.get(queue)
         return None if entry is None else entry.persisted
 

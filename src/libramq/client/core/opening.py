@@ -35,7 +35,7 @@ REFUSED_MS_MAX: Final = 2_000
 
 
 class Opening:
-    """What fences say about our claims."""
+    """The answers of fences to our claims."""
 
     def __init__(
         self, offsets: OffsetStore, table: QueueTable, pulling: Pulling, owned_queues: OwnedQueues
@@ -144,7 +144,7 @@ class Opening:
         return self._owned_queues.load(owned.queue, owned.generation, now_ms)
 
     def _fits(self, owned: ProcessQueue, committed: int | None) -> bool:
-        """Whether we can go on where we are: nobody else has been further, nobody has set the offset back."""
+        """Return whether our position is still valid: nobody has read further or reset the offset."""
         if owned.was_missing:
             return False
         known = self._offsets.acknowledged(owned.queue)
@@ -155,7 +155,7 @@ class Opening:
 
 
 def _is_behind(claim: Claim, owned: ProcessQueue) -> bool:
-    """Whether a coordinator does not know yet what the fence has opened for us: it will learn of it."""
+    """Return whether the coordinator has yet to learn what the fence has opened for us."""
     opened = owned.opened
     return (
         opened is not None

@@ -46,7 +46,7 @@ _TOLD: Final = (QueueState.REVOKING, QueueState.LEAVING)
 
 
 class OwnedQueues:
-    """What each queue needs next."""
+    """The owned queues, and what each needs next."""
 
     def __init__(
         self,
@@ -275,7 +275,7 @@ class OwnedQueues:
         messages: Sequence[MessageExt],
         now_ms: MonotonicMs,
     ) -> list[fx.Effect]:
-        """What a pull brought."""
+        """Handle the result of a pull."""
         owned = self._table.current(queue, generation)
         if owned is None or owned.state is not QueueState.PULLING:
             return []
@@ -344,7 +344,7 @@ class OwnedQueues:
         return self.take(queue, now_ms, delay_ms=delay_ms, is_announced=True, claim=owned.granted)
 
     def go_on(self, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """What kept handlers back is over."""
+        """Resume the handlers that were held back."""
         found: list[fx.Effect] = []
         for owned in self._table.each():
             if not owned.dropped:

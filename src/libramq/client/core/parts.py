@@ -35,7 +35,7 @@ from libramq.filter.tag import TagFilter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What the core gives its events to."""
+    """The receiver of the core's events."""
 
     troubles: Troubles
     timers: Timers[Due]
@@ -62,7 +62,7 @@ class Parts:
         subscriptions: Mapping[str, TagFilter],
         monotonic_ms: Callable[[], MonotonicMs],
     ) -> Self:
-        """Those of one consumer."""
+        """Build the parts of one consumer."""
         if not settings.broadcasting:
             subscriptions = with_retry_topic(settings.group, subscriptions)
         timers, offsets, routes, duplicates = Timers[Due](), OffsetStore(), RouteTable(), Duplicates()

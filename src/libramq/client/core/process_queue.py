@@ -54,7 +54,7 @@ class Delivery:
         self.began_ms = MonotonicMs(0)
 
     def begin(self) -> bool:
-        """Whether the handler may run; no longer when the queue was taken from us or is paused.
+        """Return whether the handler may run; no longer when the queue was taken from us or is paused.
 
         Nor when the lease is over. `started` is set before `dropped` is read, and the core does it the other
         way round: whichever thread comes second sees the other.
@@ -133,12 +133,12 @@ class ProcessQueue:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a handler runs, or a message is on its way back."""
+        """Return whether a handler runs, or a message is on its way back."""
         return self.sending_back > 0 or any(delivery.started for delivery in self.deliveries)
 
     @property
     def may_commit(self) -> bool:
-        """Whether a commit may go out: none is under way, the queue is surely ours, and the one we read."""
+        """Return whether a commit may go out: none is under way, and the queue is surely the one we read."""
         is_ours = self.granted is None or self.opened is not None
         return is_ours and not self.was_missing and not self.commit_awaited and not self.is_in_doubt
 

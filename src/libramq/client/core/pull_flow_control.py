@@ -27,7 +27,7 @@ class PullLimits:
     span_max: int
 
     def exceeded_by(self, queue: ProcessQueue) -> str | None:
-        """What the queue has too much of; None when it may be pulled."""
+        """Return which limit the queue exceeds; None when it may be pulled."""
         if queue.count > self.count_max:
             return f"{queue.count} messages wait, over {self.count_max}"
         if queue.size // _MIB > self.mib_max:

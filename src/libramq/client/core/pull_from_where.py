@@ -15,7 +15,7 @@ from libramq.client.core.consumer_settings import ConsumeFrom
 
 
 class Ask(Enum):
-    """What the broker must be asked first."""
+    """The question that must be put to the broker first."""
 
     MAXIMUM = "maximum"
     BY_TIME = "by time"

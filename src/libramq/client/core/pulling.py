@@ -118,7 +118,7 @@ class Pulling:
         messages: Sequence[MessageExt],
         now_ms: MonotonicMs,
     ) -> list[fx.Effect]:
-        """What a pull brought; an offset that was refused is the caller's to deal with."""
+        """Handle the result of a pull; an offset that was refused is the caller's to deal with."""
         owned.is_pulling = False
         if isinstance(outcome, LibraError):
             return self._failed(owned, outcome, now_ms)

@@ -198,7 +198,7 @@ class PushConsumerCore:
     def consumer_list_fetched(
         self, address: str, topics: Sequence[str], client_ids: Sequence[str] | None, now_ms: MonotonicMs
     ) -> Effects:
-        """Who is in the group; None when the broker could not say."""
+        """Handle the group's member list; None when the broker did not answer."""
         if self._phase is not Phase.RUNNING or not self._coordination.allocates:
             return []
         effects: Effects = []
@@ -264,7 +264,7 @@ class PushConsumerCore:
     def committed_offset_answered(
         self, queue: MessageQueue, generation: int, outcome: int | LibraError | None, now_ms: MonotonicMs
     ) -> Effects:
-        """What is committed for a queue (None: nothing)."""
+        """Handle the committed offset of a queue (None: nothing is committed)."""
         return self._settled(
             self._owned.committed_offset_answered(queue, generation, outcome, now_ms), now_ms
         )
@@ -285,7 +285,7 @@ class PushConsumerCore:
         *,
         claim: Claim | None = None,
     ) -> Effects:
-        """What a pull brought. claim: what it went under."""
+        """Handle the result of a pull. claim: the claim under which it was sent."""
         if claim is not None and isinstance(outcome, Fenced | NotYetGranted):
             effects = self._opening.pull_refused(queue, generation, claim, outcome, now_ms)
         else:

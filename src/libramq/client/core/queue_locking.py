@@ -41,7 +41,7 @@ LOCK_FAILED_MS: Final = 1_000
 
 @dataclass(slots=True)
 class Verdict:
-    """What a broker's answer means for queues."""
+    """The effect of a broker's answer on queues."""
 
     granted: list[ProcessQueue] = field(default_factory=list)
     confirmed: list[ProcessQueue] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Verdict:
 
 
 class QueueLocking:
-    """What to ask for, and what holds."""
+    """The queue locks to request, and those that are held."""
 
     def __init__(
         self, settings: ConsumerSettings, routes: RouteTable, timers: Timers[Due], table: QueueTable

@@ -15,7 +15,7 @@ QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 
 def by_hash(key: str | int) -> QueueSelector:
-    """The same queue for the same key: Java's hash of it, modulo the number of queues.
+    """Select one queue per key, always the same: Java's hash of the key, modulo the number of queues.
 
     A number is hashed as Java's Integer where it fits in 32 bits, else as Long.
     """

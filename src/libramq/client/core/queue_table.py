@@ -41,7 +41,7 @@ class QueueTable:
         return owned if owned is not None and owned.generation == generation and not owned.dropped else None
 
     def is_current(self, process_queue: ProcessQueue) -> bool:
-        """Whether it is still the one in use for its queue."""
+        """Return whether it is still the one in use for its queue."""
         return self._queues.get(process_queue.queue) is process_queue
 
     def of_topic(self, topic: str) -> list[MessageQueue]:

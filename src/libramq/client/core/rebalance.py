@@ -12,7 +12,7 @@ from libramq.message.queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a rebalance asks for."""
+    """The queues that a rebalance adds and removes."""
 
     take: tuple[MessageQueue, ...]
     give: tuple[MessageQueue, ...]

@@ -90,7 +90,7 @@ class Rebalancing:
     def list_fetched(
         self, address: str, topics: Sequence[str], client_ids: Sequence[str] | None, now_ms: MonotonicMs
     ) -> list[fx.Effect]:
-        """Who is in the group; None when the broker could not say."""
+        """Handle the group's member list; None when the broker did not answer."""
         self._lists_awaited.discard(address)
         found: list[fx.Effect] = []
         if not client_ids:

@@ -28,7 +28,7 @@ _TIMED: Final = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendSettings:
-    """What every request of a producer has in common."""
+    """The fields that all requests of a producer share."""
 
     group: str
     default_topic_queue_nums: int = 4
@@ -92,7 +92,7 @@ def prepare_batch(topic: str, ids: Sequence[str], items: Sequence[bytes]) -> Pre
 
 
 def why_not_in_batch(message: Message) -> str | None:
-    """What keeps a message out of a batch; None when nothing does."""
+    """Return why a message cannot join a batch; None when it can."""
     if message.delay_level > 0 or any(name in message.properties for name in _TIMED):
         return "a delayed message cannot be part of a batch"
     if message.topic.startswith(RETRY_PREFIX):

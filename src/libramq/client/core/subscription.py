@@ -20,7 +20,7 @@ def with_retry_topic(group: str, subscriptions: Subscriptions) -> dict[str, TagF
 
 
 def heartbeat_data(settings: ConsumerSettings, subscriptions: Subscriptions, version: int) -> HeartbeatData:
-    """What brokers are told; they keep the subscription of the highest version."""
+    """Return the subscription for heartbeats; brokers keep the one with the highest version."""
     consumer = ConsumerData(
         group_name=settings.group,
         message_model=BROADCASTING if settings.broadcasting else CLUSTERING,

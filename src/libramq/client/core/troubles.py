@@ -10,7 +10,7 @@ from libramq.errors import LibraError, NoPermission
 
 
 class Troubles:
-    """Those at hand, by what they are about."""
+    """The current troubles, by what they are about."""
 
     def __init__(self) -> None:
         self._present: dict[str, bool] = {}  # With whether it keeps the consumer out.

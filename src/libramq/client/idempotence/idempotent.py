@@ -121,7 +121,7 @@ class _Attempt:
 
     @property
     def result(self) -> HandlerResult:
-        """What the consumer is told: what is not done, and what another handles now, which comes again."""
+        """Return the result for the consumer: messages unfinished, or with another handler, come again."""
         if self._ending is Outcome.LATER:
             return False
         results = self._ending.results() if isinstance(self._ending, NotDone) else []

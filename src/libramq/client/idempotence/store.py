@@ -16,7 +16,7 @@ KEEP_MS: Final = 72 * 60 * 60 * 1000
 
 
 class Claim(Enum):
-    """What became of a claim. BUSY: another handler is at it, here or elsewhere."""
+    """The outcome of a claim. BUSY: another handler is at it, here or elsewhere."""
 
     NEW = "new"
     BUSY = "busy"

@@ -1,4 +1,4 @@
-"""What is done when something happens to a coordinated group; `transitions` has which of it in which state.
+"""The actions of a coordinated group; `transitions` maps each event and state to one of them.
 
 Each action takes a group, an event and the time, and changes the group; what follows for others is published
 afterwards. One that raises BrokerError has changed nothing: the request that brought it about is refused.
@@ -157,7 +157,7 @@ def refuse_removal(group: Group, event: ev.Removed, now_ms: MonotonicMs) -> None
 
 
 def _expel(group: Group, member: Member, reason: Reason, who: str, now_ms: MonotonicMs) -> None:
-    """It is no member any more. who: brought it about."""
+    """Remove a member from the group. who: the client that caused it."""
     is_known = reason is Reason.MEMBER_LEFT and member.id in group.members.leaving
     group.balance.touch(None if is_known else reason, who, now_ms=now_ms)
     group.members.remove(member)
@@ -342,7 +342,7 @@ def postpone(group: Group, event: ev.ChangesCollected, now_ms: MonotonicMs) -> N
 
 
 def forget_changes(group: Group, event: ev.ChangesCollected, now_ms: MonotonicMs) -> None:
-    """What becomes of the changes is the members' to decide."""
+    """Drop the pending changes: their outcome is up to the members."""
     group.note_changes()
     group.balance.forget_changes()
 

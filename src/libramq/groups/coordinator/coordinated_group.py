@@ -100,7 +100,7 @@ class CoordinatedGroup(GroupCore[P, T]):
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is under way."""
+        """Return whether nothing is under way."""
         return self.inquiry is None and self.balance.is_settled
 
     def grants(self, broker_name: str) -> FenceGrant | None:

@@ -43,7 +43,7 @@ class CoordinatedRebalance:
         self.causes.setdefault(reason, {})[who] = None
 
     def take_started(self, group: str, epoch: int, members: Sequence[str]) -> list[Started]:
-        """What has to be recorded now: one event a reason."""
+        """Return and clear the starts that have to be recorded, one event a reason."""
         events = [
             Started(group=group, epoch=epoch, reason=reason, who=tuple(who), members=tuple(members))
             for reason, who in self.causes.items()
@@ -67,7 +67,7 @@ class CoordinatedRebalance:
         *,
         now_ms: MonotonicMs,
     ) -> Settled:
-        """What came of it."""
+        """Return the outcome of the rebalance."""
         self.know(profiles)
         loads = Counter({profile.client_id: 0 for profile in profiles})
         holders = {

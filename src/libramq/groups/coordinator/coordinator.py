@@ -214,7 +214,7 @@ class Coordinator(Generic[P, T]):
         return self._happen(group, event, now_ms)
 
     def gathered(self, group: str, reports: Sequence[FenceReport], *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """What the fences know of a group; the answer to `Gather`."""
+        """Handle what the fences know of a group; the answer to `Gather`."""
         return self._happen(group, ev.FencesReported(reports), now_ms)
 
     def refused(self, group: str, granted: int, epoch: int, *, now_ms: MonotonicMs) -> list[Effect[T]]:
@@ -289,7 +289,7 @@ class Coordinator(Generic[P, T]):
 
     @property
     def has_members(self) -> bool:
-        """Whether anybody is a member of anything."""
+        """Return whether anybody is a member of anything."""
         return self._shared.connections.member_count > 0
 
     @property

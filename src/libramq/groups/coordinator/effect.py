@@ -1,4 +1,4 @@
-"""What a coordinator wants done: values that its broker performs, in the order in which they stand.
+"""Effects of a coordinator: values that its broker performs, in the order in which they stand.
 
     Answer                     to a member's request, now or after it was held
     Grant                      to the fence of a broker: PEER_GRANT; sending one again does no harm

@@ -1,4 +1,4 @@
-"""What happens to a coordinated group: the rows of the table in `transitions`.
+"""Events of a coordinated group: the rows of the table in `transitions`.
 
 Requests of members and operators, ends of connections and sessions, topics, stock members, fences, time.
 """
@@ -153,7 +153,7 @@ class FencesReported:
 
 @dataclass(frozen=True, slots=True)
 class InquiryTimedOut:
-    """What was waited for has not come in time."""
+    """A deadline passed before the awaited event."""
 
 
 @dataclass(frozen=True, slots=True)

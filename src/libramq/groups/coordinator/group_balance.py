@@ -48,7 +48,7 @@ class GroupBalance:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every queue is where it is meant to be, and nothing is to be looked at."""
+        """Return whether every queue is where it is meant to be, and nothing is to be looked at."""
         return self.flush_at_ms is None and self.queues.is_complete
 
     @property

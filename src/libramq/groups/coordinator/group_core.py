@@ -1,4 +1,4 @@
-"""What a coordinated group consists of, and what all that happens to it works with.
+"""The parts of a coordinated group, shared by all of its actions.
 
 members        who is a member, how it is heard of, what it says it holds
 balance        the queues: who holds them, whom they are meant for, the rebalance that is under way

@@ -87,7 +87,7 @@ class GroupInquiry:
         self.awaited.pop(member, None)
 
     def holdings(self, claims: Claims) -> dict[MessageQueue, Holding]:
-        """Who holds what, after all: what members claim, unless somebody else has opened it since.
+        """Return each queue's final holder: what members claim, unless somebody else has opened it since.
 
         Of several claims the one under the highest epoch. Who claims nothing has lost what it had, and gets
         back what it had opened. An opening that its member does not name among others is from before it gave
@@ -109,7 +109,7 @@ class GroupInquiry:
         return held
 
     def _is_credible(self, queue: MessageQueue, claim: Holding) -> bool:
-        """Whether a claim may be what was granted last, by what its fence knows."""
+        """Return whether a claim may be what was granted last, by what its fence knows."""
         opening = self.openings.get(queue)
         if opening is not None and claim.epoch <= opening.epoch:
             return claim == opening

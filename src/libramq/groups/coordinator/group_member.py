@@ -68,7 +68,7 @@ class GroupMember(Generic[P, T]):
 
     @property
     def was_heard(self) -> bool:
-        """Whether it has spoken since it was recorded."""
+        """Return whether it has spoken since it was recorded."""
         return self.peer is not None or self.last_sent is not None
 
     def heard(self, *, now_ms: MonotonicMs) -> None:
@@ -102,7 +102,7 @@ class GroupMember(Generic[P, T]):
         self.poll = HeldPoll(ticket, epoch, now_ms + self.profile.session_ms // POLLS_PER_SESSION)
 
     def is_news(self, assignment: Assignment, mode_epoch: int) -> bool:
-        """Whether the poll that waits is to be answered with this now.
+        """Return whether the poll that waits is to be answered with this now.
 
         What the member was told over this connection is not said again at once: it may be about to do it.
         """
@@ -120,7 +120,7 @@ class GroupMember(Generic[P, T]):
         return False
 
     def _needs(self, assignment: Assignment, mode_epoch: int) -> bool:
-        """Whether the member lacks a grant, or does not know how queues are shared."""
+        """Return whether the member lacks a grant, or does not know how queues are shared."""
         assert self.poll is not None
         if self.poll.epoch < mode_epoch:
             return True
@@ -130,5 +130,5 @@ class GroupMember(Generic[P, T]):
 
 
 def _differ(one: Assignment, other: Assignment) -> bool:
-    """Whether they say different things; the epoch alone is none."""
+    """Return whether they say different things; the epoch alone is none."""
     return one.queues != other.queues or one.revoke != other.revoke or one.mode != other.mode

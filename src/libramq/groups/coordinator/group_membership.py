@@ -58,12 +58,12 @@ class Admission(NamedTuple, Generic[P, T]):
 
     @property
     def is_new_expression(self) -> bool:
-        """Whether the member wants other messages of its topics than before."""
+        """Return whether the member wants other messages of its topics than before."""
         return self.earlier is not None and self.earlier.subscriptions != self.member.profile.subscriptions
 
     @property
     def is_new_strategy(self) -> bool:
-        """Whether the member asks for another strategy than before."""
+        """Return whether the member asks for another strategy than before."""
         return self.earlier is not None and self.earlier.strategy != self.member.profile.strategy
 
 
@@ -118,7 +118,7 @@ class GroupMembership(Generic[P, T]):
         raise broker_error(ResponseCode.UNKNOWN_MEMBER, remark)
 
     def fenced(self, instance: str) -> BrokerError:
-        """What a former self hears."""
+        """Return the error for a fenced former instance of a static member."""
         return broker_error(
             ResponseCode.FENCED, f"another client has joined group {self._group} as instance {instance}"
         )
@@ -182,7 +182,7 @@ class GroupMembership(Generic[P, T]):
         member.closed(now_ms=now_ms)
 
     def remove(self, member: GroupMember[P, T]) -> None:
-        """It is no member any more."""
+        """Remove a member."""
         del self.members[member.id]
         self.leaving.discard(member.id)
         self._connections.member_count -= 1
@@ -192,12 +192,12 @@ class GroupMembership(Generic[P, T]):
 
     @property
     def profiles(self) -> list[MemberProfile]:
-        """What members said of themselves."""
+        """Return the profiles that members sent of themselves."""
         return [member.profile for member in self.members.values()]
 
     @property
     def staying(self) -> list[MemberProfile]:
-        """The same of those that are not leaving."""
+        """Return the profiles of members that are not leaving."""
         return [profile for profile in self.profiles if profile.member not in self.leaving]
 
     @property

@@ -30,7 +30,7 @@ RECORD_AGAIN_MS: Final = 1_000
 
 
 class GroupPublication(Generic[T]):
-    """What one group has to say. effects: what has been said since they were taken last.
+    """The outgoing effects of one group. effects: those published since they were last taken.
 
     is_changed: there is something to record. to_all: fences are to hear everything, not only what is new.
     welcomed, acknowledged: requests that are answered when what they changed is recorded: joins with their
@@ -106,6 +106,6 @@ class GroupPublication(Generic[T]):
         self.acknowledged.clear()
 
     def take(self) -> list[Effect[T]]:
-        """What has been said."""
+        """Return and clear the published effects."""
         effects, self.effects = self.effects, []
         return effects

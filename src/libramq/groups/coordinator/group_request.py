@@ -1,4 +1,4 @@
-"""What a coordinator is asked, by members and by operators: within bounds, or one error with its remedy."""
+"""Requests to a coordinator, by members and by operators: within bounds, or one error with its remedy."""
 
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field

@@ -55,7 +55,7 @@ class GroupState(_Stored, frozen=True, kw_only=True):
 
     @property
     def claims(self) -> dict[MessageQueue, Claim]:
-        """Who holds which queue."""
+        """Return the holder of each queue."""
         return {
             MessageQueue(each.topic, each.broker_name, each.queue_id): Claim(each.member, each.epoch)
             for each in self.holdings
@@ -77,7 +77,7 @@ def stored_holdings(claims: Claims) -> list[StoredHolding]:
 
 
 class GroupStatesFile(_Stored, frozen=True, kw_only=True):
-    """What config/groups.json says: groups by name."""
+    """The content of config/groups.json: groups by name."""
 
     groups: dict[str, GroupState] = {}
 

@@ -1,4 +1,4 @@
-"""What can be seen of a coordinated group: for the member list, metrics and `libra groups`."""
+"""A view of a coordinated group: for the member list, metrics and `libra groups`."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass

@@ -31,5 +31,5 @@ class MemberConnections(Generic[P]):
             self._members.setdefault(new, {})[key] = None
 
     def members(self, peer: P) -> list[MemberKey]:
-        """Who speaks over a connection, in the order they began to."""
+        """Return the members that use a connection, in the order they began to."""
         return list(self._members.get(peer, ()))

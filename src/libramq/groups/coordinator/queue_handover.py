@@ -58,12 +58,12 @@ class QueueHandover(HandoverLedger):
 
     @property
     def is_complete(self) -> bool:
-        """Whether every queue is where it is meant to be."""
+        """Return whether every queue is where it is meant to be."""
         return not self.revoked and not self._free
 
     @property
     def has_free(self) -> bool:
-        """Whether a queue is meant for somebody and held by nobody."""
+        """Return whether a queue is meant for somebody and held by nobody."""
         return bool(self._free)
 
     def owned(self, member: str) -> list[MessageQueue]:

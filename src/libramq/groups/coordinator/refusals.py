@@ -1,4 +1,4 @@
-"""What a coordinator answers to requests that it cannot serve, each with its remedy."""
+"""The answers of a coordinator to requests that it cannot serve, each with its remedy."""
 
 from collections.abc import Sequence
 from typing import TypeVar

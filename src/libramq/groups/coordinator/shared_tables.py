@@ -1,4 +1,4 @@
-"""What all coordinated groups of a broker share: topics, connections, timers, where states are written."""
+"""Tables that all coordinated groups of a broker share: topics, connections, timers, where states go."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field

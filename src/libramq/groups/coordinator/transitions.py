@@ -26,7 +26,7 @@ Action = Callable[[GroupCore[Any, Any], Any, MonotonicMs], None]
 
 
 class Cell(NamedTuple):
-    """What is done, and which states may follow."""
+    """A rule: the action to take, and which states may follow."""
 
     action: Action
     then: frozenset[State]

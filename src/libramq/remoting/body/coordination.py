@@ -135,7 +135,7 @@ class PeerMember(Document, frozen=True, kw_only=True):
 
 
 class GivenQueues(Document, frozen=True, kw_only=True):
-    """What a member that asks for its queues was answered: those of a topic, by broker."""
+    """An assignment to a member with server-side assignment: its queues of a topic, by broker."""
 
     client_id: str
     topic: str
@@ -291,7 +291,7 @@ class PeerGatherBody(Document, frozen=True, kw_only=True):
 
 
 class PeerGathered(Document, frozen=True, kw_only=True):
-    """What a fence knows: the highest epoch it has seen, and to whom its queues are open.
+    """The state of a fence: the highest epoch it has seen, and to whom its queues are open.
 
     members: those of the group, as its coordinator at the same broker knew them under members_epoch; None:
     the group did not live there as long as anybody there remembers.

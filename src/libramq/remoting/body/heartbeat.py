@@ -1,4 +1,4 @@
-"""What a client tells brokers about itself.
+"""The heartbeat, in which a client describes itself to brokers.
 
 Upstream: remoting/protocol/heartbeat/HeartbeatData.java, ConsumerData.java.
 """

@@ -1,4 +1,4 @@
-"""What a broker tells name servers about itself.
+"""The registration, in which a broker describes itself to name servers.
 
 Upstream: body/RegisterBrokerBody.java.
 """

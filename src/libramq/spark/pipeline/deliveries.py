@@ -112,7 +112,7 @@ def _reader(zone: tzinfo | None) -> "Callable[[pa.Array], pa.Array]":
 
 
 def _rows(trace: Trace, zone: tzinfo | None) -> list[dict[str, Any]]:
-    """What matters of each record."""
+    """Return the columns of each record that the table needs."""
     rows: list[dict[str, Any]] = []
     for record in trace.records:
         match record:

@@ -30,11 +30,11 @@ class DeltaTable:
         self._query_id = query_id
 
     def has_rows(self) -> bool:
-        """Whether the table exists."""
+        """Return whether the table exists."""
         return self._open() is not None
 
     def has_batch(self, batch: int) -> bool:
-        """Whether a batch is in the table."""
+        """Return whether a batch is in the table."""
         table = self._open()
         last = table.transaction_version(self._query_id) if table is not None else None
         return last is not None and last >= batch

@@ -18,7 +18,7 @@ Identity = Literal["unique_id", "key"]
 
 
 class Table(Protocol):
-    """What holds the rows that came before."""
+    """The table that holds the rows that came before."""
 
     def rows_of(self, spark: "SparkSession", first: date, last: date) -> "DataFrame | None": ...
 
@@ -54,7 +54,7 @@ def _id(identity: Identity) -> "Column":
 
 
 def _rows_around(batch: "DataFrame", table: Table, within_ms: int) -> "DataFrame | None":
-    """What the table has of the days in which duplicates of the batch may lie."""
+    """Return the table's rows of the days in which duplicates of the batch may lie."""
     bounds = batch.select(f.to_date(f.min("timestamp")), f.to_date(f.max("timestamp"))).first()
     if bounds is None or bounds[0] is None:
         return None

@@ -100,7 +100,7 @@ class Ingest:
         }
 
     def plan(self) -> Plan:
-        """What a run would read and write; nothing is touched."""
+        """Plan what a run would read and write; nothing is touched."""
         self._checkpoint.check(self._binding, table_has_rows=self._table().has_rows())
         remarks = []
         if self._config.dedup != "none":

@@ -21,7 +21,7 @@ class KeptTopic:
         self._ingest = Ingest(config)
 
     def plan(self) -> Plan | None:
-        """What a run would read; None where no broker has the topic."""
+        """Plan what a run would read; None where no broker has the topic."""
         try:
             return self._ingest.plan()
         except RouteNotFound:
@@ -33,10 +33,10 @@ class KeptTopic:
             self._ingest.run(spark, tell)
 
     def has_rows(self) -> bool:
-        """Whether anything was ever read."""
+        """Return whether anything was ever read."""
         return any(self._table.glob("batch=*/*/*.parquet"))
 
     def rows(self, spark: "SparkSession", since_ms: int | None) -> "DataFrame":
-        """What was stored since then; it has_rows."""
+        """Return the rows stored since then; only where has_rows."""
         rows = spark.read.parquet(str(self._table))
         return rows if since_ms is None else rows.where(f.unix_millis("timestamp") >= since_ms)

@@ -104,7 +104,7 @@ def _queues(behind: Sequence[Row]) -> Markup:
 
 
 def _produced(groups: Sequence[Row]) -> dict[str, float]:
-    """Of each topic, however many groups read it."""
+    """Return the messages produced to each topic, however many groups read it."""
     rates: dict[str, float] = {}
     for row in groups:
         rates[row["topic"]] = max(rates.get(row["topic"], 0), row["produced_per_s"] or 0)

@@ -70,7 +70,7 @@ class LagReport:
         self._wait = wait
 
     def plan(self) -> Plan:
-        """What a run would ask and write; nothing is touched."""
+        """Plan what a run would ask and write; nothing is touched."""
         with self._admin() as admin:
             groups = groups_to_sample(admin, self._config.groups)
         tables = [

@@ -21,7 +21,7 @@ Sample = dict[str, Any]
 
 
 class GroupOffsets(Protocol):
-    """What is asked: libramq.sync.Admin."""
+    """The admin client that is queried: libramq.sync.Admin."""
 
     def topics(self) -> list[str]: ...
     def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, OffsetWrapper]: ...

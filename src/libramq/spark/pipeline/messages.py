@@ -16,7 +16,7 @@ PATIENCE_MS: Final = 3_000
 
 
 def waiting(options: Mapping[str, str], positions: Positions | None) -> list[Range]:
-    """What each queue holds from `positions` on, or from where a new query begins; empty ranges too.
+    """Return each queue's range from `positions` or a new query's start; empty ranges too.
 
     Raises RemoteError when servers do not answer and ConfigError or RouteNotFound for a topic nobody has.
     """

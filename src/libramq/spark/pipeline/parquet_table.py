@@ -26,11 +26,11 @@ class ParquetTable:
         self._draft = path.with_name(f".{path.name}.draft")
 
     def has_rows(self) -> bool:
-        """Whether anything is there already."""
+        """Return whether anything is there already."""
         return self.path.is_dir() and any(self.path.iterdir())
 
     def has_batch(self, batch: int) -> bool:
-        """Whether a batch is in the table."""
+        """Return whether a batch is in the table."""
         return self._place(batch).is_dir()
 
     def write(self, rows: "DataFrame", batch: int) -> int:

@@ -19,7 +19,7 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run would do. reads: what is there now and not yet in the tables."""
+    """The plan of a run. reads: what is there now and not yet in the tables."""
 
     pipeline: str
     reads: Sequence[Range]
@@ -43,7 +43,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a run did: a sentence, and the files a person may want to open."""
+    """The result of a run: a sentence, and the files a person may want to open."""
 
     sentence: str
     files: Sequence[str] = ()

@@ -45,7 +45,7 @@ _DDL: Final = (
 
 
 def periods(rebalances: Iterable[Mapping[str, Any]]) -> list[Period]:
-    """Of the rows of the table of rebalances."""
+    """Compute the periods from the rows of the table of rebalances."""
     by_group: dict[str, list[Mapping[str, Any]]] = {}
     for row in rebalances:
         by_group.setdefault(row["group"], []).append(row)

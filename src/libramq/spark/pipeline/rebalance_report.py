@@ -78,7 +78,7 @@ class RebalanceReport:
         self._traces = self._kept(config.trace_topic, "traces", "binary")
 
     def plan(self) -> Plan:
-        """What a run would read and write; ConfigError where there is nothing to read."""
+        """Plan what a run would read and write; ConfigError where there is nothing to read."""
         events, traces = self._events.plan(), self._traces.plan()
         has_events = events is not None or self._events.has_rows()
         has_traces = traces is not None or self._traces.has_rows()
@@ -154,7 +154,7 @@ class RebalanceReport:
         return trace_tables(found, period_rows(spark, around), samples, duplicates=self._file("duplicates"))
 
     def _missing(self, *, has_events: bool, has_traces: bool) -> list[str]:
-        """What is not known, and why."""
+        """List what is not known, and why."""
         missing = []
         if not has_events:
             missing.append(

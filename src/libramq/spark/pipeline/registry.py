@@ -25,7 +25,7 @@ PIPELINES: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
 
 
 class Pipeline(Protocol):
-    """What can be planned and run."""
+    """A pipeline that can be planned and run."""
 
     name: str
 

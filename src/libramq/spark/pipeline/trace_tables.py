@@ -98,7 +98,7 @@ class TraceTables:
     too_soon: int
 
     def remarks(self) -> list[str]:
-        """What a reader of the tables must know."""
+        """List what a reader of the tables must know."""
         return [
             *([f"trace records that could not be read: {self.unreadable:,}"] if self.unreadable else []),
             *(

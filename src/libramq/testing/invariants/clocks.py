@@ -38,7 +38,7 @@ class ClocksChangeNothing(Invariant):
         self._is_disturbed = True
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
-        """What another process stored is due by the wall clock, which may have been set meanwhile."""
+        """Forget a dead broker's levels: its next process goes by the wall clock, which may have been set."""
         self._levels = {key: level for key, level in self._levels.items() if key[0] != name}
 
     def rebalance_recorded(self, broker: str, event: RebalanceEvent) -> None:

@@ -24,7 +24,7 @@ def _ownership(member: "SimulatedConsumer", delivery: Delivery) -> _Ownership:
 
 
 def is_given_up(member: "SimulatedConsumer", delivery: Delivery) -> bool:
-    """Whether a failure of these messages is their last: they become dead letters, or are dropped."""
+    """Return whether a failure of these messages is their last: they become dead letters, or are dropped."""
     return member.is_broadcasting or delivery.messages[0].reconsume_times >= member.retries_max
 
 

@@ -25,7 +25,7 @@ class _Opening(NamedTuple):
 
 
 class OneReaderAQueue(Invariant):
-    """What a fence takes and gives is under the epoch under which the queue was opened last.
+    """A fence accepts and serves requests only under the epoch under which the queue was opened last.
 
     Under ASYNC_FLUSH an opening may be forgotten with the power of its broker's machine: the journal is not
     synced.

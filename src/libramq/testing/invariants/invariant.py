@@ -26,7 +26,7 @@ class Invariant(Watcher):
         """Look at the cluster after a step."""
 
     def is_met(self) -> bool:
-        """Whether what must come about in the end has, when faults have ended; True for all other rules."""
+        """Check liveness: return whether the expected state was reached after the last fault."""
         return True
 
     def finish(self) -> None:

@@ -110,7 +110,7 @@ class CommitIsKept(Invariant):
         self.broken(f"{group} committed {allowed} in {queue}; {how} {offset}")
 
     def _was_clamped(self, queue: MessageQueue, offset: int, committed_max: int) -> bool:
-        """Whether the queue lost its end, so that offsets beyond came back to what was left."""
+        """Return whether the queue lost its end, so that offsets beyond came back to what was left."""
         return (
             not self.cluster.is_sync and queue.broker_name in self.cluster.cuts_ms and offset < committed_max
         )

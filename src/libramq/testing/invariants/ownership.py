@@ -143,7 +143,7 @@ class EveryQueueOwned(Invariant):
         return not self._wrong
 
     def _is_let_read(self, group: str, queue: MessageQueue, owner: str) -> bool:
-        """Whether the queue's fence lets its owner read it, under the claim that it opened it with."""
+        """Return whether the queue's fence lets its owner read it, under the claim that it opened it with."""
         broker = self.cluster.brokers[queue.broker_name].broker
         if broker is None or broker.fences.mode(group) != MODE_EPOCHS:
             return True

@@ -36,7 +36,7 @@ class HistoryAgreesWithFences(Invariant):
             self.broken(self._wrong)
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
-        """What a broker observed ends with it."""
+        """Forget what a dead broker observed."""
         for table in (self._owners, self._moves, self._gone):
             for key in [key for key in table if key[0] == name]:
                 del table[key]
