@@ -1,6 +1,7 @@
 """Registrations as tests write them."""
 
 from libramq.formats.tables import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from libramq.nameserver.route_info import Registered, RouteInfo
 from libramq.remoting.headers import RegisterBrokerHeader
 
 
@@ -35,3 +36,21 @@ def table(
             for topic in topics
         },
     )
+
+
+def register(
+    routes: RouteInfo,
+    what: RegisterBrokerHeader,
+    topics: TopicConfigSerializeWrapper,
+    *,
+    owner: object,
+    zone: str | None = None,
+    now_ms: int = 0,
+) -> Registered:
+    """Register a broker with all its topics; nothing happens in between."""
+    steps = routes.register(what, topics, owner=owner, zone=zone, now_ms=now_ms)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as ended:
+            return ended.value

@@ -32,11 +32,12 @@ class Server:
         self.clock = ManualClock()
         self.routes = RouteInfo()
         self.engine = name_server_engine(self.routes, clock=self.clock, credentials=credentials)
+        self.timers, self.threads = ManualTimers(), ManualThreads()
         self.performer = Performer(
             self.engine,
             remotes=None,  # type: ignore[arg-type]
-            timers=ManualTimers(),
-            threads=ManualThreads(),
+            timers=self.timers,
+            threads=self.threads,
             monotonic_ms=self.clock.monotonic_ms,
             listen=lambda listening: listening(),
             failed=raise_it,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from libramq.errors import BrokerError, NoPermission
 from libramq.nameserver import bounds
 from libramq.nameserver.route_info import HEARTBEAT_TIMEOUT_MS, BrokerAddress, RouteInfo
-from tests.nameserver.tables import header, table
+from tests.nameserver.tables import header, register, table
 
 OWNER = object()
 A = BrokerAddress("DefaultCluster", "10.0.0.1:10911")
@@ -18,7 +18,7 @@ A = BrokerAddress("DefaultCluster", "10.0.0.1:10911")
 
 def registered(*topics: str) -> RouteInfo:
     routes = RouteInfo()
-    routes.register(header(), table(*topics), owner=OWNER, zone=None, now_ms=0)
+    register(routes, header(), table(*topics), owner=OWNER, zone=None, now_ms=0)
     return routes
 
 
@@ -45,25 +45,25 @@ def test_a_newcomer_with_exactly_one_topic_is_turned_down():
     """Rule 1: it tells of a change, and what else it has is not known."""
     routes = RouteInfo()
     with pytest.raises(BrokerError, match="register broker failed"):
-        routes.register(header(), table("T"), owner=OWNER, zone=None, now_ms=0)
+        register(routes, header(), table("T"), owner=OWNER, zone=None, now_ms=0)
     assert routes.clusters().broker_addr_table == {}
     assert routes.clusters().cluster_addr_table == {}
 
 
 def test_a_known_broker_may_register_one_topic():
     routes = registered("T", "U")
-    routes.register(header(), table("V", counter=2), owner=OWNER, zone=None, now_ms=0)
+    register(routes, header(), table("V", counter=2), owner=OWNER, zone=None, now_ms=0)
     assert sorted(routes.topics()) == ["T", "U", "V"]
 
 
 def test_an_address_has_one_id_only():
     """Rule 2: a slave that becomes master leaves its old id."""
     routes = registered("T", "U")
-    routes.register(
-        header(address="10.0.0.2:10911", id_=1), table("T", "U"), owner=OWNER, zone=None, now_ms=0
+    register(
+        routes, header(address="10.0.0.2:10911", id_=1), table("T", "U"), owner=OWNER, zone=None, now_ms=0
     )
-    routes.register(
-        header(address="10.0.0.2:10911", id_=0), table("T", "U"), owner=OWNER, zone=None, now_ms=0
+    register(
+        routes, header(address="10.0.0.2:10911", id_=0), table("T", "U"), owner=OWNER, zone=None, now_ms=0
     )
     assert addresses(routes) == {0: "10.0.0.2:10911"}
 
@@ -71,9 +71,9 @@ def test_an_address_has_one_id_only():
 def test_a_deposed_master_is_ignored():
     """Rule 2: the holder of the id has the higher state version."""
     routes = RouteInfo()
-    routes.register(header(), table("T", "U", state=5), owner=OWNER, zone=None, now_ms=0)
-    answer = routes.register(
-        header(address="10.0.0.9:10911"), table("X", "Y", state=4), owner=OWNER, zone=None, now_ms=0
+    register(routes, header(), table("T", "U", state=5), owner=OWNER, zone=None, now_ms=0)
+    answer = register(
+        routes, header(address="10.0.0.9:10911"), table("X", "Y", state=4), owner=OWNER, zone=None, now_ms=0
     )
     assert not answer.is_new
     assert addresses(routes) == {0: "10.0.0.1:10911"}
@@ -82,14 +82,15 @@ def test_a_deposed_master_is_ignored():
 
 def test_the_same_state_version_takes_the_id_over():
     routes = registered("T", "U")
-    routes.register(header(address="10.0.0.9:10911"), table("T", "U"), owner=OWNER, zone=None, now_ms=0)
+    register(routes, header(address="10.0.0.9:10911"), table("T", "U"), owner=OWNER, zone=None, now_ms=0)
     assert addresses(routes) == {0: "10.0.0.9:10911"}
 
 
 def test_topics_of_a_slave_do_not_count():
     """Rule 3."""
     routes = registered("T", "U")
-    routes.register(
+    register(
+        routes,
         header(address="10.0.0.2:10911", id_=1),
         table("T", "U", "OnlySlave"),
         owner=OWNER,
@@ -102,9 +103,9 @@ def test_topics_of_a_slave_do_not_count():
 
 def test_a_slave_learns_its_master():
     routes = RouteInfo()
-    routes.register(header(ha="10.0.0.1:10912"), table("T", "U"), owner=OWNER, zone=None, now_ms=0)
-    answer = routes.register(
-        header(address="10.0.0.2:10911", id_=1), table("T", "U"), owner=OWNER, zone=None, now_ms=0
+    register(routes, header(ha="10.0.0.1:10912"), table("T", "U"), owner=OWNER, zone=None, now_ms=0)
+    answer = register(
+        routes, header(address="10.0.0.2:10911", id_=1), table("T", "U"), owner=OWNER, zone=None, now_ms=0
     )
     assert (answer.master_address, answer.ha_address) == ("10.0.0.1:10911", "10.0.0.1:10912")
 
@@ -112,11 +113,11 @@ def test_a_slave_learns_its_master():
 def test_topics_are_taken_only_when_the_data_version_differs():
     """Rule 3."""
     routes = registered("T", "U")
-    routes.register(header(), table("T", "U", queues=8), owner=OWNER, zone=None, now_ms=0)
+    register(routes, header(), table("T", "U", queues=8), owner=OWNER, zone=None, now_ms=0)
     unchanged = routes.route("T")
     assert unchanged is not None
     assert unchanged.queue_datas[0].read_queue_nums == 4
-    routes.register(header(), table("T", "U", queues=8, counter=2), owner=OWNER, zone=None, now_ms=0)
+    register(routes, header(), table("T", "U", queues=8, counter=2), owner=OWNER, zone=None, now_ms=0)
     changed = routes.route("T")
     assert changed is not None
     assert changed.queue_datas[0].read_queue_nums == 8
@@ -126,7 +127,7 @@ def test_a_deleted_topic_comes_back_with_the_next_registration():
     routes = registered("T", "U")
     routes.delete_topic("T")
     assert routes.route("T") is None
-    routes.register(header(), table("T", "U"), owner=OWNER, zone=None, now_ms=0)
+    register(routes, header(), table("T", "U"), owner=OWNER, zone=None, now_ms=0)
     assert routes.route("T") is not None
 
 
@@ -134,7 +135,7 @@ def test_an_acting_master_cannot_be_written_to():
     """The lowest slave speaks for a missing master, without the write bit."""
     routes = RouteInfo()
     slave = header(address="10.0.0.2:10911", id_=1, acting_master=True)
-    routes.register(slave, table("T", "U"), owner=OWNER, zone=None, now_ms=0)
+    register(routes, slave, table("T", "U"), owner=OWNER, zone=None, now_ms=0)
     route = routes.route("T")
     assert route is not None
     assert route.queue_datas[0].perm == 4
@@ -142,9 +143,9 @@ def test_an_acting_master_cannot_be_written_to():
 
 def test_topics_become_read_only_when_the_master_of_an_acting_slave_leaves():
     routes, slave_owner = RouteInfo(), object()
-    routes.register(header(acting_master=True), table("T", "U"), owner=OWNER, zone=None, now_ms=0)
+    register(routes, header(acting_master=True), table("T", "U"), owner=OWNER, zone=None, now_ms=0)
     slave = header(address="10.0.0.2:10911", id_=1, acting_master=True)
-    routes.register(slave, table("T", "U"), owner=slave_owner, zone=None, now_ms=0)
+    register(routes, slave, table("T", "U"), owner=slave_owner, zone=None, now_ms=0)
     assert routes.unregister(A, owner=OWNER)
     route = routes.route("T")
     assert route is not None
@@ -157,7 +158,7 @@ def test_a_silent_broker_expires():
     routes = registered("T", "U")
     impatient = header("broker-b", "10.0.0.2:10911", timeout_ms=1_000)
     other_owner = object()
-    routes.register(impatient, table("T", "U"), owner=other_owner, zone=None, now_ms=0)
+    register(routes, impatient, table("T", "U"), owner=other_owner, zone=None, now_ms=0)
     assert routes.expire(1_000) == ([], [])
     forgotten, connections = routes.expire(1_001)
     assert forgotten == [BrokerAddress("DefaultCluster", "10.0.0.2:10911")]
@@ -170,8 +171,13 @@ def test_a_silent_broker_expires():
 
 def test_a_connection_that_serves_a_living_broker_too_is_kept():
     routes = registered("T", "U")
-    routes.register(
-        header("broker-b", "10.0.0.2:10911", timeout_ms=1), table("T", "U"), owner=OWNER, zone=None, now_ms=0
+    register(
+        routes,
+        header("broker-b", "10.0.0.2:10911", timeout_ms=1),
+        table("T", "U"),
+        owner=OWNER,
+        zone=None,
+        now_ms=0,
     )
     forgotten, connections = routes.expire(10)
     assert len(forgotten) == 1
@@ -180,9 +186,9 @@ def test_a_connection_that_serves_a_living_broker_too_is_kept():
 
 def test_all_brokers_of_a_lost_connection_go():
     routes = registered("T", "U")
-    routes.register(header("broker-b", "10.0.0.2:10911"), table("V", "W"), owner=OWNER, zone=None, now_ms=0)
-    routes.register(
-        header("broker-c", "10.0.0.3:10911"), table("T", "X"), owner=object(), zone=None, now_ms=0
+    register(routes, header("broker-b", "10.0.0.2:10911"), table("V", "W"), owner=OWNER, zone=None, now_ms=0)
+    register(
+        routes, header("broker-c", "10.0.0.3:10911"), table("T", "X"), owner=object(), zone=None, now_ms=0
     )
     assert len(routes.owner_lost(OWNER)) == 2
     assert sorted(routes.topics()) == ["T", "X"]
@@ -192,7 +198,7 @@ def test_all_brokers_of_a_lost_connection_go():
 def test_a_connection_that_was_replaced_takes_nothing_along():
     """The broker came back over a new connection before the old one was seen to end."""
     routes = registered("T", "U")
-    routes.register(header(), table("T", "U"), owner=object(), zone=None, now_ms=0)
+    register(routes, header(), table("T", "U"), owner=object(), zone=None, now_ms=0)
     assert routes.owner_lost(OWNER) == []
     assert routes.route("T") is not None
 
@@ -209,7 +215,8 @@ def test_only_the_connection_that_registered_may_unregister():
 
 def test_clusters_are_told_apart():
     routes = registered("T", "Both")
-    routes.register(
+    register(
+        routes,
         header("broker-b", "10.0.0.2:10911", cluster="Second"),
         table("U", "Both"),
         owner=OWNER,
@@ -228,7 +235,7 @@ def test_clusters_are_told_apart():
 
 def test_a_zone_is_told():
     routes = RouteInfo()
-    routes.register(header(), table("T", "U"), owner=OWNER, zone="north", now_ms=0)
+    register(routes, header(), table("T", "U"), owner=OWNER, zone="north", now_ms=0)
     assert routes.clusters().broker_addr_table["broker-a"].zone_name == "north"
 
 
@@ -247,8 +254,13 @@ def test_a_zone_is_told():
 def test_a_registration_out_of_bounds_changes_nothing(changed, what):
     routes = RouteInfo()
     with pytest.raises(BrokerError, match=what):
-        routes.register(
-            msgspec.structs.replace(header(), **changed), table("T", "U"), owner=OWNER, zone=None, now_ms=0
+        register(
+            routes,
+            msgspec.structs.replace(header(), **changed),
+            table("T", "U"),
+            owner=OWNER,
+            zone=None,
+            now_ms=0,
         )
     assert routes.clusters().broker_addr_table == {}
     assert routes.topics() == []
@@ -257,17 +269,22 @@ def test_a_registration_out_of_bounds_changes_nothing(changed, what):
 @pytest.mark.parametrize("queues", [-1, bounds.QUEUES_PER_TOPIC_MAX + 1])
 def test_queue_counts_have_bounds(queues):
     with pytest.raises(BrokerError, match="queues"):
-        RouteInfo().register(header(), table("T", "U", queues=queues), owner=OWNER, zone=None, now_ms=0)
+        bounds.check_topics(table("T", "U", queues=queues))
 
 
 def test_a_name_has_a_bounded_number_of_brokers():
     routes = registered("T", "U")
     for id_ in range(1, bounds.BROKERS_PER_NAME_MAX):
         slave = header(address=f"10.0.1.{id_}:10911", id_=id_)
-        routes.register(slave, table("T", "U"), owner=OWNER, zone=None, now_ms=0)
+        register(routes, slave, table("T", "U"), owner=OWNER, zone=None, now_ms=0)
     with pytest.raises(BrokerError, match="brokers have the name"):
-        routes.register(
-            header(address="10.0.2.1:10911", id_=1000), table("T", "U"), owner=OWNER, zone=None, now_ms=0
+        register(
+            routes,
+            header(address="10.0.2.1:10911", id_=1000),
+            table("T", "U"),
+            owner=OWNER,
+            zone=None,
+            now_ms=0,
         )
 
 
@@ -288,7 +305,8 @@ def test_tables_stay_consistent(steps):
         address, cluster, owner = f"10.0.0.{number}:1", f"C{group % 2}", owners[id_]
         if what == "register":
             topics = table(f"T{number}", f"U{group}", counter=now_ms, state=id_)
-            routes.register(
+            register(
+                routes,
                 header(f"n{group}", address, cluster=cluster, id_=id_),
                 topics,
                 owner=owner,

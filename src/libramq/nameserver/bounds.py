@@ -30,7 +30,10 @@ def check_registration(
     broker_ids: Set[int],
     topics: Set[str],
 ) -> None:
-    """Raise BrokerError for what is out of bounds, given what is registered already."""
+    """Raise BrokerError for what is out of bounds, given what is registered already.
+
+    The topics have been checked one by one before (`check_topics`).
+    """
     _check_name("cluster name", header.cluster_name, NAME_LENGTH_MAX)
     _check_name("broker name", header.broker_name, NAME_LENGTH_MAX)
     _check_name("broker address", header.broker_addr, ADDRESS_LENGTH_MAX)
@@ -44,15 +47,14 @@ def check_registration(
         raise _refused(f"{BROKER_NAMES_MAX} broker names are registered already")
     if header.broker_id not in broker_ids and len(broker_ids) >= BROKERS_PER_NAME_MAX:
         raise _refused(f"{BROKERS_PER_NAME_MAX} brokers have the name {header.broker_name} already")
-    _check_topics(table, topics)
-
-
-def _check_topics(table: TopicConfigSerializeWrapper, topics: Set[str]) -> None:
     registered = table.topic_config_table
-    known_and_new = len(topics) + len(registered)
-    if known_and_new > TOPICS_MAX and len(topics | registered.keys()) > TOPICS_MAX:
+    if len(topics) + len(registered) > TOPICS_MAX and len(topics | registered.keys()) > TOPICS_MAX:
         raise _refused(f"over {TOPICS_MAX} topics")
-    for name, config in registered.items():
+
+
+def check_topics(table: TopicConfigSerializeWrapper) -> None:
+    """Raise BrokerError for a topic that is out of bounds."""
+    for name, config in table.topic_config_table.items():
         _check_name("topic", name, NAME_LENGTH_MAX)
         if config.topic_name != name:
             raise _refused(f"topic {name} is called {config.topic_name[:40]!r} inside")

@@ -34,9 +34,12 @@ class Routes:
         self._clock = kernel.clock
         self._effects = kernel.effects
         self._scan = kernel.deadlines.new(self._expire)
+        self._tidying = kernel.deadlines.new(lambda _: self._route_info.tidy())
 
     def settle(self) -> None:
-        """Look for silent brokers while there are any brokers."""
+        """Look for silent brokers while there are any, and through the topics of those that have left."""
+        if self._tidying.due_ms is None and self._route_info.is_untidy:
+            self._tidying.at(self._clock.monotonic_ms())
         if self._scan.due_ms is None and self._route_info.has_brokers:
             self._scan.at(self._clock.monotonic_ms() + SCAN_INTERVAL_MS)
 

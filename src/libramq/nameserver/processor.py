@@ -3,7 +3,7 @@
 Upstream: processor/DefaultRequestProcessor.java, ClientRequestProcessor.java.
 """
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from functools import partial
 from typing import Final
 
@@ -14,6 +14,7 @@ from libramq.formats.document import encode_body
 from libramq.formats.tables import DataVersion, TopicConfigSerializeWrapper
 from libramq.logs import get_logger
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
+from libramq.nameserver.bounds import check_topics
 from libramq.nameserver.displacement import Displacement
 from libramq.nameserver.registration import decode_registration, is_compressed
 from libramq.nameserver.route_info import BrokerAddress, RouteInfo
@@ -22,7 +23,7 @@ from libramq.remoting.body.route import KVTable, TopicList
 from libramq.remoting.credentials import Credentials, is_signed
 from libramq.rpc.outcome import SUCCESS, Compute, Outcome, Reply
 from libramq.rpc.request import Processor, Request
-from libramq.rpc.request_body import INLINE_BODY_BYTES_MAX, with_body
+from libramq.rpc.request_body import INLINE_BODY_BYTES_MAX, begin, with_body
 
 log = get_logger(__name__)
 
@@ -73,7 +74,7 @@ class NameServerProcessor:
         command = request.command
         header = h.decode_header(command, h.RegisterBrokerHeader)
         decode = partial(
-            decode_registration,
+            _decode_checked,
             command.body,
             compressed=header.compressed,
             version=command.version,
@@ -121,7 +122,12 @@ class NameServerProcessor:
                 "a broker takes another one's place",
                 broker=header.broker_name, address=header.broker_addr, signed=is_signed,
             )  # fmt: skip
-        registered = self._route_info.register(
+        return begin(self._register_in_steps(request, header, table))
+
+    def _register_in_steps(
+        self, request: Request, header: h.RegisterBrokerHeader, table: TopicConfigSerializeWrapper
+    ) -> Generator[None, None, Outcome]:
+        registered = yield from self._route_info.register(
             header,
             table,
             owner=request.peer,
@@ -205,3 +211,9 @@ class NameServerProcessor:
         names = [name for cluster, brokers in info.cluster_addr_table.items() for name in (cluster, *brokers)]
         address = next((broker.any_address for broker in info.broker_addr_table.values()), None)
         return Reply(body=encode_body(TopicList(topic_list=names, broker_addr=address)))
+
+
+def _decode_checked(data: bytes, *, compressed: bool, version: int, crc: int) -> TopicConfigSerializeWrapper:
+    table = decode_registration(data, compressed=compressed, version=version, crc=crc)
+    check_topics(table)
+    return table

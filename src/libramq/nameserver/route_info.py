@@ -1,15 +1,17 @@
 """The route table: which brokers live, and which topics they hold.
 
     cluster → broker names          broker name → {id: address}
-    topic → {broker name: queues}   address → liveness
+    topic → broker names            broker name → {topic: queues}           address → liveness
 
-A plain table: times and requests in, values out. Rules and their order are those of Apache's, so that its
+A plain table: times and requests in, values out. Tens of thousands of topics come and go in slices, between
+which others are served. Rules and their order are those of Apache's, so that its
 brokers and ours can be mixed. Upstream: routeinfo/RouteInfoManager.java.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from collections import deque
+from collections.abc import Generator, Iterator
+from itertools import islice
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -24,11 +26,14 @@ from libramq.formats.tables import (
     TopicConfigSerializeWrapper,
 )
 from libramq.nameserver.bounds import check_registration
+from libramq.nameserver.records import BrokerRecord, Liveness, PendingTopics, TopicsLeft
 from libramq.remoting.body.route import ClusterInfo
 from libramq.remoting.headers import RegisterBrokerHeader
 
 #: RouteInfoManager.DEFAULT_BROKER_CHANNEL_EXPIRED_TIME.
 HEARTBEAT_TIMEOUT_MS: Final = 120_000
+#: Ours: topics that are registered, or forgotten, before others are served; each takes some 3 µs.
+TOPICS_PER_STEP: Final = 256
 
 
 class BrokerAddress(NamedTuple):
@@ -36,33 +41,6 @@ class BrokerAddress(NamedTuple):
 
     cluster: str
     address: str
-
-
-@dataclass(slots=True)
-class Liveness:
-    """The broker at an address: its last heartbeat, connection and topic table."""
-
-    cluster: str
-    broker_name: str
-    owner: object
-    data_version: DataVersion
-    ha_address: str
-    timeout_ms: int
-    heard_ms: MonotonicMs
-
-
-@dataclass(slots=True)
-class _Broker:
-    """A broker name: a master and its slaves."""
-
-    cluster: str
-    addresses: dict[int, str] = field(default_factory=dict)
-    acting_master: bool = False
-    zone: str | None = None
-
-    @property
-    def lowest_id(self) -> int:
-        return min(self.addresses)
 
 
 class Registered(NamedTuple):
@@ -77,10 +55,11 @@ class RouteInfo:
     """Everything a name server knows."""
 
     def __init__(self) -> None:
-        self._brokers: dict[str, _Broker] = {}
+        self._brokers: dict[str, BrokerRecord] = {}
         self._clusters: dict[str, set[str]] = {}
-        self._topics: dict[str, dict[str, QueueData]] = {}
-        self._mappings: dict[str, dict[str, Any]] = {}
+        self._topics: dict[str, dict[str, None]] = {}
+        self._pending: list[PendingTopics] = []
+        self._left: deque[TopicsLeft] = deque()
         self._live: dict[str, Liveness] = {}
 
     # Brokers
@@ -93,9 +72,12 @@ class RouteInfo:
         owner: object,
         zone: str | None,
         now_ms: MonotonicMs,
-    ) -> Registered:
-        """Take in a broker and its topics; BrokerError when it is turned down, and then nothing changed."""
-        broker = self._brokers.get(header.broker_name) or _Broker(header.cluster_name)
+    ) -> Generator[None, None, Registered]:
+        """Take in a broker at once, and its topics in slices.
+
+        Raises BrokerError when it is turned down, and then nothing changed, or when it has left meanwhile.
+        """
+        broker = self._brokers.get(header.broker_name) or BrokerRecord(header.cluster_name)
         check_registration(
             header,
             table,
@@ -125,16 +107,23 @@ class RouteInfo:
         broker.zone = zone
         broker.addresses = _without(broker.addresses, header.broker_addr)
         broker.addresses[header.broker_id] = header.broker_addr
-        self._take_topics(header, table, broker, is_first=is_first)
-        self._live[header.broker_addr] = Liveness(
+        stored = self.data_version(BrokerAddress(header.cluster_name, header.broker_addr))
+        liveness = self._live[header.broker_addr] = Liveness(
             cluster=header.cluster_name,
             broker_name=header.broker_name,
             owner=owner,
-            data_version=table.data_version,
+            data_version=_unfinished(table.data_version),
             ha_address=header.ha_server_addr,
             timeout_ms=header.heartbeat_timeout_millis or HEARTBEAT_TIMEOUT_MS,
             heard_ms=now_ms,
         )
+        if self._has_topics(header, broker):
+            changed = is_first or stored != table.data_version
+            for _ in self._take_topics(header, table, broker, changed=changed):
+                yield
+                if self._live.get(header.broker_addr) is not liveness:
+                    raise broker_error(ResponseCode.SYSTEM_ERROR, "the broker left while it was registered")
+        liveness.data_version = table.data_version
         return self._answer(header, broker, is_new=is_first)
 
     def displaced(
@@ -200,26 +189,31 @@ class RouteInfo:
 
     def route(self, topic: str) -> TopicRouteData | None:
         """Where a topic's queues are; None when no broker has it."""
-        queues = self._topics.get(topic)
-        if not queues:
+        found = [
+            (name, broker)
+            for name in self._topics.get(topic, ())
+            if (broker := self._brokers.get(name)) is not None and topic in broker.queues
+        ]
+        if not found:
             return None
-        brokers = [self._broker_data(name) for name in queues if name in self._brokers]
-        if not brokers:
-            return None
+        mappings = {name: broker.mappings[topic] for name, broker in found if topic in broker.mappings}
         return TopicRouteData(
-            queue_datas=list(queues.values()),
-            broker_datas=brokers,
-            topic_queue_mapping_by_broker=self._mappings.get(topic),
+            queue_datas=[broker.queues[topic] for _, broker in found],
+            broker_datas=[self._broker_data(name) for name, _ in found],
+            topic_queue_mapping_by_broker=mappings or None,
         )
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic's route, everywhere or in one cluster."""
-        if not cluster:
-            self._topics.pop(topic, None)
-            self._mappings.pop(topic, None)
-            return
-        for broker_name in self._clusters.get(cluster, ()):
-            self._remove_queues(topic, broker_name)
+        names = set(self._clusters.get(cluster, ())) if cluster else self._brokers.keys()
+        for pending in self._pending:
+            if pending.broker_name in names:
+                pending.topics.pop(topic, None)
+                pending.mappings.pop(topic, None)
+        for name in names:
+            self._brokers[name].queues.pop(topic, None)
+            self._brokers[name].mappings.pop(topic, None)
+            self._remove_name(topic, name)
 
     def topics(self) -> list[str]:
         """The names of all topics."""
@@ -239,34 +233,46 @@ class RouteInfo:
 
     # Within
 
+    def _has_topics(self, header: RegisterBrokerHeader, broker: BrokerRecord) -> bool:
+        """Return whether a broker's topics count: a master's, or those of who acts for it."""
+        return header.broker_id == MASTER_ID or _is_prime_slave(header, broker)
+
     def _take_topics(
         self,
         header: RegisterBrokerHeader,
         table: TopicConfigSerializeWrapper,
-        broker: _Broker,
+        broker: BrokerRecord,
         *,
-        is_first: bool,
-    ) -> None:
-        is_prime_slave = (
-            header.broker_id != MASTER_ID
-            and header.enable_acting_master is not None
-            and header.broker_id == broker.lowest_id
+        changed: bool,
+    ) -> Iterator[None]:
+        """Take in a slice of a broker's topics at each step; there is one more after each but the last."""
+        name = header.broker_name
+        read_only = _is_prime_slave(header, broker) and broker.acting_master
+        pending = PendingTopics(
+            name, table.topic_config_table.copy(), table.topic_queue_mapping_info_map.copy()
         )
-        if header.broker_id != MASTER_ID and not is_prime_slave:
-            return
-        stored = self.data_version(BrokerAddress(header.cluster_name, header.broker_addr))
-        changed = is_first or stored != table.data_version
-        read_only = is_prime_slave and broker.acting_master
-        for topic, config in table.topic_config_table.items():
-            queues = self._topics.setdefault(topic, {})
-            if changed or header.broker_name not in queues:
-                queues[header.broker_name] = _queue_data(header.broker_name, config, read_only=read_only)
-        if changed:
-            for topic, info in table.topic_queue_mapping_info_map.items():
-                if topic in self._topics:
-                    self._mappings.setdefault(topic, {})[header.broker_name] = info
+        self._pending.append(pending)
+        try:
+            while True:
+                for topic in list(islice(pending.topics, TOPICS_PER_STEP)):
+                    config = pending.topics.pop(topic)
+                    if changed or topic not in broker.queues:
+                        broker.queues[topic] = _queue_data(name, config, read_only=read_only)
+                        self._topics.setdefault(topic, {})[name] = None
+                if not pending.topics:
+                    break
+                yield
+            while changed and pending.mappings:
+                for topic in list(islice(pending.mappings, TOPICS_PER_STEP)):
+                    info = pending.mappings.pop(topic)
+                    if topic in broker.queues:
+                        broker.mappings[topic] = info
+                if pending.mappings:
+                    yield
+        finally:
+            self._pending.remove(pending)
 
-    def _answer(self, header: RegisterBrokerHeader, broker: _Broker, *, is_new: bool) -> Registered:
+    def _answer(self, header: RegisterBrokerHeader, broker: BrokerRecord, *, is_new: bool) -> Registered:
         master_address = broker.addresses.get(MASTER_ID)
         if header.broker_id == MASTER_ID or master_address is None:
             return Registered(is_new)
@@ -287,6 +293,7 @@ class RouteInfo:
             liveness = self._live.pop(address)
             self._remove(liveness.broker_name, address)
             forgotten.append(BrokerAddress(liveness.cluster, address))
+        self.tidy()
         return forgotten
 
     def _remove(self, broker_name: str, address: str) -> None:
@@ -297,31 +304,45 @@ class RouteInfo:
         broker.addresses = _without(broker.addresses, address)
         if broker.addresses:
             if broker.acting_master and broker.lowest_id > MASTER_ID:
-                self._wipe_write_permission(broker_name)
+                self._wipe_write_permission(broker)
             return
         del self._brokers[broker_name]
         for cluster in [cluster for cluster, names in self._clusters.items() if broker_name in names]:
             self._clusters[cluster].discard(broker_name)
             if not self._clusters[cluster]:
                 del self._clusters[cluster]
-        for topic in list(self._topics_at(broker_name)):
-            self._remove_queues(topic, broker_name)
+        self._left.append(TopicsLeft(broker_name, broker.queues))
+        broker.queues, broker.mappings = {}, {}
 
-    def _wipe_write_permission(self, broker_name: str) -> None:
-        for topic in self._topics_at(broker_name):
-            queues = self._topics[topic]
-            held = queues[broker_name]
-            queues[broker_name] = msgspec.structs.replace(held, perm=held.perm & ~PERM_WRITE)
+    @property
+    def is_untidy(self) -> bool:
+        """Whether topics of brokers that have left are to be looked through."""
+        return bool(self._left)
 
-    def _topics_at(self, broker_name: str) -> Iterator[str]:
-        return (topic for topic, queues in self._topics.items() if broker_name in queues)
+    def tidy(self) -> None:
+        """Forget a slice of the topics of brokers that have left, but for those that they have again."""
+        for _ in range(TOPICS_PER_STEP):
+            while self._left and not self._left[0].queues:
+                self._left.popleft()
+            if not self._left:
+                return
+            name, queues = self._left[0]
+            topic, _queues = queues.popitem()
+            broker = self._brokers.get(name)
+            if broker is None or topic not in broker.queues:
+                self._remove_name(topic, name)
 
-    def _remove_queues(self, topic: str, broker_name: str) -> None:
-        for table in (self._topics, self._mappings):
-            by_broker: dict[str, Any] = table.get(topic, {})
-            by_broker.pop(broker_name, None)
-            if not by_broker:
-                table.pop(topic, None)
+    def _wipe_write_permission(self, broker: BrokerRecord) -> None:
+        for topic, held in broker.queues.items():
+            broker.queues[topic] = msgspec.structs.replace(held, perm=held.perm & ~PERM_WRITE)
+
+    def _remove_name(self, topic: str, broker_name: str) -> None:
+        """Take a broker's name away from a topic, and the topic with its last name."""
+        names = self._topics.get(topic)
+        if names is not None:
+            names.pop(broker_name, None)
+            if not names:
+                del self._topics[topic]
 
     def _broker_data(self, broker_name: str) -> BrokerData:
         broker = self._brokers[broker_name]
@@ -332,6 +353,19 @@ class RouteInfo:
             enable_acting_master=broker.acting_master,
             zone_name=broker.zone,
         )
+
+
+def _is_prime_slave(header: RegisterBrokerHeader, broker: BrokerRecord) -> bool:
+    return (
+        header.broker_id != MASTER_ID
+        and header.enable_acting_master is not None
+        and header.broker_id == broker.lowest_id
+    )
+
+
+def _unfinished(version: DataVersion) -> DataVersion:
+    """Return the version of a table that is not registered in full: no broker's, but of the same term."""
+    return DataVersion(state_version=version.state_version, timestamp=-1, counter=-1)
 
 
 def _queue_data(broker_name: str, config: TopicConfig, *, read_only: bool) -> QueueData:

@@ -1,0 +1,53 @@
+"""Records of the route table: a broker process, a broker name, and topics that come or go in slices."""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from libramq.clock import MonotonicMs
+from libramq.formats.route import QueueData
+from libramq.formats.tables import DataVersion, TopicConfig
+
+
+@dataclass(slots=True)
+class Liveness:
+    """The broker at an address: its last heartbeat, connection and topic table."""
+
+    cluster: str
+    broker_name: str
+    owner: object
+    data_version: DataVersion
+    ha_address: str
+    timeout_ms: int
+    heard_ms: MonotonicMs
+
+
+@dataclass(slots=True)
+class BrokerRecord:
+    """A broker name: a master and its slaves, and their topics."""
+
+    cluster: str
+    addresses: dict[int, str] = field(default_factory=dict)
+    queues: dict[str, QueueData] = field(default_factory=dict)
+    mappings: dict[str, Any] = field(default_factory=dict)
+    acting_master: bool = False
+    zone: str | None = None
+
+    @property
+    def lowest_id(self) -> int:
+        return min(self.addresses)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingTopics:
+    """What is still to be registered of a broker's topics; what is deleted meanwhile is none of it."""
+
+    broker_name: str
+    topics: dict[str, TopicConfig]
+    mappings: dict[str, Any]
+
+
+class TopicsLeft(NamedTuple):
+    """Topics of a broker that has left, whose names are still in the table of topics."""
+
+    broker_name: str
+    queues: dict[str, QueueData]

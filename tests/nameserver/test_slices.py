@@ -1,0 +1,136 @@
+"""Brokers with tens of thousands of topics come and go in slices, and others are served in between."""
+
+import itertools
+
+import pytest
+
+from libramq.codes import RequestCode, ResponseCode
+from libramq.nameserver.displacement import PROBE_MS
+from libramq.nameserver.route_info import TOPICS_PER_STEP, RouteInfo
+from libramq.runtime.performer import TURN_US_MAX
+from tests.fakes import FakePeer
+from tests.nameserver.tables import header, register, table
+from tests.nameserver.test_displacement import Registry
+
+TOPICS = [f"topic-{number:05}" for number in range(4 * TOPICS_PER_STEP + 5)]
+FIRST, LAST = TOPICS[0], TOPICS[-1]
+BROKER = header("broker-b", "10.0.0.2:10911")
+
+
+class Crowd(Registry):
+    """A name server whose turns have time for one step, and a broker with many topics, `large`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.timers.elapsed_us = itertools.count(0, TURN_US_MAX).__next__  # type: ignore[method-assign]
+        self.large = FakePeer("10.0.0.2:40000")
+
+    def begin(self, peer: FakePeer, *topics: str) -> None:
+        """Begin a registration: its body is decoded, and its first slice is taken."""
+        self.claim(peer, BROKER, *topics)
+        self.threads.run_all()
+
+    def slices(self) -> list[int]:
+        """Go on to the end; return how many topics came, or went, in each turn."""
+        counts = []
+        while turns := [timer for timer in self.timers.due if timer.action == self.performer._next_turn]:
+            before = len(self.routes.topics())
+            self.timers.due.remove(turns[0])
+            turns[0].action()
+            counts.append(abs(len(self.routes.topics()) - before))
+        return counts
+
+    def tidy(self) -> list[int]:
+        """Let time pass until nothing is left of brokers that have gone."""
+        counts = []
+        while self.routes.is_untidy:
+            before = len(self.routes.topics())
+            self.pass_by(1)
+            counts.append(before - len(self.routes.topics()))
+        return counts
+
+    def finds(self, topic: str) -> bool:
+        """Ask for a route, as a third party."""
+        reply = self.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic}, peer=FakePeer())
+        return reply.code == ResponseCode.SUCCESS
+
+
+@pytest.fixture
+def crowd() -> Crowd:
+    return Crowd()
+
+
+def test_a_broker_with_thousands_of_topics_is_registered_in_slices(crowd):
+    crowd.begin(crowd.large, *TOPICS)
+    assert crowd.answers(crowd.large) == []
+    assert not crowd.finds(LAST)
+    slices = crowd.slices()
+    assert max(slices) <= TOPICS_PER_STEP
+    assert len(slices) > 3
+    assert [answer.code for answer in crowd.answers(crowd.large)] == [ResponseCode.SUCCESS]
+    assert crowd.routes.topics() == ["T", "U", *TOPICS]
+    assert crowd.finds(LAST)
+
+
+def test_the_topics_of_a_broker_that_has_gone_are_forgotten_in_slices(crowd):
+    crowd.begin(crowd.large, *TOPICS)
+    crowd.slices()
+    crowd.end(crowd.large)
+    assert not crowd.finds(FIRST), "nobody is sent to it any more"
+    assert max(crowd.tidy()) <= TOPICS_PER_STEP
+    assert crowd.routes.topics() == ["T", "U"]
+
+
+def test_a_broker_that_goes_while_it_is_registered_leaves_nothing(crowd):
+    crowd.begin(crowd.large, *TOPICS)
+    crowd.end(crowd.large)
+    crowd.slices()
+    crowd.tidy()
+    assert crowd.routes.topics() == ["T", "U"]
+    assert list(crowd.routes.clusters().broker_addr_table) == ["broker-a"]
+
+
+def test_a_broker_that_is_back_before_its_topics_are_forgotten_has_those_it_has_now(crowd):
+    crowd.begin(crowd.large, *TOPICS)
+    crowd.slices()
+    crowd.end(crowd.large)
+    again = FakePeer("10.0.0.2:40001")
+    crowd.begin(again, FIRST, LAST)
+    assert crowd.answers(again)[0].code == ResponseCode.SUCCESS
+    crowd.tidy()
+    assert set(crowd.routes.topics()) == {"T", "U", FIRST, LAST}
+    assert crowd.finds(FIRST)
+    assert crowd.finds(LAST)
+
+
+def test_a_topic_that_is_deleted_while_its_broker_is_registered_stays_deleted(crowd):
+    crowd.begin(crowd.large, *TOPICS)
+    for topic in (FIRST, LAST):
+        crowd.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic}, peer=FakePeer())
+    crowd.slices()
+    assert not crowd.finds(FIRST)
+    assert not crowd.finds(LAST)
+    assert crowd.routes.topics() == ["T", "U", *TOPICS[1:-1]]
+
+
+def test_who_takes_a_place_in_the_middle_of_a_registration_has_all_its_topics(crowd):
+    """Under the same version of the table, of which the other one had registered a part."""
+    crowd.begin(crowd.large, *TOPICS)
+    again = FakePeer("10.0.0.2:40001")
+    crowd.begin(again, *TOPICS)
+    crowd.pass_by(PROBE_MS)
+    crowd.slices()
+    assert [answer.code for answer in crowd.answers(again)] == [ResponseCode.SUCCESS]
+    assert crowd.routes.topics() == ["T", "U", *TOPICS]
+    crowd.end(crowd.large)
+    assert crowd.finds(LAST)
+
+
+def test_a_version_that_was_registered_in_part_is_registered_again_in_full():
+    """Topics that were known before would keep what they were under the version before."""
+    routes, owner = RouteInfo(), object()
+    register(routes, BROKER, table(*TOPICS), owner=owner)
+    wider = table(*TOPICS, queues=8, counter=2)
+    next(routes.register(BROKER, wider, owner=owner, zone=None, now_ms=0))
+    register(routes, BROKER, wider, owner=object())
+    assert {routes.route(topic).queue_datas[0].write_queue_nums for topic in TOPICS} == {8}
