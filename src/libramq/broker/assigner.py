@@ -16,9 +16,9 @@ from libramq.broker.consumer_clients import ConsumerClients
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError
-from libramq.groups.asked_groups import KEEP, AskedGroups
-from libramq.groups.given_tables import GivenUpdate
+from libramq.groups.assignment_tables import GivenUpdate
 from libramq.groups.roster import AskedMembers
+from libramq.groups.server_assigned_groups import KEEP, AskedGroups
 from libramq.kernel.purgatory import Purgatory
 from libramq.kernel.waiter import ParkedWaiter, Waiter
 from libramq.logs import get_logger

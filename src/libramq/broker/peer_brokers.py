@@ -20,9 +20,9 @@ from libramq.broker.peer_link import PeerLink
 from libramq.clock import Clock, MonotonicMs
 from libramq.errors import ConnectFailed, LibraError, NoPermission, RequestCodeNotSupported
 from libramq.fencing import FenceGrant, FenceReport
+from libramq.groups.assignment_tables import GivenUpdate
 from libramq.groups.cluster_view import ClusterView
 from libramq.groups.coordinator.effect import Replaced, Settled, Started
-from libramq.groups.given_tables import GivenUpdate
 from libramq.groups.roster import AskedMembers
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue

@@ -22,12 +22,12 @@ from libramq.filter.tag import TagFilter
 from libramq.rpc import broker_calls as calls
 from libramq.rpc.broker_calls import COORDINATED
 from libramq.rpc.call import Call
-from libramq.testing.asked_queues import AskedQueues
 from libramq.testing.dialer import SimulatedDialer
 from libramq.testing.disk import MemoryDisk
 from libramq.testing.handlers import Handling, SimulatedHandlers
 from libramq.testing.process import Process
 from libramq.testing.seams import SimulatedTimers
+from libramq.testing.server_assigned_queues import AskedQueues
 from libramq.testing.witness import Witness
 from libramq.testing.world import World
 

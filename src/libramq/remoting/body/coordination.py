@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from libramq.fencing import MODE_EPOCHS, Claim, Claims, FenceGrant, FenceReport
 from libramq.formats.document import Document
-from libramq.groups import given_tables
-from libramq.groups.given_tables import GivenUpdate
+from libramq.groups import assignment_tables
+from libramq.groups.assignment_tables import GivenUpdate
 from libramq.groups.roster import EdgeMember
 from libramq.message.queue import MessageQueue
 
@@ -142,27 +142,27 @@ class GivenQueues(Document, frozen=True, kw_only=True):
     queues: dict[str, list[int]] = {}
 
     @classmethod
-    def of(cls, given: given_tables.GivenQueues) -> "GivenQueues":
+    def of(cls, given: assignment_tables.GivenQueues) -> "GivenQueues":
         """Return the body of a member's queues of a topic."""
         by_broker: dict[str, list[int]] = {}
         for queue in given.queues:
             by_broker.setdefault(queue.broker_name, []).append(queue.queue_id)
         return cls(client_id=given.client_id, topic=given.topic, queues=by_broker)
 
-    def value(self) -> given_tables.GivenQueues:
+    def value(self) -> assignment_tables.GivenQueues:
         """Return what it says."""
         queues = [
             MessageQueue(self.topic, broker_name, queue_id)
             for broker_name, queue_ids in self.queues.items()
             for queue_id in queue_ids
         ]
-        return given_tables.GivenQueues(self.client_id, self.topic, queues)
+        return assignment_tables.GivenQueues(self.client_id, self.topic, queues)
 
 
 class PeerGivenBody(Document, frozen=True, kw_only=True):
     """PEER_GIVEN: the broker where a group lives tells what members that ask for their queues were given.
 
-    The members' meaning is that of `groups.given_tables.GivenUpdate`.
+    The members' meaning is that of `groups.assignment_tables.GivenUpdate`.
     """
 
     broker_name: str

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.errors import ConfigError
-from libramq.groups.asked_groups import AskedGroups
+from libramq.groups.assignment_tables import GivenUpdate
 from libramq.groups.broker_assignment import LARGE_GROUP, LARGE_GROUP_PAUSE_MS, REST_MS
-from libramq.groups.given_tables import GivenUpdate
 from libramq.groups.roster import AskedMembers
+from libramq.groups.server_assigned_groups import AskedGroups
 from libramq.message.queue import MessageQueue
 
 A, B = "broker-a", "broker-b"

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from libramq.balance import strategy_named
 from libramq.clock import MonotonicMs
+from libramq.groups.assignment_tables import GivenQueues, GivenTables, GivenUpdate
 from libramq.groups.broker_assignment import BrokerAssignment
-from libramq.groups.given_tables import GivenQueues, GivenTables, GivenUpdate
 from libramq.groups.roster import AskedMembers
 from libramq.message.queue import MessageQueue
 
