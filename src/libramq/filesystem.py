@@ -282,8 +282,8 @@ class LocalFileSystem:
             return False
         try:
             if _HAS_FILE_LOCKS:
-                asked = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)  # struct flock
-                kind: int = struct.unpack("hhqqi0q", fcntl.fcntl(file, fcntl.F_OFD_GETLK, asked))[0]
+                query = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)  # struct flock
+                kind: int = struct.unpack("hhqqi0q", fcntl.fcntl(file, fcntl.F_OFD_GETLK, query))[0]
                 return kind != fcntl.F_UNLCK
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError as failed:

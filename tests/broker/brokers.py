@@ -106,7 +106,7 @@ class Conversation:
     def coordinate(self) -> None:
         """What is due now is done, until nothing is."""
         engine = self.broker.engine
-        engine.stir()  # A test may have answered a question by itself.
+        engine.mark_changed()  # A test may have answered a question by itself.
         self.performer.follow()
         while (due_ms := engine.next_due_ms) is not None and due_ms <= self.clock.monotonic_ms():
             self.tick()

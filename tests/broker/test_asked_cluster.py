@@ -34,7 +34,7 @@ class Asker:
         self.history: list[frozenset[MessageQueue]] = []
         self._group = group
         self._random = random.Random(name)
-        self._remotes = AsyncioRemotes(SystemClock().monotonic_ms, asked=self._asked)
+        self._remotes = AsyncioRemotes(SystemClock().monotonic_ms, on_request=self._asked)
         self._is_told = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 

@@ -135,7 +135,9 @@ async def test_stock_members_see_one_list_whichever_broker_they_ask(cluster):
         told[name] = told.get(name, 0) + 1
 
     for name, address in zip(("x", "y", "z"), addresses, strict=True):
-        stock[name] = AsyncioRemotes(SystemClock().monotonic_ms, asked=lambda *_, name=name: notified(name))
+        stock[name] = AsyncioRemotes(
+            SystemClock().monotonic_ms, on_request=lambda *_, name=name: notified(name)
+        )
         await ask(stock[name], address, broker_calls.heartbeat(heartbeat(name, group)))
 
     async def lists() -> list[list[str]]:

@@ -15,7 +15,7 @@ from libramq.formats.document import decode_body
 from libramq.formats.route import BrokerData, QueueData, TopicRouteData
 from libramq.groups.cluster_view import BROKERS_TOPIC
 from libramq.groups.coordinator.location import coordinator_of
-from libramq.groups.rebalance import UNTOLD_MS
+from libramq.groups.rebalance import UNREPORTED_MS
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.remoting import headers as h
 from libramq.remoting.body import coordination as bodies
@@ -668,11 +668,11 @@ def test_a_broker_that_has_not_heard_all_decides_nothing(node):
     member = FakePeer("10.1.1.1:1")
     node.beat(member, "java", HERE)
     assert answer(member, ask_for_queues(node, member, HERE)).body == b"{}"
-    given = bodies.PeerGivenBody(
+    given = bodies.PeerAssignmentsBody(
         broker_name=B,
         group=HERE,
         version=7,
-        given=[bodies.GivenQueues(client_id="other", topic="T", queues={A: [0]})],
+        given=[bodies.TopicAssignment(client_id="other", topic="T", queues={A: [0]})],
         is_whole=True,
     )
     others = {HERE: [bodies.PeerMember(client_id="other", topics=["T"])]}
@@ -737,7 +737,7 @@ def test_a_part_whose_coordinator_does_not_say_when_it_is_done_settles_by_itself
     """As one of 0.2.0 does not, or one whose message was lost."""
     client = begun_elsewhere(node)
     open_as(node, client, 1)
-    node.live(UNTOLD_MS // 1_000 - 1, B)
+    node.live(UNREPORTED_MS // 1_000 - 1, B)
     assert recorded(node).kind == "started"
     node.live(3, B)
     assert (recorded(node).kind, recorded(node).loads) == ("settled", {"alice": 2})
@@ -786,7 +786,7 @@ def test_a_version_above_which_nothing_could_follow_is_refused(node, version):
     client = FakePeer()
     node.beat(client, "x", THERE)
     forged = bodies.PeerListBody(broker_name=B, group=THERE, version=version, client_ids=["forged"])
-    given = bodies.PeerGivenBody(broker_name=B, group=THERE, version=version)
+    given = bodies.PeerAssignmentsBody(broker_name=B, group=THERE, version=version)
     members = bodies.PeerMembersBody(broker_name=B, masters=[A, B], given=[given])
     for code, body in ((R.PEER_LIST, forged), (R.PEER_GIVEN, given), (R.PEER_MEMBERS, members)):
         reply = node.ask(peer(B), code, None, body)

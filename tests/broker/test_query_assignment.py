@@ -237,7 +237,7 @@ def test_while_queues_are_not_known_everybody_keeps_what_he_has(talk, peer):
     talk.beat(peer, "alice", subscriptions=[subscription("T"), subscription("U")])
     elsewhere = Elsewhere(talk, U=None)
     assert assigned(talk, peer, "alice", "U") is None
-    assert talk.broker.consumers.asked_topics() == {"T", "U"}  # So somebody will find out.
+    assert talk.broker.consumers.server_assigned_topics() == {"T", "U"}  # So somebody will find out.
     assert assigned(talk, peer, "alice", "T") is None
     elsewhere.counts["U"] = 0
     assert assigned(talk, peer, "alice", "T") == {0, 1}

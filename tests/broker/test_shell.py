@@ -44,7 +44,7 @@ class Client:
     def __init__(self, address: str) -> None:
         self.address = address
         self.notified: asyncio.Queue[str] = asyncio.Queue()
-        self.remotes = AsyncioRemotes(SystemClock().monotonic_ms, asked=self._asked)
+        self.remotes = AsyncioRemotes(SystemClock().monotonic_ms, on_request=self._asked)
 
     def _asked(self, _: str, command: Command, __: object) -> None:
         assert command.code == R.NOTIFY_CONSUMER_IDS_CHANGED

@@ -13,7 +13,7 @@ from libramq.groups.rebalance import (
     QUIET_MS,
     READING_MS_MAX,
     SETTLE_MS_MAX,
-    UNTOLD_MS,
+    UNREPORTED_MS,
     GroupRebalance,
 )
 from libramq.groups.rebalance_event import (
@@ -313,7 +313,7 @@ def test_who_opened_a_queue_first_long_before_a_start_is_its_owner(opened_ms: in
     """It did so in a rebalance that we did not hear of; the next has not moved the queue."""
     rebalance = GroupRebalance("G")
     rebalance.opened(Q[0], "alice", now_ms=opened_ms)
-    started_ms = 10_000 + UNTOLD_MS
+    started_ms = 10_000 + UNREPORTED_MS
     rebalance.changed(
         Reason.MEMBER_JOINED, "bob", ["alice", "bob"], epoch=2, is_part=True, now=at(started_ms)
     )

@@ -31,9 +31,9 @@ def test_members_of_ours_beside_stock_ones_allocate_for_themselves():
     ours = EdgeMember(client_id="x", stock=False)
     asks = EdgeMember(client_id="y", topics=("T",))
     known = edges_of(a={"g": [ours]}, b={"g": [asks]})
-    assert known.asked("g").allocates
+    assert known.server_assigned("g").allocates
     known.report("a", {"g": []}, complete=False)
-    assert not known.asked("g").allocates
+    assert not known.server_assigned("g").allocates
 
 
 def test_what_a_complete_word_does_not_name_is_over():

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.errors import ConfigError
-from libramq.groups.assignment_tables import GivenUpdate
+from libramq.groups.assignment_tables import AssignmentUpdate
 from libramq.groups.broker_assignment import LARGE_GROUP, LARGE_GROUP_PAUSE_MS, REST_MS
-from libramq.groups.roster import AskedMembers
-from libramq.groups.server_assigned_groups import AskedGroups
+from libramq.groups.roster import ServerAssignedMembers
+from libramq.groups.server_assigned_groups import ServerAssignedGroups
 from libramq.message.queue import MessageQueue
 
 A, B = "broker-a", "broker-b"
@@ -32,13 +32,13 @@ class Cluster:
         self.brokers = {name: self.new_broker(name) for name in (A, B)}
         self.home = A
 
-    def new_broker(self, name: str) -> AskedGroups:
-        return AskedGroups(name, members=lambda _: self.members(), queues=self.queues.get)
+    def new_broker(self, name: str) -> ServerAssignedGroups:
+        return ServerAssignedGroups(name, members=lambda _: self.members(), queues=self.queues.get)
 
-    def members(self) -> AskedMembers | None:
-        return AskedMembers(self.version, dict(self.topics), self.allocates) if self.topics else None
+    def members(self) -> ServerAssignedMembers | None:
+        return ServerAssignedMembers(self.version, dict(self.topics), self.allocates) if self.topics else None
 
-    def say(self, word: GivenUpdate | None) -> None:
+    def say(self, word: AssignmentUpdate | None) -> None:
         """The home tells all brokers."""
         if word is not None:
             self.again |= word.ask_again
@@ -65,7 +65,7 @@ class Cluster:
         for client_id in client_ids:
             self.again.pop(client_id, None)
             decision = self.brokers[self.home].ask("g", client_id, "T", "AVG", now_ms=self.now_ms)
-            self.say(decision.word)
+            self.say(decision.update)
             if decision.queues is not None:
                 self.holds[client_id] = set(decision.queues)
 
@@ -125,10 +125,10 @@ def test_all_brokers_remember_what_was_given():
     cluster = Cluster()
     cluster.join("alice", "bob")
     cluster.ask("alice", "bob")
-    remembered = cluster.brokers[B].tables.given("g")
+    remembered = cluster.brokers[B].tables.assignments("g")
     assert {who: set(lots["T"]) for who, lots in remembered.items()} == cluster.holds
     cluster.leave("bob")
-    assert list(cluster.brokers[B].tables.given("g")) == ["alice"]
+    assert list(cluster.brokers[B].tables.assignments("g")) == ["alice"]
     cluster.leave("alice")
     assert [list(broker.tables) for broker in cluster.brokers.values()] == [[], []]
 
@@ -232,11 +232,11 @@ def test_a_large_group_is_reviewed_when_its_target_is_old():
 def test_the_word_of_a_broker_where_the_group_does_not_live_any_more_comes_too_late():
     cluster = Cluster()
     cluster.join("alice")
-    late = cluster.brokers[A].ask("g", "alice", "T", "AVG", now_ms=cluster.now_ms).word
+    late = cluster.brokers[A].ask("g", "alice", "T", "AVG", now_ms=cluster.now_ms).update
     observer = cluster.new_broker("broker-c")
-    observer.tables.take(GivenUpdate(broker_name=B, group="g", version=9, is_whole=True))
+    observer.tables.take(AssignmentUpdate(broker_name=B, group="g", version=9, is_whole=True))
     observer.tables.take(late)
-    assert observer.tables.given("g") == {}
+    assert observer.tables.assignments("g") == {}
 
 
 def ask_all(cluster: Cluster, who: Iterable[str]) -> None:

@@ -87,13 +87,13 @@ def test_what_only_seldom_events_change_is_not_looked_at_after_a_hot_request():
     called: list[str] = []
     kernel = Kernel(judge.clock)
     hooks = Hooks(
-        settle=(lambda: called.append("always"),), settle_stirred=(lambda: called.append("seldom"),)
+        settle=(lambda: called.append("always"),), settle_changed=(lambda: called.append("seldom"),)
     )
     engine = Engine(kernel, judge, hooks)
     engine.settle()
     assert called == ["always", "seldom"]
     engine.settle()
     assert called == ["always", "seldom", "always"]
-    engine.stir()
+    engine.mark_changed()
     engine.settle()
     assert called[3:] == ["always", "seldom"]

@@ -24,14 +24,14 @@ CALLS: tuple[Call[object], ...] = (
     group_calls.remove_member("g", "m", None),
     group_calls.open_queue("g", QUEUE, "m", 1),
     peer_calls.grant_queues(bodies.PeerGrantBody(group="g", epoch=1)),
-    peer_calls.tell_members(bodies.PeerMembersBody(broker_name="b", masters=[])),
-    peer_calls.tell_list(bodies.PeerListBody(broker_name="b", group="g", version=1)),
+    peer_calls.report_members(bodies.PeerMembersBody(broker_name="b", masters=[])),
+    peer_calls.send_member_list(bodies.PeerListBody(broker_name="b", group="g", version=1)),
     peer_calls.gather_group("g"),
     peer_calls.assign_queues(bodies.PeerAssignBody(broker_name="b", group="g", client_id="c", topic="T")),
-    peer_calls.tell_given(bodies.PeerGivenBody(broker_name="b", group="g")),
-    peer_calls.tell_removed(bodies.PeerRemovedBody(broker_name="b", topic="T")),
-    peer_calls.tell_started(bodies.PeerStartedBody(group="g", epoch=1, reason="member_joined")),
-    peer_calls.tell_rebalance(bodies.PeerRebalanceBody(group="g")),
+    peer_calls.send_assignments(bodies.PeerAssignmentsBody(broker_name="b", group="g")),
+    peer_calls.report_removal(bodies.PeerRemovedBody(broker_name="b", topic="T")),
+    peer_calls.report_rebalance_start(bodies.PeerStartedBody(group="g", epoch=1, reason="member_joined")),
+    peer_calls.report_rebalance(bodies.PeerRebalanceBody(group="g")),
 )
 
 

@@ -72,7 +72,7 @@ def test_first_batch_with_rows_survives_a_restart(broker: FakeBroker, reader: Re
     first = reader()
     start = first.initialOffset()
     broker.fill("T", 2, 10)
-    first.planner._maximums_asked_ms = None
+    first.planner._maximums_requested_ms = None
     end = json.loads(json.dumps(first.latestOffset(start, EVERYTHING)))
     assert read(first, start, end) == [(0, 100, 110), (1, 100, 110)]
     broker.fill("T", 2, 10)
@@ -88,7 +88,7 @@ def test_nothing_new_is_the_same_text(broker: FakeBroker, reader: Reader):
         after = stream.latestOffset(end, EVERYTHING)
         assert json.dumps(after) == json.dumps(end)
     broker.fill("T", 1, 1)
-    stream.planner._maximums_asked_ms = None
+    stream.planner._maximums_requested_ms = None
     later = stream.latestOffset(end, EVERYTHING)
     assert list(later) == ["T:broker-a:0", "T:broker-a:1"]
     assert json.dumps(stream.latestOffset(later, EVERYTHING)) == json.dumps(later)

@@ -153,7 +153,7 @@ def test_oneway_requests_arrive_and_requests_of_the_other_side_are_handed_over(l
         server, handler, address = await serve()
         remotes = AsyncioRemotes(
             SystemClock().monotonic_ms,
-            asked=lambda where, command, _: asked.put_nowait((where, command.code)),
+            on_request=lambda where, command, _: asked.put_nowait((where, command.code)),
         )
         remotes.send_oneway(address, Command(code=1, flag=FLAG_ONEWAY))
         await remotes.call(address, Command(code=4))

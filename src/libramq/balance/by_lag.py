@@ -93,15 +93,15 @@ class _Scales:
             by_takers.setdefault(self._sets_of_topic[queue.topic], []).append((weight[queue], queue))
         for queues in by_takers.values():
             queues.sort()
-        given: set[MessageQueue] = set()
+        handed_over: set[MessageQueue] = set()
         while (best := self._best_move(giver, by_takers)) is not None:
             taker, queues, place = best
             each, queue = queues.pop(place)
-            given.add(queue)
+            handed_over.add(queue)
             self._weigh(giver, -each)
             self.put(taker, queue, each)
-        self.shares[giver] = [queue for queue in self.shares[giver] if queue not in given]
-        return bool(given)
+        self.shares[giver] = [queue for queue in self.shares[giver] if queue not in handed_over]
+        return bool(handed_over)
 
     def _best_move(
         self, giver: int, by_takers: Mapping[tuple[int, ...], list[tuple[int, MessageQueue]]]

@@ -16,9 +16,9 @@ from libramq.broker.consumer_clients import ConsumerClients
 from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError
-from libramq.groups.assignment_tables import GivenUpdate
-from libramq.groups.roster import AskedMembers
-from libramq.groups.server_assigned_groups import KEEP, AskedGroups
+from libramq.groups.assignment_tables import AssignmentUpdate
+from libramq.groups.roster import ServerAssignedMembers
+from libramq.groups.server_assigned_groups import KEEP, ServerAssignedGroups
 from libramq.kernel.purgatory import Purgatory
 from libramq.kernel.waiter import ParkedWaiter, Waiter
 from libramq.logs import get_logger
@@ -52,7 +52,7 @@ class Peers(Protocol):
         """The broker where a group lives; None while nobody knows."""
         ...
 
-    def asked_members(self, group: str) -> AskedMembers | None:
+    def server_assigned_members(self, group: str) -> ServerAssignedMembers | None:
         """Return the members of a group that lives here, as all brokers reported them."""
         ...
 
@@ -66,7 +66,7 @@ class Peers(Protocol):
         """Have the broker decide where a group lives."""
         ...
 
-    def tell_given(self, update: GivenUpdate) -> None:
+    def send_assignments(self, update: AssignmentUpdate) -> None:
         """Tell all others what members were given."""
         ...
 
@@ -89,7 +89,7 @@ class Assigner:
         self._consumers = consumers
         self._clock = clock
         self._purgatory = purgatory
-        self._groups = AskedGroups(broker_name, members=self._members, queues=queues)
+        self._groups = ServerAssignedGroups(broker_name, members=self._members, queues=queues)
         self._is_ready = True
         self._due: dict[str, MonotonicMs] = {}
         consumers.observe_members(self._own_changed)
@@ -128,28 +128,28 @@ class Assigner:
                 question.strategy,
                 now_ms=self._now_ms(),
             )
-        self._say(decision.word)
+        self._say(decision.update)
         return decision.queues
 
     # What happens.
 
-    def took_given(self, update: GivenUpdate) -> None:
+    def assignments_updated(self, update: AssignmentUpdate) -> None:
         """The broker where a group lives tells what was given, and who is to ask again."""
         if self._home_of(update.group) != self._own:
             self._groups.tables.take(update)
         self._ask_again(update)
 
-    def took_tables(self, tables: Iterable[GivenUpdate]) -> None:
+    def took_tables(self, tables: Iterable[AssignmentUpdate]) -> None:
         """Another broker tells all that it remembers of groups that live here."""
         for table in tables:
             if table.group not in self._groups:
                 self._groups.tables.offer(table)
 
-    def tables_for(self, home: str) -> list[GivenUpdate]:
+    def tables_for(self, home: str) -> list[AssignmentUpdate]:
         """All that is remembered of groups that live at a broker, by which they are to go on there."""
         return self._groups.tables.updates(lambda group: self._home_of(group) == home)
 
-    def word(self) -> list[GivenUpdate]:
+    def full_state(self) -> list[AssignmentUpdate]:
         """All that another broker is to remember of groups that live here; who missed it asks again."""
         if not self._is_ready:
             return []
@@ -215,31 +215,31 @@ class Assigner:
         self._is_ready = True
         for group in list(self._groups.tables):
             if self._home_of(group) == self._own:
-                self._peers.tell_given(self._groups.adopt(group))
+                self._peers.send_assignments(self._groups.adopt(group))
                 self.changed(group)
         return True
 
     # Telling.
 
-    def _say(self, word: GivenUpdate | None) -> None:
-        if word is None:
+    def _say(self, update: AssignmentUpdate | None) -> None:
+        if update is None:
             return
-        self._ask_again(word)
+        self._ask_again(update)
         if not self._is_alone and self._peers is not None:
-            self._peers.tell_given(word)
+            self._peers.send_assignments(update)
 
-    def _ask_again(self, update: GivenUpdate) -> None:
+    def _ask_again(self, update: AssignmentUpdate) -> None:
         group = self._consumers.group(update.group)
         if group is not None:
             self._consumers.notifications.again(group, update.ask_again)
 
     # Who is who.
 
-    def _members(self, group: str) -> AskedMembers | None:
+    def _members(self, group: str) -> ServerAssignedMembers | None:
         if self._peers is not None and not self._peers.is_alone:
-            return self._peers.asked_members(group)
+            return self._peers.server_assigned_members(group)
         connected = self._consumers.group(group)
-        return connected.asked_members() if connected is not None else None
+        return connected.server_assigned_members() if connected is not None else None
 
     def _home_of(self, group: str) -> str | None:
         return self._peers.home_of(group) if self._peers is not None else self._own

@@ -366,9 +366,9 @@ class Broker:
             processors=self._processors,
             batch_processors=self._batch_processors,
             answered=self._clients.answered,
-            stir=kernel.stir,
+            mark_changed=kernel.mark_changed,
         )
-        self.topics.observe(lambda _: kernel.stir())  # A send may create one.
+        self.topics.observe(lambda _: kernel.mark_changed())  # A send may create one.
         polled: list[Polled] = [each for each in (self.coordination, self.cluster) if each is not None]
         return Engine(kernel, endpoint, self._hooks(), polled)
 
@@ -396,7 +396,7 @@ class Broker:
                 self._persistence.settle,
                 self.runtime.settle,
             ),
-            settle_stirred=(self._watch.settle, self._start_up.settle),
+            settle_changed=(self._watch.settle, self._start_up.settle),
         )
 
     def _record(self, event: RebalanceEvent) -> None:

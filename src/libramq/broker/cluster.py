@@ -114,9 +114,9 @@ class Cluster:
             self._watch.look_soon()
         now_ms = self._now_ms()
         self._assigner.took_tables(given.value() for given in body.given)
-        has_told = self._relay.took(body, now_ms=now_ms)
+        has_reported_all = self._relay.took(body, now_ms=now_ms)
         self._assigner.tick(now_ms)
-        return has_told
+        return has_reported_all
 
     def took_group(self, broker_name: str, group: str, members: Sequence[EdgeMember]) -> None:
         """Another broker tells who of a group is connected to it."""
@@ -180,7 +180,7 @@ class Cluster:
     def _beat(self, link: PeerLink) -> None:
         body = self._relay.body(link.name, link.begin())
         if body.complete:
-            tables = [bodies.PeerGivenBody.of(table) for table in self._assigner.tables_for(link.name)]
+            tables = [bodies.PeerAssignmentsBody.of(table) for table in self._assigner.tables_for(link.name)]
             body = msgspec.structs.replace(body, given=tables)
 
         def answered(outcome: bool | LibraError) -> None:
@@ -190,20 +190,20 @@ class Cluster:
                 link.failed(outcome, now_ms=now_ms)
                 return
             link.answered(knows_all=outcome, now_ms=now_ms)
-            if link.owes_word:
+            if link.owes_full_state:
                 self._say_all(link)
 
-        self._ask(Question(link.address, peer_calls.tell_members(body), answered, ANSWER_MS_MAX))
+        self._ask(Question(link.address, peer_calls.report_members(body), answered, ANSWER_MS_MAX))
 
     def _say_all(self, link: PeerLink) -> None:
         """All that a broker is to know of groups that live here."""
-        link.owes_word = False
+        link.owes_full_state = False
         for grant in self._coordination.grants_for(link.name):
             self.peers.grant(link.name, grant, self._coordination.refused)
         for body in self._relay.lists_for(link.name):
             self.peers.say_list(link.name, body)
-        for update in self._assigner.word():
-            self.peers.say_given(link.name, update)
+        for update in self._assigner.full_state():
+            self.peers.send_assignments_to(link.name, update)
 
     def _brokers_changed(self) -> None:
         now_ms = self._now_ms()

@@ -61,7 +61,7 @@ class ClusterWatch:
         self._soon_until_ms = self._due_ms
         self._is_asking = False
         self._failures = 0
-        self._asked_topics: set[str] = set()
+        self._requested_topics: set[str] = set()
         self._topics_seen = 0
 
     @property
@@ -90,12 +90,12 @@ class ClusterWatch:
 
     def look_at(self, topic: str) -> None:
         """Somebody cares about a topic; its route is asked for, unless it is already."""
-        if topic in self._asked_topics:
+        if topic in self._requested_topics:
             return
-        self._asked_topics.add(topic)
+        self._requested_topics.add(topic)
 
         def answered(outcome: TopicRouteData | LibraError) -> None:
-            self._asked_topics.discard(topic)
+            self._requested_topics.discard(topic)
             if isinstance(outcome, LibraError) and not isinstance(outcome, TopicNotExist):
                 return
             route = None if isinstance(outcome, LibraError) else outcome

@@ -106,9 +106,9 @@ class ConsumerClients:
         """Return whether there are members, or rebalances that have not settled."""
         return len(self._groups) > 0 or bool(self._unsettled)
 
-    def asked_topics(self) -> set[str]:
+    def server_assigned_topics(self) -> set[str]:
         """The topics of groups whose members ask for their queues."""
-        return {topic for group in self._groups if group.is_asked for topic in group.subscriptions}
+        return {topic for group in self._groups if group.is_server_assigned for topic in group.subscriptions}
 
     def is_member(self, peer: Connection) -> bool:
         """Return whether a connection is a member of any group."""

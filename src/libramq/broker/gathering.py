@@ -24,7 +24,7 @@ class Gathering:
         self,
         group: str,
         own: FenceReport,
-        asked: Iterable[str],
+        broker_names: Iterable[str],
         *,
         now_ms: MonotonicMs,
         gathered: Gathered,
@@ -33,7 +33,7 @@ class Gathering:
         self.gathered = gathered
         self.answers = [own]
         self.until_ms = now_ms + ANSWER_MS_MAX
-        self._waiting = dict.fromkeys(asked)
+        self._waiting = dict.fromkeys(broker_names)
         self._again_ms: dict[str, MonotonicMs] = {}
         self._epoch_max = own.highest_epoch + EPOCHS_AHEAD_MAX
 

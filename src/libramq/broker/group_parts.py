@@ -94,4 +94,4 @@ class GroupParts:
     def _watched_topics(self) -> list[str]:
         """Return the topics whose queues at other brokers matter here."""
         parts = (self.coordination, self.assigner, self.health)
-        return sorted(self.consumers.asked_topics().union(*(part.topics() for part in parts)))
+        return sorted(self.consumers.server_assigned_topics().union(*(part.topics() for part in parts)))

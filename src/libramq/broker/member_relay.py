@@ -15,7 +15,7 @@ from libramq.broker.consumer_clients import ConsumerClients
 from libramq.clock import Clock, MonotonicMs
 from libramq.filter.subscription import BROADCASTING
 from libramq.groups.cluster_view import ClusterView
-from libramq.groups.roster import AskedMembers, EdgeMember, MemberList
+from libramq.groups.roster import EdgeMember, MemberList, ServerAssignedMembers
 from libramq.remoting.body.coordination import PeerListBody, PeerMember, PeerMembersBody
 
 #: Ours: changes come in swarms; a larger group's are collected longer, as each is told whole.
@@ -63,7 +63,7 @@ class MemberRelay:
         if group is None or group.message_model == BROADCASTING:
             return []
         stock, allocating = set(group.stock_client_ids), group.allocating_client_ids
-        topics = group.asked_members().topics
+        topics = group.server_assigned_members().topics
         return [
             EdgeMember(
                 client_id=each,
@@ -77,7 +77,7 @@ class MemberRelay:
     def body(self, home: str, changed: Sequence[str] | None) -> PeerMembersBody:
         """Return the report for a coordinating broker; of all groups that live there, if none are named."""
         names = [group.name for group in self._consumers.groups()] if changed is None else changed
-        told = {
+        reported = {
             name: [PeerMember.of(member) for member in self.members(name)]
             for name in names
             if self._view.home_of(name) == home
@@ -85,9 +85,9 @@ class MemberRelay:
         return PeerMembersBody(
             broker_name=self._own,
             masters=self._view.names,
-            groups=told,
+            groups=reported,
             complete=changed is None,
-            listed=[name for name in self._roster.listed_by_others(home) if name in told]
+            listed=[name for name in self._roster.listed_by_others(home) if name in reported]
             if changed is None
             else [],
         )
@@ -139,19 +139,19 @@ class MemberRelay:
 
     def is_agreed(self, now_ms: MonotonicMs) -> bool:
         """Return whether every current broker has reported its members or has been given up on."""
-        return now_ms >= self._agree_by_ms or self._have_told()
+        return now_ms >= self._agree_by_ms or self._have_all_reported()
 
     def has_heard_all(self, now_ms: MonotonicMs) -> bool:
         """The same, with all the patience there is: who has not told by then has no members any more."""
-        return now_ms >= self._agree_by_ms - AGREE_MS_MAX + EDGE_SILENCE_MS_MAX or self._have_told()
+        return now_ms >= self._agree_by_ms - AGREE_MS_MAX + EDGE_SILENCE_MS_MAX or self._have_all_reported()
 
-    def _have_told(self) -> bool:
+    def _have_all_reported(self) -> bool:
         names = self._view.names
         return all(self._roster.agrees(name, names) for name in names)
 
-    def asked_members(self, group: str) -> AskedMembers | None:
+    def server_assigned_members(self, group: str) -> ServerAssignedMembers | None:
         """The members of a group as who assigns their queues needs them."""
-        return self._roster.asked(group)
+        return self._roster.server_assigned(group)
 
     def publish_stock(self, group: str) -> list[str] | None:
         """Return who of a group allocates for itself, for its coordinator; None: the same as last time."""

@@ -20,10 +20,10 @@ from libramq.broker.peer_link import PeerLink
 from libramq.clock import Clock, MonotonicMs
 from libramq.errors import ConnectFailed, LibraError, NoPermission, RequestCodeNotSupported
 from libramq.fencing import FenceGrant, FenceReport
-from libramq.groups.assignment_tables import GivenUpdate
+from libramq.groups.assignment_tables import AssignmentUpdate
 from libramq.groups.cluster_view import ClusterView
 from libramq.groups.coordinator.effect import Replaced, Settled, Started
-from libramq.groups.roster import AskedMembers
+from libramq.groups.roster import ServerAssignedMembers
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body import coordination as bodies
@@ -118,12 +118,12 @@ class PeerBrokers:
             members=list(started.members),
         )
         for name in self.links:
-            self._say(name, peer_calls.tell_started(body), lambda _: None)
+            self._say(name, peer_calls.report_rebalance_start(body), lambda _: None)
 
     def settled(self, effect: Settled) -> None:
         """Tell all others that every queue of a group is granted to the member it is meant for."""
         uncommitted = [QueueGrant.of(queue, effect.epoch) for queue in effect.uncommitted]
-        self._tell_rebalance(
+        self._report_rebalance(
             bodies.PeerRebalanceBody(
                 group=effect.group, members=list(effect.loads), uncommitted=uncommitted, is_complete=True
             )
@@ -132,17 +132,17 @@ class PeerBrokers:
     def replaced(self, effect: Replaced) -> None:
         """Tell all others that a client has taken another's place in a group."""
         replaced = {effect.former: effect.client_id}
-        self._tell_rebalance(bodies.PeerRebalanceBody(group=effect.group, replaced=replaced))
+        self._report_rebalance(bodies.PeerRebalanceBody(group=effect.group, replaced=replaced))
 
-    def _tell_rebalance(self, body: bodies.PeerRebalanceBody) -> None:
+    def _report_rebalance(self, body: bodies.PeerRebalanceBody) -> None:
         for name in self.links:
-            self._say(name, peer_calls.tell_rebalance(body), lambda _: None)
+            self._say(name, peer_calls.report_rebalance(body), lambda _: None)
 
     def removed(self, *, topic: str = "", group: str = "") -> None:
         """Tell all others that a topic or a group was deleted here; both: the group's offsets were set."""
         body = bodies.PeerRemovedBody(broker_name=self._name, topic=topic, group=group)
         for name in self.links:
-            self._say(name, peer_calls.tell_removed(body), lambda _: None)
+            self._say(name, peer_calls.report_removal(body), lambda _: None)
 
     # What the assigner asks of its peers.
 
@@ -155,9 +155,9 @@ class PeerBrokers:
         """The broker where a group lives; None while nobody knows."""
         return self.view.home_of(group)
 
-    def asked_members(self, group: str) -> AskedMembers | None:
+    def server_assigned_members(self, group: str) -> ServerAssignedMembers | None:
         """Return the members of a group that lives here, as all brokers reported them."""
-        return self.relay.asked_members(group)
+        return self.relay.server_assigned_members(group)
 
     def has_heard_all(self) -> bool:
         """Return whether every broker has reported its members and assignments, or has been given up on."""
@@ -188,24 +188,24 @@ class PeerBrokers:
 
         self._ask(Question(link.address, peer_calls.assign_queues(body), replied, ANSWER_MS_MAX))
 
-    def tell_given(self, update: GivenUpdate) -> None:
+    def send_assignments(self, update: AssignmentUpdate) -> None:
         """Tell all others what members were given."""
         for name in self.links:
-            self.say_given(name, update)
+            self.send_assignments_to(name, update)
 
-    def say_given(self, broker_name: str, update: GivenUpdate) -> None:
+    def send_assignments_to(self, broker_name: str, update: AssignmentUpdate) -> None:
         """Tell another broker what members were given."""
-        body = bodies.PeerGivenBody.of(update)
-        self._say(broker_name, peer_calls.tell_given(body), lambda _: None)
+        body = bodies.PeerAssignmentsBody.of(update)
+        self._say(broker_name, peer_calls.send_assignments(body), lambda _: None)
 
     def say_list(self, edge: str, shared: bodies.PeerListBody) -> None:
         """Tell another broker who is in a group."""
-        self._say(edge, peer_calls.tell_list(shared), lambda _: None)
+        self._say(edge, peer_calls.send_member_list(shared), lambda _: None)
 
     def _say(self, broker_name: str, call: Call[int] | Call[None], then: Callable[[int], None]) -> None:
         """Say something to a broker, unless it is owed everything anyhow."""
         link = self.links.get(broker_name)
-        if link is None or link.owes_word:
+        if link is None or link.owes_full_state:
             return
 
         def answered(outcome: int | LibraError) -> None:

@@ -1,7 +1,7 @@
 """The peer link: what one other broker of the cluster is still to be told.
 
     owes_members    as an edge: of all our groups that live there; else of those in `changed`
-    owes_word       as a coordinator: all our grants and lists; else each is told when it is made
+    owes_full_state       as a coordinator: all our grants and lists; else each is told when it is made
 
 Members are told in beats, one at a time: at once when something changed, else once a second, so that the
 broker knows that we are there and the connection stays. Who does not answer, or was lost, is owed everything.
@@ -33,7 +33,7 @@ class PeerLink:
     is_linked: bool = False
     is_asking: bool = False
     owes_members: bool = True
-    owes_word: bool = True
+    owes_full_state: bool = True
     changed: dict[str, None] = field(default_factory=dict)
     failures: int = 0
 
@@ -62,5 +62,5 @@ class PeerLink:
         if self.failures == FAILURES_UNTIL_WARNING:
             log.warning("broker not reached", broker=self.name, address=self.address, reason=str(reason))
         self.is_linked = False
-        self.owes_members = self.owes_word = True
+        self.owes_members = self.owes_full_state = True
         self.due_ms = now_ms + RETRY_MS

@@ -57,7 +57,7 @@ _STATUSES: Final = {
 class _Cause(Enum):
     """Why a pull is run."""
 
-    ASKED = auto()
+    REQUESTED = auto()
     WOKEN = auto()
     EXPIRED = auto()
 
@@ -151,7 +151,7 @@ class Reading:
         if pull.hold_ms is not None:
             hold_ms = pull.hold_ms if self._long_polling else self._short_polling_ms
             hold_ms = min(max(hold_ms, 0), SUSPEND_MS_MAX)
-        self._read(pull, now_ms + hold_ms if hold_ms else None, now_ms, _Cause.ASKED)
+        self._read(pull, now_ms + hold_ms if hold_ms else None, now_ms, _Cause.REQUESTED)
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
         """A queue has more to read, up to an offset: run its held pulls again."""

@@ -80,19 +80,19 @@ def _permitted(topic: TopicConfig, config: BrokerConfig) -> TopicConfig:
 class _NameServer:
     """The state that one name server has of us.
 
-    asked_ms: since when a registration is under way. is_linked: it answered, and the connection has not ended
-    since. known: how many changes of the topics it knows, while it is linked.
+    requested_ms: since when a registration is under way. is_linked: it answered, and the connection has not
+    ended since. known: how many changes of the topics it knows, while it is linked.
     """
 
     __slots__ = (
         "address",
-        "asked_ms",
         "beat",
         "has_changed",
         "has_failed",
         "is_linked",
         "known",
         "register",
+        "requested_ms",
         "tried",
     )
 
@@ -100,7 +100,7 @@ class _NameServer:
         self.address = address
         self.register = deadlines.new(lambda _: registration._register(self))
         self.beat = deadlines.new(lambda now_ms: registration._beat(self, now_ms))
-        self.asked_ms: MonotonicMs | None = None
+        self.requested_ms: MonotonicMs | None = None
         self.known = -1
         self.is_linked = self.has_changed = self.has_failed = self.tried = False
 
@@ -110,7 +110,7 @@ class _NameServer:
         One that let somebody wait for nothing is waited for again when it has answered: an outage delays one
         send, not every one that creates a topic.
         """
-        is_silent = self.asked_ms is not None and now_ms - self.asked_ms >= ANNOUNCED_MS_MAX
+        is_silent = self.requested_ms is not None and now_ms - self.requested_ms >= ANNOUNCED_MS_MAX
         return not self.has_failed and not is_silent and not (self.is_linked and self.known >= counter)
 
 
@@ -206,14 +206,14 @@ class Registration:
 
     def _register_again(self, name_server: _NameServer) -> None:
         name_server.has_changed = True
-        if name_server.asked_ms is None:
+        if name_server.requested_ms is None:
             name_server.register.by(self._clock.monotonic_ms() + CHANGE_DELAY_MS)
 
     def _register(self, name_server: _NameServer) -> None:
         """Register at one name server; the body is made on a thread: 10,000 topics take 100 ms."""
         version = self._topics.data_version
         registered = partial(self._registered, name_server, version.counter)
-        name_server.asked_ms, name_server.has_changed = self._clock.monotonic_ms(), False
+        name_server.requested_ms, name_server.has_changed = self._clock.monotonic_ms(), False
         if self._encoded is not None and self._encoded[0] == version:
             self._ask(name_server, self._encoded[1], registered)
             return
@@ -237,7 +237,7 @@ class Registration:
         if not self._is_begun:
             return
         now_ms = self._clock.monotonic_ms()
-        name_server.asked_ms, name_server.tried = None, True
+        name_server.requested_ms, name_server.tried = None, True
         failed = isinstance(outcome, BaseException)
         if failed and not name_server.has_failed:
             log.warning(

@@ -63,7 +63,7 @@ def history(
     """Show a group's rebalances: who caused them and why, what moved, and how long queues paused."""
     from libramq.cli import group_history, group_watch, output
 
-    found = group_watch.group_rebalances(_given(context, namesrv), group, last=last)
+    found = group_watch.group_rebalances(_name_servers(context, namesrv), group, last=last)
     if json:
         output.print_json([group_history.as_json(rebalance) for rebalance in found])
         return
@@ -81,7 +81,7 @@ def remove(
     """Remove a member that will not come back; its queues move at once. One that is alive joins again."""
     from libramq.cli import running
 
-    running.run(_remove(_given(context, namesrv), group, member))
+    running.run(_remove(_name_servers(context, namesrv), group, member))
     print(f"removed {member} from {group}")
 
 
@@ -100,7 +100,7 @@ def _user() -> str | None:
         return None
 
 
-def _given(context: typer.Context, namesrv: str | None) -> str:
+def _name_servers(context: typer.Context, namesrv: str | None) -> str:
     """The name servers, which may be named before the command as well."""
     return options.name_servers(namesrv or (context.parent.params.get("namesrv") if context.parent else None))
 

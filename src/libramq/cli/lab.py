@@ -82,7 +82,7 @@ def run(
 ) -> None:
     """Run the laboratory. The same seed gives the same figures, except for computing times."""
     from libramq.cli import logs
-    from libramq.cli.spark_runs import Teller, spark_session, spark_settings
+    from libramq.cli.spark_runs import ProgressDisplay, spark_session, spark_settings
 
     logs.set_up(log_level)
     settings = spark_settings(conf or [])
@@ -107,13 +107,13 @@ def run(
         spark_session(
             "libra lab", master=master, log_level=log_level, settings=settings, archive=archive
         ) as spark,
-        Teller("lab") as tell,
+        ProgressDisplay("lab") as on_progress,
     ):
-        result = laboratory.run(spark, tell)
+        result = laboratory.run(spark, on_progress)
     _show(result)
 
 
-def _laboratory(config: Path | None, *, small: bool, **given: object) -> "Laboratory":
+def _laboratory(config: Path | None, *, small: bool, **overrides: object) -> "Laboratory":
     from libramq.cli import access
     from libramq.errors import ConfigError
 
@@ -124,7 +124,7 @@ def _laboratory(config: Path | None, *, small: bool, **given: object) -> "Labora
         if error.name is None or error.name.startswith("libramq"):
             raise
         raise ConfigError(f"the laboratory needs {error.name}: pip install 'libramq[spark,java]'") from None
-    return Laboratory(read_experiment(config, small=small, **given), access=access.properties())
+    return Laboratory(read_experiment(config, small=small, **overrides), access=access.properties())
 
 
 def _names(text: str | None) -> list[str] | None:

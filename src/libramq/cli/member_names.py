@@ -11,7 +11,7 @@ from typing import Final
 
 #: What clients without a name of their own, Java's and ours, append to address and process: a time.
 _TIME: Final = re.compile(r"(?<=@)(\d+)#\d+$")
-_WORD: Final = re.compile(r"[^\s,]+")
+_CLIENT_ID: Final = re.compile(r"[^\s,]+")
 _NONE: Final[Mapping[str, str]] = {}
 
 
@@ -19,11 +19,14 @@ class MemberNames:
     """Short names of the clients that some texts name. static: names of static members, by client id."""
 
     def __init__(self, texts: Iterable[str], *, static: Mapping[str, str] = _NONE) -> None:
-        words = {word for text in texts for word in _WORD.findall(text)}
-        candidates = {word: static.get(word) or _TIME.sub(r"\1", word) for word in words | set(static)}
+        client_ids = {client_id for text in texts for client_id in _CLIENT_ID.findall(text)}
+        candidates = {
+            client_id: static.get(client_id) or _TIME.sub(r"\1", client_id)
+            for client_id in client_ids | set(static)
+        }
         uses = Counter(candidates.values())
-        self._names = {word: name for word, name in candidates.items() if uses[name] == 1}
+        self._names = {client_id: name for client_id, name in candidates.items() if uses[name] == 1}
 
     def short(self, text: str) -> str:
         """Return a text with each client id in it shortened."""
-        return _WORD.sub(lambda word: self._names.get(word[0], word[0]), text)
+        return _CLIENT_ID.sub(lambda client_id: self._names.get(client_id[0], client_id[0]), text)

@@ -65,6 +65,6 @@ AllowPublic = Annotated[
 ]
 
 
-def name_servers(given: str | None) -> str:
+def name_servers(option: str | None) -> str:
     """The name servers to use: what was given, else the environment's, else this machine's."""
-    return given or os.environ.get(NAMESRV_VARIABLE) or DEFAULT_NAMESRV
+    return option or os.environ.get(NAMESRV_VARIABLE) or DEFAULT_NAMESRV

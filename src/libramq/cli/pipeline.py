@@ -38,7 +38,7 @@ def run(
 ) -> None:
     """Run a pipeline. After a crash or Ctrl-C, running it again continues where it stopped."""
     from libramq.cli import access, logs
-    from libramq.cli.spark_runs import Teller, spark_session, spark_settings
+    from libramq.cli.spark_runs import ProgressDisplay, spark_session, spark_settings
     from libramq.spark.pipeline.registry import pipeline
 
     logs.set_up(log_level)
@@ -52,9 +52,9 @@ def run(
         spark_session(
             f"libra pipeline {name}", master=master, log_level=log_level, settings=settings, archive=archive
         ) as spark,
-        Teller(name) as tell,
+        ProgressDisplay(name) as on_progress,
     ):
-        outcome = chosen.run(spark, tell)
+        outcome = chosen.run(spark, on_progress)
     print(outcome.sentence)
     for file in outcome.files:
         print(file)

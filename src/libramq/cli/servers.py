@@ -181,13 +181,13 @@ async def _signal_or_failure(signal: StopSignal, failure: Failure | None) -> Non
     """Wait for a signal, or raise the failure that comes first."""
     if failure is None:
         return await signal.wait()
-    asked, failed = asyncio.create_task(signal.wait()), asyncio.create_task(failure())
+    signalled, failed = asyncio.create_task(signal.wait()), asyncio.create_task(failure())
     try:
-        await asyncio.wait((asked, failed), return_when=asyncio.FIRST_COMPLETED)
-        if not asked.done():  # A signal to all our processes ends the children too, and is no failure.
+        await asyncio.wait((signalled, failed), return_when=asyncio.FIRST_COMPLETED)
+        if not signalled.done():  # A signal to all our processes ends the children too, and is no failure.
             raise failed.result()
     finally:
-        asked.cancel()
+        signalled.cancel()
         failed.cancel()
 
 

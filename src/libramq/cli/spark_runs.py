@@ -13,7 +13,7 @@ from libramq.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from libramq.spark.pipeline.plan import Progress, Tell
+    from libramq.spark.pipeline.plan import OnProgress, Progress
 
 
 @contextmanager
@@ -51,10 +51,10 @@ def spark_session(
         java.ignore()
 
 
-def spark_settings(given: Sequence[str]) -> dict[str, str]:
+def spark_settings(pairs: Sequence[str]) -> dict[str, str]:
     """Settings of Spark's, given as NAME=VALUE each."""
     found = {}
-    for text in given:
+    for text in pairs:
         name, is_there, value = text.partition("=")
         if not is_there or not name.startswith("spark."):
             raise ConfigError(f"--conf {text}: give spark.NAME=VALUE")
@@ -62,7 +62,7 @@ def spark_settings(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
-class Teller:
+class ProgressDisplay:
     """Shows progress on standard error: a bar on a terminal, else a line a step."""
 
     def __init__(self, name: str) -> None:
@@ -82,14 +82,14 @@ class Teller:
         )
         self._bar = self._bars.add_task(name, total=None)
 
-    def __enter__(self) -> "Tell":
+    def __enter__(self) -> "OnProgress":
         self._bars.start()
-        return self._tell
+        return self._show
 
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
-    def _tell(self, progress: "Progress") -> None:
+    def _show(self, progress: "Progress") -> None:
         if self._is_terminal:
             self._bars.update(
                 self._bar,

@@ -199,10 +199,10 @@ class BlockingCluster:
         try:
             route = self.ask_name_server(topic_route(topic))
         except TopicNotExist:
-            asked = self._name_servers[0]
+            name_server = self._name_servers[0]
             raise RouteNotFound(
-                f"name server {asked} knows no topic {topic}; create it "
-                f"(libra admin updateTopic -n {asked} -c CLUSTER -t {topic}) or check its name"
+                f"name server {name_server} knows no topic {topic}; create it "
+                f"(libra admin updateTopic -n {name_server} -c CLUSTER -t {topic}) or check its name"
             ) from None
         for broker in route.broker_datas:
             address = broker.master_address or broker.any_address

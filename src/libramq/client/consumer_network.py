@@ -54,7 +54,7 @@ class Run(Protocol):
     def give_up(self, deliveries: Sequence[Delivery]) -> None:
         """Let others run in the place of handlers that do not end."""
 
-    def tell(self, change: fx.Assigned | fx.Revoked | fx.Lost) -> None:
+    def notify(self, change: fx.Assigned | fx.Revoked | fx.Lost) -> None:
         """Have the hooks called."""
 
     def begin_trouble(self, trouble: fx.Trouble) -> None:
@@ -101,7 +101,7 @@ class ConsumerNetwork:
             dialer,
             timers,
             clock.monotonic_ms,
-            asked=self._asked,
+            on_request=self._request_received,
             lost=self._lost,
             access=access,
             outages=Outages(clock.monotonic_ms),
@@ -127,9 +127,9 @@ class ConsumerNetwork:
             fx.GiveUp: lambda effect: run.give_up(effect.deliveries),
             fx.ReadOffset: self._read_offset,
             fx.StoreOffsets: lambda effect: self._stored_offsets().write(effect.offsets),
-            fx.Assigned: run.tell,
-            fx.Revoked: run.tell,
-            fx.Lost: run.tell,
+            fx.Assigned: run.notify,
+            fx.Revoked: run.notify,
+            fx.Lost: run.notify,
             fx.Trouble: run.begin_trouble,
             fx.Recovered: run.end_trouble,
             fx.Unregister: self._unregister,
@@ -202,7 +202,7 @@ class ConsumerNetwork:
         """Go on with queues."""
         self._perform(self.core.resume(queues, self._clock.monotonic_ms()))
 
-    def _asked(self, address: str, request: Command, answer: Callable[[Command], None]) -> None:
+    def _request_received(self, address: str, request: Command, answer: Callable[[Command], None]) -> None:
         """A broker asks us something."""
         if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             if self._is_running and request.ext.get("consumerGroup") == self._settings.group:

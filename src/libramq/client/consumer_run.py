@@ -133,9 +133,9 @@ class ConsumerRun:
         """Let others run in the place of handlers that do not end."""
         self._handlers.give_up(deliveries)
 
-    def tell(self, change: Change) -> None:
+    def notify(self, change: Change) -> None:
         """Have the hooks called."""
-        self._listener.tell(change)
+        self._listener.notify(change)
 
     def refuse_in_handler(self) -> None:
         """Raise LocalProtocolError when the caller is a handler, which `stop` waits for."""
@@ -150,7 +150,7 @@ class ConsumerRun:
         log.error("the consumer has trouble", group=self._group, reason=str(trouble.error))
         if trouble.keeps_out and not self._kept_out.done():
             self._kept_out.set_exception(trouble.error)
-        self._listener.tell(trouble)
+        self._listener.notify(trouble)
 
     def end_trouble(self, recovered: fx.Recovered) -> None:
         """Nothing keeps us out any more."""

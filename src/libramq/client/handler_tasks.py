@@ -31,7 +31,7 @@ class HandlerTasks:
         self._loop_closed = loop_closed
         self._waiting: deque[Delivery] = deque()
         self._running: dict[Delivery, asyncio.Task[None]] = {}
-        self._given_up: set[asyncio.Task[None]] = set()  # Cancelled, but not ended: kept from the collector.
+        self._abandoned: set[asyncio.Task[None]] = set()  # Cancelled, but not ended: kept from the collector.
 
     def put(self, deliveries: Sequence[Delivery]) -> None:
         """Take deliveries."""
@@ -44,7 +44,7 @@ class HandlerTasks:
     def is_current(self) -> bool:
         """Return whether the caller is one of the tasks."""
         task = current_task()
-        return task is not None and (task in self._running.values() or task in self._given_up)
+        return task is not None and (task in self._running.values() or task in self._abandoned)
 
     def _call(self, function: Callable[[Sequence[Delivery]], None], deliveries: Sequence[Delivery]) -> None:
         try:
@@ -60,7 +60,7 @@ class HandlerTasks:
         for delivery in deliveries:
             task = self._running.pop(delivery, None)
             if task is not None:
-                self._given_up.add(task)
+                self._abandoned.add(task)
                 task.cancel()
         self._start()
 
@@ -72,8 +72,8 @@ class HandlerTasks:
             task.add_done_callback(partial(self._ended, delivery))
 
     def _ended(self, delivery: Delivery, task: asyncio.Task[None]) -> None:
-        if task in self._given_up:
-            self._given_up.discard(task)
+        if task in self._abandoned:
+            self._abandoned.discard(task)
         else:
             del self._running[delivery]
         if not task.cancelled():

@@ -53,7 +53,7 @@ class HandlerThreads:
         self._taking = 0  # Threads that take deliveries: idle, or with a handler that may still end.
         self._idle = 0
         self._running: dict[Delivery, Future[object] | None] = {}  # With the awaitable, where there is one.
-        self._given_up: set[Delivery] = set()
+        self._abandoned: set[Delivery] = set()
         self._number = 0
         self._tasks: set[asyncio.Task[Any]] = set()  # On the loop: what threads await.
         self._is_closed = False
@@ -69,8 +69,8 @@ class HandlerThreads:
         """Let other threads run in the place of those that run these; what they await is cancelled."""
         with self._lock:
             for delivery in deliveries:
-                if delivery in self._running and delivery not in self._given_up:
-                    self._given_up.add(delivery)
+                if delivery in self._running and delivery not in self._abandoned:
+                    self._abandoned.add(delivery)
                     self._taking -= 1
             awaitables = [self._running.get(delivery) for delivery in deliveries]
             self._grow()
@@ -133,8 +133,8 @@ class HandlerThreads:
         with self._lock:
             if ended is not None:
                 del self._running[ended]
-                if ended in self._given_up:
-                    self._given_up.discard(ended)
+                if ended in self._abandoned:
+                    self._abandoned.discard(ended)
                     if self._taking >= self._count:
                         return None
                     self._taking += 1
@@ -177,7 +177,7 @@ class HandlerThreads:
             raise
         with self._lock:
             self._running[delivery] = future
-            if delivery in self._given_up:
+            if delivery in self._abandoned:
                 future.cancel()
         result = future.result()
         if isinstance(result, _Raised):

@@ -43,7 +43,7 @@ class QueueListener:
         self._waiting: deque[Change | fx.Trouble] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    def tell(self, change: Change | fx.Trouble) -> None:
+    def notify(self, change: Change | fx.Trouble) -> None:
         """Called on the network thread."""
         if type(change) not in self._hooks:
             return

@@ -207,15 +207,15 @@ class QueueReader:
     def _read_once(self, queue: MessageQueue, start: int, end: int, lost: Lost) -> Iterator[Stretch]:
         """Over one connection. The first pull goes alone and tells what a reply holds."""
         remote = self.cluster.broker(queue)
-        in_flight: deque[_Asked] = deque()
+        in_flight: deque[_Requested] = deque()
         chunk, depth, full_replies = CHUNK_MAX, 1, 0
-        asked = start
+        requested = start
         try:
-            while asked < end or in_flight:
-                while asked < end and len(in_flight) < depth:
-                    stop = min(asked + chunk, end) if self._filter.is_everything else end
-                    in_flight.append(self._ask_for(remote, queue, asked, stop))
-                    asked = stop
+            while requested < end or in_flight:
+                while requested < end and len(in_flight) < depth:
+                    stop = min(requested + chunk, end) if self._filter.is_everything else end
+                    in_flight.append(self._ask_for(remote, queue, requested, stop))
+                    requested = stop
                 call, number, position, stop = in_flight[0]
                 reply = self.cluster.finish(remote, call, number)
                 in_flight.popleft()
@@ -224,7 +224,7 @@ class QueueReader:
                     queue, position, reached, reply.body if reply.code == ResponseCode.SUCCESS else b""
                 )
                 if not self._filter.is_everything:
-                    asked = reached
+                    requested = reached
                     continue
                 depth = max(2, min(DEPTH, IN_FLIGHT_BYTES // max(1, len(reply.body))))
                 if reached == stop:
@@ -236,14 +236,14 @@ class QueueReader:
                 if in_flight:  # The rest of this stretch comes before those already asked for.
                     in_flight.appendleft(self._ask_for(remote, queue, reached, stop))
                 else:
-                    asked = reached
+                    requested = reached
         finally:
             if in_flight:  # Left in the middle: nobody will take the answers that are still to come.
                 self.cluster.disconnect(queue.broker_name)
 
-    def _ask_for(self, remote: BlockingRemote, queue: MessageQueue, start: int, stop: int) -> "_Asked":
+    def _ask_for(self, remote: BlockingRemote, queue: MessageQueue, start: int, stop: int) -> "_Requested":
         call = self._pull(queue, start, min(stop - start, CHUNK_MAX))
-        return _Asked(call, self.cluster.start(remote, call), start, stop)
+        return _Requested(call, self.cluster.start(remote, call), start, stop)
 
     def _pull(self, queue: MessageQueue, offset: int, count: int) -> Call[PullReply]:
         return pull_message(
@@ -278,7 +278,7 @@ class QueueReader:
         return reached
 
 
-class _Asked(NamedTuple):
+class _Requested(NamedTuple):
     call: Call[PullReply]
     number: int
     start: int

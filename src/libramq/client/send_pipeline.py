@@ -102,7 +102,7 @@ class SendPipeline:
         """Say that a message could not be taken."""
         if not isinstance(error, LibraError):
             error = LibraError(f"the queue selector failed: {error!r}")
-        self._tell(callback, error)
+        self._complete(callback, error)
 
     def flush(self, flushed: Callable[[LibraError | None], None]) -> None:
         """Send what waits; `flushed` is called when all is answered, with the error nobody was told of."""
@@ -176,7 +176,7 @@ class SendPipeline:
         for message, callback, queue, selector in self._unrouted.pop(topic):
             try:
                 if isinstance(info, LibraError):
-                    self._tell(callback, info)
+                    self._complete(callback, info)
                 else:
                     self._place(message, callback, queue, selector, info)
             except Exception as error:  # A selector of the user's may raise anything.
@@ -206,7 +206,7 @@ class SendPipeline:
         waiting = batch.messages
         if not info.queues and batch.queue is None:
             for each in waiting:  # They were placed before the topic lost its permission.
-                self._tell(each.token, not_writable(batch.topic))
+                self._complete(each.token, not_writable(batch.topic))
             self._finished(batch.size)
             return
         prepared = prepare_batch(
@@ -229,17 +229,17 @@ class SendPipeline:
             self._in_flight_bytes -= size
             if isinstance(outcome, LibraError):
                 for callback in callbacks:
-                    self._tell(callback, outcome)
+                    self._complete(callback, outcome)
             else:
                 for callback, result in zip(callbacks, outcome, strict=True):
                     if callback is not None:
-                        self._tell(callback, result)
+                        self._complete(callback, result)
             self._finished(size)
             self._dispatch()
 
         self._sender.send(prepared, info, queue, sent, timeout_ms=self._timeout_ms)
 
-    def _tell(self, callback: Callback | None, outcome: SendResult | LibraError) -> None:
+    def _complete(self, callback: Callback | None, outcome: SendResult | LibraError) -> None:
         if callback is None:
             if isinstance(outcome, LibraError):
                 self._unheard_error = self._unheard_error or outcome

@@ -49,7 +49,7 @@ class Sender:
         self,
         prepared: Prepared,
         info: TopicPublishInfo,
-        given: MessageQueue | None,
+        chosen_queue: MessageQueue | None,
         sent: Sent,
         *,
         timeout_ms: int,
@@ -59,7 +59,7 @@ class Sender:
         attempts = SendAttempts(
             self._strategy,
             info,
-            given=given,
+            chosen_queue=chosen_queue,
             retries=self._retries,
             timeout_ms=timeout_ms,
             now_ms=now_ms,
@@ -67,9 +67,15 @@ class Sender:
         )
         self._try(prepared, attempts, attempts.first(now_ms), sent)
 
-    def send_oneway(self, prepared: Prepared, info: TopicPublishInfo, given: MessageQueue | None) -> None:
+    def send_oneway(
+        self, prepared: Prepared, info: TopicPublishInfo, chosen_queue: MessageQueue | None
+    ) -> None:
         """Send once and ask for no answer."""
-        queue = given if given is not None else self._strategy.select(info, None, self._clock.monotonic_ms())
+        queue = (
+            chosen_queue
+            if chosen_queue is not None
+            else self._strategy.select(info, None, self._clock.monotonic_ms())
+        )
         address = self._table.master(queue.broker_name)
         if address is None:
             raise _no_master(queue)

@@ -72,7 +72,7 @@ class Child:
                     self._heard(self, found)
         return await process.wait()
 
-    async def tell(self, line: str) -> None:
+    async def write_line(self, line: str) -> None:
         """Write a line to its standard input."""
         assert self._process is not None
         assert self._process.stdin is not None

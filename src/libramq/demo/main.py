@@ -120,7 +120,7 @@ class Demonstration:
         """Until all is sent, consumed and in the tables, and the group is at rest."""
         loop = asyncio.get_running_loop()
         consumed: Consumed | None = None
-        clock_sent = finish_told = False
+        clock_sent = finish_sent = False
         duplicates = 0
         while True:
             for child in (self._servers.child, self._sender, self._pipeline):
@@ -146,11 +146,11 @@ class Demonstration:
                 clock_sent = True
             if (
                 clock_sent
-                and not finish_told
+                and not finish_sent
                 and min(self._read["flights"], self._read["delays"] - 1) >= self._sent
             ):
-                await self._pipeline.tell("finish")
-                finish_told = True
+                await self._pipeline.write_line("finish")
+                finish_sent = True
             if consumed is None and self._is_sent and entries >= self._sent:
                 found = await asyncio.to_thread(group.consumed)
                 consumed = found if found.distinct >= self._sent else None
@@ -200,17 +200,17 @@ class Demonstration:
         )
 
 
-def _directory(given: Path | None) -> Path:
-    if given is None:
+def _directory(path: Path | None) -> Path:
+    if path is None:
         return Path(tempfile.mkdtemp(prefix="libramq-demo-"))
     try:
-        given.mkdir(parents=True, exist_ok=True)
-        is_empty = not any(given.iterdir())
+        path.mkdir(parents=True, exist_ok=True)
+        is_empty = not any(path.iterdir())
     except OSError as error:
-        raise ConfigError(f"{given} cannot be used: {error.strerror}; give another --data") from None
+        raise ConfigError(f"{path} cannot be used: {error.strerror}; give another --data") from None
     if not is_empty:
-        raise ConfigError(f"{given} is not empty; give --data a new directory")
-    return given.resolve()
+        raise ConfigError(f"{path} is not empty; give --data a new directory")
+    return path.resolve()
 
 
 async def _run(console: Console, directory: Path, *, flight_count: int, keep: bool) -> bool:

@@ -14,7 +14,7 @@ from libramq.message.queue import MessageQueue
 Lots = dict[str, tuple[MessageQueue, ...]]
 
 
-class GivenQueues(NamedTuple):
+class TopicAssignment(NamedTuple):
     """An assignment to a member with server-side assignment: its queues of a topic."""
 
     client_id: str
@@ -23,7 +23,7 @@ class GivenQueues(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenUpdate:
+class AssignmentUpdate:
     """The assignments sent to members with server-side assignment, at the broker where their group lives.
 
     version: of those of one broker the higher one is newer. is_whole: earlier updates are void; is_over: the
@@ -34,7 +34,7 @@ class GivenUpdate:
     broker_name: str
     group: str
     version: int = 0
-    given: Sequence[GivenQueues] = ()
+    assignments: Sequence[TopicAssignment] = ()
     gone: Sequence[str] = ()
     is_whole: bool = False
     is_over: bool = False
@@ -42,29 +42,29 @@ class GivenUpdate:
 
 
 @dataclass(slots=True)
-class GivenTable:
+class AssignmentTable:
     """One group's. broker_name: whose word it is; version: higher with each of its words."""
 
     broker_name: str
     version: int = 0
     members: dict[str, Lots] = field(default_factory=dict)
 
-    def apply(self, update: GivenUpdate) -> None:
+    def apply(self, update: AssignmentUpdate) -> None:
         """Apply an update."""
         self.version = update.version
         for client_id in update.gone:
             self.members.pop(client_id, None)
-        for lot in update.given:
+        for lot in update.assignments:
             self.members.setdefault(lot.client_id, {})[lot.topic] = tuple(sorted(lot.queues))
 
-    def update(self, group: str) -> GivenUpdate:
+    def update(self, group: str) -> AssignmentUpdate:
         """The whole table."""
-        return GivenUpdate(
+        return AssignmentUpdate(
             broker_name=self.broker_name,
             group=group,
             version=self.version,
-            given=[
-                GivenQueues(client_id, topic, lot)
+            assignments=[
+                TopicAssignment(client_id, topic, lot)
                 for client_id, lots in self.members.items()
                 for topic, lot in lots.items()
             ],
@@ -72,25 +72,25 @@ class GivenTable:
         )
 
 
-class GivenTables:
+class AssignmentTables:
     """Tables by group."""
 
     def __init__(self) -> None:
-        self._tables: dict[str, GivenTable] = {}
+        self._tables: dict[str, AssignmentTable] = {}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tables)
 
-    def given(self, group: str) -> Mapping[str, Lots]:
+    def assignments(self, group: str) -> Mapping[str, Lots]:
         """Return the assignments of a group's members."""
         table = self._tables.get(group)
         return table.members if table is not None else {}
 
     def has(self, group: str, client_id: str, topic: str, queues: Iterable[MessageQueue]) -> bool:
         """Return whether this is what a member was given last."""
-        return self.given(group).get(client_id, {}).get(topic, ()) == tuple(sorted(queues))
+        return self.assignments(group).get(client_id, {}).get(topic, ()) == tuple(sorted(queues))
 
-    def take(self, update: GivenUpdate) -> None:
+    def take(self, update: AssignmentUpdate) -> None:
         """The word of the broker where a group lives. Another one's counts when it tells all."""
         if not update.version:
             return  # It tells of no queues.
@@ -105,13 +105,13 @@ class GivenTables:
         elif is_same:
             known.apply(update)
 
-    def offer(self, update: GivenUpdate) -> None:
+    def offer(self, update: AssignmentUpdate) -> None:
         """Accept another broker's record of a group that comes to live here: the newest counts."""
         known = self._tables.get(update.group)
         if known is None or update.version > known.version:
             self._replace(update)
 
-    def updates(self, is_wanted: Callable[[str], bool]) -> list[GivenUpdate]:
+    def updates(self, is_wanted: Callable[[str], bool]) -> list[AssignmentUpdate]:
         """The whole tables of some groups."""
         return [table.update(group) for group, table in self._tables.items() if is_wanted(group)]
 
@@ -120,6 +120,6 @@ class GivenTables:
         table = self._tables.get(group)
         return table.version if table is not None else 0
 
-    def _replace(self, update: GivenUpdate) -> None:
-        table = self._tables[update.group] = GivenTable(update.broker_name)
+    def _replace(self, update: AssignmentUpdate) -> None:
+        table = self._tables[update.group] = AssignmentTable(update.broker_name)
         table.apply(update)

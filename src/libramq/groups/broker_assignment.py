@@ -26,7 +26,7 @@ LARGE_GROUP: Final = 50
 LARGE_GROUP_PAUSE_MS: Final = 500
 
 #: What members were given, by client id and topic.
-Given = Mapping[str, Mapping[str, Sequence[MessageQueue]]]
+Assignments = Mapping[str, Mapping[str, Sequence[MessageQueue]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +43,15 @@ class Answer:
 class BrokerAssignment:
     """One group's target, and what its members were given: so far, where another broker did that before."""
 
-    def __init__(self, given: Given | None = None) -> None:
+    def __init__(self, assigned: Assignments | None = None) -> None:
         self._target: dict[str, dict[str, list[MessageQueue]]] = {}
         self._queues: dict[str, list[MessageQueue]] = {}
-        self._given = {
+        self._assigned = {
             client_id: {topic: list(lot) for topic, lot in lots.items()}
-            for client_id, lots in (given or {}).items()
+            for client_id, lots in (assigned or {}).items()
         }
         self._ledger = HandoverLedger(rest_ms=REST_MS)
-        for client_id, lots in self._given.items():
+        for client_id, lots in self._assigned.items():
             for lot in lots.values():
                 self._hand(lot, client_id)
         self._version: Hashable = None
@@ -89,10 +89,10 @@ class BrokerAssignment:
 
         Returns who was given something and is no member any more.
         """
-        gone = [client_id for client_id in self._given if client_id not in members]
+        gone = [client_id for client_id in self._assigned if client_id not in members]
         for client_id in gone:
             self._let_go(self._held_by(client_id), now_ms)
-            del self._given[client_id]
+            del self._assigned[client_id]
         group = Group.of(
             (
                 Member(client_id=client_id, topics=topics, owned=self._held_by(client_id))
@@ -114,9 +114,9 @@ class BrokerAssignment:
         """Members who would be answered something else than last time, and in how many milliseconds."""
         waiting: dict[str, int] = {}
         for client_id, target in self._target.items():
-            given = self._given.get(client_id, {})
+            assigned = self._assigned.get(client_id, {})
             wanted = {queue for lot in target.values() for queue in lot}
-            if not wanted.issuperset(queue for lot in given.values() for queue in lot):
+            if not wanted.issuperset(queue for lot in assigned.values() for queue in lot):
                 waiting[client_id] = 1
                 continue
             rests_ms = [
@@ -154,14 +154,14 @@ class BrokerAssignment:
     ) -> list[MessageQueue]:
         """Note what a member is answered; returns what it held of the topic and lets go with that."""
         wanted = set(queues)
-        given = self._given.setdefault(client_id, {})
+        assigned = self._assigned.setdefault(client_id, {})
         let_go = [
             queue
-            for queue in given.get(topic, ())
+            for queue in assigned.get(topic, ())
             if queue not in wanted and self._ledger.holder(queue) == client_id
         ]
         self._let_go(let_go, now_ms)
-        given[topic] = list(queues)
+        assigned[topic] = list(queues)
         self._hand(queues, client_id)
         return let_go
 
@@ -173,7 +173,7 @@ class BrokerAssignment:
             self._ledger.hold(queue, Holding(client_id))
 
     def _held_by(self, client_id: str) -> list[MessageQueue]:
-        lots = self._given.get(client_id, {}).values()
+        lots = self._assigned.get(client_id, {}).values()
         return [queue for lot in lots for queue in lot if self._ledger.holder(queue) == client_id]
 
     def _let_go(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> None:

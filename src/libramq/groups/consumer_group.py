@@ -14,7 +14,7 @@ from libramq.filter.subscription import BROADCASTING, SubscriptionData
 from libramq.filter.tag import TAG
 from libramq.groups.consumer import Consumer
 from libramq.groups.limits import SUBSCRIPTIONS_MAX
-from libramq.groups.roster import AskedMembers
+from libramq.groups.roster import ServerAssignedMembers
 from libramq.message.names import RETRY_PREFIX
 
 #: Whatever the shell knows a connection by.
@@ -56,8 +56,8 @@ class Member(Generic[P]):
 class ConsumerGroup(Generic[P]):
     """One group at this broker.
 
-    version: higher whenever members or what they subscribe to changed. is_asked: a member has asked for its
-    queues.
+    version: higher whenever members or what they subscribe to changed. is_server_assigned: a member
+    has asked for its queues.
     """
 
     name: str
@@ -66,14 +66,14 @@ class ConsumerGroup(Generic[P]):
     consume_from_where: str
     fingerprint: int | None = None
     version: int = 0
-    is_asked: bool = False
+    is_server_assigned: bool = False
     members: dict[P, Member[P]] = field(default_factory=dict)
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     _connections: dict[str, int] = field(default_factory=dict)
     _stock: dict[str, int] = field(default_factory=dict)
     _common: Mapping[str, str] = field(default_factory=dict)
     _looking: set[P] = field(default_factory=set)
-    _asked: AskedMembers | None = None
+    _server_assigned: ServerAssignedMembers | None = None
 
     @property
     def client_ids(self) -> list[str]:
@@ -98,13 +98,16 @@ class ConsumerGroup(Generic[P]):
         """
         return bool(self._looking) or len(self._stock) < len(self._connections)
 
-    def asked_members(self) -> AskedMembers:
+    def server_assigned_members(self) -> ServerAssignedMembers:
         """The members as who assigns their queues needs them."""
         version = ("connected", self.version)
-        if self._asked is None or (self._asked.version, self._asked.allocates) != (version, self.allocates):
+        if self._server_assigned is None or (
+            self._server_assigned.version,
+            self._server_assigned.allocates,
+        ) != (version, self.allocates):
             members = ((member.client_id, member.subscriptions) for member in self.members.values())
-            self._asked = AskedMembers.of(version, members, allocates=self.allocates)
-        return self._asked
+            self._server_assigned = ServerAssignedMembers.of(version, members, allocates=self.allocates)
+        return self._server_assigned
 
     @property
     def allocating_client_ids(self) -> set[str]:
@@ -167,7 +170,7 @@ class ConsumerGroup(Generic[P]):
             return False
         allocated = self.allocates
         member.asks = asks
-        self.is_asked = self.is_asked or asks
+        self.is_server_assigned = self.is_server_assigned or asks
         if asks:
             self._looking.discard(peer)
         else:

@@ -38,7 +38,7 @@ READING_MS_MAX: Final = 40_000
 #: has moved for so long, a coordinator at another broker was not heard when it had granted everything, or is
 #: of a release that does not say so. Who was the first to open a queue so long before we heard that a
 #: rebalance began did so in an earlier one, of which we did not hear.
-UNTOLD_MS: Final = 15_000
+UNREPORTED_MS: Final = 15_000
 #: Ours: three of the Java client's 20 s rounds; what has not settled by then is reported as it is.
 SETTLE_MS_MAX: Final = 60_000
 
@@ -92,7 +92,7 @@ class GroupRebalance:
         self._epoch = epoch if epoch is not None else self._epoch + 1
         if self._unsettled is None:
             self._unsettled = self._early or Unsettled(now.monotonic_ms, now.monotonic_ms, dict(self.owners))
-            self._unsettled.begin(now.monotonic_ms, first_since_ms=now.monotonic_ms - UNTOLD_MS)
+            self._unsettled.begin(now.monotonic_ms, first_since_ms=now.monotonic_ms - UNREPORTED_MS)
             self._early = None
         self._unsettled.changed_at_ms = now.monotonic_ms
         self._unsettled.is_complete = False
@@ -270,7 +270,7 @@ class GroupRebalance:
         """Return whether every queue is where it will stay."""
         if openings is not None:
             is_complete = unsettled.is_complete or (
-                unsettled.is_part and now_ms - unsettled.changed_at_ms >= UNTOLD_MS
+                unsettled.is_part and now_ms - unsettled.changed_at_ms >= UNREPORTED_MS
             )
             return is_complete and all(openings.get(queue, True) for queue in wanted)
         may_wait = now_ms - unsettled.started_at_ms < IDLE_MS_MAX

@@ -92,7 +92,7 @@ def rebalances(events: Iterable[BrokerEvent], *, wall_ms: WallMs) -> list[Rebala
         _together(group, overlapping, wall_ms)
         for group, brokers in by_group.items()
         for overlapping in _overlapping(
-            [part for name, told in brokers.items() for part in _parts(name, told)]
+            [part for name, reported in brokers.items() for part in _parts(name, reported)]
         )
     ]
     return sorted(found, key=lambda rebalance: rebalance.at_ms)

@@ -30,7 +30,7 @@ class EdgeMember:
     allocates: bool = False
 
 
-class AskedMembers(NamedTuple):
+class ServerAssignedMembers(NamedTuple):
     """The members of a group whose queues a broker is to assign.
 
     version: another one whenever members or what they subscribe to changed. topics: of each member, by client
@@ -88,7 +88,7 @@ class Roster:
         self._lists: dict[str, MemberList] = {}
         self._published: dict[str, tuple[Sequence[str], frozenset[str]]] = {}
         self._listed_elsewhere: dict[str, set[str]] = {}
-        self._asked: dict[str, AskedMembers] = {}
+        self._server_assigned: dict[str, ServerAssignedMembers] = {}
         self._version = 0
 
     # What edges report.
@@ -109,7 +109,7 @@ class Roster:
         # That a group has nobody there is news too, where nothing was known of it.
         changed = [group for group, members in reported.items() if known.groups.get(group) != members]
         for group in changed:
-            self._asked.pop(group, None)
+            self._server_assigned.pop(group, None)
             if reported[group]:
                 known.groups[group] = reported[group]
             else:
@@ -121,7 +121,7 @@ class Roster:
         known = self._edges.pop(edge, None)
         changed = list(known.groups) if known is not None else []
         for group in changed:
-            self._asked.pop(group, None)
+            self._server_assigned.pop(group, None)
         return changed
 
     def edges(self) -> list[str]:
@@ -156,13 +156,13 @@ class Roster:
         """Return those of them that allocate for themselves."""
         return sorted({member.client_id for member in self._members(group) if member.stock})
 
-    def asked(self, group: str) -> AskedMembers | None:
+    def server_assigned(self, group: str) -> ServerAssignedMembers | None:
         """Return the members of a group in the form the assigner needs; None: there are none."""
-        known = self._asked.get(group)
+        known = self._server_assigned.get(group)
         members = self._members(group) if known is None else ()
         if members:
             self._version += 1
-            known = self._asked[group] = AskedMembers.of(
+            known = self._server_assigned[group] = ServerAssignedMembers.of(
                 ("edges", self._version),
                 ((member.client_id, member.topics) for member in members),
                 # Ours do beside stock ones, also if they have not looked since their broker came.

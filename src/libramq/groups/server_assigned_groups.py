@@ -5,7 +5,7 @@
     members or queues are not known yet     no answer: who asked keeps what it has
 
 What is decided is returned: the answer, whom to tell to ask again, and what the other brokers are to remember
-(`GivenUpdate`), so that one of them can go on from there. Times are monotonic.
+(`AssignmentUpdate`), so that one of them can go on from there. Times are monotonic.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from libramq.balance import strategy_named
 from libramq.clock import MonotonicMs
-from libramq.groups.assignment_tables import GivenQueues, GivenTables, GivenUpdate
+from libramq.groups.assignment_tables import AssignmentTables, AssignmentUpdate, TopicAssignment
 from libramq.groups.broker_assignment import BrokerAssignment
-from libramq.groups.roster import AskedMembers
+from libramq.groups.roster import ServerAssignedMembers
 from libramq.message.queue import MessageQueue
 
 
@@ -23,14 +23,14 @@ class Decision(NamedTuple):
     """queues: of the topic that was asked for; None: keep what there is. word: for the other brokers."""
 
     queues: Sequence[MessageQueue] | None = None
-    word: GivenUpdate | None = None
+    update: AssignmentUpdate | None = None
 
 
 #: Keep what there is.
 KEEP = Decision()
 
 
-class AskedGroups:
+class ServerAssignedGroups:
     """The groups that live here, and what is remembered of all.
 
     members: who is in a group, None if nobody is. queues: all of a topic, wherever, sorted; None while they
@@ -41,7 +41,7 @@ class AskedGroups:
         self,
         broker_name: str,
         *,
-        members: Callable[[str], AskedMembers | None],
+        members: Callable[[str], ServerAssignedMembers | None],
         queues: Callable[[str], Sequence[MessageQueue] | None],
     ) -> None:
         self._own = broker_name
@@ -49,7 +49,7 @@ class AskedGroups:
         self._queues = queues
         self._assignments: dict[str, BrokerAssignment] = {}
         self._mixed: set[str] = set()
-        self.tables = GivenTables()
+        self.tables = AssignmentTables()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._assignments)
@@ -78,46 +78,52 @@ class AskedGroups:
             return KEEP  # Its heartbeat is on its way; upstream's strategies would take everything from it.
         assignment = self._assignments.get(group)
         if assignment is None:
-            assignment = self._assignments[group] = BrokerAssignment(self.tables.given(group))
+            assignment = self._assignments[group] = BrokerAssignment(self.tables.assignments(group))
         if not queues:
             return KEEP
         if members.allocates:
             share = strategy_named(strategy)(client_id, queues, sorted(members.topics))
             assignment.give(client_id, topic, share, now_ms=now_ms)
-            return Decision(share, self._word(group, client_id, topic, share))
+            return Decision(share, self._record_update(group, client_id, topic, share))
         gone: list[str] | None = []
         if not assignment.is_current(members.version, {topic: queues}, now_ms=now_ms):
             gone = self._update(assignment, members, now_ms)
         answer = assignment.ask(client_id, topic, now_ms=now_ms) if gone is not None else None
         if answer is None or gone is None:
             return KEEP
-        word = self._word(group, client_id, topic, answer.queues, gone=gone, ask_again=answer.ask_again)
-        return Decision(answer.queues, word)
+        update = self._record_update(
+            group, client_id, topic, answer.queues, gone=gone, ask_again=answer.ask_again
+        )
+        return Decision(answer.queues, update)
 
-    def review(self, group: str, *, now_ms: MonotonicMs) -> GivenUpdate | None:
+    def review(self, group: str, *, now_ms: MonotonicMs) -> AssignmentUpdate | None:
         """Members or queues of a group have changed: who is to ask again."""
         members = self._members(group)
         if members is None:
             return self.forget(group)
         assignment = self._assignments.get(group)
         if assignment is None:
-            if not self.tables.given(group):
+            if not self.tables.assignments(group):
                 return None  # Nobody has asked yet.
-            assignment = self._assignments[group] = BrokerAssignment(self.tables.given(group))
+            assignment = self._assignments[group] = BrokerAssignment(self.tables.assignments(group))
         was_mixed = group in self._mixed
         if members.allocates or was_mixed:
             (self._mixed.add if members.allocates else self._mixed.discard)(group)
-            return self._word(group, ask_again=dict.fromkeys(members.topics, 1))
+            return self._record_update(group, ask_again=dict.fromkeys(members.topics, 1))
         gone = self._update(assignment, members, now_ms)
         if gone is None:
             return None
-        return self._word(group, gone=gone, ask_again=assignment.waiting(now_ms=now_ms))
+        return self._record_update(group, gone=gone, ask_again=assignment.waiting(now_ms=now_ms))
 
-    def adopt(self, group: str) -> GivenUpdate:
+    def adopt(self, group: str) -> AssignmentUpdate:
         """A group has come to live here, and the newest table is known: our word of it, whole."""
         (known,) = self.tables.updates(lambda name: name == group)
-        update = GivenUpdate(
-            broker_name=self._own, group=group, version=known.version + 1, given=known.given, is_whole=True
+        update = AssignmentUpdate(
+            broker_name=self._own,
+            group=group,
+            version=known.version + 1,
+            assignments=known.assignments,
+            is_whole=True,
         )
         self.tables.take(update)
         return update
@@ -127,19 +133,19 @@ class AskedGroups:
         self._assignments.pop(group, None)
         self._mixed.discard(group)
 
-    def forget(self, group: str) -> GivenUpdate | None:
+    def forget(self, group: str) -> AssignmentUpdate | None:
         """A group has no members any more."""
         self.leave(group)
         if not self.tables.version(group):
             return None
-        update = GivenUpdate(
+        update = AssignmentUpdate(
             broker_name=self._own, group=group, version=self.tables.version(group) + 1, is_over=True
         )
         self.tables.take(update)
         return update
 
     def _update(
-        self, assignment: BrokerAssignment, members: AskedMembers, now_ms: MonotonicMs
+        self, assignment: BrokerAssignment, members: ServerAssignedMembers, now_ms: MonotonicMs
     ) -> list[str] | None:
         """Compute the target; returns who is gone, None while the queues of a topic are not known."""
         everything: dict[str, Sequence[MessageQueue]] = {}
@@ -153,7 +159,7 @@ class AskedGroups:
         lots = [queue for lot in everything.values() for queue in lot]
         return assignment.update(members.version, members.topics, lots, now_ms=now_ms)
 
-    def _word(
+    def _record_update(
         self,
         group: str,
         client_id: str = "",
@@ -162,19 +168,19 @@ class AskedGroups:
         *,
         gone: Sequence[str] = (),
         ask_again: Mapping[str, int] | None = None,
-    ) -> GivenUpdate | None:
+    ) -> AssignmentUpdate | None:
         """Return the update for the other brokers, if there is one."""
-        given = []
+        assignments = []
         if client_id and not self.tables.has(group, client_id, topic, queues):
-            given = [GivenQueues(client_id, topic, queues)]
-        if not (given or gone or ask_again):
+            assignments = [TopicAssignment(client_id, topic, queues)]
+        if not (assignments or gone or ask_again):
             return None
-        version = self.tables.version(group) + (1 if given or gone else 0)
-        update = GivenUpdate(
+        version = self.tables.version(group) + (1 if assignments or gone else 0)
+        update = AssignmentUpdate(
             broker_name=self._own,
             group=group,
             version=version,
-            given=given,
+            assignments=assignments,
             gone=gone,
             ask_again=ask_again or {},
         )

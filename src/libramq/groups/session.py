@@ -35,8 +35,8 @@ class _Session:
     """asked: the number of the question that is open."""
 
     seen_at_ms: MonotonicMs
-    asked: int | None = None
-    asked_at_ms: MonotonicMs = MonotonicMs(0)
+    probe_number: int | None = None
+    requested_at_ms: MonotonicMs = MonotonicMs(0)
 
 
 class Sessions(Generic[P]):
@@ -63,20 +63,20 @@ class Sessions(Generic[P]):
 
     def answered(self, peer: P, number: int, *, knows_group: bool, now_ms: MonotonicMs) -> None:
         """An answer to a question; who does not know the group is no member of it any more."""
-        group, asked = self._open.get(number, ("", None))
-        if asked != peer:
+        group, probed_peer = self._open.get(number, ("", None))
+        if probed_peer != peer:
             return
         session = self._sessions[group, peer]
         if knows_group:
             self._seen(session, now_ms)
         else:
-            session.asked_at_ms = now_ms - ANSWER_MS_MAX
+            session.requested_at_ms = now_ms - ANSWER_MS_MAX
 
     def ended(self, group: str, peer: P) -> None:
         """A member is gone."""
         session = self._sessions.pop((group, peer), None)
-        if session is not None and session.asked is not None:
-            del self._open[session.asked]
+        if session is not None and session.probe_number is not None:
+            del self._open[session.probe_number]
 
     def look(self, *, now_ms: MonotonicMs) -> tuple[list[Probe[P]], list[tuple[str, P]]]:
         """Whom to ask, and whose session has expired."""
@@ -85,17 +85,17 @@ class Sessions(Generic[P]):
         for (group, peer), session in self._sessions.items():
             if now_ms - session.seen_at_ms < SILENCE_MS_MAX:
                 continue
-            if session.asked is None:
+            if session.probe_number is None:
                 self._last_number += 1
-                session.asked, session.asked_at_ms = self._last_number, now_ms
+                session.probe_number, session.requested_at_ms = self._last_number, now_ms
                 self._open[self._last_number] = (group, peer)
                 probes.append(Probe(group, peer, self._last_number))
-            elif now_ms - session.asked_at_ms >= ANSWER_MS_MAX:
+            elif now_ms - session.requested_at_ms >= ANSWER_MS_MAX:
                 expired.append((group, peer))
         return probes, expired
 
     def _seen(self, session: _Session, now_ms: MonotonicMs) -> None:
         session.seen_at_ms = now_ms
-        if session.asked is not None:
-            del self._open[session.asked]
-            session.asked = None
+        if session.probe_number is not None:
+            del self._open[session.probe_number]
+            session.probe_number = None

@@ -47,13 +47,13 @@ class Polled(Protocol):
 class Hooks(NamedTuple):
     """The events that a composition subscribes to, each in its order.
 
-    settle: after every event. settle_stirred: after all but hot requests, which are most events by far.
+    settle: after every event. settle_changed: after all but hot requests, which are most events by far.
     """
 
     connection_ended: Sequence[Callable[[Connection], None]] = ()
     address_lost: Sequence[Callable[[str], None]] = ()
     settle: Sequence[Callable[[], None]] = ()
-    settle_stirred: Sequence[Callable[[], None]] = ()
+    settle_changed: Sequence[Callable[[], None]] = ()
     stood_still: Sequence[Callable[[int, MonotonicMs], None]] = ()
 
 
@@ -76,17 +76,17 @@ class Engine:
 
     def connection_ended(self, connection: Connection) -> None:
         """A client's connection ended."""
-        self._kernel.is_stirred = True
+        self._kernel.is_changed = True
         _call_all(self._hooks.connection_ended, connection)
 
     def address_lost(self, address: str) -> None:
         """Our own connection to an address ended."""
-        self._kernel.is_stirred = True
+        self._kernel.is_changed = True
         _call_all(self._hooks.address_lost, address)
 
-    def stir(self) -> None:
+    def mark_changed(self) -> None:
         """Something happened that is no request: an answer came, or work was done."""
-        self._kernel.is_stirred = True
+        self._kernel.is_changed = True
 
     def tick(self) -> None:
         """Do everything that is due.
@@ -94,7 +94,7 @@ class Engine:
         A timer that rings much too late says that this process stood still: it was stopped, or its machine
         was busy elsewhere. What others sent meanwhile lies unread in sockets; their silence is not theirs.
         """
-        self._kernel.is_stirred = True
+        self._kernel.is_changed = True
         now_ms = self._clock.monotonic_ms()
         due_ms = self.deadlines.next_due_ms
         if due_ms is not None and now_ms - due_ms >= LATE_MS_MIN:
@@ -119,16 +119,16 @@ class Engine:
                 hook()
             except Exception as error:
                 failure = _first(failure, error)
-        if self._kernel.is_stirred:
-            self._settle_stirred()
+        if self._kernel.is_changed:
+            self._settle_changed()
         if failure is not None:
             raise failure
 
-    def _settle_stirred(self) -> None:
+    def _settle_changed(self) -> None:
         try:
-            _call_all(self._hooks.settle_stirred)
+            _call_all(self._hooks.settle_changed)
         finally:
-            self._kernel.is_stirred = False
+            self._kernel.is_changed = False
             for service, deadline in self._polled:
                 deadline.at(service.next_due_ms)
 

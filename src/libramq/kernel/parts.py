@@ -19,8 +19,8 @@ class Kernel:
         self.purgatory = Purgatory(self.deadlines)
         self.longest_turn = LongestTurn()
         #: Whether something happened since the last look that services with times of their own may go by.
-        self.is_stirred = True
+        self.is_changed = True
 
-    def stir(self) -> None:
+    def mark_changed(self) -> None:
         """Have the engine ask such services when they are due."""
-        self.is_stirred = True
+        self.is_changed = True

@@ -70,10 +70,10 @@ class Experiment:
     output: Path
 
 
-def read_experiment(path: Path | None = None, *, small: bool = False, **given: Any) -> Experiment:
+def read_experiment(path: Path | None = None, *, small: bool = False, **overrides: Any) -> Experiment:
     """Read an experiment; overrides that are not None take precedence. ConfigError names key and remedy."""
     sizes = {**SMALL} if small else {}
-    return experiment(read_config(LabConfig, path, **{**sizes, **_without_none(given)}))
+    return experiment(read_config(LabConfig, path, **{**sizes, **_without_none(overrides)}))
 
 
 def experiment(config: LabConfig) -> Experiment:
@@ -153,5 +153,5 @@ def _once(key: str, names: Sequence[str]) -> Sequence[str]:
     return names
 
 
-def _without_none(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in given.items() if value is not None}
+def _without_none(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in overrides.items() if value is not None}

@@ -67,10 +67,10 @@ class Events:
             frame = spark.read.parquet(str(self._table))
         else:
             frame = spark.read.format("rocketmq").options(**self._options()).load()
-        told = f.sort_array(
+        reports = f.sort_array(
             f.collect_list(f.struct("broker", "queueId", "offset", f.expr("cast(body as string)")))
         )
-        groups = frame.groupBy("key").agg(told).rdd.map(tuple).cache()
+        groups = frame.groupBy("key").agg(reports).rdd.map(tuple).cache()
         numbered = groups.zipWithIndex().map(lambda row: (row[1], row[0]))
         return numbered.partitionBy(max(1, groups.count()), int).values()
 
@@ -84,10 +84,10 @@ class Events:
         }
 
 
-def broker_events(told: Iterable[Sequence[Any]]) -> list[BrokerEvent]:
+def broker_events(reports: Iterable[Sequence[Any]]) -> list[BrokerEvent]:
     """The events of a group's rows; those of a later version are left out."""
     found = []
-    for broker, _, _, body in told:
+    for broker, _, _, body in reports:
         try:
             found.append(BrokerEvent(broker, decode_event(body)))
         except msgspec.DecodeError:

@@ -24,7 +24,7 @@ from libramq.lab.history import History
 from libramq.lab.recorded import recorded_history
 from libramq.lab.replay import replay
 from libramq.lab.tables import STEPS, step_row
-from libramq.spark.pipeline.plan import Progress, Tell
+from libramq.spark.pipeline.plan import OnProgress, Progress
 
 if TYPE_CHECKING:
     from pyspark import RDD
@@ -87,7 +87,7 @@ def _send_modules(entrants: Sequence[Entrant]) -> None:
 
 
 @contextmanager
-def watched(spark: "SparkSession", total: int, tell: Tell) -> Iterator[None]:
+def watched(spark: "SparkSession", total: int, on_progress: OnProgress) -> Iterator[None]:
     """Tell how many histories are done, as long as this lasts."""
     ended = threading.Event()
     tracker = spark.sparkContext.statusTracker()
@@ -99,7 +99,7 @@ def watched(spark: "SparkSession", total: int, tell: Tell) -> Iterator[None]:
             done = max((stage.numCompletedTasks for stage in stages if stage is not None), default=0)
             if told < min(done, total):
                 told = min(done, total)
-                tell(Progress(done=told, total=total, text="histories"))
+                on_progress(Progress(done=told, total=total, text="histories"))
 
     watcher = threading.Thread(target=watch, name="laboratory-progress", daemon=True)
     watcher.start()

@@ -17,8 +17,8 @@ from libramq.lab.events import Events, costs_of
 from libramq.lab.job import Bench, steps_of, watched
 from libramq.lab.page import lab_page
 from libramq.lab.tables import TABLES, lab_tables
-from libramq.spark.pipeline.failure import told_in_one_line
-from libramq.spark.pipeline.plan import Progress, Tell
+from libramq.spark.pipeline.failure import failures_in_one_line
+from libramq.spark.pipeline.plan import OnProgress, Progress
 from libramq.spark.pipeline.small_table import computed, replace_table
 
 if TYPE_CHECKING:
@@ -62,11 +62,11 @@ class Laboratory:
             files=self._files(),
         )
 
-    def run(self, spark: "SparkSession", tell: Tell) -> Result:
+    def run(self, spark: "SparkSession", on_progress: OnProgress) -> Result:
         """Run it; the tables and the page are replaced."""
         self.plan()
-        with told_in_one_line("the laboratory", then="nothing was written"):
-            tables, costs = self._run(spark, tell)
+        with failures_in_one_line("the laboratory", then="nothing was written"):
+            tables, costs = self._run(spark, on_progress)
         if not tables["steps"].num_rows:
             raise ConfigError(
                 "the events tell of no group whose members came or went; there is nothing to compare"
@@ -85,17 +85,17 @@ class Laboratory:
             files=self._files(),
         )
 
-    def _run(self, spark: "SparkSession", tell: Tell) -> tuple[dict[str, Any], Costs]:
+    def _run(self, spark: "SparkSession", on_progress: OnProgress) -> tuple[dict[str, Any], Costs]:
         experiment, costs, recorded = self._experiment, COSTS, None
         if self._events is not None:
-            tell(Progress(done=0, total=None, text="events"))
+            on_progress(Progress(done=0, total=None, text="events"))
             recorded = self._events.by_group(spark)
             costs = costs_of(spark, recorded, self._clock.wall_ms())
         bench = Bench(entrants=experiment.entrants, costs=costs)
         played = recorded if experiment.with_recorded else None
         steps = steps_of(spark, bench, experiment.groups, played)
         total = len(experiment.groups) + (played.getNumPartitions() if played is not None else 0)
-        with watched(spark, total, tell):
+        with watched(spark, total, on_progress):
             played_steps = steps.toArrow()
         # From here on in few partitions: in as many as there are histories, sums would take longer than they.
         few = spark.createDataFrame(played_steps)

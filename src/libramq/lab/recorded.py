@@ -22,9 +22,9 @@ STEPS_MAX: Final = 1_440
 KIND: Final = "recorded"
 
 
-def recorded_history(group: str, told: Iterable[BrokerEvent]) -> History | None:
+def recorded_history(group: str, reported: Iterable[BrokerEvent]) -> History | None:
     """The history in a group's events; None where they name no queue, or nobody came or went."""
-    events = sorted((event for _, event in told), key=lambda event: event.at_ms)
+    events = sorted((event for _, event in reported), key=lambda event: event.at_ms)
     started = [event for event in events if event.kind == "started"]
     queues = _queues(events)
     if not queues or not started:

@@ -176,23 +176,23 @@ class _Group:
         """
         shares: dict[str, list[MessageQueue]] = {client_id: [] for client_id in self.members}
         for topic, queues in self.history.queues.items():
-            given = self._timed(Group.of_topic(queues, self.members))
+            assignment = self._timed(Group.of_topic(queues, self.members))
             for client_id, topics in self.members.items():
                 if topic in topics:
-                    shares[client_id] += given.get(client_id, ())
+                    shares[client_id] += assignment.get(client_id, ())
         return shares
 
     def _timed(self, group: Group) -> Mapping[str, Sequence[MessageQueue]]:
         began = self.ticks()
         try:
-            given = self.strategy.assign(group)
+            assignment = self.strategy.assign(group)
         except Exception as error:  # A strategy of the user's may raise anything.
             raise StrategyFailed(
                 f"the strategy {self.entrant.name} failed in a group of {len(self.members)} members "
                 f"({self.history.kind}): {error!r}"
             ) from error
         self.assignor_ns += self.ticks() - began
-        return given
+        return assignment
 
 
 class StrategyFailed(ConfigError):

@@ -40,14 +40,14 @@ Record = Callable[[str, Opening | None], None]
 
 @dataclass(slots=True)
 class GroupFence:
-    """One group's queues here. is_told: the coordinator has said of all of them whose they are.
+    """One group's queues here. is_grant_complete: the coordinator has said of all of them whose they are.
 
     unconfirmed: those whose readers are to open them once more.
     """
 
     epoch: int = 0
     mode: str = MODE_EPOCHS
-    is_told: bool = False
+    is_grant_complete: bool = False
     grants: dict[tuple[str, int], Claim] = field(default_factory=dict)
     openings: dict[tuple[str, int], Claim] = field(default_factory=dict)
     unconfirmed: set[tuple[str, int]] = field(default_factory=set)
@@ -145,7 +145,7 @@ class Fences:
         fence.epoch, fence.mode = grant.epoch, grant.mode
         if grant.complete:
             fence.grants.clear()
-            fence.is_told = True
+            fence.is_grant_complete = True
         fence.grants |= grants
         return fence.epoch
 
@@ -182,7 +182,7 @@ class Fences:
         if fence is None:
             return FenceReport(epoch=self.epoch(group))
         fence.grants = {key: claim for key, claim in fence.grants.items() if fence.openings.get(key) == claim}
-        fence.is_told = False
+        fence.is_grant_complete = False
         return FenceReport(
             epoch=fence.epoch,
             openings={
@@ -208,7 +208,9 @@ class Fences:
                 fence.unconfirmed.discard(key)
                 return None
             is_behind = opening is not None and claim.epoch <= opening.epoch
-            if not is_behind and (claim.epoch >= fence.epoch or not fence.is_told):  # It may be on its way.
+            if not is_behind and (
+                claim.epoch >= fence.epoch or not fence.is_grant_complete
+            ):  # It may be on its way.
                 raise _not_yet(group, topic, queue_id, claim, opening or NOBODY)
             raise _fenced(group, topic, queue_id, claim, opening or NOBODY)
         if claim != grant:

@@ -31,8 +31,8 @@ BATCH_MAX: Final = 256
 class Endpoint:
     """Serves RocketMQ's remoting protocol; a `kernel.engine.Translator`.
 
-    answered: hears the answers of clients to questions of ours. stir: called at requests that may change when
-    services are due: all but the hot ones, which are batches and pulls.
+    answered: hears the answers of clients to questions of ours. mark_changed: called at requests that may
+    change when services are due: all but the hot ones, which are batches and pulls.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class Endpoint:
         processors: Mapping[int, Processor],
         batch_processors: Mapping[int, BatchProcessor] | None = None,
         answered: Answered | None = None,
-        stir: Callable[[], None] | None = None,
+        mark_changed: Callable[[], None] | None = None,
     ) -> None:
         self._clock = clock
         self._responder = responder
         self._processors = authorised(processors, authorizer)
         self._batch_processors = authorised_batches(batch_processors or {}, authorizer)
         self._answered = answered
-        self._stir = stir
+        self._mark_changed = mark_changed
 
     def receive(self, connection: Connection, requests: Sequence[Command], start: int) -> int:
         """Work off one request, or neighbours that one batch processor takes; return where the next begin."""
@@ -68,8 +68,8 @@ class Endpoint:
             return start + 1
         processor = self._batch_processors.get(command.code)
         if processor is None:
-            if self._stir is not None and command.code not in PULLS:
-                self._stir()
+            if self._mark_changed is not None and command.code not in PULLS:
+                self._mark_changed()
             self._responder.answer(request, self._run(self._processors[command.code], request))
             return start + 1
         batch = [request]

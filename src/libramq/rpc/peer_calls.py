@@ -20,14 +20,14 @@ def grant_queues(body: bodies.PeerGrantBody) -> Call[int]:
     )
 
 
-def tell_members(body: bodies.PeerMembersBody) -> Call[bool]:
+def report_members(body: bodies.PeerMembersBody) -> Call[bool]:
     """Tell a coordinator who is connected here. Answers whether it has heard of all our groups."""
     return group_call(
         RequestCode.PEER_MEMBERS, None, lambda reply: reply.ext.get("lbKnown") == "1", body=encode_body(body)
     )
 
 
-def tell_list(body: bodies.PeerListBody) -> Call[None]:
+def send_member_list(body: bodies.PeerListBody) -> Call[None]:
     """Tell an edge who is in a group."""
     return group_call(RequestCode.PEER_LIST, None, nothing, body=encode_body(body))
 
@@ -52,21 +52,21 @@ def assign_queues(body: bodies.PeerAssignBody) -> Call[QueryAssignmentReply]:
     )
 
 
-def tell_given(body: bodies.PeerGivenBody) -> Call[None]:
+def send_assignments(body: bodies.PeerAssignmentsBody) -> Call[None]:
     """Tell a broker what members that ask for their queues were given, and who is to ask again."""
     return group_call(RequestCode.PEER_GIVEN, None, nothing, body=encode_body(body))
 
 
-def tell_removed(body: bodies.PeerRemovedBody) -> Call[None]:
+def report_removal(body: bodies.PeerRemovedBody) -> Call[None]:
     """Tell a broker that a topic or a group was deleted here."""
     return group_call(RequestCode.PEER_REMOVED, None, nothing, body=encode_body(body))
 
 
-def tell_started(body: bodies.PeerStartedBody) -> Call[None]:
+def report_rebalance_start(body: bodies.PeerStartedBody) -> Call[None]:
     """Tell a broker that a rebalance of a group has begun."""
     return group_call(RequestCode.PEER_STARTED, None, nothing, body=encode_body(body))
 
 
-def tell_rebalance(body: bodies.PeerRebalanceBody) -> Call[None]:
+def report_rebalance(body: bodies.PeerRebalanceBody) -> Call[None]:
     """Tell a broker how a rebalance of a group goes on."""
     return group_call(RequestCode.PEER_REBALANCE, None, nothing, body=encode_body(body))

@@ -134,13 +134,13 @@ class Performer:
         self._receives.pop(connection, None)
         self._unread.forget(connection)
         if not self._is_stopped:
-            self._tell("the end of a connection", self._engine.connection_ended, connection)
+            self._deliver("the end of a connection", self._engine.connection_ended, connection)
             self.follow()
 
     def lost(self, address: str) -> None:
         """Our own connection to an address ended."""
         if not self._is_stopped:
-            self._tell("the end of a connection of ours", self._engine.address_lost, address)
+            self._deliver("the end of a connection of ours", self._engine.address_lost, address)
             self.follow()
 
     def follow(self) -> None:
@@ -168,7 +168,7 @@ class Performer:
             if timer is not None:
                 timer.cancel()
 
-    def _tell(self, what: str, event: Callable[..., None], *arguments: object) -> None:
+    def _deliver(self, what: str, event: Callable[..., None], *arguments: object) -> None:
         """Hand something over; what comes behind it is done even where it failed."""
         try:
             event(*arguments)
@@ -183,7 +183,7 @@ class Performer:
         receive: Receive = self._engine.receive
         if connection in self._receives:
             receive = self._receives[connection]
-            self._engine.stir()  # Translators need not know which of their requests others go by.
+            self._engine.mark_changed()  # Translators need not know which of their requests others go by.
         try:
             while position < end and connection.is_open:
                 position = receive(connection, requests, position)
@@ -261,7 +261,7 @@ class Performer:
         channel: Any = connection
         try:
             while (steps := self._busy.steps(connection)) is not None:
-                self._engine.stir()
+                self._engine.mark_changed()
                 if next(steps, self) is self:  # They are at their end.
                     self._busy.stepped(connection)
                 if self._timers.elapsed_us() - began_us >= TURN_US_MAX:
@@ -300,7 +300,7 @@ class Performer:
                         outgoing.pieces.append(data)
                         outgoing.size += len(data)
                 else:
-                    self._tell(type(effect).__name__, self._do, effect)
+                    self._deliver(type(effect).__name__, self._do, effect)
 
     def _do(self, effect: Effect) -> None:
         match effect:
@@ -354,7 +354,7 @@ class Performer:
             if self._is_stopped:
                 return
             began_us = self._timers.elapsed_us()
-            self._engine.stir()
+            self._engine.mark_changed()
             try:
                 take(result)
             except Exception as error:
@@ -388,7 +388,7 @@ class Performer:
     def _tick(self) -> None:
         self._timer = self._due_ms = None
         began_us = self._timers.elapsed_us()
-        self._tell("what is due", self._engine.tick)
+        self._deliver("what is due", self._engine.tick)
         self.follow()
         self._record_turn(began_us)
 

@@ -14,18 +14,18 @@ def decoded_type(value: DataType) -> StructType:
 
 def decoded(bodies: pa.Array, decode: Callable[[bytes], Any], kind: pa.DataType) -> pa.Array:
     """Decode each body; where that fails, or the value does not fit, the body itself is in `corrupt`."""
-    given = bodies.to_pylist()
-    values = [None if body is None else _try(decode, body) for body in given]
+    encoded = bodies.to_pylist()
+    values = [None if body is None else _try(decode, body) for body in encoded]
     try:
         column = pa.array(values, kind)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
         values = [value if _fits(value, kind) else None for value in values]
         column = pa.array(values, kind)
-    corrupt = [body if value is None else None for body, value in zip(given, values, strict=True)]
+    corrupt = [body if value is None else None for body, value in zip(encoded, values, strict=True)]
     return pa.StructArray.from_arrays(
         [column, pa.array(corrupt, pa.binary())],
         fields=[pa.field("value", kind), pa.field("corrupt", pa.binary())],
-        mask=pa.array([body is None for body in given]),
+        mask=pa.array([body is None for body in encoded]),
     )
 
 

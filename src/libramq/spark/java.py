@@ -82,18 +82,18 @@ def write_shim(home: Path, java: Path) -> None:
 
 def java_home() -> Path | None:
     """The JAVA_HOME to give to Spark; None when what Spark finds by itself will do."""
-    given = os.environ.get("JAVA_HOME")
+    configured = os.environ.get("JAVA_HOME")
     on_path = shutil.which("java")
     tried: list[str] = []
     for where, java in (
-        ("JAVA_HOME", Path(given) / "bin" / "java" if given else None),
+        ("JAVA_HOME", Path(configured) / "bin" / "java" if configured else None),
         ("PATH", Path(on_path) if on_path else None),
     ):
         if java is None:
             continue
         version = _version_of(java)
         if version is not None and version >= JAVA_VERSION_MIN:
-            if where == "JAVA_HOME" or not given:
+            if where == "JAVA_HOME" or not configured:
                 return None
             return java.resolve().parent.parent
         tried.append(f"{where} has {'Java ' + str(version) if version else 'one that does not start'}")

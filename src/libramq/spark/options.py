@@ -58,19 +58,19 @@ _MILLIS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_00
 class Options:
     """The options of one table. `known`: their documented names."""
 
-    def __init__(self, given: Mapping[str, str], known: Sequence[str]) -> None:
+    def __init__(self, options: Mapping[str, str], known: Sequence[str]) -> None:
         self._known = {name.lower(): name for name in known}
-        self._given = {name.lower(): str(given[name]) for name in given}
-        for name in self._given:
+        self._options = {name.lower(): str(options[name]) for name in options}
+        for name in self._options:
             if name not in self._known:
                 raise ConfigError(f"format rocketmq has no option {name}; {self._hint(name)}")
 
     def __contains__(self, name: str) -> bool:
-        return name.lower() in self._given
+        return name.lower() in self._options
 
     def text(self, name: str) -> str | None:
         """Return the option's text; None where nothing was."""
-        return self._given.get(name.lower())
+        return self._options.get(name.lower())
 
     def flag(self, name: str, *, default: bool) -> bool:
         """true or false."""
@@ -115,25 +115,25 @@ class Options:
 
     def access(self) -> "Access | None":
         """How servers are come into; None where nothing was said."""
-        given = {
+        options = {
             name.removeprefix(ACCESS_PREFIX): text for name in ACCESS if (text := self.text(name)) is not None
         }
-        if not given:
+        if not options:
             return None
         from libramq.transport.access_properties import access_of
 
-        return access_of(given, prefix=ACCESS_PREFIX)
+        return access_of(options, prefix=ACCESS_PREFIX)
 
     def exactly_one(self, names: Sequence[str], example: str) -> str:
         """Which of some options was given, where one must be and no more may be."""
-        given = [name for name in names if name in self]
-        if len(given) != 1:
-            found = " and ".join(given) if given else "none of them"
+        options = [name for name in names if name in self]
+        if len(options) != 1:
+            found = " and ".join(options) if options else "none of them"
             raise ConfigError(
                 f"format rocketmq needs exactly one of {', '.join(names)}, and got {found}; for example "
                 f"{example}"
             )
-        return given[0]
+        return options[0]
 
     def _hint(self, name: str) -> str:
         meant = MEANT.get(name)

@@ -53,9 +53,9 @@ class Planner:
         self._initial: Positions | None = None
         self._target: Positions | None = None
         self._queues: list[MessageQueue] = []
-        self._queues_asked_ms: MonotonicMs | None = None
+        self._queues_requested_ms: MonotonicMs | None = None
         self._maximums: dict[MessageQueue, int] = {}
-        self._maximums_asked_ms: MonotonicMs | None = None
+        self._maximums_requested_ms: MonotonicMs | None = None
         self._triggered_ms: MonotonicMs | None = None
         self._silent = ""
         self._warned: set[MessageQueue] = set()
@@ -69,7 +69,9 @@ class Planner:
         """AvailableNow: what is there now is what this run reads."""
         self._target = self._source.max_offsets(self._current_queues({}))
         self._maximums |= self._target  # Reached even when a broker is away from now on: tasks wait for it.
-        self._queues_asked_ms = None  # With the positions of the checkpoint: some of its queues may be gone.
+        self._queues_requested_ms = (
+            None  # With the positions of the checkpoint: some of its queues may be gone.
+        )
 
     def initial(self) -> Positions:
         """Where a new query begins; the same however often it is asked."""
@@ -124,8 +126,8 @@ class Planner:
         return {queue: Bounds(minimum=minimums[queue], maximum=maximums[queue]) for queue in queues}
 
     def _refresh(self, start: Positions) -> None:
-        asked_ms, now_ms = self._maximums_asked_ms, self._monotonic_ms()
-        if asked_ms is not None and now_ms - asked_ms < ASK_EVERY_MS:
+        requested_ms, now_ms = self._maximums_requested_ms, self._monotonic_ms()
+        if requested_ms is not None and now_ms - requested_ms < ASK_EVERY_MS:
             return
         # Queues that cannot be reached keep their position and go on when they are back.
         found, failures = self._source.reachable_max_offsets(self._current_queues(start))
@@ -134,15 +136,15 @@ class Planner:
         if silent and silent != self._silent:
             log.warning("some queues stand still: %s", silent)
         self._silent = silent
-        self._maximums_asked_ms = self._monotonic_ms()
+        self._maximums_requested_ms = self._monotonic_ms()
 
     def _current_queues(self, start: Positions) -> list[MessageQueue]:
         """The queues as the name servers have them; asked again once in a while."""
-        asked_ms, now_ms = self._queues_asked_ms, self._monotonic_ms()
-        if asked_ms is not None and now_ms - asked_ms < ROUTE_EVERY_MS:
+        requested_ms, now_ms = self._queues_requested_ms, self._monotonic_ms()
+        if requested_ms is not None and now_ms - requested_ms < ROUTE_EVERY_MS:
             return self._queues
         subscription = self._options.subscription
-        if asked_ms is None and not start:
+        if requested_ms is None and not start:
             self._queues = subscription.queues(self._source)
         else:
             try:
@@ -152,7 +154,7 @@ class Planner:
                 self._queues = sorted(listed | known - self._gone(known - listed))
             except RemoteError as error:
                 log.warning("the queues may have changed: %s", error)
-        self._queues_asked_ms = now_ms
+        self._queues_requested_ms = now_ms
         return self._queues
 
     def _gone(self, missing: set[MessageQueue]) -> set[MessageQueue]:

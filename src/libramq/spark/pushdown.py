@@ -44,28 +44,28 @@ class Wanted:
     def of(cls, filters: Iterable[Filter]) -> "Wanted":
         """Combine all the filters; those we do not know are ignored."""
         wanted = cls()
-        for given in filters:
-            wanted = wanted._and(given)
+        for condition in filters:
+            wanted = wanted._and(condition)
         return wanted
 
-    def _and(self, given: Filter) -> "Wanted":
-        column, value = _column(given), getattr(given, "value", None)
+    def _and(self, condition: Filter) -> "Wanted":
+        column, value = _column(condition), getattr(condition, "value", None)
         if column in _OF_QUEUES:
             attribute = _OF_QUEUES[column]
-            if isinstance(given, EqualTo | EqualNullSafe):
+            if isinstance(condition, EqualTo | EqualNullSafe):
                 return replace(self, queues=(*self.queues, (attribute, frozenset({value}))))
-            if isinstance(given, In):
-                return replace(self, queues=(*self.queues, (attribute, frozenset(given.value))))
-            if isinstance(given, StringStartsWith) and column == "topic":
-                return replace(self, topic_prefixes=(*self.topic_prefixes, given.value))
+            if isinstance(condition, In):
+                return replace(self, queues=(*self.queues, (attribute, frozenset(condition.value))))
+            if isinstance(condition, StringStartsWith) and column == "topic":
+                return replace(self, topic_prefixes=(*self.topic_prefixes, condition.value))
             return self
         if column == "offset" and type(value) is int:
-            first, end = _span(given, value)
+            first, end = _span(condition, value)
             return replace(
                 self, first_offset=max(self.first_offset, first), end_offset=min(self.end_offset, end)
             )
         if column == "timestamp" and isinstance(value, datetime.datetime) and value.tzinfo is not None:
-            first, end = _span(given, _micros(value))
+            first, end = _span(condition, _micros(value))
             # Store times are whole milliseconds.
             return replace(
                 self,
@@ -101,8 +101,8 @@ class Wanted:
         return [part for part in left if part.start < part.end]
 
 
-def _span(given: Filter, value: int) -> tuple[int, int]:
-    match given:
+def _span(condition: Filter, value: int) -> tuple[int, int]:
+    match condition:
         case EqualTo() | EqualNullSafe():
             return value, value + 1
         case GreaterThan():
@@ -116,8 +116,8 @@ def _span(given: Filter, value: int) -> tuple[int, int]:
     return 0, _LATEST * 1000
 
 
-def _column(given: Filter) -> str:
-    path: tuple[str, ...] = getattr(given, "attribute", ())
+def _column(condition: Filter) -> str:
+    path: tuple[str, ...] = getattr(condition, "attribute", ())
     return path[0] if len(path) == 1 else ""
 
 

@@ -58,8 +58,8 @@ def queues_by_broker(text: str, *, option: str) -> tuple[MessageQueue, ...]:
     return tuple(sorted(found))
 
 
-def _leaves(given: dict[str, Any]) -> Iterator[tuple[MessageQueue, Any]]:
-    for key, value in given.items():
+def _leaves(document: dict[str, Any]) -> Iterator[tuple[MessageQueue, Any]]:
+    for key, value in document.items():
         if not isinstance(value, dict):
             yield queue_of_key(key), value
             continue

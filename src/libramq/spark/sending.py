@@ -110,7 +110,7 @@ def messages_of(
         columns.get("delayLevel", nothing),
         strict=False,
     )
-    for body, topic, keys, tag, properties, given_id, delay_level in rows:
+    for body, topic, keys, tag, properties, row_id, delay_level in rows:
         derived = next(ids)  # One for each row, so that the others do not depend on what was given.
         topic = topic or options.topic
         if body is None or topic is None:
@@ -124,7 +124,7 @@ def messages_of(
             properties={name: value for name, value in properties or () if value},
             delay_level=level or 0,
         )
-        yield message, given_id or derived, by_hash(keys) if options.by_key and keys else None
+        yield message, row_id or derived, by_hash(keys) if options.by_key and keys else None
 
 
 def _bodies(column: pa.Array) -> Iterable[bytes | None]:

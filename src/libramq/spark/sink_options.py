@@ -83,9 +83,9 @@ class SinkOptions:
     access: "Access | None" = None
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> "SinkOptions":
+    def parse(cls, raw_options: Mapping[str, str]) -> "SinkOptions":
         """Read the options; ConfigError says which one is wrong and what would be right."""
-        options = Options(given, KNOWN)
+        options = Options(raw_options, KNOWN)
         if "path" in options:
             raise ConfigError('format rocketmq has no path; give option("topic", "TOPIC") and save()')
         topic, group = options.text("topic"), options.text("groupId") or GROUP_DEFAULT

@@ -201,16 +201,16 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return StreamOffset(initial).encode()
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        planner, given = self.planner, StreamOffset.decode(start)
+        planner, start_offset = self.planner, StreamOffset.decode(start)
         if self._mirror is not None:
-            self._mirror.show(given.positions)
+            self._mirror.show(start_offset.positions)
         # Obeyed as given: with Trigger.Once Spark asks for everything in spite of the options.
         row_limit = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         row_minimum = None if isinstance(limit, ReadAllAvailable) else self._options.min_offsets_per_trigger
-        end = planner.next_end(given.positions, row_limit, row_minimum)
-        if given.began is None and planner.is_initial(given.positions):
-            return StreamOffset(end, began=given.positions).encode()
-        if end == given.positions:
+        end = planner.next_end(start_offset.positions, row_limit, row_minimum)
+        if start_offset.began is None and planner.is_initial(start_offset.positions):
+            return StreamOffset(end, began=start_offset.positions).encode()
+        if end == start_offset.positions:
             return dict(start)
         return StreamOffset(end).encode()
 

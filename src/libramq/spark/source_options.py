@@ -124,9 +124,9 @@ class SourceOptions:
     of_batches: tuple[str, ...] = ()
 
     @classmethod
-    def parse(cls, given: Mapping[str, str]) -> "SourceOptions":
+    def parse(cls, raw_options: Mapping[str, str]) -> "SourceOptions":
         """Read the options; ConfigError says which one is wrong and what would be right."""
-        options = Options(given, KNOWN)
+        options = Options(raw_options, KNOWN)
         subscription = Subscription.parse(options)
         if "store" in options and "namesrv" in options:
             raise ConfigError("store reads a directory and namesrv asks servers; give one of them")

@@ -160,11 +160,11 @@ def session(
         master = MASTER
     bootstrap(directory, master=master or "")
     builder = SparkSession.builder.appName(app_name)
-    given: Mapping[str, str] = settings or {}
+    merged: Mapping[str, str] = settings or {}
     if master is not None:
         builder = builder.master(master)
-        given = {**SETTINGS, **_settings_of(master, archive), **given}
-    for name, value in given.items():
+        merged = {**SETTINGS, **_settings_of(master, archive), **merged}
+    for name, value in merged.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     _send_package(spark)

@@ -247,16 +247,16 @@ def _limits(
     config: StoreConfig, max_count: int, max_bytes: int | None
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Count and bytes of one read: of messages in memory, and of those that may be on the disk."""
-    asked_bytes = max_bytes if max_bytes is not None and max_bytes > 0 else 1 << 62
+    requested_bytes = max_bytes if max_bytes is not None and max_bytes > 0 else 1 << 62
     if max_bytes is not None and max_bytes > config.max_transfer_bytes_on_message_in_memory:
-        bulk = min(max_count, config.bulk_transfer_count), min(asked_bytes, config.bulk_transfer_bytes)
+        bulk = min(max_count, config.bulk_transfer_count), min(requested_bytes, config.bulk_transfer_bytes)
         return bulk, bulk
     return (
         min(max_count, config.max_transfer_count_on_message_in_memory),
-        min(asked_bytes, config.max_transfer_bytes_on_message_in_memory),
+        min(requested_bytes, config.max_transfer_bytes_on_message_in_memory),
     ), (
         min(max_count, config.max_transfer_count_on_message_in_disk),
-        min(asked_bytes, config.max_transfer_bytes_on_message_in_disk),
+        min(requested_bytes, config.max_transfer_bytes_on_message_in_disk),
     )
 
 

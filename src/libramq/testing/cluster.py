@@ -101,17 +101,17 @@ class Cluster(Watcher):
         """Return whether queues change hands without a message coming again, unless something fails."""
         return not any(member.plan.is_stock for member in self.members if member.group == group)
 
-    def may_have_lost(self, broker: str, asked_ms: MonotonicMs) -> bool:
+    def may_have_lost(self, broker: str, requested_ms: MonotonicMs) -> bool:
         """Return whether what a broker was asked to store at a time may be gone, whatever it answered."""
-        return not self.is_sync and asked_ms <= self.cuts_ms.get(broker, MonotonicMs(-1))
+        return not self.is_sync and requested_ms <= self.cuts_ms.get(broker, MonotonicMs(-1))
 
-    def was_deleted(self, queue: MessageQueue, asked_ms: MonotonicMs | None = None) -> bool:
+    def was_deleted(self, queue: MessageQueue, requested_ms: MonotonicMs | None = None) -> bool:
         """Return whether what was asked of a queue at a time (None: ever) may be gone with its topic."""
         until_ms = self.deletions_ms.get((queue.broker_name, queue.topic))
         if until_ms is None:
             return False
         # A send may make the topic first, with more queues than the administrator gives it then.
-        return asked_ms is None or asked_ms <= until_ms or queue.queue_id >= self.topics[queue.topic]
+        return requested_ms is None or requested_ms <= until_ms or queue.queue_id >= self.topics[queue.topic]
 
     def was_stored_before_deletion(self, queue: MessageQueue, stored_ms: WallMs) -> bool:
         """Return whether a message may be of a former life of its topic."""
@@ -142,7 +142,7 @@ class Cluster(Watcher):
         self._set_back.add((broker, group, topic))
         for queue_id in range(QUEUES_MAX):
             commit = Commit(0, self.now_ms)  # It may take effect at any time.
-            self.world.history.commit_asked(group, MessageQueue(topic, broker, queue_id), commit)
+            self.world.history.commit_requested(group, MessageQueue(topic, broker, queue_id), commit)
 
         def done(outcome: object) -> None:
             if not isinstance(outcome, LibraError):

@@ -27,7 +27,7 @@ from libramq.testing.disk import MemoryDisk
 from libramq.testing.handlers import Handling, SimulatedHandlers
 from libramq.testing.process import Process
 from libramq.testing.seams import SimulatedTimers
-from libramq.testing.server_assigned_queues import AskedQueues
+from libramq.testing.server_assigned_queues import ServerAssignedQueues
 from libramq.testing.witness import Witness
 from libramq.testing.world import World
 
@@ -59,17 +59,19 @@ class _MemberNetwork(ConsumerNetwork):
         self._plan = plan
         self._witness = witness
         settings = plan.settings
-        self._asked_queues = AskedQueues(settings.group, settings.client_id, self.ask) if plan.asks else None
-        if self._asked_queues is not None:
-            settings = replace(settings, strategy=self._asked_queues.strategy)
+        self._server_assigned_queues = (
+            ServerAssignedQueues(settings.group, settings.client_id, self.ask) if plan.asks else None
+        )
+        if self._server_assigned_queues is not None:
+            settings = replace(settings, strategy=self._server_assigned_queues.strategy)
         super().__init__(settings, plan.subscriptions, failed=_raise, **parts)
 
     def by_effect(self) -> dict[type[Any], Callable[[Any], None]]:
-        asked = self._asked_queues
-        if asked is None:
+        assigned = self._server_assigned_queues
+        if assigned is None:
             return super().by_effect()
         fetched = self.core.consumer_list_fetched
-        return super().by_effect() | {fx.FetchConsumerList: lambda effect: asked.fetch(effect, fetched)}
+        return super().by_effect() | {fx.FetchConsumerList: lambda effect: assigned.fetch(effect, fetched)}
 
     def ask(
         self,
@@ -194,7 +196,7 @@ class SimulatedConsumer:
         """Let others run in the place of handlers that do not end."""
         self._handlers.give_up(deliveries)
 
-    def tell(self, change: fx.Assigned | fx.Revoked | fx.Lost) -> None:
+    def notify(self, change: fx.Assigned | fx.Revoked | fx.Lost) -> None:
         """Note what became of queues."""
         self._world.history.owners_changed(self.name, _CHANGES[type(change)], change.queues)
 

@@ -5,7 +5,7 @@ from libramq.testing.network import Connection, Network
 from libramq.testing.process import Process
 from libramq.testing.seams import SimulatedTimers
 from libramq.transport.access import OPEN, Access
-from libramq.transport.remotes import Asked, Dialed, Lost, Remotes
+from libramq.transport.remotes import Dialed, Lost, OnRequest, Remotes
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
 
 
@@ -76,7 +76,7 @@ def simulated_remotes(
     network: Network,
     process: Process,
     *,
-    asked: Asked | None = None,
+    on_request: OnRequest | None = None,
     lost: Lost | None = None,
     access: Access = OPEN,
 ) -> Remotes:
@@ -85,7 +85,7 @@ def simulated_remotes(
         SimulatedDialer(network, process),
         SimulatedTimers(process),
         process.clock.monotonic_ms,
-        asked=asked,
+        on_request=on_request,
         lost=lost,
         access=access,
     )

@@ -41,7 +41,7 @@ class SimulatedHandlers:
         self._ended = ended
         self._waiting: deque[Delivery] = deque()
         self._running = 0
-        self._given_up: set[Delivery] = set()
+        self._abandoned: set[Delivery] = set()
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Take deliveries."""
@@ -50,7 +50,7 @@ class SimulatedHandlers:
 
     def give_up(self, deliveries: Sequence[Delivery]) -> None:
         """Run others in the place of handlers that do not end."""
-        self._given_up.update(deliveries)
+        self._abandoned.update(deliveries)
         self._running -= len(deliveries)
         self._process.after(0, self._start)
 
@@ -68,8 +68,8 @@ class SimulatedHandlers:
             self._process.after(duration_ms, partial(self._end, delivery))
 
     def _end(self, delivery: Delivery) -> None:
-        if delivery in self._given_up:
-            self._given_up.discard(delivery)
+        if delivery in self._abandoned:
+            self._abandoned.discard(delivery)
         else:
             self._running -= 1
         failed = self._random.random() < self._handling.failure_chance

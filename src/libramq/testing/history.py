@@ -47,11 +47,11 @@ class Claim(NamedTuple):
 class Commit:
     """One commit of a member: asked for at a time, perhaps answered. claim: in coordinated groups."""
 
-    __slots__ = ("answered_ms", "asked_ms", "claim", "offset")
+    __slots__ = ("answered_ms", "claim", "offset", "requested_ms")
 
-    def __init__(self, offset: int, asked_ms: MonotonicMs, claim: Claim | None = None) -> None:
+    def __init__(self, offset: int, requested_ms: MonotonicMs, claim: Claim | None = None) -> None:
         self.offset = offset
-        self.asked_ms = asked_ms
+        self.requested_ms = requested_ms
         self.claim = claim
         #: When it was acknowledged; None: unknown whether it was taken, or will be.
         self.answered_ms: MonotonicMs | None = None
@@ -61,7 +61,12 @@ class Watcher:
     """Hears of everything; an invariant overrides what it needs."""
 
     def stored(
-        self, queue: MessageQueue, offset: int, physical_offset: int, message_id: str, asked_ms: MonotonicMs
+        self,
+        queue: MessageQueue,
+        offset: int,
+        physical_offset: int,
+        message_id: str,
+        requested_ms: MonotonicMs,
     ) -> None:
         """A producer's message was acknowledged."""
 
@@ -74,22 +79,24 @@ class Watcher:
     def topic_deleted(self, name: str, topic: str) -> None:
         """A topic is about to be deleted at a broker, or was: `Cluster.was_deleted` says what is gone."""
 
-    def commit_asked(self, group: str, queue: MessageQueue, commit: Commit) -> None:
+    def commit_requested(self, group: str, queue: MessageQueue, commit: Commit) -> None:
         """A member commits."""
 
     def commit_acknowledged(self, group: str, queue: MessageQueue, commit: Commit) -> None:
         """A broker has taken a commit."""
 
-    def offset_read(self, group: str, queue: MessageQueue, offset: int | None, asked_ms: MonotonicMs) -> None:
+    def offset_read(
+        self, group: str, queue: MessageQueue, offset: int | None, requested_ms: MonotonicMs
+    ) -> None:
         """A member asked for the committed offset and learnt it."""
 
-    def session_renewed(self, member: str, asked_ms: MonotonicMs) -> None:
+    def session_renewed(self, member: str, requested_ms: MonotonicMs) -> None:
         """A coordinator answered what a member asked at a time."""
 
-    def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: MonotonicMs) -> None:
+    def opened(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
         """A fence let a member begin with a queue."""
 
-    def pulled(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: MonotonicMs) -> None:
+    def pulled(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
         """A broker gave a member messages of a queue that is open to it."""
 
     def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
@@ -137,12 +144,17 @@ class History(Watcher):
         self.happenings[what] += 1
 
     def stored(
-        self, queue: MessageQueue, offset: int, physical_offset: int, message_id: str, asked_ms: MonotonicMs
+        self,
+        queue: MessageQueue,
+        offset: int,
+        physical_offset: int,
+        message_id: str,
+        requested_ms: MonotonicMs,
     ) -> None:
         self.stored_count += 1
         self.note(queue.broker_name, f"stored {message_id} at {_named(queue)}:{offset}")
         for watcher in self.watchers:
-            watcher.stored(queue, offset, physical_offset, message_id, asked_ms)
+            watcher.stored(queue, offset, physical_offset, message_id, requested_ms)
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         self.note(name, "killed" if durable_to is None else f"power cut, durable to {durable_to}")
@@ -159,33 +171,35 @@ class History(Watcher):
         for watcher in self.watchers:
             watcher.topic_deleted(name, topic)
 
-    def commit_asked(self, group: str, queue: MessageQueue, commit: Commit) -> None:
+    def commit_requested(self, group: str, queue: MessageQueue, commit: Commit) -> None:
         self.note(group, f"commit {_named(queue)}:{commit.offset}")
         for watcher in self.watchers:
-            watcher.commit_asked(group, queue, commit)
+            watcher.commit_requested(group, queue, commit)
 
     def commit_acknowledged(self, group: str, queue: MessageQueue, commit: Commit) -> None:
         commit.answered_ms = self._time.now_ms
         for watcher in self.watchers:
             watcher.commit_acknowledged(group, queue, commit)
 
-    def offset_read(self, group: str, queue: MessageQueue, offset: int | None, asked_ms: MonotonicMs) -> None:
+    def offset_read(
+        self, group: str, queue: MessageQueue, offset: int | None, requested_ms: MonotonicMs
+    ) -> None:
         self.note(group, f"offset of {_named(queue)} is {offset}")
         for watcher in self.watchers:
-            watcher.offset_read(group, queue, offset, asked_ms)
+            watcher.offset_read(group, queue, offset, requested_ms)
 
-    def session_renewed(self, member: str, asked_ms: MonotonicMs) -> None:
+    def session_renewed(self, member: str, requested_ms: MonotonicMs) -> None:
         for watcher in self.watchers:
-            watcher.session_renewed(member, asked_ms)
+            watcher.session_renewed(member, requested_ms)
 
-    def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: MonotonicMs) -> None:
+    def opened(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
         self.note(claim.member, f"opened {_named(queue)} under {claim.epoch}")
         for watcher in self.watchers:
-            watcher.opened(group, queue, claim, asked_ms)
+            watcher.opened(group, queue, claim, requested_ms)
 
-    def pulled(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: MonotonicMs) -> None:
+    def pulled(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
         for watcher in self.watchers:
-            watcher.pulled(group, queue, claim, asked_ms)
+            watcher.pulled(group, queue, claim, requested_ms)
 
     def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
         for watcher in self.watchers:

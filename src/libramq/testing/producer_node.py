@@ -84,7 +84,7 @@ class SimulatedProducer:
     def _send(self, message_id: str) -> None:
         body = message_id.encode().ljust(self._body_bytes, b".")
         message = Message(self._topic, body, properties={UNIQ_KEY: message_id})
-        asked_ms = self._world.time.now_ms
+        requested_ms = self._world.time.now_ms
 
         def ended(outcome: SendResult | LibraError) -> None:
             if isinstance(outcome, LibraError) or outcome.status is not SendStatus.SEND_OK:
@@ -94,7 +94,7 @@ class SimulatedProducer:
             physical_offset = decode_offset_id(outcome.offset_message_id).physical_offset
             stored = partial(
                 self._world.history.stored,
-                outcome.queue, outcome.queue_offset, physical_offset, message_id, asked_ms,
+                outcome.queue, outcome.queue_offset, physical_offset, message_id, requested_ms,
             )  # fmt: skip
             self.process.after(0, stored)  # What an invariant raises is none of the producer's.
 

@@ -26,24 +26,24 @@ STRATEGY: Final = "AVG"
 ListFetched = Callable[[str, Sequence[str], Sequence[str] | None, MonotonicMs], Sequence[fx.Effect]]
 
 
-class AskedQueues:
+class ServerAssignedQueues:
     """The assignment of one member, by topic."""
 
     def __init__(self, group: str, client_id: str, ask: Ask) -> None:
         self._group = group
         self._client_id = client_id
         self._ask = ask
-        self._given: dict[str, set[MessageQueue]] = {}
+        self._assigned: dict[str, set[MessageQueue]] = {}
 
     def strategy(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> Sequence[MessageQueue]:
         """Return the queues that are assigned to us; a `balance.TopicRule`."""
-        return [queue for queue in queues if queue in self._given.get(queue.topic, ())]
+        return [queue for queue in queues if queue in self._assigned.get(queue.topic, ())]
 
     def fetch(self, effect: fx.FetchConsumerList, fetched: ListFetched) -> None:
         """Ask for the queues of each topic; one without an answer stays as it is, and is asked for soon."""
-        waiting, given = set(effect.topics), []
+        waiting, fetched_topics = set(effect.topics), []
 
         def answered(
             topic: str, outcome: QueryAssignmentReply | LibraError, now_ms: MonotonicMs
@@ -51,14 +51,14 @@ class AskedQueues:
             waiting.discard(topic)
             assigned = None if isinstance(outcome, LibraError) else outcome.message_queue_assignments
             if assigned is not None:
-                self._given[topic] = {each.message_queue.queue for each in assigned}
-                given.append(topic)
+                self._assigned[topic] = {each.message_queue.queue for each in assigned}
+                fetched_topics.append(topic)
             if waiting:
                 return ()
             # Others may have had them: we take over as one of several.
             members = (self._client_id, "others")
-            found = fetched(effect.address, given, members, now_ms)
-            if len(given) < len(effect.topics):
+            found = fetched(effect.address, fetched_topics, members, now_ms)
+            if len(fetched_topics) < len(effect.topics):
                 found = [*found, *fetched(effect.address, effect.topics, None, now_ms)]
             return found
 

@@ -36,9 +36,9 @@ class Witness:
 
     def answers_of(self, address: str, call: Call[Any]) -> Callable[[Any], None] | None:
         """Return the callback that gets the result of a call, if anybody."""
-        history, group, asked_ms = self._world.history, self._group, self._world.time.now_ms
+        history, group, requested_ms = self._world.history, self._group, self._world.time.now_ms
         if call.code in (RequestCode.GROUP_JOIN, RequestCode.GROUP_POLL):
-            return lambda _: history.session_renewed(self._member, asked_ms)
+            return lambda _: history.session_renewed(self._member, requested_ms)
         if call.code not in (
             RequestCode.UPDATE_CONSUMER_OFFSET,
             RequestCode.QUERY_CONSUMER_OFFSET,
@@ -52,20 +52,20 @@ class Witness:
         epoch = call.ext.get("lbQueueEpoch")
         claim = Claim(self._member, int(epoch)) if epoch is not None else None
         if call.code == RequestCode.UPDATE_CONSUMER_OFFSET:
-            commit = Commit(int(call.ext["commitOffset"]), asked_ms, claim)
-            history.commit_asked(group, queue, commit)
+            commit = Commit(int(call.ext["commitOffset"]), requested_ms, claim)
+            history.commit_requested(group, queue, commit)
             return lambda _: history.commit_acknowledged(group, queue, commit)
         if call.code == RequestCode.QUERY_CONSUMER_OFFSET:
-            return lambda offset: history.offset_read(group, queue, offset, asked_ms)
+            return lambda offset: history.offset_read(group, queue, offset, requested_ms)
         if claim is None:
             return None
 
         def opened(offset: int | None) -> None:
-            history.opened(group, queue, claim, asked_ms)
-            history.offset_read(group, queue, offset, asked_ms)
+            history.opened(group, queue, claim, requested_ms)
+            history.offset_read(group, queue, offset, requested_ms)
 
         def pulled(reply: Any) -> None:
             if reply.code == ResponseCode.SUCCESS:
-                history.pulled(group, queue, claim, asked_ms)
+                history.pulled(group, queue, claim, requested_ms)
 
         return opened if call.code == RequestCode.OPEN_QUEUE else pulled

@@ -29,11 +29,11 @@ class Access:
         """Return the command as it is written, signed where access asks for it."""
         return request if self.credentials is None else sign(request, self.credentials)
 
-    def lost(self, address: str, *, is_mute: bool, reason: str = "") -> str:
-        """Return the message about a connection that ended. is_mute: nothing was ever heard on it."""
+    def lost(self, address: str, *, is_silent: bool, reason: str = "") -> str:
+        """Return the message about a connection that ended. is_silent: nothing was ever heard on it."""
         text = f"the connection to {address} ended before the answer came"
         text += f": {reason}" if reason else ""
-        if not is_mute:
+        if not is_silent:
             return text
         if self.tls is None:
             return f"{text}. Nothing came from there at all; a server may speak TLS only (tls)"

@@ -11,7 +11,7 @@ from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.transport.access import OPEN, Access
 from libramq.transport.address import split_address
 from libramq.transport.outages import Outages
-from libramq.transport.remotes import Asked, Dialed, Lost, Remotes
+from libramq.transport.remotes import Dialed, Lost, OnRequest, Remotes
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from libramq.transport.tls import SHUTDOWN_TIMEOUT_S, Tls, handshake_failure
 
@@ -114,7 +114,7 @@ class AsyncioRemotes(Remotes):
         self,
         monotonic_ms: Callable[[], MonotonicMs],
         *,
-        asked: Asked | None = None,
+        on_request: OnRequest | None = None,
         lost: Lost | None = None,
         access: Access = OPEN,
         outages: Outages | None = None,
@@ -124,7 +124,7 @@ class AsyncioRemotes(Remotes):
             self._sockets,
             LoopTimers(),
             monotonic_ms,
-            asked=asked,
+            on_request=on_request,
             lost=lost,
             access=access,
             outages=outages,

@@ -31,7 +31,7 @@ class BlockingRemote:
         self.address = address
         self._monotonic_ms = monotonic_ms
         self._access = access
-        self._is_mute = True
+        self._is_silent = True
         self._frames = FrameFiller()
         self._pending: PendingRequests[int] = PendingRequests()
         self._replies: dict[int, Command] = {}
@@ -46,8 +46,8 @@ class BlockingRemote:
                 self._socket = access.tls.context().wrap_socket(self._socket, server_hostname=host)
             except OSError as error:
                 self._socket.close()
-                told = handshake_failure(address, error)
-                raise ConnectFailed(told or f"no TLS handshake with {address}: {error}") from None
+                failure = handshake_failure(address, error)
+                raise ConnectFailed(failure or f"no TLS handshake with {address}: {error}") from None
             except BaseException:
                 self._socket.close()
                 raise
@@ -99,7 +99,7 @@ class BlockingRemote:
             raise self._lost(str(error)) from None
         if not count:
             raise self._lost("the other side closed it")
-        self._is_mute = False
+        self._is_silent = False
         try:
             commands = self._frames.received(count)
         except ProtocolError:
@@ -110,4 +110,4 @@ class BlockingRemote:
                 self._replies[command.opaque] = command
 
     def _lost(self, reason: str) -> ConnectionLost:
-        return ConnectionLost(self._access.lost(self.address, is_mute=self._is_mute, reason=reason))
+        return ConnectionLost(self._access.lost(self.address, is_silent=self._is_silent, reason=reason))

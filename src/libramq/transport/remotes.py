@@ -34,7 +34,7 @@ SILENCE_MS_MAX: Final = 10_000
 #: Called with the reply, or with what went wrong.
 Done = Callable[[Command | RemoteError], None]
 #: Called with a request that the other side made, and a way to answer it.
-Asked = Callable[[str, Command, Callable[[Command], None]], None]
+OnRequest = Callable[[str, Command, Callable[[Command], None]], None]
 #: Called with the address whose connection ended.
 Lost = Callable[[str], None]
 
@@ -99,7 +99,7 @@ class _Remote:
         self._corked: list[bytes] = []
         self._waiting: list[tuple[Command, Done | None, int]] = []
         self._link: Link | None = None
-        self._is_mute = True
+        self._is_silent = True
         self.address = address
         self.pending: PendingRequests[Done] = PendingRequests()
         self.last_read_ms = remotes.monotonic_ms()
@@ -161,8 +161,8 @@ class _Remote:
 
     def received(self, data: bytes) -> None:
         self.last_read_ms = self._remotes.monotonic_ms()
-        if self._is_mute:
-            self._is_mute = False
+        if self._is_silent:
+            self._is_silent = False
             self._remotes.answered(self)
         try:
             commands = self._reader.receive(data)
@@ -176,14 +176,14 @@ class _Remote:
                 if done is not None:
                     done(command)
             else:
-                self._remotes.asked(self.address, command, self.write)
+                self._remotes.on_request(self.address, command, self.write)
 
     def ended(self, reason: str) -> None:
         was_wanted = self._remotes.keeps(self)
         self._remotes.ended(self)
         self._link = None
-        lost = self._remotes.access.lost(self.address, is_mute=self._is_mute, reason=reason)
-        if self._is_mute and was_wanted:
+        lost = self._remotes.access.lost(self.address, is_silent=self._is_silent, reason=reason)
+        if self._is_silent and was_wanted:
             self._remotes.unanswered(self, lost)
         for done in self.pending.drain():
             done(ConnectionLost(lost))
@@ -206,7 +206,7 @@ class _Remote:
 class Remotes:
     """Every process we talk to, by address.
 
-    asked: called with requests the other side makes over our connections; None: they are refused.
+    on_request: called with requests the other side makes over our connections; None: they are refused.
     lost: called when a connection ended that had been open, unless we are closing all.
     access: whose signature requests carry. outages: logs addresses that do not answer, where given.
     """
@@ -217,14 +217,14 @@ class Remotes:
         timers: Timers,
         monotonic_ms: Callable[[], MonotonicMs],
         *,
-        asked: Asked | None = None,
+        on_request: OnRequest | None = None,
         lost: Lost | None = None,
         access: Access = OPEN,
         outages: Outages | None = None,
     ) -> None:
         self.timers = timers
         self.monotonic_ms = monotonic_ms
-        self.asked = asked or refuse
+        self.on_request = on_request or refuse
         self.access = access
         self._dialer = dialer
         self._lost = lost

@@ -21,12 +21,12 @@ INFO = publish_info("T", route(2, brokers=("a", "b")))
 TRANSPORT = [ConnectFailed("x"), ConnectionLost("x"), RequestTimeout("x"), RemoteError("x")]
 
 
-def attempts(*, given=None, retries=2, timeout_ms=3000, not_safe=False, enabled=False):
+def attempts(*, chosen_queue=None, retries=2, timeout_ms=3000, not_safe=False, enabled=False):
     strategy = FaultStrategy(random.Random(5), enabled=enabled)
     return SendAttempts(
         strategy,
         INFO,
-        given=given,
+        chosen_queue=chosen_queue,
         retries=retries,
         timeout_ms=timeout_ms,
         now_ms=100,
@@ -96,7 +96,7 @@ def test_time_used_up_ends_it():
 def test_a_given_queue_is_kept():
     """Transport failures are tried again there; what the broker says is final."""
     queue = INFO.queues[1]
-    send = attempts(given=queue)
+    send = attempts(chosen_queue=queue)
     assert send.first(100).queue == queue
     following = send.failed(ConnectionLost("x"), 200)
     assert isinstance(following, Attempt)
@@ -123,7 +123,7 @@ def test_failures_are_remembered_for_the_next_send():
     strategy = FaultStrategy(random.Random(5), enabled=True)
 
     def one():
-        return SendAttempts(strategy, INFO, given=None, retries=0, timeout_ms=3000, now_ms=0)
+        return SendAttempts(strategy, INFO, chosen_queue=None, retries=0, timeout_ms=3000, now_ms=0)
 
     send = one()
     failed = send.first(0).queue.broker_name

@@ -170,11 +170,11 @@ def test_who_does_not_give_a_queue_up_loses_it():
     assert len(bob.held) == 4
 
 
-@pytest.mark.parametrize(("asked_ms", "waits_ms"), [(30_000, 30_000), (2_000, 2_000), (0, 1_000)])
-def test_a_member_has_as_long_to_give_a_queue_up_as_it_asked_for(asked_ms, waits_ms):
+@pytest.mark.parametrize(("requested_ms", "waits_ms"), [(30_000, 30_000), (2_000, 2_000), (0, 1_000)])
+def test_a_member_has_as_long_to_give_a_queue_up_as_it_asked_for(requested_ms, waits_ms):
     """Each its own time; those that asked for none have 10 s."""
     group = Surroundings()
-    group.add("alice", revoke_timeout_ms=asked_ms, session_ms=60_000)
+    group.add("alice", revoke_timeout_ms=requested_ms, session_ms=60_000)
     group.run(100)
     group.consumers["alice"].drains = False
     bob = group.add("bob", session_ms=60_000)

@@ -146,10 +146,10 @@ class PeerRequests:
 
     def given(self, request: Request) -> Outcome:
         """The broker where a group lives tells what members that ask for their queues were given."""
-        body = decode_body(request.command.body, bodies.PeerGivenBody)
+        body = decode_body(request.command.body, bodies.PeerAssignmentsBody)
         self._cluster.require_peer(request.peer.address, body.broker_name)
         _check_version(body, request)
-        self._assigner.took_given(body.value())
+        self._assigner.assignments_updated(body.value())
         return Reply(notify=requests_of(self._consumers.due_notices()))
 
     def list(self, request: Request) -> Outcome:
@@ -161,7 +161,7 @@ class PeerRequests:
         return Reply(notify=requests_of(self._consumers.due_notices()))
 
 
-def _check_version(body: bodies.PeerListBody | bodies.PeerGivenBody, request: Request) -> None:
+def _check_version(body: bodies.PeerListBody | bodies.PeerAssignmentsBody, request: Request) -> None:
     """Raise BrokerError for a version so far above what there can be that nothing newer could follow it."""
     if body.version <= int(request.wall_ms) + VERSIONS_AHEAD_MAX:
         return

@@ -80,9 +80,9 @@ class OffsetReset:
         if self._fences.mode(header.group) == MODE_EPOCHS:
             return self._set_under_epochs(header, offsets, body)
         if members is not None and members.members:
-            told = encode_header(ResetOffsetHeader(topic=header.topic, group=header.group))
+            notice = encode_header(ResetOffsetHeader(topic=header.topic, group=header.group))
             code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
-            notify = tuple(Notify(peer, code, told, body=body) for peer in members.members)
+            notify = tuple(Notify(peer, code, notice, body=body) for peer in members.members)
             return Reply(body=body, notify=notify)
         return self._set(header, offsets, body)
 

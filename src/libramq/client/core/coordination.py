@@ -82,7 +82,7 @@ class Coordination:
         self._mode = ""
         self._is_offered = False
         self._release_due_ms: MonotonicMs | None = None
-        self._is_leaving = self._has_told = False
+        self._is_leaving = self._is_leave_sent = False
         self._overdue = Overdue(settings, timers, table)
         self._is_warned = False
         #: Set when we begin to allocate for ourselves.
@@ -145,7 +145,7 @@ class Coordination:
         if self._mode == MODE_EPOCHS and self._settings.instance_id is None:
             self._is_leaving = True
             for owned in self._table.each():
-                owned.is_asked_back = True
+                owned.is_revocation_requested = True
 
     def farewell(self) -> list[fx.Effect]:
         """Nothing is ours any more, and we go. A static member comes back: its queues wait for a session."""
@@ -170,7 +170,7 @@ class Coordination:
         return found + self._owned.released  # Until the coordinator is told, and hears how they were let go.
 
     def _releases(self, now_ms: MonotonicMs) -> list[fx.Effect]:
-        if not self._owned.released and (self._has_told or not self._is_leaving):
+        if not self._owned.released and (self._is_leave_sent or not self._is_leaving):
             return []
         if not self._membership.member:
             self._owned.take_released()
@@ -184,7 +184,7 @@ class Coordination:
             return []
         self._release_due_ms = None
         queues, uncommitted = self._owned.take_released()
-        self._has_told = self._is_leaving
+        self._is_leave_sent = self._is_leaving
         known = self._membership
         return [fx.ReleaseQueues(known.coordinator, known.member, queues, self._is_leaving, uncommitted)]
 
@@ -260,7 +260,7 @@ class Coordination:
                 self._mode = MODE_CLIENT
                 found = self._allocate_ourselves(now_ms)
         else:
-            self._lease.renew(answer.asked_ms + self._settings.session_ms)
+            self._lease.renew(answer.requested_ms + self._settings.session_ms)
             found = self._apply(assignment, now_ms)
         if not held:  # The lease was over.
             found += self._owned.go_on(now_ms) + self._giving_up.go_on(now_ms)
@@ -278,8 +278,8 @@ class Coordination:
         member = self._membership.member
         claims = {grant.queue: Claim(member, grant.epoch) for grant in assignment.queues}
         for owned in self._table.each():
-            owned.is_asked_back = owned.queue not in claims
-            if owned.is_asked_back:
+            owned.is_revocation_requested = owned.queue not in claims
+            if owned.is_revocation_requested:
                 drain_ms = self._settings.revoke_timeout_ms
                 found += self._giving_up.give_up(owned.queue, now_ms, drain_ms=drain_ms)
         for queue, claim in claims.items():

@@ -162,7 +162,7 @@ class LockQueues:
 
     address: str
     queues: tuple[tuple[MessageQueue, int], ...]
-    asked_ms: MonotonicMs
+    requested_ms: MonotonicMs
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,12 +221,12 @@ class FindGroup:
 
 @dataclass(frozen=True, slots=True)
 class JoinGroup:
-    """Become a member, or come back as one → `group_joined`. asked_ms: when; the lease counts from there."""
+    """Become a member, or come back as one → `group_joined`. requested_ms: the lease counts from there."""
 
     address: str
     number: int
     timeout_ms: int
-    asked_ms: MonotonicMs
+    requested_ms: MonotonicMs
     header: GroupJoinHeader
     body: GroupJoinBody
 
@@ -238,7 +238,7 @@ class PollGroup:
     address: str
     number: int
     timeout_ms: int
-    asked_ms: MonotonicMs
+    requested_ms: MonotonicMs
     member: str
     epoch: int
     body: GroupPollBody

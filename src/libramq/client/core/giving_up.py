@@ -59,7 +59,7 @@ class GivingUp:
         if owned.dropped:
             return [] if drain_ms else self._hurry(owned, now_ms)
         owned.dropped = True
-        owned.asked_back_at_ms = now_ms
+        owned.revocation_requested_at_ms = now_ms
         if owned.state is QueueState.LOCKING:
             return self._owned_queues.give_lock_up(owned)
         owned.state = QueueState.DRAINING
@@ -146,7 +146,7 @@ class GivingUp:
         if self._settings.revoke_is_heard:
             owned.state = QueueState.REVOKING
             # A coordinator's patience is for handlers and listener together.
-            since_ms = owned.asked_back_at_ms if owned.granted is not None else now_ms
+            since_ms = owned.revocation_requested_at_ms if owned.granted is not None else now_ms
             self._timers.at(since_ms + self._settings.revoke_timeout_ms, RevokeOver(queue, owned.generation))
             return found
         return found + self.leave(owned, now_ms)

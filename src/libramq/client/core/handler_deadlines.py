@@ -44,7 +44,7 @@ class HandlerDeadlines:
         self._table = table
         self._consumption = consumption
         self._coordination = coordination
-        self._given_up: set[Delivery] = set()
+        self._abandoned: set[Delivery] = set()
 
     def watch(self, now_ms: MonotonicMs) -> None:
         """Look again after a while."""
@@ -66,8 +66,8 @@ class HandlerDeadlines:
         for result in results:
             delivery = result[0]
             self._table.returned(delivery)
-            if delivery in self._given_up:
-                self._given_up.discard(delivery)
+            if delivery in self._abandoned:
+                self._abandoned.discard(delivery)
             else:
                 counting.append(result)
         return self._ended(counting, now_ms)
@@ -81,18 +81,18 @@ class HandlerDeadlines:
         late = [
             delivery
             for delivery in self._table.running()
-            if delivery not in self._given_up and now_ms - delivery.began_ms > timeout_ms
+            if delivery not in self._abandoned and now_ms - delivery.began_ms > timeout_ms
         ]
-        for delivery in late[: self._settings.threads - len(self._given_up)]:
-            self._given_up.add(delivery)
+        for delivery in late[: self._settings.threads - len(self._abandoned)]:
+            self._abandoned.add(delivery)
         for delivery in late:
             first = delivery.messages[0]
             log.error(
                 "a handler does not end; its messages are delivered again"
-                if delivery in self._given_up
+                if delivery in self._abandoned
                 else "a handler does not end, and as many as may run were given up on already",
                 topic=first.topic,
                 message_id=first.message_id,
                 consume_timeout_ms=timeout_ms,
             )
-        return [delivery for delivery in late if delivery in self._given_up]
+        return [delivery for delivery in late if delivery in self._abandoned]

@@ -61,7 +61,7 @@ class Step(Enum):
 class Answer(NamedTuple):
     """The meaning of a coordinator's answer. assignment: None when we are no member of its any more."""
 
-    asked_ms: MonotonicMs
+    requested_ms: MonotonicMs
     assignment: GroupAssignment | None
 
 
@@ -184,12 +184,12 @@ class Membership:
         if not self._is_awaited(request.number):
             return None
         if isinstance(outcome, Fenced):
-            return self._replaced(request.asked_ms, outcome, now_ms)
+            return self._replaced(request.requested_ms, outcome, now_ms)
         if isinstance(outcome, LibraError):
             self._failed(outcome, now_ms)
             return None
         self.member, self.is_replaced = outcome.member, False
-        return self._answered(request.asked_ms, outcome.assignment)
+        return self._answered(request.requested_ms, outcome.assignment)
 
     def polled(
         self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
@@ -199,15 +199,15 @@ class Membership:
             return None
         if isinstance(outcome, UnknownMember):
             self._step, self._last, self._failures = Step.JOIN, None, 0
-            return Answer(request.asked_ms, None)
+            return Answer(request.requested_ms, None)
         if isinstance(outcome, Fenced):
-            return self._replaced(request.asked_ms, outcome, now_ms)
+            return self._replaced(request.requested_ms, outcome, now_ms)
         if isinstance(outcome, LibraError):
             self._failed(outcome, now_ms)
             return None
         is_news = outcome != self._last
-        answer = self._answered(request.asked_ms, outcome)
-        if not is_news and now_ms - request.asked_ms < POLL_AGAIN_MS:
+        answer = self._answered(request.requested_ms, outcome)
+        if not is_news and now_ms - request.requested_ms < POLL_AGAIN_MS:
             self._pause(now_ms, POLL_AGAIN_MS)
         return answer
 
@@ -226,17 +226,17 @@ class Membership:
             self._is_asking = False
         return is_awaited
 
-    def _answered(self, asked_ms: MonotonicMs, assignment: GroupAssignment) -> Answer:
+    def _answered(self, requested_ms: MonotonicMs, assignment: GroupAssignment) -> Answer:
         self._step, self._last, self._failures = Step.POLL, assignment, 0
-        return Answer(asked_ms, assignment)
+        return Answer(requested_ms, assignment)
 
-    def _replaced(self, asked_ms: MonotonicMs, error: Fenced, now_ms: MonotonicMs) -> Answer:
+    def _replaced(self, requested_ms: MonotonicMs, error: Fenced, now_ms: MonotonicMs) -> Answer:
         if not self.is_replaced:
             log.error("another client is this member now", group=self._settings.group, reason=str(error))
             self.is_replaced, self._former_self = True, self.member
         self._step, self.member, self._last = Step.JOIN, "", None
         self._pause(now_ms, NAME_AGAIN_MS)
-        return Answer(asked_ms, None)
+        return Answer(requested_ms, None)
 
     def _failed(self, error: LibraError, now_ms: MonotonicMs) -> None:
         if not self._failures and isinstance(error, ConnectionLost):

@@ -42,7 +42,7 @@ ILLEGAL_OFFSET_PAUSE_MS: Final = 1_000
 OPEN_AGAIN_MS: Final = 10
 OPEN_AGAIN_MS_MAX: Final = 200
 _READ: Final = (QueueState.LOADING, QueueState.PULLING)
-_TOLD: Final = (QueueState.REVOKING, QueueState.LEAVING)
+_ANNOUNCED: Final = (QueueState.REVOKING, QueueState.LEAVING)
 
 
 class OwnedQueues:
@@ -156,7 +156,7 @@ class OwnedQueues:
         found: list[fx.Effect] = []
         for owned in self._table.each():
             found += self._unlock(owned)
-            owned.is_locked, owned.is_in_doubt, owned.lock_asked_at = True, False, ""
+            owned.is_locked, owned.is_in_doubt, owned.lock_requested_at = True, False, ""
         return found
 
     def forget_claims(self, now_ms: MonotonicMs) -> None:
@@ -170,7 +170,7 @@ class OwnedQueues:
             if self._locking.is_needed:
                 # What we have open its broker keeps for us until we have locked it (groups.queue_lock).
                 owned.is_locked = is_pulling
-                owned.lock_asked_at = self._routes.master(owned.queue.broker_name) or ""
+                owned.lock_requested_at = self._routes.master(owned.queue.broker_name) or ""
                 owned.state = owned.state if is_pulling else QueueState.LOCKING
                 self._locking.want(owned)
             elif not is_pulling:
@@ -360,7 +360,7 @@ class OwnedQueues:
         """
         log.warning("queue lost", queue=str(owned.queue))
         found: list[fx.Effect] = []
-        if owned.is_announced and owned.state not in _TOLD:
+        if owned.is_announced and owned.state not in _ANNOUNCED:
             found.append(fx.Lost((owned.queue,)))
         self._remove(owned)
         if owned.granted is None:
@@ -374,7 +374,7 @@ class OwnedQueues:
         found = self._unlock(owned)
         if owned.wanted_again:
             found += self.take(owned.queue, now_ms, delay_ms=0, claim=owned.granted)
-        elif owned.granted is not None and owned.is_asked_back:
+        elif owned.granted is not None and owned.is_revocation_requested:
             self.release(QueueGrant.of(owned.queue, owned.granted.epoch), is_committed=is_committed)
         return found
 
@@ -398,10 +398,10 @@ class OwnedQueues:
         return not owned.is_busy and (handled < 0 or (acknowledged is not None and handled < acknowledged))
 
     def _unlock(self, owned: ProcessQueue) -> list[fx.Effect]:
-        if not owned.lock_asked_at:
+        if not owned.lock_requested_at:
             return []
-        self._locking.gave_back(owned.queue, owned.lock_asked_at)
-        return [fx.UnlockQueues(owned.lock_asked_at, (owned.queue,))]
+        self._locking.gave_back(owned.queue, owned.lock_requested_at)
+        return [fx.UnlockQueues(owned.lock_requested_at, (owned.queue,))]
 
     def _remove(self, owned: ProcessQueue) -> None:
         self._table.remove(owned)

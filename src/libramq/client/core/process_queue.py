@@ -101,14 +101,14 @@ class ProcessQueue:
         self.granted: Claim | None = None
         self.opened: Claim | None = None
         self.open_tries = 0
-        self.is_asked_back = False
-        self.asked_back_at_ms = now_ms
+        self.is_revocation_requested = False
+        self.revocation_requested_at_ms = now_ms
         # In order only: what handlers have not seen yet, whether they wait after a failure, and the lock.
         self.waiting: deque[MessageExt] = deque()
         self.suspended = False
         self.is_locked = True
         self.is_in_doubt = False
-        self.lock_asked_at = ""  # The address; no longer in the routes, perhaps, when it is given back.
+        self.lock_requested_at = ""  # The address; no longer in the routes, perhaps, when it is given back.
         self.lock_tries = 0
         self.locked_until_ms = MonotonicMs(0)
         self._messages: dict[int, MessageExt] = {}

@@ -205,7 +205,7 @@ class PushConsumerCore:
         if client_ids and self._settings.client_id not in client_ids:
             effects += self._presence.heartbeats([address])
         effects += self._rebalancing.list_fetched(address, topics, client_ids, now_ms)
-        effects += self._tell_of_change(now_ms)
+        effects += self._notify_of_change(now_ms)
         effects += self._rebalancing.end(now_ms)
         return self._settled(effects, now_ms)
 
@@ -221,13 +221,13 @@ class PushConsumerCore:
         if not self._coordination.allocates:
             self._rebalancing.abandon()
             return []
-        return self._rebalancing.begin(now_ms) + self._tell_of_change(now_ms)
+        return self._rebalancing.begin(now_ms) + self._notify_of_change(now_ms)
 
     def _rebalance_due(self, now_ms: MonotonicMs) -> Effects:
         allocates = self._coordination.allocates
-        return self._rebalancing.due(now_ms) + self._tell_of_change(now_ms) if allocates else []
+        return self._rebalancing.due(now_ms) + self._notify_of_change(now_ms) if allocates else []
 
-    def _tell_of_change(self, now_ms: MonotonicMs) -> Effects:
+    def _notify_of_change(self, now_ms: MonotonicMs) -> Effects:
         if not self._rebalancing.changed:
             return []
         self._rebalancing.changed = False

@@ -62,7 +62,7 @@ class QueueLocking:
         self._timers = timers
         self._table = table
         self._wanted: dict[MessageQueue, int] = {}
-        self._given_back: dict[MessageQueue, str] = {}
+        self._returned: dict[MessageQueue, str] = {}
         self._to_give_back: dict[str, list[MessageQueue]] = {}
 
     def need(self) -> None:
@@ -72,11 +72,11 @@ class QueueLocking:
     def want(self, owned: ProcessQueue) -> None:
         """Ask for a queue with the next requests."""
         self._wanted[owned.queue] = owned.generation
-        self._given_back.pop(owned.queue, None)
+        self._returned.pop(owned.queue, None)
 
     def gave_back(self, queue: MessageQueue, address: str) -> None:
         """A broker is being told that we need a lock no more."""
-        self._given_back[queue] = address
+        self._returned[queue] = address
 
     def due(self, queue: MessageQueue, generation: int) -> None:
         """A pause before the next try is over."""
@@ -104,9 +104,9 @@ class QueueLocking:
     def confirm(self, address: str) -> None:
         """The broker knows us again; what we gave back before may not have been heard, and is still ours."""
         self._want_all(owned.queue for owned in self._at(address))
-        unheard = [queue for queue, at in self._given_back.items() if at == address]
+        unheard = [queue for queue, at in self._returned.items() if at == address]
         for queue in unheard:
-            del self._given_back[queue]
+            del self._returned[queue]
             self._to_give_back.setdefault(address, []).append(queue)
 
     def requests(self, now_ms: MonotonicMs) -> list[fx.Effect]:
@@ -124,7 +124,7 @@ class QueueLocking:
             if address is None:
                 self.retry(owned, now_ms, LOCK_FAILED_MS)
             else:
-                owned.lock_asked_at = address
+                owned.lock_requested_at = address
                 by_address.setdefault(address, []).append((queue, generation))
         self._wanted.clear()
         found += [fx.LockQueues(address, tuple(asked), now_ms) for address, asked in by_address.items()]
@@ -147,7 +147,7 @@ class QueueLocking:
             elif isinstance(granted, LibraError):
                 self._failed(owned, granted, now_ms)
             elif queue in granted:
-                self._granted(owned, request.asked_ms, verdict)
+                self._granted(owned, request.requested_ms, verdict)
             elif owned.state is QueueState.LOCKING:
                 soon = owned.lock_tries < LOCK_RETRIES_SOON
                 owned.lock_tries += 1
@@ -166,8 +166,8 @@ class QueueLocking:
             fx.UnlockQueues(request.address, tuple(queue for queue, _ in request.queues if queue in granted))
         ]
 
-    def _granted(self, owned: ProcessQueue, asked_ms: MonotonicMs, verdict: Verdict) -> None:
-        owned.locked_until_ms = asked_ms + LOCK_TRUSTED_MS
+    def _granted(self, owned: ProcessQueue, requested_ms: MonotonicMs, verdict: Verdict) -> None:
+        owned.locked_until_ms = requested_ms + LOCK_TRUSTED_MS
         if owned.state is QueueState.LOCKING:
             owned.is_locked = True
             verdict.granted.append(owned)

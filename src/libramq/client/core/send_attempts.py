@@ -47,7 +47,7 @@ class SendAttempts:
         strategy: FaultStrategy,
         info: TopicPublishInfo,
         *,
-        given: MessageQueue | None,
+        chosen_queue: MessageQueue | None,
         retries: int,
         timeout_ms: int,
         now_ms: MonotonicMs,
@@ -55,7 +55,7 @@ class SendAttempts:
     ) -> None:
         self._strategy = strategy
         self._info = info
-        self._given = given
+        self._chosen_queue = chosen_queue
         self._left = 1 + retries
         self._deadline_ms = now_ms + timeout_ms
         self._retry_when_not_safe = retry_when_not_safe
@@ -71,7 +71,7 @@ class SendAttempts:
     def stored(self, now_ms: MonotonicMs, *, safe: bool) -> Attempt | None:
         """The broker has it; None when that is the end."""
         self._remember(now_ms, isolated=False, reachable=True)
-        if safe or not self._retry_when_not_safe or self._given is not None:
+        if safe or not self._retry_when_not_safe or self._chosen_queue is not None:
             return None
         following = self._next(now_ms)
         return following if isinstance(following, Attempt) else None
@@ -80,7 +80,7 @@ class SendAttempts:
         """An attempt failed."""
         if isinstance(error, BrokerError):
             self._remember(now_ms, isolated=True, reachable=False)
-            if self._given is not None or error.response_code not in RETRY_RESPONSE_CODES:
+            if self._chosen_queue is not None or error.response_code not in RETRY_RESPONSE_CODES:
                 return GiveUp(error)
         elif isinstance(error, RemoteError):
             # Without the detector, nothing but another try can tell whether it is reachable again.
@@ -95,8 +95,8 @@ class SendAttempts:
         if self._left <= 0 or left_ms <= 0:
             return None
         self._left -= 1
-        if self._given is not None:
-            queue = self._given
+        if self._chosen_queue is not None:
+            queue = self._chosen_queue
         else:
             last_broker = None
             if self._queue is not None:

@@ -176,7 +176,7 @@ class Coordinator(Generic[P, T]):
             topics.doubt(topic)
             return []
         before = topics.queues(topic)
-        if not topics.tell(topic, queues):
+        if not topics.update(topic, queues):
             return []
         reason = None
         if before is not None:

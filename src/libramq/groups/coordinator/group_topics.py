@@ -43,13 +43,13 @@ class GroupTopics:
         """Until when it is worth waiting for somebody to tell of a topic's queues; None: no longer."""
         if now_ms >= self._wait_until_ms:
             return None
-        is_told = all(self._watched.queues(topic) is not None for topic in self._subscribed)
-        return None if is_told else self._wait_until_ms
+        is_known = all(self._watched.queues(topic) is not None for topic in self._subscribed)
+        return None if is_known else self._wait_until_ms
 
     def queues(self, handover: QueueHandover) -> list[MessageQueue]:
         """The queues of all topics; of a topic that nobody has told of, those that are held."""
         queues: list[MessageQueue] = []
         for topic in sorted(self._subscribed):
-            told = self._watched.queues(topic)
-            queues += sorted(q for q in handover.holdings if q.topic == topic) if told is None else told
+            known = self._watched.queues(topic)
+            queues += sorted(q for q in handover.holdings if q.topic == topic) if known is None else known
         return queues

@@ -86,13 +86,13 @@ def target_assignment(
         )
         for client_id, profile in ids.items()
     ]
-    given = Group.of(members, queues)
+    balance_group = Group.of(members, queues)
     if strategy is not BALANCED_STICKY:
         try:
-            return _checked(strategy.assign(given), ids, queues)
+            return _checked(strategy.assign(balance_group), ids, queues)
         except Exception:  # Whatever a user's own code may raise.
             log.warning("strategy failed, balanced_sticky instead", group=group, exc_info=True)
-    return _checked(BALANCED_STICKY.assign(given), ids, queues)
+    return _checked(BALANCED_STICKY.assign(balance_group), ids, queues)
 
 
 def fewest_moves(

@@ -45,10 +45,10 @@ class WatchedTopics:
         """Nobody knows its queues any more."""
         self._queues.pop(topic, None)
 
-    def tell(self, topic: str, queues: Sequence[MessageQueue]) -> bool:
+    def update(self, topic: str, queues: Sequence[MessageQueue]) -> bool:
         """These are the topic's queues; whether anybody cares and did not know."""
-        told = tuple(sorted(set(queues)))
-        if topic not in self._groups or self._queues.get(topic) == told:
+        sorted_queues = tuple(sorted(set(queues)))
+        if topic not in self._groups or self._queues.get(topic) == sorted_queues:
             return False
-        self._queues[topic] = told
+        self._queues[topic] = sorted_queues
         return True

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from libramq.fencing import MODE_EPOCHS, Claim, Claims, FenceGrant, FenceReport
 from libramq.formats.document import Document
 from libramq.groups import assignment_tables
-from libramq.groups.assignment_tables import GivenUpdate
+from libramq.groups.assignment_tables import AssignmentUpdate
 from libramq.groups.roster import EdgeMember
 from libramq.message.queue import MessageQueue
 
@@ -134,7 +134,7 @@ class PeerMember(Document, frozen=True, kw_only=True):
         )
 
 
-class GivenQueues(Document, frozen=True, kw_only=True):
+class TopicAssignment(Document, frozen=True, kw_only=True):
     """An assignment to a member with server-side assignment: its queues of a topic, by broker."""
 
     client_id: str
@@ -142,59 +142,59 @@ class GivenQueues(Document, frozen=True, kw_only=True):
     queues: dict[str, list[int]] = {}
 
     @classmethod
-    def of(cls, given: assignment_tables.GivenQueues) -> "GivenQueues":
+    def of(cls, given: assignment_tables.TopicAssignment) -> "TopicAssignment":
         """Return the body of a member's queues of a topic."""
         by_broker: dict[str, list[int]] = {}
         for queue in given.queues:
             by_broker.setdefault(queue.broker_name, []).append(queue.queue_id)
         return cls(client_id=given.client_id, topic=given.topic, queues=by_broker)
 
-    def value(self) -> assignment_tables.GivenQueues:
+    def value(self) -> assignment_tables.TopicAssignment:
         """Return what it says."""
         queues = [
             MessageQueue(self.topic, broker_name, queue_id)
             for broker_name, queue_ids in self.queues.items()
             for queue_id in queue_ids
         ]
-        return assignment_tables.GivenQueues(self.client_id, self.topic, queues)
+        return assignment_tables.TopicAssignment(self.client_id, self.topic, queues)
 
 
-class PeerGivenBody(Document, frozen=True, kw_only=True):
+class PeerAssignmentsBody(Document, frozen=True, kw_only=True):
     """PEER_GIVEN: the broker where a group lives tells what members that ask for their queues were given.
 
-    The members' meaning is that of `groups.assignment_tables.GivenUpdate`.
+    The members' meaning is that of `groups.assignment_tables.AssignmentUpdate`.
     """
 
     broker_name: str
     group: str
     version: int = 0
-    given: list[GivenQueues] = []
+    given: list[TopicAssignment] = []
     gone: list[str] = []
     is_whole: bool = False
     is_over: bool = False
     ask_again: dict[str, int] = {}
 
     @classmethod
-    def of(cls, update: GivenUpdate) -> "PeerGivenBody":
+    def of(cls, update: AssignmentUpdate) -> "PeerAssignmentsBody":
         """Return the body of an update."""
         return cls(
             broker_name=update.broker_name,
             group=update.group,
             version=update.version,
-            given=[GivenQueues.of(given) for given in update.given],
+            given=[TopicAssignment.of(given) for given in update.assignments],
             gone=list(update.gone),
             is_whole=update.is_whole,
             is_over=update.is_over,
             ask_again=dict(update.ask_again),
         )
 
-    def value(self) -> GivenUpdate:
+    def value(self) -> AssignmentUpdate:
         """Return what it says."""
-        return GivenUpdate(
+        return AssignmentUpdate(
             broker_name=self.broker_name,
             group=self.group,
             version=self.version,
-            given=[given.value() for given in self.given],
+            assignments=[given.value() for given in self.given],
             gone=self.gone,
             is_whole=self.is_whole,
             is_over=self.is_over,
@@ -268,7 +268,7 @@ class PeerMembersBody(Document, frozen=True, kw_only=True):
     groups: dict[str, list[PeerMember]] = {}
     complete: bool = False
     listed: list[str] = []
-    given: list[PeerGivenBody] = []
+    given: list[PeerAssignmentsBody] = []
 
 
 class PeerListBody(Document, frozen=True, kw_only=True):

@@ -17,10 +17,10 @@ from libramq.spark.options import Options
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-def read_config(kind: type[T], path: Path | None, **given: Any) -> T:
+def read_config(kind: type[T], path: Path | None, **overrides: Any) -> T:
     """The configuration in a file, or the defaults; what is `given` and not None goes before it."""
     text = _read(path) if path is not None else {}
-    named = {name: value for name, value in given.items() if value is not None}
+    named = {name: value for name, value in overrides.items() if value is not None}
     return parse_config(kind, text | named, where="the pipeline" if path is None else str(path))
 
 

@@ -16,7 +16,7 @@ class PipelineFailed(LibraError):
 
 
 @contextmanager
-def told_in_one_line(pipeline: str, *, then: str = "run it again and it goes on") -> Iterator[None]:
+def failures_in_one_line(pipeline: str, *, then: str = "run it again and it goes on") -> Iterator[None]:
     """Raise PipelineFailed for what Spark raises; then: what becomes of it."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException

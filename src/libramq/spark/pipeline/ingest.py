@@ -16,9 +16,9 @@ from libramq.errors import ConfigError
 from libramq.spark.options import ACCESS_PREFIX
 from libramq.spark.pipeline.checkpoint import Checkpoint
 from libramq.spark.pipeline.config import duration_ms
-from libramq.spark.pipeline.failure import told_in_one_line
+from libramq.spark.pipeline.failure import failures_in_one_line
 from libramq.spark.pipeline.messages import waiting
-from libramq.spark.pipeline.plan import Outcome, Plan, Progress, TablePlan, Tell
+from libramq.spark.pipeline.plan import OnProgress, Outcome, Plan, Progress, TablePlan
 from libramq.spark.schema import COLUMNS
 
 if TYPE_CHECKING:
@@ -123,14 +123,14 @@ class Ingest:
             remarks=[*remarks, f"checkpoint: {self._checkpoint.directory}"],
         )
 
-    def run(self, spark: "SparkSession", tell: Tell) -> Outcome:
+    def run(self, spark: "SparkSession", on_progress: OnProgress) -> Outcome:
         """Read what is there, or for ever with `every`; raises PipelineFailed."""
         plan = self.plan()
         self._checkpoint.bind(self._binding)
-        with told_in_one_line(self.name):
+        with failures_in_one_line(self.name):
             query = self._start(spark)
             try:
-                done = _follow(query, tell, None if self._every_ms is not None else plan.message_count)
+                done = _follow(query, on_progress, None if self._every_ms is not None else plan.message_count)
             finally:
                 query.stop()
         sentence = (
@@ -200,7 +200,7 @@ class Ingest:
         return ParquetTable(self._path)
 
 
-def _follow(query: "StreamingQuery", tell: Tell, total: int | None) -> int:
+def _follow(query: "StreamingQuery", on_progress: OnProgress, total: int | None) -> int:
     """Tell of every batch until the query ends; how many messages were read."""
     done, seen = 0, -1
     is_over = False
@@ -209,7 +209,7 @@ def _follow(query: "StreamingQuery", tell: Tell, total: int | None) -> int:
         for progress in query.recentProgress:
             if progress.batchId > seen and progress.numInputRows:
                 seen, done = progress.batchId, done + progress.numInputRows
-                tell(Progress(done=done, total=total, text=f"batch {seen}"))
+                on_progress(Progress(done=done, total=total, text=f"batch {seen}"))
         if not is_over:
             time.sleep(LOOK_SECONDS)  # Not in a call to Java, which Ctrl-C would tear.
     query.awaitTermination()  # Raises what the query failed of.

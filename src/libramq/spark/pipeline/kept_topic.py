@@ -7,7 +7,7 @@ from pyspark.sql import functions as f
 
 from libramq.errors import RouteNotFound
 from libramq.spark.pipeline.ingest import Ingest, IngestConfig
-from libramq.spark.pipeline.plan import Plan, Tell
+from libramq.spark.pipeline.plan import OnProgress, Plan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,10 +27,10 @@ class KeptTopic:
         except RouteNotFound:
             return None
 
-    def read(self, spark: "SparkSession", tell: Tell) -> None:
+    def read(self, spark: "SparkSession", on_progress: OnProgress) -> None:
         """Read what is new."""
         if self.plan() is not None:
-            self._ingest.run(spark, tell)
+            self._ingest.run(spark, on_progress)
 
     def has_rows(self) -> bool:
         """Return whether anything was ever read."""

@@ -15,12 +15,12 @@ import msgspec
 from libramq.clock import Clock, SystemClock
 from libramq.errors import ConfigError, RemoteError
 from libramq.spark.pipeline.config import duration_ms
-from libramq.spark.pipeline.failure import told_in_one_line
+from libramq.spark.pipeline.failure import failures_in_one_line
 from libramq.spark.pipeline.lag_days import compact_days
 from libramq.spark.pipeline.lag_page import lag_page
 from libramq.spark.pipeline.lag_samples import groups_to_sample, sample, write_sample
 from libramq.spark.pipeline.lag_tables import SAMPLES, TABLES, lag_tables
-from libramq.spark.pipeline.plan import Outcome, Plan, Progress, TablePlan, Tell
+from libramq.spark.pipeline.plan import OnProgress, Outcome, Plan, Progress, TablePlan
 from libramq.spark.pipeline.small_table import replace_table, table_ddl
 from libramq.sync import Admin
 from libramq.transport.access_properties import access_of
@@ -91,11 +91,11 @@ class LagReport:
             ],
         )
 
-    def run(self, spark: "SparkSession", tell: Tell) -> Outcome:
+    def run(self, spark: "SparkSession", on_progress: OnProgress) -> Outcome:
         """Sample, then make tables and report; raises ConfigError where no group has committed anything."""
-        self._take_samples(spark, tell)
+        self._take_samples(spark, on_progress)
         compact_days(self._samples, self._clock.wall_ms())
-        with told_in_one_line(self.name):
+        with failures_in_one_line(self.name):
             rows = lag_tables(spark.read.schema(table_ddl(SAMPLES)).parquet(str(self._samples)))
         if not rows["lag"].num_rows:
             raise ConfigError("no group has committed an offset yet; its lag is known from then on")
@@ -108,7 +108,7 @@ class LagReport:
             files=[str(page), *(str(self._file(name)) for name in TABLES)],
         )
 
-    def _take_samples(self, spark: "SparkSession", tell: Tell) -> None:
+    def _take_samples(self, spark: "SparkSession", on_progress: OnProgress) -> None:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         schema = to_arrow_schema(spark.createDataFrame([], table_ddl(SAMPLES)).schema, timezone="UTC")
@@ -123,11 +123,11 @@ class LagReport:
                 try:
                     rows = sample(admin, groups, self._config.topics, at_ms)
                 except RemoteError as error:  # Brokers come back; a gap in the samples is told as it is.
-                    tell(Progress(done=number, total=count, text=f"no sample: {error}"))
+                    on_progress(Progress(done=number, total=count, text=f"no sample: {error}"))
                     continue
                 write_sample(self._samples, rows, at_ms, schema)
                 behind = sum(max(0, row["broker_offset"] - row["consumer_offset"]) for row in rows)
-                tell(Progress(done=number, total=count, text=f"groups {len(groups)}, lag {behind:,}"))
+                on_progress(Progress(done=number, total=count, text=f"groups {len(groups)}, lag {behind:,}"))
 
     def _admin(self) -> Admin:
         return Admin(

@@ -49,4 +49,4 @@ class Outcome:
     files: Sequence[str] = ()
 
 
-Tell = Callable[[Progress], None]
+OnProgress = Callable[[Progress], None]

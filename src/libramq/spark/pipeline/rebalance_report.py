@@ -20,11 +20,11 @@ from libramq.errors import ConfigError
 from libramq.message.names import REBALANCE_EVENTS_TOPIC, TRACE_TOPIC
 from libramq.spark.pipeline.config import duration_ms
 from libramq.spark.pipeline.deliveries import deliveries
-from libramq.spark.pipeline.failure import told_in_one_line
+from libramq.spark.pipeline.failure import failures_in_one_line
 from libramq.spark.pipeline.ingest import IngestConfig
 from libramq.spark.pipeline.kept_topic import KeptTopic
 from libramq.spark.pipeline.lag_tables import SAMPLES
-from libramq.spark.pipeline.plan import Outcome, Plan, Progress, TablePlan, Tell
+from libramq.spark.pipeline.plan import OnProgress, Outcome, Plan, Progress, TablePlan
 from libramq.spark.pipeline.rebalance_page import rebalance_page
 from libramq.spark.pipeline.rebalance_periods import period_rows, periods
 from libramq.spark.pipeline.rebalance_tables import TABLES as OF_EVENTS
@@ -108,11 +108,11 @@ class RebalanceReport:
             ],
         )
 
-    def run(self, spark: "SparkSession", tell: Tell) -> Outcome:
+    def run(self, spark: "SparkSession", on_progress: OnProgress) -> Outcome:
         """Read what is new, make the tables and the report."""
         self.plan()
         for topic in (self._events, self._traces):
-            topic.read(spark, tell)
+            topic.read(spark, on_progress)
         has_events, has_traces = self._events.has_rows(), self._traces.has_rows()
         if not has_events and not has_traces:
             raise ConfigError(
@@ -122,7 +122,7 @@ class RebalanceReport:
         wall_ms = self._clock.wall_ms()
         remarks = self._missing(has_events=has_events, has_traces=has_traces)
         rows: dict[str, pa.Table] = {}
-        with told_in_one_line(self.name):
+        with failures_in_one_line(self.name):
             if has_events:
                 rows |= rebalance_tables(self._events.rows(spark, self._since(wall_ms)), wall_ms=wall_ms)
             if has_traces:
@@ -131,7 +131,7 @@ class RebalanceReport:
                 remarks += found.remarks()
         for done, (name, table) in enumerate(rows.items(), 1):
             replace_table(self._file(name), table)
-            tell(Progress(done=done, total=len(rows), text=f"table {name}"))
+            on_progress(Progress(done=done, total=len(rows), text=f"table {name}"))
         tables = {name: table.to_pylist() for name, table in rows.items()}
         page = self._directory / "report.html"
         page.write_text(rebalance_page(tables, wall_ms, remarks))

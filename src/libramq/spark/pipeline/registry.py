@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from libramq.errors import ConfigError
 from libramq.spark.pipeline.config import read_config
-from libramq.spark.pipeline.plan import Outcome, Plan, Tell
+from libramq.spark.pipeline.plan import OnProgress, Outcome, Plan
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,10 +30,10 @@ class Pipeline(Protocol):
     name: str
 
     def plan(self) -> Plan: ...
-    def run(self, spark: "SparkSession", tell: Tell) -> Outcome: ...
+    def run(self, spark: "SparkSession", on_progress: OnProgress) -> Outcome: ...
 
 
-def pipeline(name: str, config_file: Path | None, **given: object) -> Pipeline:
+def pipeline(name: str, config_file: Path | None, **overrides: object) -> Pipeline:
     """A pipeline with its configuration; ConfigError names what is wrong and what is allowed.
 
     given: namesrv and access, which go before the file's where they are not None.
@@ -50,6 +50,6 @@ def pipeline(name: str, config_file: Path | None, **given: object) -> Pipeline:
             raise
         raise ConfigError(f"pipelines need {error.name}: pip install 'libramq[spark,java]'") from None
     made: Pipeline = getattr(module, class_name)(
-        read_config(getattr(module, config_name), config_file, **given)
+        read_config(getattr(module, config_name), config_file, **overrides)
     )
     return made

@@ -127,12 +127,12 @@ def trace_tables(
     """Compute them of all deliveries. samples: those of lag_report. duplicates: where these go, by Spark."""
     caused = with_causes(found, periods).persist()
     try:
-        told = caused.where("msgId is not null")
-        _write_duplicates(told, duplicates)
+        deliveries = caused.where("msgId is not null")
+        _write_duplicates(deliveries, duplicates)
         tables = {
-            "deliveries": _by_hour(told).toArrow(),
-            "clients": _by_client(told).toArrow(),
-            "effects": _effects(told, periods, samples).toArrow(),
+            "deliveries": _by_hour(deliveries).toArrow(),
+            "clients": _by_client(deliveries).toArrow(),
+            "effects": _effects(deliveries, periods, samples).toArrow(),
         }
         (counts,) = caused.agg(f.sum("unreadable"), f.count_if("is_too_soon")).collect()
     finally:
@@ -140,12 +140,12 @@ def trace_tables(
     return TraceTables(tables=tables, unreadable=counts[0] or 0, too_soon=counts[1])
 
 
-def _write_duplicates(told: "DataFrame", directory: Path) -> None:
+def _write_duplicates(deliveries: "DataFrame", directory: Path) -> None:
     """Write the table anew: it may be larger than the driver's memory."""
     of_rebalance = f.col("cause") == "rebalance"
     draft = directory.with_name(f".{directory.name}.draft")
     (
-        told.where("cause is not null")
+        deliveries.where("cause is not null")
         .withColumn("at", f.timestamp_millis("began_ms"))
         .withColumn("before_at", f.timestamp_millis("before_ms"))
         .withColumn("rebalance_at", f.when(of_rebalance, f.timestamp_millis("rebalance_ms")))
@@ -162,13 +162,13 @@ def _hour() -> "Column":
     return f.date_trunc("hour", f.timestamp_millis("began_ms")).alias("hour")
 
 
-def _by_hour(told: "DataFrame") -> "DataFrame":
+def _by_hour(deliveries: "DataFrame") -> "DataFrame":
     delays = [
         f.percentile_approx("delay_ms", share).alias(name)
         for share, name in ((0.5, "delay_p50_ms"), (0.95, "delay_p95_ms"))
     ]
     return (
-        told.groupBy("group", _hour())
+        deliveries.groupBy("group", _hour())
         .agg(
             f.count("*").alias("deliveries"),
             f.count_if(f.col("attempt") == 1).alias("messages"),
@@ -187,9 +187,9 @@ def _by_hour(told: "DataFrame") -> "DataFrame":
     )
 
 
-def _by_client(told: "DataFrame") -> "DataFrame":
+def _by_client(deliveries: "DataFrame") -> "DataFrame":
     return (
-        told.where("client is not null")
+        deliveries.where("client is not null")
         .groupBy("group", _hour(), "client")
         .agg(
             f.count("*").alias("deliveries"),
@@ -202,18 +202,18 @@ def _by_client(told: "DataFrame") -> "DataFrame":
     )
 
 
-def _effects(told: "DataFrame", periods: "DataFrame", samples: "DataFrame | None") -> "DataFrame":
+def _effects(deliveries: "DataFrame", periods: "DataFrame", samples: "DataFrame | None") -> "DataFrame":
     """A row for each rebalance."""
     key = ["group", "rebalance_ms"]
     calm = (
-        told.where("calm_before_ms is not null")
+        deliveries.where("calm_before_ms is not null")
         .groupBy("group", f.col("calm_before_ms").alias("rebalance_ms"))
         .agg(
             f.percentile_approx("delay_ms", 0.5).alias("before_p50_ms"),
             f.max("delay_ms").alias("before_max_ms"),
         )
     )
-    since = told.where("rebalance_ms is not null").join(calm, key, "left")
+    since = deliveries.where("rebalance_ms is not null").join(calm, key, "left")
     is_after = (f.col("began_ms") >= f.col("rebalance_ms")) & f.col("delay_ms").isNotNull()
     is_late = is_after & (f.col("delay_ms") > f.col("before_max_ms"))
     last_late, last = f.max(f.when(is_late, f.col("began_ms"))), f.max(f.when(is_after, f.col("began_ms")))
@@ -229,7 +229,7 @@ def _effects(told: "DataFrame", periods: "DataFrame", samples: "DataFrame | None
         f.max(f.when(is_after, f.col("delay_ms"))).alias("after_max_ms"),
         back.alias("back_to_normal_ms"),
     )
-    traced = told.select("group").distinct().withColumn("is_traced", f.lit(True))
+    traced = deliveries.select("group").distinct().withColumn("is_traced", f.lit(True))
     return (
         periods.join(after, key, "left")
         .join(calm, key, "left")

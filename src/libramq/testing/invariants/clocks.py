@@ -30,7 +30,7 @@ class ClocksChangeNothing(Invariant):
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
         self._is_disturbed = False
-        self._given_up = ""
+        self._abandoned = ""
         self._looked_ms = cluster.now_ms
         self._levels: dict[tuple[str, int], _Level] = {}
 
@@ -44,13 +44,13 @@ class ClocksChangeNothing(Invariant):
     def rebalance_recorded(self, broker: str, event: RebalanceEvent) -> None:
         if event.reason != Reason.SESSION_EXPIRED or self._is_disturbed or event.who is None:
             return
-        given_up = set(event.who.split(", ")).intersection(each.client_id for each in self.cluster.alive())
-        if given_up:  # Raised in `step`: here it would be logged, and coordination would go on.
-            self._given_up = f"{broker} gives {', '.join(sorted(given_up))} up, who are there"
+        abandoned = set(event.who.split(", ")).intersection(each.client_id for each in self.cluster.alive())
+        if abandoned:  # Raised in `step`: here it would be logged, and coordination would go on.
+            self._abandoned = f"{broker} gives {', '.join(sorted(abandoned))} up, who are there"
 
     def step(self) -> None:
-        if self._given_up:
-            self.broken(self._given_up)
+        if self._abandoned:
+            self.broken(self._abandoned)
         now_ms = self.cluster.now_ms
         for name, node in self.cluster.brokers.items():
             broker = node.broker

@@ -23,7 +23,7 @@ def _ownership(member: "SimulatedConsumer", delivery: Delivery) -> _Ownership:
     return member.name, owned.queue, owned.generation
 
 
-def is_given_up(member: "SimulatedConsumer", delivery: Delivery) -> bool:
+def is_abandoned(member: "SimulatedConsumer", delivery: Delivery) -> bool:
     """Return whether a failure of these messages is their last: they become dead letters, or are dropped."""
     return member.is_broadcasting or delivery.messages[0].reconsume_times >= member.retries_max
 
@@ -76,7 +76,7 @@ class OneAtATimeInOrder(Invariant):
             after = delivery.messages[-1].queue_offset + 1
             if outcome is Outcome.SUCCESS:
                 self._next[key] = {after}
-            elif is_given_up(member, delivery):
+            elif is_abandoned(member, delivery):
                 self._next[key] = {delivery.messages[0].queue_offset, after}
 
 
@@ -143,11 +143,16 @@ class ConsumedAtLeastOnce(Invariant):
         self._failed: set[str] = set()
 
     def stored(
-        self, queue: MessageQueue, offset: int, physical_offset: int, message_id: str, asked_ms: MonotonicMs
+        self,
+        queue: MessageQueue,
+        offset: int,
+        physical_offset: int,
+        message_id: str,
+        requested_ms: MonotonicMs,
     ) -> None:
-        if self.cluster.may_have_lost(queue.broker_name, asked_ms):
+        if self.cluster.may_have_lost(queue.broker_name, requested_ms):
             return
-        if self.cluster.was_deleted(queue, asked_ms):
+        if self.cluster.was_deleted(queue, requested_ms):
             return
         self._ends[queue] = max(self._ends[queue], offset + 1)
         if offset >= self._ends_before.get(queue, 0):
@@ -184,7 +189,7 @@ class ConsumedAtLeastOnce(Invariant):
 
     def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: Outcome) -> None:
         message_ids = {message.message_id for message in delivery.messages}
-        if outcome is Outcome.SUCCESS or is_given_up(member, delivery):
+        if outcome is Outcome.SUCCESS or is_abandoned(member, delivery):
             if not message_ids <= self._consumed[member.audience]:
                 self.progressed_ms = self.cluster.now_ms
             self._consumed[member.audience] |= message_ids

@@ -37,27 +37,29 @@ class OneReaderAQueue(Invariant):
         super().__init__(cluster)
         self._openings: dict[_Key, list[_Opening]] = defaultdict(list)
 
-    def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: MonotonicMs) -> None:
-        if asked_ms <= self.cluster.cuts_ms.get(queue.broker_name, MonotonicMs(-1)):
+    def opened(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
+        if requested_ms <= self.cluster.cuts_ms.get(queue.broker_name, MonotonicMs(-1)):
             return  # It was told, and forgotten since.
-        self._judge(group, queue, claim, asked_ms, "opened")
+        self._judge(group, queue, claim, requested_ms, "opened")
         self._openings[group, queue].append(_Opening(claim, self.cluster.now_ms))
 
-    def pulled(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: MonotonicMs) -> None:
-        self._judge(group, queue, claim, asked_ms, "pulled")
+    def pulled(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
+        self._judge(group, queue, claim, requested_ms, "pulled")
 
     def commit_acknowledged(self, group: str, queue: MessageQueue, commit: Commit) -> None:
         if commit.claim is not None:
-            self._judge(group, queue, commit.claim, commit.asked_ms, f"committed {commit.offset}")
+            self._judge(group, queue, commit.claim, commit.requested_ms, f"committed {commit.offset}")
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         if durable_to is not None and not self.cluster.is_sync:
             for key in [key for key in self._openings if key[1].broker_name == name]:
                 del self._openings[key]
 
-    def _judge(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: MonotonicMs, what: str) -> None:
+    def _judge(
+        self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs, what: str
+    ) -> None:
         for other, known_ms in reversed(self._openings[group, queue]):
-            newer = other.epoch > claim.epoch and known_ms < asked_ms
+            newer = other.epoch > claim.epoch and known_ms < requested_ms
             if newer or (other.epoch == claim.epoch and other.member != claim.member):
                 self.broken(
                     f"{claim.member} {what} of {group}, {queue} under {claim.epoch};"
@@ -81,7 +83,7 @@ class OwnersGoForward(Invariant):
         if self.cluster.was_deleted(queue) or self.cluster.was_set_back(group, queue):
             return
         last = self._last.get((group, queue))
-        if commit.asked_ms <= self.cluster.cuts_ms.get(queue.broker_name, MonotonicMs(-1)):
+        if commit.requested_ms <= self.cluster.cuts_ms.get(queue.broker_name, MonotonicMs(-1)):
             return  # It was told, and forgotten since.
         if commit.claim is None:
             self._last.pop((group, queue), None)  # Members that allocate for themselves may go back.
@@ -91,7 +93,7 @@ class OwnersGoForward(Invariant):
             or (queue.broker_name in self.cluster.cuts_ms and not self.cluster.is_sync)
         ):
             self._last[group, queue] = commit
-        elif last.answered_ms is not None and last.answered_ms < commit.asked_ms:
+        elif last.answered_ms is not None and last.answered_ms < commit.requested_ms:
             self.broken(f"{group} committed {last.offset} of {queue}, and {commit.offset} after it")
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
@@ -112,8 +114,8 @@ class NoHandlerAfterTheSession(Invariant):
         super().__init__(cluster)
         self._renewed_ms: dict[str, MonotonicMs] = {}
 
-    def session_renewed(self, member: str, asked_ms: MonotonicMs) -> None:
-        self._renewed_ms[member] = asked_ms
+    def session_renewed(self, member: str, requested_ms: MonotonicMs) -> None:
+        self._renewed_ms[member] = requested_ms
 
     def handling_began(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
         owned = delivery.process_queue

@@ -32,11 +32,16 @@ class AcknowledgedMessageSurvives(Invariant):
         )
 
     def stored(
-        self, queue: MessageQueue, offset: int, physical_offset: int, message_id: str, asked_ms: MonotonicMs
+        self,
+        queue: MessageQueue,
+        offset: int,
+        physical_offset: int,
+        message_id: str,
+        requested_ms: MonotonicMs,
     ) -> None:
-        if self.cluster.may_have_lost(queue.broker_name, asked_ms):
+        if self.cluster.may_have_lost(queue.broker_name, requested_ms):
             return
-        if self.cluster.was_deleted(queue, asked_ms):
+        if self.cluster.was_deleted(queue, requested_ms):
             return
         before = self._stored[queue.broker_name][queue].setdefault(offset, (physical_offset, message_id))
         if before[1] != message_id:

@@ -30,10 +30,10 @@ class _Register:
         #: After a power cut: whatever was ever committed may be back.
         self.is_lossy = False
 
-    def current(self, asked_ms: MonotonicMs) -> tuple[list[Commit], bool]:
+    def current(self, requested_ms: MonotonicMs) -> tuple[list[Commit], bool]:
         """The commits that a read begun at a time may see, and whether it must see one."""
-        answered = [c for c in self.commits if c.answered_ms is not None and c.answered_ms < asked_ms]
-        newest_ms = max((commit.asked_ms for commit in answered), default=None)
+        answered = [c for c in self.commits if c.answered_ms is not None and c.answered_ms < requested_ms]
+        newest_ms = max((commit.requested_ms for commit in answered), default=None)
         if newest_ms is None:
             return self.commits, False
         epoch = max(_epoch(commit) for commit in answered)
@@ -62,15 +62,17 @@ class CommitIsKept(Invariant):
         super().__init__(cluster)
         self._registers: dict[tuple[str, MessageQueue], _Register] = defaultdict(_Register)
 
-    def commit_asked(self, group: str, queue: MessageQueue, commit: Commit) -> None:
+    def commit_requested(self, group: str, queue: MessageQueue, commit: Commit) -> None:
         register = self._registers[group, queue]
         if len(register.commits) > 16:
             register.forget_old(self.cluster.now_ms)
         register.commits.append(commit)
         register.offsets.add(commit.offset)
 
-    def offset_read(self, group: str, queue: MessageQueue, offset: int | None, asked_ms: MonotonicMs) -> None:
-        self._judge(group, queue, offset, asked_ms, "a member is told")
+    def offset_read(
+        self, group: str, queue: MessageQueue, offset: int | None, requested_ms: MonotonicMs
+    ) -> None:
+        self._judge(group, queue, offset, requested_ms, "a member is told")
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         if durable_to is not None:
@@ -90,17 +92,17 @@ class CommitIsKept(Invariant):
                     register.commits = [c for c in register.commits if c.answered_ms is None] + [baseline]
 
     def _judge(
-        self, group: str, queue: MessageQueue, offset: int | None, asked_ms: MonotonicMs, how: str
+        self, group: str, queue: MessageQueue, offset: int | None, requested_ms: MonotonicMs, how: str
     ) -> None:
         if self.cluster.was_deleted(queue):
             return  # Late commits of a former life are taken for what they are worth.
         register = self._registers[group, queue]
-        commits, must_see = register.current(asked_ms)
+        commits, must_see = register.current(requested_ms)
         if register.is_lossy:
             commits, must_see = [], False
             if offset in register.offsets:
                 return
-        if asked_ms < register.forgotten_ms and offset in register.offsets:
+        if requested_ms < register.forgotten_ms and offset in register.offsets:
             return  # A member that was frozen hears of it long after.
         if (not offset and not must_see) or any(commit.offset == offset for commit in commits):
             return

@@ -39,7 +39,7 @@ class HandoversAreShort(Invariant):
             for queue in queues:
                 self._revoked_ms[known.group, queue] = self.cluster.now_ms
 
-    def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: MonotonicMs) -> None:
+    def opened(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
         revoked_ms = self._revoked_ms.pop((group, queue), None)
         if revoked_ms is None or self._is_disturbed or not self.cluster.hands_over_cleanly(group):
             return
@@ -72,7 +72,7 @@ class ReadersKeepTheirQueues(Invariant):
         if durable_to is not None and not self.cluster.is_sync:
             self._is_judged = False  # What was recorded in the last half second is forgotten.
 
-    def session_renewed(self, member: str, asked_ms: MonotonicMs) -> None:
+    def session_renewed(self, member: str, requested_ms: MonotonicMs) -> None:
         self._heard_ms[member] = self.cluster.now_ms
 
     def owners_changed(self, member: str, what: str, queues: Sequence[MessageQueue]) -> None:
@@ -86,7 +86,7 @@ class ReadersKeepTheirQueues(Invariant):
             elif what == "lost":
                 self._lost_ms[key] = self.cluster.now_ms
 
-    def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: MonotonicMs) -> None:
+    def opened(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
         key, now_ms = (group, queue), self.cluster.now_ms
         reader, lost_ms = self._readers.get(key), self._lost_ms.pop(key, now_ms)
         if reader is not None and reader.epoch > claim.epoch:
@@ -118,10 +118,10 @@ class EveryQueueOwned(Invariant):
         self._opened: dict[tuple[str, MessageQueue], Claim] = {}
         self._known_ms: dict[tuple[str, MessageQueue], MonotonicMs] = {}
 
-    def opened(self, group: str, queue: MessageQueue, claim: Claim, asked_ms: MonotonicMs) -> None:
+    def opened(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
         """A member that was frozen may learn of its opening long after another one's."""
         known = self._opened.get((group, queue))
-        if known is None or known.epoch <= claim.epoch or self._known_ms[group, queue] < asked_ms:
+        if known is None or known.epoch <= claim.epoch or self._known_ms[group, queue] < requested_ms:
             self._opened[group, queue] = claim
             self._known_ms[group, queue] = self.cluster.now_ms
 
