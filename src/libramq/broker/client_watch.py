@@ -6,6 +6,7 @@ rebalances                                    recorded once they have settled
 groups                                        diagnosed every few seconds
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final
 
@@ -13,6 +14,7 @@ from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.group_health import GroupHealth
 from libramq.broker.notifications import Notices
 from libramq.clock import MonotonicMs, read_clock
+from libramq.groups.notice import Notice
 from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.connection import Connection
 from libramq.kernel.parts import Kernel
@@ -21,6 +23,8 @@ from libramq.kernel.parts import Kernel
 REPEAT_CHECK_MS: Final = 50
 #: Ours: how exactly sessions of members that send heartbeats only are kept; they last 75 s.
 TICK_MS: Final = 1_000
+#: Ours: as many as the responder sends of a request's, each in 5 µs.
+NOTIFIED_PER_STEP: Final = 128
 
 
 class ClientWatch:
@@ -40,6 +44,8 @@ class ClientWatch:
         self._health = health
         self._clock = kernel.clock
         self._notify = notify
+        self._unsent: deque[Notice[Connection]] = deque()
+        self._sending = kernel.deadlines.new(lambda _: self._send_slice())
         self._tick = kernel.deadlines.new(self._look)
         self._repeat = kernel.deadlines.new(lambda _: self._notify_again())
 
@@ -47,7 +53,7 @@ class ClientWatch:
         """Send what a coordinator's list brought about, and set the deadlines."""
         consumers = self._consumers
         if consumers.notifications.are_owed:
-            self._notify(consumers.due_notices())
+            self._send(consumers.due_notices())
         if self._repeat.due_ms is None and consumers.notifications.has_stragglers:
             self._repeat.at(self._clock.monotonic_ms() + REPEAT_CHECK_MS)
         if self._tick.due_ms is None and (consumers.is_busy or len(self._producers)):
@@ -56,14 +62,26 @@ class ClientWatch:
     def connection_ended(self, connection: Connection) -> None:
         """A client is gone."""
         self._producers.remove_peer(connection)
-        self._notify(self._consumers.closed(connection, now=read_clock(self._clock)))
+        self._send(self._consumers.closed(connection, now=read_clock(self._clock)))
 
     def _look(self, now_ms: MonotonicMs) -> None:
         now = read_clock(self._clock)
-        self._notify(self._consumers.expire(now=now))
+        self._send(self._consumers.expire(now=now))
         self._producers.remove_silent(now_ms)
         self._consumers.settle(now=now)
         self._health.tick()
 
     def _notify_again(self) -> None:
-        self._notify(self._consumers.due_notices())
+        self._send(self._consumers.due_notices())
+
+    def _send(self, notices: Notices) -> None:
+        """Send notifications in slices, the first one at once: a connection that ends may mean thousands."""
+        self._unsent += notices
+        if self._sending.due_ms is None:
+            self._send_slice()
+
+    def _send_slice(self) -> None:
+        count = min(NOTIFIED_PER_STEP, len(self._unsent))
+        self._notify(tuple(self._unsent.popleft() for _ in range(count)))
+        if self._unsent:
+            self._sending.at(self._clock.monotonic_ms())
