@@ -89,9 +89,12 @@ class Cluster:
         return program
 
     def commit_without_claim(self, broker: str, group: str, topic: str) -> int:
-        """Commit as a stock client would; return the response code."""
+        """Commit as a client that knows no epochs; return the response code.
+
+        Not as a program in Java: what these wait for, and are no members, is an operator's.
+        """
         fields = {"consumerGroup": group, "topic": topic, "queueId": "0", "commitOffset": "0"}
-        answer = wire.ask(f"127.0.0.1:{self._ports[broker]}", UPDATE_CONSUMER_OFFSET, fields)
+        answer = wire.ask(f"127.0.0.1:{self._ports[broker]}", UPDATE_CONSUMER_OFFSET, fields, language="CPP")
         code: int = answer.header["code"]
         return code
 

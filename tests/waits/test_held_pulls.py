@@ -116,7 +116,7 @@ def test_a_connection_that_ends_costs_what_it_holds_and_not_what_others_hold():
     for number in range(10_000):
         held.ended(number)
     assert len(held) == 0
-    assert time.process_time() - started < 2
+    assert time.process_time() - started < 10  # A tenth of a second, where nothing else uses the machine.
 
 
 @given(

@@ -186,7 +186,7 @@ def _claims_later_epoch(group: Group, member: Member, held: Held, epoch: int, no
     if highest > ours + EPOCHS_LOST_MAX:
         log.warning("a member names an epoch that cannot be", group=group.name, epoch=highest, ours=ours)
         return False
-    log.warning("a member knows a later epoch", group=group.name, epoch=highest, ours=ours)
+    log.info("a member knows a later epoch", group=group.name, epoch=highest, ours=ours)
     if group.inquiry is not None:
         group.inquiry.epoch = highest
         return False
