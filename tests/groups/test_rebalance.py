@@ -322,6 +322,25 @@ def test_who_opened_a_queue_first_long_before_a_start_is_its_owner(opened_ms: in
     assert (settled.moved, settled.loads, settled.unowned) == (moved, {"alice": 1, "bob": 0}, 0)
 
 
+def test_a_rebalance_is_not_over_before_it_is_known_who_opened_a_queue():
+    """As where the member's heartbeat is late, and the coordinator, which knows its name, is elsewhere."""
+    rebalance = GroupRebalance("G")
+    rebalance.changed(Reason.MEMBER_JOINED, "alice", ["alice"], epoch=1, is_part=True, now=at(0))
+    rebalance.opened(Q[0], None, now_ms=10)
+    rebalance.opened(Q[1], None, now_ms=20)
+    rebalance.opened(Q[1], "alice", now_ms=30)
+    rebalance.completed(["alice"])
+    openings = dict.fromkeys(Q[:2], True)
+    assert rebalance.settle(Q[:2], openings=openings, now=at(5_000)) == []
+    rebalance.pulled(Q[0], "alice", 0, is_opened=True, now_ms=5_100)
+    moved, settled = rebalance.settle(Q[:2], openings=openings, now=at(7_000))
+    assert [(move.queue, move.from_, move.to) for move in moved.moves] == [
+        (1, None, "alice"),
+        (0, None, "alice"),
+    ]
+    assert (settled.moved, settled.loads, settled.unowned) == (2, {"alice": 2}, 0)
+
+
 def test_sequence_numbers_have_no_gaps():
     group = steady("alice", "bob")
     group.leave("bob")

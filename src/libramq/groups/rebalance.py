@@ -149,7 +149,9 @@ class GroupRebalance:
         former = self._owners.get(queue)
         if client_id is None:
             self._opened_namelessly.add(queue)
-        elif former is None or former.client_id != client_id:
+            return
+        self._opened_namelessly.discard(queue)
+        if former is None or former.client_id != client_id:
             repeats_before = former.next_offset if former is not None else 0
             self._note_early(now_ms)
             self._take(queue, former, client_id, 0, now_ms).repeats_before = repeats_before
@@ -238,6 +240,7 @@ class GroupRebalance:
         loads.update(owned[queue] for queue in wanted if queue in owned)
         unowned = len(wanted) - loads.total() - len(nameless)
         is_over = self._is_over(unsettled, loads, wanted, openings, now.monotonic_ms)
+        is_over = is_over and not nameless & self._opened_namelessly  # Their first pulls are on their way.
         if self._members and not is_over and now.monotonic_ms - unsettled.started_at_ms < SETTLE_MS_MAX:
             return []
         self._owners = {queue: owner for queue, owner in self._owners.items() if queue in wanted}
