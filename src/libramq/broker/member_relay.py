@@ -142,7 +142,7 @@ class MemberRelay:
         return now_ms >= self._agree_by_ms or self._have_all_reported()
 
     def has_heard_all(self, now_ms: MonotonicMs) -> bool:
-        """The same, with all the patience there is: who has not told by then has no members any more."""
+        """Return the same after the longest wait: brokers silent until then are taken to have no members."""
         return now_ms >= self._agree_by_ms - AGREE_MS_MAX + EDGE_SILENCE_MS_MAX or self._have_all_reported()
 
     def _have_all_reported(self) -> bool:
@@ -150,7 +150,7 @@ class MemberRelay:
         return all(self._roster.agrees(name, names) for name in names)
 
     def server_assigned_members(self, group: str) -> ServerAssignedMembers | None:
-        """The members of a group as who assigns their queues needs them."""
+        """Return the members of a group in the form that the assigner needs."""
         return self._roster.server_assigned(group)
 
     def publish_stock(self, group: str) -> list[str] | None:

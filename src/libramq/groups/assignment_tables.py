@@ -1,7 +1,7 @@
-"""The given tables: what members that ask for their queues were given last, by whichever broker.
+"""Assignment tables: the last assignment of every member with server-side assignment.
 
-Every broker has those of all groups, by the word of the brokers where groups live. Where a group comes to
-live elsewhere, the broker there goes on from the newest table that any of them has.
+Every broker keeps those of all groups, as updated by each group's own broker. When a group moves to another
+broker, that one goes on from the newest table that any of them has.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ class AssignmentUpdate:
 
 @dataclass(slots=True)
 class AssignmentTable:
-    """One group's. broker_name: whose word it is; version: higher with each of its words."""
+    """One group's table. broker_name: the broker that updates it; version: grows with every update."""
 
     broker_name: str
     version: int = 0
@@ -87,13 +87,13 @@ class AssignmentTables:
         return table.members if table is not None else {}
 
     def has(self, group: str, client_id: str, topic: str, queues: Iterable[MessageQueue]) -> bool:
-        """Return whether this is what a member was given last."""
+        """Return whether this is a member's last assignment."""
         return self.assignments(group).get(client_id, {}).get(topic, ()) == tuple(sorted(queues))
 
     def take(self, update: AssignmentUpdate) -> None:
-        """The word of the broker where a group lives. Another one's counts when it tells all."""
+        """Take an update from a group's broker; a change of broker takes effect with a whole table."""
         if not update.version:
-            return  # It tells of no queues.
+            return  # It has no assignments.
         known = self._tables.get(update.group)
         is_same = known is not None and known.broker_name == update.broker_name
         if is_same and known is not None and update.version <= known.version:

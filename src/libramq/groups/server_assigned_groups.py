@@ -1,10 +1,10 @@
-"""The asked groups: those whose members ask which queues they read, at the broker where they live.
+"""Groups with server-side assignment: their members ask which queues to read, at the broker of the group.
 
     all members ask                         the group's sticky assignment, over all its topics and all brokers
     some allocate for themselves            what the strategy gives that the request names: theirs, too
     members or queues are not known yet     no answer: who asked keeps what it has
 
-What is decided is returned: the answer, whom to tell to ask again, and what the other brokers are to remember
+Decisions are returned: the answer, the members that should ask again, and what other brokers are to remember
 (`AssignmentUpdate`), so that one of them can go on from there. Times are monotonic.
 """
 
@@ -20,7 +20,7 @@ from libramq.message.queue import MessageQueue
 
 
 class Decision(NamedTuple):
-    """queues: of the topic that was asked for; None: keep what there is. word: for the other brokers."""
+    """queues: of the requested topic; None: keep the current ones. update: for the other brokers."""
 
     queues: Sequence[MessageQueue] | None = None
     update: AssignmentUpdate | None = None
@@ -97,7 +97,7 @@ class ServerAssignedGroups:
         return Decision(answer.queues, update)
 
     def review(self, group: str, *, now_ms: MonotonicMs) -> AssignmentUpdate | None:
-        """Members or queues of a group have changed: who is to ask again."""
+        """Review a group whose members or queues have changed: return who is to ask again."""
         members = self._members(group)
         if members is None:
             return self.forget(group)
@@ -116,7 +116,7 @@ class ServerAssignedGroups:
         return self._record_update(group, gone=gone, ask_again=assignment.waiting(now_ms=now_ms))
 
     def adopt(self, group: str) -> AssignmentUpdate:
-        """A group has come to live here, and the newest table is known: our word of it, whole."""
+        """Take over a group that lives here now, with its newest table; return the whole table as ours."""
         (known,) = self.tables.updates(lambda name: name == group)
         update = AssignmentUpdate(
             broker_name=self._own,
