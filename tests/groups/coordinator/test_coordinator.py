@@ -8,6 +8,7 @@ from libramq.fencing import Claim, FenceReport
 from libramq.groups.coordinator import group_membership, group_state
 from libramq.groups.coordinator.group_balance import COLLECT_MS
 from libramq.groups.coordinator.group_member import REPEAT_MS
+from libramq.groups.coordinator.group_publication import RECORD_AGAIN_MS
 from libramq.groups.coordinator.group_request import Join, Poll, Remove
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
@@ -914,6 +915,25 @@ def test_nothing_is_granted_while_the_disk_refuses():
     assert len(alice.held) == 8
     assert alice.refused == ResponseCode.SYSTEM_BUSY
     assert group.slowest_ms == SESSION_MS // 3, "a poll waits for the disk, and not for ever"
+
+
+def test_time_goes_on_while_fences_are_asked_after_the_disk_has_refused():
+    """Who is due in the past is late at every look: an engine would take it for having stood still, and
+    give everybody, the inquiry too, that time again.
+    """
+    group = group_of("alice", "bob")
+    group.is_disk_full = True
+    group.tell("T", queues_of("T", 10))
+    group.run(100)
+    carol = Claim("carol, who does not come", group.view.epoch)
+    group.fences = {"b": FenceReport(epoch=carol.epoch, openings={MessageQueue("T", "b", 0): carol})}
+    group.do(group.coordinator.gather_again(GROUP, now_ms=group.now_ms))
+    group.now_ms += RECORD_AGAIN_MS
+    group.do(group.coordinator.tick(group.now_ms))
+    assert group.coordinator.next_due_ms > group.now_ms
+    group.is_disk_full = False
+    group.run(SESSION_MS)
+    assert group.loads() == {"alice": 5, "bob": 5}, "carol is awaited for a session, and no longer"
 
 
 # Taking a group over.

@@ -90,7 +90,8 @@ class CoordinatedGroup(GroupCore[P, T]):
                 publication.effects.append(settled)
         for member in changed:
             self.timers.wake_by(MemberKey(self.name, member.id), member.due_ms)
-        for due_ms in (self.balance.due_ms, publication.again_at_ms):
+        again_at_ms = publication.again_at_ms if state not in UNKNOWN else None  # Else nothing is recorded.
+        for due_ms in (self.balance.due_ms, again_at_ms):
             self.timers.wake_by(MemberKey(self.name), due_ms)
         if self.inquiry is not None:
             self.timers.wake_by(MemberKey(self.name), self.inquiry.until_ms)
