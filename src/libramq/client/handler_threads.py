@@ -47,7 +47,7 @@ class HandlerThreads:
         self._loop_closed = loop_closed
         self._lock = threading.Lock()
         self._change = threading.Condition(self._lock)
-        # All under the lock, which every delivery takes once: it is on the hot path.
+        # All under the lock, which every delivery takes twice: it is on the hot path.
         self._waiting: deque[Delivery] = deque()
         self._threads: dict[int, threading.Thread] = {}  # By thread id.
         self._taking = 0  # Threads that take deliveries: idle, or with a handler that may still end.
@@ -117,27 +117,32 @@ class HandlerThreads:
         with self._lock:
             self._threads[ident] = threading.current_thread()
             self._idle -= 1
-        delivery = self._next(None)
+        delivery = self._next()
         while delivery is not None:
             ending: Ending = Outcome.LATER
             try:
                 ending = self._run(delivery)
-            finally:
+            finally:  # Reported last: what has not begun may be put again at once, and run by another thread.
+                goes_on = self._ended(delivery)
                 self._report(delivery, ending)
-            delivery = self._next(delivery)
+            delivery = self._next() if goes_on else None
         with self._lock:
             del self._threads[ident]
 
-    def _next(self, ended: Delivery | None) -> Delivery | None:
-        """Return what to run after a delivery that has ended; None when the thread is to end."""
+    def _ended(self, delivery: Delivery) -> bool:
+        """Return whether the thread goes on after this delivery."""
         with self._lock:
-            if ended is not None:
-                del self._running[ended]
-                if ended in self._abandoned:
-                    self._abandoned.discard(ended)
-                    if self._taking >= self._count:
-                        return None
-                    self._taking += 1
+            del self._running[delivery]
+            if delivery in self._abandoned:
+                self._abandoned.discard(delivery)
+                if self._taking >= self._count:
+                    return False
+                self._taking += 1
+            return True
+
+    def _next(self) -> Delivery | None:
+        """Return what to run next; None when the thread is to end."""
+        with self._lock:
             while not self._waiting:
                 if self._is_closed:
                     return None

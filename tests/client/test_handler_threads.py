@@ -1,0 +1,48 @@
+"""The handler threads: what is put again while it is reported."""
+
+import asyncio
+import threading
+
+import pytest
+
+from libramq.client.core.handler_result import Outcome
+from libramq.client.core.lease import Lease
+from libramq.client.core.process_queue import Delivery, ProcessQueue
+from libramq.client.handler_threads import HandlerThreads
+from libramq.clock import SystemClock
+from libramq.message.queue import MessageQueue
+
+WAIT_S = 30
+
+
+@pytest.fixture
+def process_queue():
+    clock = SystemClock()
+    return ProcessQueue(
+        MessageQueue("T", "broker-a", 0), 1, Lease(clock.monotonic_ms), now_ms=clock.monotonic_ms()
+    )
+
+
+def test_a_delivery_that_has_not_begun_may_be_put_again_before_its_report_returns(process_queue):
+    """Another thread takes it at once; neither thread is lost, nor its place."""
+    process_queue.paused = True
+    delivery = Delivery(process_queue, [])
+    reports, ran_again = [], threading.Event()
+
+    def report(ended, ending):
+        reports.append((ended, ending, threading.get_ident()))
+        if len(reports) == 1:
+            threads.put([delivery])
+            assert ran_again.wait(WAIT_S)
+        elif len(reports) == 2:
+            ran_again.set()
+
+    loop = asyncio.new_event_loop()
+    threads = HandlerThreads({}, count=2, loop=loop, report=report, loop_closed=lambda: None)
+    threads.put([delivery])
+    assert ran_again.wait(WAIT_S)
+    threads.close()
+    loop.close()
+    assert [(ended, ending) for ended, ending, _ in reports] == [(delivery, Outcome.SKIPPED)] * 2
+    assert len({ident for *_, ident in reports}) == 2
+    assert threads._running == {}
