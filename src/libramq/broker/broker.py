@@ -272,7 +272,7 @@ class Broker:
         )
         return [
             pulls,
-            ConsumerOffsetRequests(self.committing, reset=reset.reset, is_member=self.consumers.is_member),
+            ConsumerOffsetRequests(self.committing, is_member=self.consumers.is_member),
             reset,
             QueueOffsets(self.store, self.authorizer),
         ]

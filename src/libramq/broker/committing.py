@@ -58,6 +58,12 @@ class Committing:
         self._offsets.commit(group, topic, queue_id, offset)
         self._committed(connection, group)
 
+    def record(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Take in what an operator sets, whoever reads the queue; a member's next commit outranks it."""
+        self._requirements.group(group)
+        self._requirements.queue_to_commit(topic, queue_id)
+        self._offsets.commit(group, topic, queue_id, offset)
+
     def write(self) -> None:
         """Journal what was taken in, by one write; raises BrokerError where the disk refuses."""
         try:

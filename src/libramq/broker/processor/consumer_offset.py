@@ -3,7 +3,8 @@
 Apache's mqadmin sets a single queue (`resetOffsetByTime -b … -q …`) by a commit as consumers make them, and
 resets it to the same offset after that. In a coordinated group a commit without an epoch is refused: it may
 be late. mqadmin is no member of anything and waits for the answer, which Java's consumers do for no commit
-that they send as they leave; so its commit is an operator's.
+that they send as they leave; so its commit is an operator's. It is recorded as Apache's broker records it:
+the next commit of the member that reads the queue outranks it, and only the reset moves that member.
 Upstream: ConsumerManageProcessor.java, DefaultMQAdminExtImpl.resetOffsetByQueueId.
 """
 
@@ -16,7 +17,6 @@ from libramq.errors import BrokerError, Fenced
 from libramq.kernel.connection import Connection
 from libramq.remoting.headers import (
     QueryConsumerOffsetHeader,
-    ResetOffsetHeader,
     UpdateConsumerOffsetHeader,
     decode_header,
 )
@@ -28,20 +28,10 @@ JAVA: Final = "JAVA"
 
 
 class ConsumerOffsetRequests:
-    """The processor of committed offsets. reset: sets a queue's offset as an operator does.
+    """The processor of committed offsets. is_member: whether a connection is a member of any group."""
 
-    is_member: whether a connection is a member of any group.
-    """
-
-    def __init__(
-        self,
-        committing: Committing,
-        *,
-        reset: Callable[[ResetOffsetHeader], Outcome],
-        is_member: Callable[[Connection], bool],
-    ) -> None:
+    def __init__(self, committing: Committing, *, is_member: Callable[[Connection], bool]) -> None:
         self._committing = committing
-        self._reset = reset
         self._is_member = is_member
 
     def processors(self) -> Mapping[int, Processor]:
@@ -99,21 +89,10 @@ class ConsumerOffsetRequests:
         except Fenced:
             if header.lb_member is not None or not self._is_of_mqadmin(request):
                 raise
-            return self._set_by_operator(header)
-        return SUCCESS
-
-    def _set_by_operator(self, header: UpdateConsumerOffsetHeader) -> Outcome:
-        outcome = self._reset(
-            ResetOffsetHeader(
-                group=header.consumer_group,
-                topic=header.topic,
-                queue_id=header.queue_id,
-                offset=header.commit_offset,
-                is_force=True,
+            self._committing.record(
+                header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
-        )
-        is_set = isinstance(outcome, Reply) and outcome.code == ResponseCode.SUCCESS
-        return SUCCESS if is_set else outcome
+        return SUCCESS
 
     def _is_of_mqadmin(self, request: Request) -> bool:
         command = request.command

@@ -103,7 +103,10 @@ class OffsetReset:
         return [header.queue_id]
 
     def _target(self, header: ResetOffsetHeader, queue_id: int) -> int:
-        """Where the group goes on: without force never further than it is."""
+        """Return where the group goes on: at a time, without force, never further than it is.
+
+        An offset of one queue is taken at its word (AdminBrokerProcessor.resetOffsetInner).
+        """
         first = self._store.min_offset(header.topic, queue_id)
         end = self._store.max_offset(header.topic, queue_id)
         if header.offset is not None:
@@ -113,8 +116,10 @@ class OffsetReset:
         else:
             target = self._store.offset_by_timestamp(header.topic, queue_id, header.timestamp)
         target = max(first, min(target, end))
+        if header.is_force or (header.offset is not None and header.queue_id != ALL_QUEUES):
+            return target
         committed = self._offsets.query(header.group, header.topic, queue_id)
-        return target if header.is_force or committed is None else min(target, committed)
+        return target if committed is None else min(target, committed)
 
     def _set_under_epochs(self, header: ResetOffsetHeader, offsets: dict[int, int], body: bytes) -> Outcome:
         """Fence first: whoever reads a queue commits nothing any more, or it would undo the reset."""
