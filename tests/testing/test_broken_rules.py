@@ -37,6 +37,7 @@ from libramq.offsets.journal import OffsetJournal
 from libramq.store.message_store import MessageStore
 from libramq.testing.cluster import GroupPlan
 from libramq.testing.handlers import Handling
+from libramq.testing.happening import Happening
 from libramq.testing.invariants import INVARIANTS, Invariant
 from libramq.testing.invariants.clocks import ClocksChangeNothing
 from libramq.testing.invariants.consumption import (
@@ -234,6 +235,16 @@ def test_a_broker_that_does_not_record_what_its_fence_has_opened(
         monkeypatch.setattr(GroupRebalance, "pulled", lambda *_, **options: None)
     group = replace(OURS, is_static=forgotten == "replaced")
     caught(HistoryAgreesWithFences, scenario(*["bounce", "join", "stop"] * 2, group=group, members=3))
+
+
+def test_a_static_member_that_was_removed_comes_back_as_another():
+    """An operator removes it, its queues go to others and come back with its name: recorded as moves."""
+    what = scenario("bounce", "remove", group=replace(OURS, is_static=True), members=3)
+    for seed in (6, 7, 11):
+        report = Simulation(seed, scenario=what).run()
+        assert report.is_ok, f"seed {seed}: {report.violation}"
+        assert report.happenings[Happening.REMOVED]
+        assert report.happenings[Happening.CAME_BACK]
 
 
 def test_a_broker_that_tells_members_once(monkeypatch: pytest.MonkeyPatch):

@@ -1,16 +1,25 @@
 """Invariants of the recorded history: what brokers say of rebalances, against what really happened."""
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from libramq.fencing import MODE_EPOCHS, Claim
-from libramq.groups.rebalance_event import RebalanceEvent
+from libramq.groups.rebalance_event import Reason, RebalanceEvent
 from libramq.message.queue import MessageQueue
 from libramq.testing.invariants.invariant import Invariant
 
 if TYPE_CHECKING:
     from libramq.broker.broker import Broker
     from libramq.testing.cluster import Cluster
+
+#: Why rebalances begin in which members left: `who` names them.
+_LEFT: Final = {
+    Reason.MEMBER_LEFT,
+    Reason.CONNECTION_CLOSED,
+    Reason.SESSION_EXPIRED,
+    Reason.PROCESSING_TIMEOUT,
+    Reason.OPERATOR,
+}
 
 
 class HistoryAgreesWithFences(Invariant):
@@ -29,6 +38,7 @@ class HistoryAgreesWithFences(Invariant):
         self._owners: dict[tuple[str, str], dict[MessageQueue, str]] = {}
         self._moves: dict[tuple[str, str], dict[MessageQueue, tuple[str | None, str]]] = {}
         self._gone: dict[tuple[str, str], dict[MessageQueue, Claim]] = {}
+        self._left: dict[str, set[str]] = {}
         self._wrong = ""
 
     def step(self) -> None:
@@ -43,6 +53,8 @@ class HistoryAgreesWithFences(Invariant):
 
     def rebalance_recorded(self, broker: str, event: RebalanceEvent) -> None:
         key = (broker, event.group)
+        if event.kind == "started" and event.reason in _LEFT and event.who is not None:
+            self._left.setdefault(event.group, set()).update(event.who.replace(",", "").split())
         if event.kind == "moved":
             self._moves.setdefault(key, {}).update(
                 (MessageQueue(move.topic, move.broker, move.queue), (move.from_, move.to))
@@ -109,23 +121,33 @@ class HistoryAgreesWithFences(Invariant):
         owners: dict[MessageQueue, str],
         moves: dict[MessageQueue, tuple[str | None, str]],
     ) -> None:
-        """A static member that comes back has another client id; nothing has moved then."""
         if event.moved != len(moves):
             self._note(f"{broker} records {event.moved} moves of {event.group}, and has named {len(moves)}")
         for queue, owner in owners.items():
             former = before.get(queue)
             if former is None:
                 continue
-            has_moved = self._identity(former) != self._identity(owner)
-            if has_moved is not (queue in moves):
+            if self._has_moved(event.group, former, owner) is not (queue in moves):
                 move = moves.get(queue, "no move")
                 self._note(f"{broker} records {move} of {event.group}, {queue}: {former} had it, {owner} has")
 
     def _note(self, what: str) -> None:
         self._wrong = self._wrong or what
 
-    def _identity(self, client_id: str) -> str:
-        for member in self.cluster.members:
-            if member.client_id == client_id and member.instance_id is not None:
-                return member.instance_id
-        return client_id
+    def _has_moved(self, group: str, former: str, owner: str) -> bool:
+        """Return whether a queue has another owner than before, by their client ids.
+
+        A static member that comes back in its session is the same under another client id. Once it has left,
+        or was taken out by an operator, who comes back under its name is another.
+        """
+        lives = self._lives(former)
+        return owner not in lives or not self._left.get(group, set()).isdisjoint(lives[: lives.index(owner)])
+
+    def _lives(self, client_id: str) -> list[str]:
+        """Return the client ids under which a member has lived, from this one on."""
+        members = self.cluster.members
+        first = next(number for number, member in enumerate(members) if member.client_id == client_id)
+        name = members[first].instance_id
+        if name is None:
+            return [client_id]
+        return [member.client_id for member in members[first:] if member.instance_id == name]
