@@ -4,16 +4,16 @@
     ├── ConfigError                 an option, property, path or name the user gave cannot be used
     │   └── InvalidName             a topic or group name outside RocketMQ's rules
     ├── InvalidMessage              a message that no broker would take (empty, too large, reserved property)
-    ├── InvalidResult               a handler returned what says nothing about its messages
-    ├── BufferFull                  as many messages wait to be sent as may wait
-    ├── SubscriptionsDiffer         members of one group want different messages of a topic: some are lost
-    ├── HandlerTooSlow              a handler runs longer than it may; its member has left the group
+    ├── InvalidResult               a handler's return value does not say which messages are done
+    ├── BufferFull                  the producer's send buffer is full
+    ├── SubscriptionsDiffer         members of one group have different subscriptions: some messages are lost
+    ├── HandlerTooSlow              a handler exceeds max_processing_ms; its member has left the group
     ├── LoopClosed                  the event loop was closed before its consumer was stopped
     ├── StoreError                  the store directory cannot be used as it is
     │   ├── StoreLocked             another process has it open
     │   ├── StoreCorrupt            bytes in it are not what the format allows
-    │   ├── SyncFailed              the disk did not take what was to be flushed: nothing after it is safe
-    │   └── StoreDamaged            what was on the disk cannot be read any more; an operator must decide
+    │   ├── SyncFailed              a flush failed: nothing written since the last one is safe
+    │   └── StoreDamaged            stored data cannot be read any more; an operator must decide
     ├── ProtocolError
     │   ├── LocalProtocolError      our side broke the protocol: a bug of ours
     │   └── RemoteProtocolError     the other side did
@@ -207,13 +207,13 @@ class SystemBusy(BrokerError):
 class RequestCodeNotSupported(BrokerError):
     """3: the peer does not know this request."""
 
-    remedy = "Ask a broker or name server whose version has it."
+    remedy = "Send it to a broker or name server whose version supports it."
 
 
 class MessageIllegal(BrokerError):
     """13: the broker refuses the message itself (size, properties, topic)."""
 
-    remedy = "Mend the message; sending it again cannot help."
+    remedy = "Correct the message; sending it again cannot help."
 
 
 class ServiceNotAvailable(BrokerError):
@@ -251,7 +251,7 @@ class QueryNotFound(BrokerError):
 class SubscriptionParseFailed(BrokerError):
     """23: the filter expression cannot be parsed."""
 
-    remedy = "Use '*' or 'tagA || tagB', or mend the SQL92 expression."
+    remedy = "Use '*' or 'tagA || tagB', or correct the SQL92 expression."
 
 
 class SubscriptionGroupNotExist(BrokerError):
@@ -273,7 +273,7 @@ class ConsumerNotOnline(BrokerError):
 class Fenced(BrokerError):
     """3100: the queue is open to another member, or under a later epoch; or the group is under epochs."""
 
-    remedy = "Give the queue up; the group's coordinator says what is ours."
+    remedy = "Release the queue; the group's coordinator decides who owns it."
 
 
 class UnknownMember(BrokerError):
@@ -283,7 +283,7 @@ class UnknownMember(BrokerError):
 class NotCoordinator(BrokerError):
     """3102: the group lives at another broker, whose address is the remark (empty: not known yet)."""
 
-    remedy = "Ask there, or look for it with GROUP_FIND."
+    remedy = "Send the request there, or find the coordinator with GROUP_FIND."
 
 
 class NotYetGranted(BrokerError):

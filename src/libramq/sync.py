@@ -144,7 +144,7 @@ class Producer(BlockingClient):
         if thread.is_current:
             if len(self._handed_over) >= TAKEN_IN_MAX or not self._producer.has_room:
                 raise BufferFull(
-                    "as much waits to be sent as may wait, and a callback or selector, which runs on the "
+                    "the send buffer is full, and a callback or selector, which runs on the "
                     "producer's own thread, cannot wait for room"
                 )
         else:

@@ -60,7 +60,7 @@ def end(process: subprocess.Popen[str]) -> None:
 def without_pauses(err: str) -> str:
     """Return what a server has logged, but that it stood still: a crowded machine makes it so."""
     lines = err.splitlines(keepends=True)
-    return "".join(line for line in lines if "the process stood still" not in line)
+    return "".join(line for line in lines if "the process was stalled" not in line)
 
 
 def environment(namesrv: str | None) -> dict[str, str]:

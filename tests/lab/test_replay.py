@@ -144,7 +144,7 @@ def test_queues_that_do_not_exist_are_refused():
     ) -> list[MessageQueue]:
         return [MessageQueue("T", "nowhere", 0)]
 
-    with pytest.raises(StrategyFailed, match="gives queues that do not exist"):
+    with pytest.raises(StrategyFailed, match="assigns queues that do not exist"):
         one(history("ab", step(joined="c")), dreaming)
 
 

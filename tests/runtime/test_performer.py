@@ -412,7 +412,7 @@ def test_a_question_that_cannot_be_put_is_answered_and_keeps_no_other_effect(wor
     words.performer.follow()
     assert line.writes == [b"for another"]
     words.timers.ring()
-    assert [str(outcome) for outcome in outcomes] == ["10.0.0.1:10911 cannot be asked: a bug"]
+    assert [str(outcome) for outcome in outcomes] == ["10.0.0.1:10911 cannot be reached: a bug"]
 
 
 def test_an_end_that_cannot_be_worked_off_keeps_nobody_from_what_was_decided(words):
@@ -422,7 +422,7 @@ def test_an_end_that_cannot_be_worked_off_keeps_nobody_from_what_was_decided(wor
     words.effects.send(line, b"for another")
     words.performer.closed(Line())
     assert line.writes == [b"for another"]
-    assert words.failures == ["the end of a connection could not be worked off: division by zero"]
+    assert words.failures == ["the end of a connection could not be processed: division by zero"]
 
 
 def test_what_is_said_before_a_connection_is_closed_is_journalled_before_it_leaves(words):

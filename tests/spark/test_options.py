@@ -105,7 +105,7 @@ def test_assign():
         ({**T, "groupId": "a b"}, "groupId='a b'"),
         ({**T, "tags": "||"}, "names no tag"),
         ({**T, "tags": "a", "sql": "b = 1"}, "one of them"),
-        ({**T, "store": "/data", "namesrv": "h:1"}, "give one of them"),
+        ({**T, "store": "/data", "namesrv": "h:1"}, "set only one of them"),
     ],
 )
 def test_wrong_ones(given: dict[str, str], says: str):

@@ -212,7 +212,7 @@ def test_an_outage_is_logged_when_it_begins_and_when_it_ends(caplog):
     world.links[-1].answer(*world.links[-1].requests())
     records = [record for record in caplog.records if record.name == "libramq.transport.outages"]
     assert [record.getMessage() for record in records] == [
-        f"no connection; trying until there is one address={A} reason='cannot connect to {A}'",
+        f"no connection; retrying until it succeeds address={A} reason='cannot connect to {A}'",
         f"connected again address={A} after='2.5 s'",
     ]
 

@@ -36,4 +36,6 @@ class Arrivals:
                     try:
                         listener.arrived(topic, queue_id, end)
                     except Exception:  # The store says it once only: the others have to hear it now.
-                        log.exception("an arrival was not worked off", topic=topic, queue_id=queue_id)
+                        log.exception(
+                            "held pulls could not be woken for new messages", topic=topic, queue_id=queue_id
+                        )

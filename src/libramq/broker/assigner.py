@@ -257,7 +257,7 @@ def _relay(outcome: Queues | LibraError, home: str, waiter: Waiter[Queues]) -> N
     if isinstance(outcome, BrokerError) and outcome.response_code == ResponseCode.INVALID_PARAMETER:
         waiter.refuse(outcome)
     elif isinstance(outcome, LibraError):
-        log.info("members keep the queues they have", broker=home, reason=str(outcome))
+        log.info("assignment not available; members keep their queues", broker=home, reason=str(outcome))
         waiter.answer(None)
     else:
         waiter.answer(outcome)

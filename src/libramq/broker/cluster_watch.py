@@ -115,7 +115,7 @@ class ClusterWatch:
             self._failures += 1
             if self._failures == 1:
                 log.warning(
-                    "name server not reached; the brokers known stay as they are",
+                    "name server not reachable; keeping the known brokers",
                     address=self._name_server, reason=str(outcome),
                 )  # fmt: skip
             self._position += 1

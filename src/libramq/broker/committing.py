@@ -53,7 +53,9 @@ class Committing:
         self._requirements.queue_to_commit(topic, queue_id)
         self._fences.check(group, topic, queue_id, member, epoch)
         if member is not None and self._fences.is_superseded(group, topic, queue_id, connection.number):
-            log.info("a commit that a later one overtook", group=group, topic=topic, queue_id=queue_id)
+            log.info(
+                "commit ignored: a later one was applied already", group=group, topic=topic, queue_id=queue_id
+            )
             return
         self._offsets.commit(group, topic, queue_id, offset)
         self._committed(connection, group)

@@ -366,7 +366,7 @@ class Coordination:
 
     def _change_mode(self, change: fx.ModeChanged) -> None:
         """Fences hear of it even where nobody subscribes to their topics any more."""
-        log.info("mode of a group", group=change.group, mode=change.mode, epoch=change.epoch)
+        log.info("group mode changed", group=change.group, mode=change.mode, epoch=change.epoch)
         grant = FenceGrant(
             group=change.group, epoch=change.epoch, mode=change.mode, client_ids=self._client_ids(change)
         )

@@ -79,7 +79,7 @@ class Lane:
             self._postpone(result)
         elif isinstance(result, BaseException):  # Without flushes no message is ever safe again: go on.
             self._unfinished = None
-            log.error("flush failed; tried again", exc_info=result)
+            log.error("flush failed; retrying", exc_info=result)
         else:
             self._unfinished, self._is_postponed = None, False
             self._done(plan)
@@ -89,7 +89,7 @@ class Lane:
 
     def _postpone(self, error: OSError) -> None:
         if not self._is_postponed:
-            log.error("files cannot be opened to be flushed; tried again", reason=str(error))
+            log.error("files cannot be opened for flushing; retrying", reason=str(error))
         self._is_postponed = True
 
 
@@ -169,7 +169,7 @@ class Durability:
 
     def _failed(self, error: SyncFailed) -> None:
         """Stop: after a flush that failed nothing can be promised any more."""
-        log.error("the disk refuses to flush; the store takes no more messages", reason=str(error))
+        log.error("the disk cannot be flushed; the store accepts no more messages", reason=str(error))
         self._store.fail_flush(error)
         self._journals.fail(str(error))
         self._is_broken = True

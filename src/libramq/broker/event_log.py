@@ -30,5 +30,5 @@ class EventLog:
         )
         result = self._store.append_batch([message])[0]
         if not result.is_ok:
-            log.warning("rebalance event lost: the store takes no messages", group=event.group)
+            log.warning("rebalance event lost: the store accepts no messages", group=event.group)
         log.info("rebalance", group=event.group, epoch=event.epoch, kind=event.kind, reason=event.reason)

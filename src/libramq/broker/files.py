@@ -101,7 +101,7 @@ class BrokerFiles:
         try:
             self.store.flush()  # Before what says that its messages are done with.
         except StoreError as error:
-            log.error("how far things are done is not written; the journals stay", reason=str(error))
+            log.error("progress positions not written; the journals are kept", reason=str(error))
             return
         for file in self.progress:
             file.finish()

@@ -57,10 +57,10 @@ class Gathering:
         """A broker has answered, or cannot."""
         self._waiting.pop(broker_name, None)
         if answer is None:
-            log.warning("a fence is left out", group=self.group, broker=broker_name)
+            log.warning("a fence is ignored", group=self.group, broker=broker_name)
         elif (epoch := answer.highest_epoch) > self._epoch_max:
             log.warning(
-                "a fence names an epoch that cannot be; it is left out",
+                "a fence reports an implausible epoch and is ignored",
                 group=self.group, broker=broker_name, epoch=epoch, highest=self._epoch_max,
             )  # fmt: skip
         else:
@@ -71,7 +71,7 @@ class Gathering:
         if now_ms < self.until_ms:
             return not self._waiting
         for name in self._waiting:
-            log.warning("a fence is left out", group=self.group, broker=name)
+            log.warning("a fence is ignored", group=self.group, broker=name)
         return True
 
 
@@ -83,7 +83,7 @@ def credible_epoch(broker_name: str, epoch: int, grant: FenceGrant) -> int:
     if epoch <= grant.epoch + EPOCHS_AHEAD_MAX:
         return epoch
     log.warning(
-        "a fence names an epoch that cannot be",
+        "a fence reports an implausible epoch",
         group=grant.group, broker=broker_name, epoch=epoch, ours=grant.epoch,
     )  # fmt: skip
     return grant.epoch + EPOCHS_AHEAD_MAX // 2

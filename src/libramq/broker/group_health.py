@@ -83,7 +83,7 @@ class GroupHealth:
             say = log.info if diagnosis.kind is Kind.IDLE_MEMBERS else log.warning
             say("group", group=group, diagnosis=diagnosis.kind, text=diagnosis.text)
         for diagnosis in over:
-            log.info("group is well again", group=group, diagnosis=diagnosis.kind, about=diagnosis.about)
+            log.info("group is healthy again", group=group, diagnosis=diagnosis.kind, about=diagnosis.about)
         # One event of a kind: every client of a large group may have slow heartbeats.
         for kind, diagnosis in {diagnosis.kind: diagnosis for diagnosis in reversed(new)}.items():
             self._clients.diagnosed(group, kind, diagnosis.text)

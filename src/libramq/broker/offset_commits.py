@@ -103,7 +103,7 @@ class OffsetCommits:
             self.write()
         except OSError as error:
             if not self._is_refused:
-                log.error("committed offsets cannot be journalled; they wait", reason=str(error))
+                log.error("committed offsets cannot be journalled; retrying", reason=str(error))
             self._is_refused = True
         else:
             self._is_refused = False

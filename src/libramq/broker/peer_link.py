@@ -60,7 +60,7 @@ class PeerLink:
         """A request failed, or the connection ended."""
         self.failures += 1
         if self.failures == FAILURES_UNTIL_WARNING:
-            log.warning("broker not reached", broker=self.name, address=self.address, reason=str(reason))
+            log.warning("broker not reachable", broker=self.name, address=self.address, reason=str(reason))
         self.is_linked = False
         self.owes_members = self.owes_full_state = True
         self.due_ms = now_ms + RETRY_MS

@@ -53,7 +53,7 @@ class Persistence:
         self._folds_running -= 1
         if isinstance(result, BaseException):
             if not fold.ledger.is_failing:
-                log.error("a table was not written; the journal stays", reason=str(result))
+                log.error("a table was not written; its journal is kept", reason=str(result))
             fold.ledger.fail_fold()
         else:
             fold.ledger.complete_fold(fold.plan)

@@ -73,7 +73,7 @@ class ProgressFile:
         if error is None:
             taken.written()
         else:
-            log.error("progress not written; tried again", file=self.name, reason=str(error))
+            log.error("progress not written; retrying", file=self.name, reason=str(error))
             taken.failed()
 
     def finish(self) -> None:
@@ -93,7 +93,7 @@ class ProgressFile:
         try:
             self.taken = self._take()
         except OSError as error:
-            log.error("progress not written; tried again", file=self.name, reason=str(error))
+            log.error("progress not written; retrying", file=self.name, reason=str(error))
         if self.taken is not None:
             self._log_end = self._store.end
             self._store.want_flush(self._log_end)

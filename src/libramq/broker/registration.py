@@ -241,7 +241,7 @@ class Registration:
         failed = isinstance(outcome, BaseException)
         if failed and not name_server.has_failed:
             log.warning(
-                "name server not reached; tried again soon", address=name_server.address, reason=str(outcome)
+                "name server not reachable; retrying soon", address=name_server.address, reason=str(outcome)
             )
         name_server.has_failed, name_server.is_linked, name_server.known = failed, not failed, counter
         if failed:

@@ -126,7 +126,7 @@ class DelaySchedule:
                     "due message dropped", level=level, reason=result.status.name, id=due[position].offset_id
                 )
             elif not result.is_ok:
-                log.warning("due messages wait: the store takes no messages", level=level)
+                log.warning("due messages wait: the store accepts no messages", level=level)
                 return position
         return len(due)
 

@@ -149,7 +149,7 @@ class BrokerServer:
             async with asyncio.timeout((LOOK_AROUND_MS_MAX + FIRST_ROUND_MS_MAX) / 1000):
                 await self._is_started
         except TimeoutError:
-            log.warning("name servers do not answer; they are informed when they do")
+            log.warning("name servers do not answer; the broker registers as soon as they do")
 
     async def _leave(self, performer: Performer) -> None:
         left = asyncio.Event()

@@ -49,7 +49,7 @@ class StartUp:
 
     def _give_up(self, _: MonotonicMs) -> None:
         if self._is_looking:
-            log.warning("no name server answers; members of groups have to wait")
+            log.warning("no name server answers; group members wait until one does")
             self._listen()
 
     def _listen(self) -> None:

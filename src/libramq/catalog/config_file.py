@@ -41,8 +41,8 @@ class ConfigFile:
                 unreadable = error
         if unreadable is not None:
             raise StoreCorrupt(
-                f"{self._path} cannot be read ({unreadable}), and neither can a .bak of it; mend it, or"
-                " remove it to begin without what it says"
+                f"{self._path} cannot be read ({unreadable}), and neither can a .bak of it; repair it, or"
+                " remove it to start with an empty configuration"
             )
         return None
 

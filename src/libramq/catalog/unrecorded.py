@@ -28,7 +28,11 @@ class RecordByUse:
             record(name, config, version)
         except OSError as error:
             if not self._is_refused:
-                log.error("what was created by use cannot be recorded yet", name=name, reason=str(error))
+                log.error(
+                    "topics and groups created on first use cannot be recorded yet",
+                    name=name,
+                    reason=str(error),
+                )
             self._is_refused = True
         else:
             self._is_refused = False

@@ -92,7 +92,9 @@ def update_topic(
     """Create or change a topic; return the addresses of its brokers."""
     validate_topic(config.topic_name)
     if (broker is None) == (cluster is None):
-        raise ConfigError("say where: -c CLUSTER for all brokers of a cluster, or -b HOST:PORT for one")
+        raise ConfigError(
+            "name the brokers: -c CLUSTER for all brokers of a cluster, or -b HOST:PORT for one"
+        )
     if config.perm not in PERMISSIONS:
         raise ConfigError(f"the permission {config.perm} is none; 2 is write, 4 read, 6 both")
     for count in (config.read_queue_nums, config.write_queue_nums):

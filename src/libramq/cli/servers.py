@@ -211,7 +211,7 @@ def _advertised(host: str) -> str:
             probe.connect(_ELSEWHERE)
         except OSError:
             raise ConfigError(
-                f"cannot tell by which address others reach this machine; name it instead of --host {host}"
+                f"cannot determine this machine's address; name it instead of --host {host}"
             ) from None
         return str(probe.getsockname()[0])
 

@@ -259,7 +259,7 @@ def _masters(info: ClusterInfo, cluster: str | None) -> list[str]:
     known = ", ".join(sorted(info.cluster_addr_table)) or "none"
     if cluster is None:
         if len(info.cluster_addr_table) != 1:
-            raise ConfigError(f"say which cluster; the name server knows: {known}")
+            raise ConfigError(f"name a cluster; the name server knows: {known}")
         cluster = next(iter(info.cluster_addr_table))
     names = info.cluster_addr_table.get(cluster)
     if not names:

@@ -169,7 +169,7 @@ class ConsumerNetwork:
         self._perform(self.core.stop(self._clock.monotonic_ms(), timeout_ms=timeout_ms))
 
     def _stop_is_late(self) -> None:
-        log.warning("the consumer could not say goodbye in time", group=self._settings.group)
+        log.warning("the consumer could not unregister in time", group=self._settings.group)
         self._end()
 
     def _end(self) -> None:
@@ -270,7 +270,7 @@ class ConsumerNetwork:
             try:
                 effects = answered(outcome, self._clock.monotonic_ms())
             except Exception as error:  # What goes wrong with one answer must not end the connection of all.
-                self._failed(f"an answer of {address} could not be worked off", error)
+                self._failed(f"a response of {address} could not be processed", error)
             else:
                 self._perform(effects)
 

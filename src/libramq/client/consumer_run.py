@@ -142,19 +142,19 @@ class ConsumerRun:
         if self._handlers.is_current():
             raise LocalProtocolError(
                 "stop() in a handler would wait for the handler itself; have another task (or thread) stop "
-                "the consumer, such as the main one, which the handler tells"
+                "the consumer, for example the main one, which the handler notifies"
             )
 
     def begin_trouble(self, trouble: fx.Trouble) -> None:
         """Tell the user what keeps messages from us; called on the network thread."""
-        log.error("the consumer has trouble", group=self._group, reason=str(trouble.error))
+        log.error("the consumer has a problem", group=self._group, reason=str(trouble.error))
         if trouble.keeps_out and not self._kept_out.done():
             self._kept_out.set_exception(trouble.error)
         self._listener.notify(trouble)
 
     def end_trouble(self, recovered: fx.Recovered) -> None:
         """Nothing keeps us out any more."""
-        log.warning("the consumer is back in its group", group=self._group)
+        log.warning("the consumer has joined its group again", group=self._group)
         if self._kept_out.done():
             self._kept_out = Future()
 
@@ -197,7 +197,9 @@ class ConsumerRun:
             try:
                 self._thread.call_soon(self._take_results)
             except LocalProtocolError:  # The consumer has stopped without this handler.
-                log.warning("a handler ended after its consumer", messages=len(delivery.messages))
+                log.warning(
+                    "a handler returned after its consumer had stopped", messages=len(delivery.messages)
+                )
 
     def _take_results(self) -> None:
         # In this order: a result that comes after the last one was taken announces itself again.

@@ -42,19 +42,21 @@ def log_failure(messages: Sequence[MessageExt], topic: str) -> None:
     about = {"topic": topic, "messages": len(messages)}
     try:
         if isinstance(error, InvalidResult):  # Its text says it all.
-            log.error("its messages are delivered again later", reason=str(error), messages=len(messages))
+            log.error(
+                "messages of a failed handler are redelivered later",
+                reason=str(error),
+                messages=len(messages),
+            )
             return
         if isinstance(error, asyncio.CancelledError | GeneratorExit):
-            log.warning("a handler was cancelled; its messages are delivered again later", **about)
+            log.warning("a handler was cancelled; its messages are redelivered later", **about)
             return
         if isinstance(error, SystemExit):
             about["remedy"] = "to end the program, have its main task stop the consumer"
         log.exception(
-            "a handler failed; its messages are delivered again later",
+            "a handler failed; its messages are redelivered later",
             message_id=messages[0].message_id,
             **about,
         )
     except Exception:  # The exception cannot even be shown.
-        log.error(
-            "a handler failed; its messages are delivered again later", error=type(error).__name__, **about
-        )
+        log.error("a handler failed; its messages are redelivered later", error=type(error).__name__, **about)

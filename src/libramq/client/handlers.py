@@ -59,7 +59,7 @@ class Handlers:
                 for_threads.append(delivery)
             else:
                 # The group's retry topic brings messages of topics that we have not subscribed to.
-                log.warning("no handler for the topic of a retried message", topic=topic)
+                log.warning("a redelivered message has a topic without a handler", topic=topic)
                 self._report(delivery, Outcome.LATER)
         if for_threads:
             self._threads.put(for_threads)

@@ -83,7 +83,7 @@ class MemberRequests:
     def _leave(self, effect: fx.LeaveGroup) -> None:
         def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
             if outcome is not None:  # Our session ends by itself.
-                log.warning("the coordinator was not told that we leave", reason=str(outcome))
+                log.warning("the coordinator could not be notified of our leaving", reason=str(outcome))
             return self._core.group_left()
 
         call = calls.leave_group(self._group, effect.member, effect.reason, effect.queues)

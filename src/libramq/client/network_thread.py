@@ -108,7 +108,7 @@ async def _cancel_all() -> None:
     deadline = loop.time() + CANCEL_SECONDS
     while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
         if loop.time() >= deadline:
-            log.warning("tasks that do not end when they are cancelled are left behind", tasks=len(tasks))
+            log.warning("tasks ignore their cancellation and are abandoned", tasks=len(tasks))
             return
         for task in tasks:
             task.cancel()

@@ -50,7 +50,7 @@ class QueueListener:
         try:
             self._loop.call_soon_threadsafe(self._accept, change)
         except RuntimeError:
-            log.warning("the loop of the consumer is closed; a listener was not called")
+            log.warning("a listener was not called: the consumer's event loop is closed")
             self._finished(change)
 
     async def close(self) -> None:

@@ -77,7 +77,7 @@ class Deadlines:
             try:
                 deadline._action(now_ms)
             except Exception:
-                log.exception("work that was due failed")
+                log.exception("a timer's callback failed")
 
     def _move(self, deadline: Deadline, due_ms: MonotonicMs | None) -> None:
         before_ms, deadline.due_ms = deadline.due_ms, due_ms

@@ -100,11 +100,13 @@ class Engine:
         if due_ms is not None and now_ms - due_ms >= LATE_MS_MIN:
             stood_ms = now_ms - self._settled_ms
             self._settled_ms = now_ms
-            log.warning("the process stood still; who was silent has that time again", ms=stood_ms)
+            log.warning("the process was stalled; deadlines are extended by that time", ms=stood_ms)
             try:
                 _call_all(self._hooks.stood_still, stood_ms, now_ms)
             except Exception:
-                log.exception("somebody may be judged by a silence that was ours")
+                log.exception(
+                    "deadlines could not be extended after a stall; clients may be expired too early"
+                )
         self.deadlines.run(now_ms)
 
     def settle(self) -> None:

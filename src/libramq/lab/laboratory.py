@@ -69,7 +69,7 @@ class Laboratory:
             tables, costs = self._run(spark, on_progress)
         if not tables["steps"].num_rows:
             raise ConfigError(
-                "the events tell of no group whose members came or went; there is nothing to compare"
+                "the events show no group whose members joined or left; there is nothing to compare"
             )
         self._experiment.output.mkdir(parents=True, exist_ok=True)
         for name, table in tables.items():

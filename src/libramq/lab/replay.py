@@ -147,7 +147,7 @@ class _Group:
             )
         self.shares = {client_id: shares.get(client_id, ()) for client_id in self.members}
         if not self.owners.keys() <= self.queues:
-            raise StrategyFailed(f"the strategy {self.entrant.name} gives queues that do not exist")
+            raise StrategyFailed(f"the strategy {self.entrant.name} assigns queues that do not exist")
 
     def _assign(self, held: Mapping[str, Sequence[MessageQueue]]) -> Mapping[str, Sequence[MessageQueue]]:
         if self.entrant.allocator is Allocator.CLIENTS:

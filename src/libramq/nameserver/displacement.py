@@ -127,7 +127,7 @@ class Displacement:
 
 
 def _refusal(connection: Connection) -> Reply:
-    log.warning("a live broker's place is not given away", alive=connection.address)
+    log.warning("registration refused: the broker of this name and id is alive", alive=connection.address)
     return Reply(
         ResponseCode.NO_PERMISSION,
         f"a live broker is registered so over another connection, from {connection.address}; stop it first, "

@@ -46,14 +46,14 @@ class Routes:
     def connection_ended(self, connection: Connection) -> None:
         """Forget the brokers that registered over a connection."""
         for key in self._route_info.owner_lost(connection):
-            log.info("broker's connection closed", cluster=key.cluster, address=key.address)
+            log.info("broker connection closed", cluster=key.cluster, address=key.address)
 
     def _expire(self, now_ms: MonotonicMs) -> None:
         forgotten, connections = self._route_info.expire(now_ms)
         for key in forgotten:
             log.warning("broker expired", cluster=key.cluster, address=key.address)
         for connection in connections:
-            self._effects.close(cast(Connection, connection), "its broker was silent too long")
+            self._effects.close(cast(Connection, connection), "its broker sent no heartbeat in time")
 
 
 def name_server_engine(

@@ -119,7 +119,7 @@ class NameServerProcessor:
             return self._displacement.hold(request, displaced, again)
         if displaced:
             log.warning(
-                "a broker takes another one's place",
+                "a broker replaces another one",
                 broker=header.broker_name, address=header.broker_addr, signed=is_signed,
             )  # fmt: skip
         return begin(self._register_in_steps(request, header, table))

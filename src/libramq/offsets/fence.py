@@ -138,7 +138,10 @@ class Fences:
             opening = fence.openings.get(key, NOBODY)
             if claim.epoch <= opening.epoch and claim != opening:
                 log.warning(
-                    "grant behind an opening, not taken", group=grant.group, grant=claim, open=opening
+                    "grant ignored: the queue is open under a later epoch",
+                    group=grant.group,
+                    grant=claim,
+                    open=opening,
                 )
                 return grant.epoch + 1
         self._change_mode(grant, fence)
@@ -160,14 +163,14 @@ class Fences:
         try:
             self._record(entry_name(grant.group, ALLOCATES), entry)
         except OSError as error:
-            log.warning("change of mode not recorded", group=grant.group, mode=grant.mode, reason=str(error))
+            log.warning("mode change not recorded", group=grant.group, mode=grant.mode, reason=str(error))
 
     def _check_epochs(self, grant: FenceGrant) -> None:
         """Raise BrokerError for a grant so far above what is known that it would leave no epoch above it."""
         known, highest = self.epoch(grant.group), grant.highest_epoch
         if highest <= known + EPOCHS_AHEAD_MAX:
             return
-        log.warning("a grant under an epoch that cannot be", group=grant.group, epoch=highest, known=known)
+        log.warning("implausible epoch in a grant", group=grant.group, epoch=highest, known=known)
         raise broker_error(
             ResponseCode.INVALID_PARAMETER,
             f"epoch {highest} of group {grant.group} cannot be: {known} is the highest that is known here",

@@ -76,11 +76,15 @@ class OffsetLedger:
             self.has_changes = True
             for key in list(dict.fromkeys(change.key for change in changes))[:REPORTED_MAX]:
                 queues = {change.queue_id: change.offset for change in changes if change.key == key}
-                log.warning("committed offsets were beyond the ends of their queues", of=key, now=queues)
+                log.warning(
+                    "committed offsets lay beyond the end of their queues and were lowered",
+                    of=key,
+                    now=queues,
+                )
         try:
             self.persist(wall_ms)
         except OSError as error:  # A full disk serves what it has; the next fold makes up for it.
-            log.error("committed offsets not folded; the journals stay", reason=str(error))
+            log.error("committed offsets not written; the journals are kept", reason=str(error))
 
     @property
     def journal_path(self) -> Path:

@@ -122,9 +122,9 @@ class PendingRequests(Generic[T]):
     def add(self, request: Command, waiter: T, *, deadline_ms: MonotonicMs) -> None:
         """Number a request and remember who waits for it until the deadline."""
         if request.flag & FLAG_ONEWAY:
-            raise LocalProtocolError("nobody can wait for the answer to a one-way request")
+            raise LocalProtocolError("a one-way request has no response to wait for")
         if len(self._waiting) >= PENDING_REQUESTS_MAX:
-            raise LocalProtocolError(f"{PENDING_REQUESTS_MAX} requests wait on one connection already")
+            raise LocalProtocolError(f"{PENDING_REQUESTS_MAX} requests are pending on one connection already")
         self.number(request)
         self._waiting[request.opaque] = (deadline_ms, waiter)
 

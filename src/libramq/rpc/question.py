@@ -30,7 +30,7 @@ class Question(NamedTuple):
         try:
             self.answered(self.call.outcome(outcome, where=self.address))
         except Exception:  # What goes wrong with one answer must not end the connection of all.
-            log.exception("an answer could not be worked off", address=self.address)
+            log.exception("a response could not be processed", address=self.address)
 
 
 Ask = Callable[[Question], None]

@@ -173,7 +173,7 @@ class Performer:
         try:
             event(*arguments)
         except Exception as error:
-            self._failed(f"{what} could not be worked off", error)
+            self._failed(f"{what} could not be processed", error)
 
     # Turns.
 
@@ -326,9 +326,9 @@ class Performer:
         try:
             self._remotes.send(question.address, question.command(), done, timeout_ms=question.timeout_ms)
         except Exception as error:  # It is answered all the same: who asked would wait for ever.
-            refusal = RemoteError(f"{question.address} cannot be asked: {error}")
+            refusal = RemoteError(f"{question.address} cannot be reached: {error}")
             self._timers.after(0, partial(done, refusal))
-            self._failed("a request could not be made", error)
+            self._failed("a request could not be sent", error)
 
     def _run(self, effect: Run) -> None:
         connection = effect.connection
@@ -358,7 +358,7 @@ class Performer:
             try:
                 take(result)
             except Exception as error:
-                self._failed("the result of an effect could not be worked off", error)
+                self._failed("the result of an effect could not be processed", error)
             self.follow()
             self._record_turn(began_us)
 

@@ -66,7 +66,9 @@ class Unread:
         while self.total_bytes > UNREAD_BYTES_MAX:
             largest = max(self._sizes, key=self._sizes.__getitem__)
             log.warning(
-                "answers that nobody reads fill the memory", peer=largest.address, bytes=self.total_bytes
+                "connection dropped: the client does not read its responses",
+                peer=largest.address,
+                bytes=self.total_bytes,
             )
             self.forget(largest)
             largest.abort("all connections together have too much to read, and this one has most")

@@ -82,7 +82,7 @@ class AvroBodies:
         stream = io.BytesIO(body)
         value = fastavro.schemaless_reader(stream, self._parsed, None)
         if stream.tell() != len(body):
-            raise ValueError("bytes are left behind the datum")
+            raise ValueError("bytes follow the datum")
         return value
 
 

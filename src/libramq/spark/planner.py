@@ -134,7 +134,7 @@ class Planner:
         self._maximums |= found
         silent = "; ".join(str(error) for error in failures)
         if silent and silent != self._silent:
-            log.warning("some queues stand still: %s", silent)
+            log.warning("some queues make no progress: %s", silent)
         self._silent = silent
         self._maximums_requested_ms = self._monotonic_ms()
 
@@ -198,7 +198,7 @@ class Planner:
     def _lost(self, error: LibraError) -> None:
         if self._options.fail_on_data_loss:
             raise QueuesGone(f"{error}; failOnDataLoss=false goes on without") from error
-        log.warning("%s; going on without", error)
+        log.warning("%s; continuing without", error)
 
     def _is_too_little(self, waiting: int, row_minimum: int | None) -> bool:
         """As in KafkaMicroBatchStream.delayBatch: the first batch of a run never waits."""

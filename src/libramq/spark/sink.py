@@ -87,6 +87,4 @@ def _write(options: SinkOptions, batches: "Iterator[pa.RecordBatch]", query: str
 
 def _say_what_stays(messages: Sequence[WriterCommitMessage | None]) -> None:
     count = sum(message.count for message in messages if isinstance(message, Sent))
-    log.warning(
-        "a batch failed after %d messages and more were stored; written again, they come twice", count
-    )
+    log.warning("a batch failed after at least %d messages were stored; a retry stores them again", count)

@@ -129,9 +129,11 @@ class SourceOptions:
         options = Options(raw_options, KNOWN)
         subscription = Subscription.parse(options)
         if "store" in options and "namesrv" in options:
-            raise ConfigError("store reads a directory and namesrv asks servers; give one of them")
+            raise ConfigError("store reads a directory and namesrv reads from servers; set only one of them")
         if "store" in options and ("tags" in options or "sql" in options):
-            raise ConfigError("tags and sql are for brokers; of a store, filter the column tag or properties")
+            raise ConfigError(
+                "tags and sql are filters of brokers; for a store, filter the column tag or properties"
+            )
         parsed = cls(
             subscription=subscription,
             connection=_connection(options, subscription),
@@ -185,7 +187,7 @@ class SourceOptions:
 def _connection(options: Options, subscription: Subscription) -> Connection:
     tags, sql = options.text("tags"), options.text("sql")
     if tags is not None and sql is not None:
-        raise ConfigError("tags and sql: brokers take one of them")
+        raise ConfigError("tags and sql: brokers accept only one of them")
     parse_tag_filter(tags)
     group = _group(options, "groupId")
     if group is None and (prefix := _group(options, "groupIdPrefix")) is not None:

@@ -73,7 +73,7 @@ def pull_filter(connection: Connection) -> PullFilter:
 
 def warn_of_loss(queue: MessageQueue, start: int, end: int) -> None:
     """Say what is lost, and go on."""
-    log.warning("messages %d to %d of queue %s are lost; going on behind them", start, end, queue_key(queue))
+    log.warning("messages %d to %d of queue %s are lost; continuing after them", start, end, queue_key(queue))
 
 
 def read_ranges(

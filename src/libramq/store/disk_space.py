@@ -38,17 +38,17 @@ class DiskSpace:
         try:
             used = self._filesystem.used_percent(self._root)
         except OSError as error:
-            log.warning("the disk's free space cannot be read", path=str(self._root), reason=str(error))
+            log.warning("free disk space cannot be determined", path=str(self._root), reason=str(error))
             return
         was_refused = self._refusal is not None
         if used <= self._warning_percent:
             self._refusal = None
             if was_refused:
-                log.warning("producers are served again: the disk has room", used_percent=f"{used:.1f}")
+                log.warning("sends are accepted again: the disk has free space", used_percent=f"{used:.1f}")
             return
         self._refusal = (
             f"the disk with {self._root} is {used:.1f} % full: producers are refused from"
             f" {self._warning_percent} % on (diskSpaceWarningLevelRatio), consumers go on; free some space"
         )
         if not was_refused:
-            log.error("producers are refused: the disk is full", used_percent=f"{used:.1f}")
+            log.error("sends are refused: the disk is full", used_percent=f"{used:.1f}")

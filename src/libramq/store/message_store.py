@@ -446,7 +446,7 @@ class MessageStore:
             if isinstance(failed.__cause__, SyncFailed):
                 raise
             self._refusal.begin(str(failed))
-            log.error("the store is opened for reading: the disk takes no more", reason=str(failed))
+            log.error("the store is open read-only: the disk is full", reason=str(failed))
 
     def _release(self) -> None:
         self._files.close()

@@ -131,7 +131,7 @@ class Opening:
         except OSError as failed:  # What there is can be read, though; the mark before this one stays.
             if failed.errno not in NO_SPACE:
                 raise
-            log.error("the disk is full: what is stored can be read", reason=str(failed))
+            log.error("the disk is full: the store is open read-only", reason=str(failed))
 
     def _cut(self, end: int, beginning: Beginning) -> int:
         """Keep aside what is behind the end; where that was on the disk once, forget first that it was."""
@@ -146,7 +146,9 @@ class Opening:
                 raise StoreError(
                     f"what --damaged=cut would remove cannot be kept aside in {self._config.root}: {failed}"
                 ) from failed
-            log.warning("the torn end of the commit log is not kept aside", reason=str(failed))
+            log.warning(
+                "the torn end of the commit log could not be saved before cutting it off", reason=str(failed)
+            )
         if path is not None:
             log.warning("the end of the commit log was cut off", offset=end, size=size, kept=str(path))
         if not is_torn:

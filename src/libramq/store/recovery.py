@@ -215,7 +215,7 @@ def _rebuild(queues: ConsumeQueueTable, head: RecordHead, unit: bytes) -> bool:
 def _pass_over(log_: CommitLog, queues: ConsumeQueueTable, damage: Damage) -> None:
     """Leave a number of its queue blank for a record that cannot be read, where its queue is known."""
     log.error(
-        "part of the commit log cannot be read and is passed over",
+        "part of the commit log cannot be read and is skipped",
         file=str(log_.segments.path(log_.segments.start_of(damage.offset))),
         offset=damage.offset,
         size=damage.end - damage.offset,

@@ -23,7 +23,7 @@ class UnreadableRecords:
         """Note physical offsets and sizes of what could not be read, and report those that are new."""
         for offset, _ in sorted(places):
             if self.note(offset):
-                log.error("a record of the commit log cannot be read; readers step over it", offset=offset)
+                log.error("a record of the commit log cannot be read; readers skip it", offset=offset)
 
     def note(self, offset: int) -> bool:
         """Note what was reported already; return whether it is new."""

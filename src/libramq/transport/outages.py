@@ -37,7 +37,7 @@ class Outages:
             return
         if len(self._since_ms) < ADDRESSES_MAX:
             self._since_ms[address] = self._monotonic_ms()
-            log.warning("no connection; trying until there is one", address=address, reason=reason)
+            log.warning("no connection; retrying until it succeeds", address=address, reason=reason)
 
     def answered(self, address: str) -> None:
         """Note that an address has answered over a new connection."""

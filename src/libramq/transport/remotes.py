@@ -321,7 +321,7 @@ class Remotes:
             for done in late:
                 done(RequestTimeout(f"{remote.address} did not answer in time"))
             if late and now_ms - remote.last_read_ms >= SILENCE_MS_MAX:
-                log.warning("connection closed: the other side is silent", peer=remote.address)
+                log.warning("connection closed: the peer is silent", peer=remote.address)
                 remote.abort()
             deadline_ms = remote.pending.next_deadline_ms
             if deadline_ms is not None and not self._is_closed:

@@ -227,7 +227,7 @@ class Server:
         if len(self._connections) >= CONNECTIONS_MAX or descriptor >= self._descriptors_max:
             if not self._refused_count:
                 log.warning(
-                    "connections are refused: too many are open, or files; raise the limit (ulimit -n)",
+                    "connections are refused: too many connections or files; raise the limit (ulimit -n)",
                     peer=connection.address,
                     connections=len(self._connections),
                     descriptors=self._descriptors_max,

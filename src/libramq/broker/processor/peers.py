@@ -165,7 +165,12 @@ def _check_version(body: bodies.PeerListBody | bodies.PeerAssignmentsBody, reque
     """Raise BrokerError for a version so far above what there can be that nothing newer could follow it."""
     if body.version <= int(request.wall_ms) + VERSIONS_AHEAD_MAX:
         return
-    log.warning("a version that cannot be", group=body.group, broker=body.broker_name, version=body.version)
+    log.warning(
+        "implausible version in a membership update",
+        group=body.group,
+        broker=body.broker_name,
+        version=body.version,
+    )
     raise broker_error(
         ResponseCode.INVALID_PARAMETER,
         f"version {body.version} of group {body.group} cannot be: versions go by wall clocks, and it is "

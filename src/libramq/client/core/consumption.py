@@ -108,7 +108,10 @@ class Consumption:
         messages = [message for message, _ in not_done.retries] + list(not_done.rejects)
         if self._settings.broadcasting:
             # As upstream: nobody would get it again, for the retry topic belongs to the group as a whole.
-            log.warning("messages that a handler failed on are dropped", messages=len(messages))
+            log.warning(
+                "messages of a failed handler are dropped: a broadcasting group has no redelivery",
+                messages=len(messages),
+            )
             self._done(delivery, messages)
             return []
         return self._retry(delivery, not_done.retries, now_ms) + self._reject(
@@ -129,7 +132,7 @@ class Consumption:
         found: list[fx.Effect] = []
         for message in messages:
             log.warning(
-                "a handler rejected a message; it goes to the dead letters",
+                "a handler rejected a message; it becomes a dead letter",
                 topic=message.topic,
                 message_id=message.message_id,
             )
@@ -165,7 +168,7 @@ class Consumption:
 
     def _keep(self, delivery: Delivery, message: MessageExt, now_ms: MonotonicMs) -> list[fx.Effect]:
         owned = delivery.process_queue
-        log.warning("message could not be sent back; it is handled again", queue=str(owned.queue))
+        log.warning("message could not be sent back; it is redelivered locally", queue=str(owned.queue))
         owned.sending_back -= 1
         message.reconsume_times += 1
         self._timers.at(now_ms + REDELIVER_MS, RedeliverDue(Delivery(owned, (message,))))

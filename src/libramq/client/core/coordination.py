@@ -118,7 +118,10 @@ class Coordination:
         return []
 
     def _withdraw(self, now_ms: MonotonicMs) -> list[fx.Effect]:
-        log.info("a broker offers no coordination; we allocate for ourselves", group=self._settings.group)
+        log.info(
+            "a broker offers no coordination; the members allocate queues themselves",
+            group=self._settings.group,
+        )
         found = self._leave("member_left")
         if self._mode == MODE_EPOCHS:
             found += self._allocate_ourselves(now_ms)
@@ -194,7 +197,8 @@ class Coordination:
         """A broker said where the coordinator is."""
         if isinstance(outcome, RequestCodeNotSupported | VersionNotSupported):
             log.warning(
-                "the broker has no coordinator for us; queues are allocated here", reason=str(outcome)
+                "the broker has no coordinator for this group; the members allocate queues themselves",
+                reason=str(outcome),
             )
             self._contacts.offering.discard(request.address)
             return self.look(now_ms)
@@ -237,7 +241,7 @@ class Coordination:
         if warning:
             self._troubles.begin("subscriptions", SubscriptionsDiffer(warning))
         elif self._is_warned:
-            log.info("all members want the same messages again", group=self._settings.group)
+            log.info("all members have the same subscription again", group=self._settings.group)
             self._troubles.over("subscriptions")
         self._is_warned = bool(warning)
 

@@ -94,7 +94,7 @@ class GivingUp:
         owned = self._going(queue, generation, QueueState.REVOKING)
         if owned is None:
             return []
-        log.warning("the listener takes too long over a revoked queue", queue=str(queue))
+        log.warning("the listener has not released a revoked queue in time", queue=str(queue))
         return self.leave(owned, now_ms)
 
     def leave(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:

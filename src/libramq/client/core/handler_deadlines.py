@@ -88,9 +88,9 @@ class HandlerDeadlines:
         for delivery in late:
             first = delivery.messages[0]
             log.error(
-                "a handler does not end; its messages are delivered again"
+                "a handler does not return; its messages are redelivered"
                 if delivery in self._abandoned
-                else "a handler does not end, and as many as may run were given up on already",
+                else "a handler does not return, and the limit of abandoned handlers is reached",
                 topic=first.topic,
                 message_id=first.message_id,
                 consume_timeout_ms=timeout_ms,

@@ -232,7 +232,11 @@ class Membership:
 
     def _replaced(self, requested_ms: MonotonicMs, error: Fenced, now_ms: MonotonicMs) -> Answer:
         if not self.is_replaced:
-            log.error("another client is this member now", group=self._settings.group, reason=str(error))
+            log.error(
+                "another client has taken this static member's place",
+                group=self._settings.group,
+                reason=str(error),
+            )
             self.is_replaced, self._former_self = True, self.member
         self._step, self.member, self._last = Step.JOIN, "", None
         self._pause(now_ms, NAME_AGAIN_MS)

@@ -113,7 +113,7 @@ class Opening:
         if known != claim or is_overdue:
             self._refused[queue] = (claim, now_ms)
         if is_overdue:
-            log.warning("claim refused for too long, queue released", queue=str(queue), epoch=claim.epoch)
+            log.warning("opening refused for too long, queue released", queue=str(queue), epoch=claim.epoch)
             self._owned_queues.release(QueueGrant.of(queue, claim.epoch), is_committed=False)
         return is_overdue
 

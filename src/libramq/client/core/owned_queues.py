@@ -257,7 +257,7 @@ class OwnedQueues:
         return self._pulling.go_on(owned, now_ms)
 
     def _cannot_load(self, owned: ProcessQueue, reason: str, now_ms: MonotonicMs) -> list[fx.Effect]:
-        log.warning("queue not taken yet", queue=str(owned.queue), reason=reason)
+        log.warning("queue not opened yet", queue=str(owned.queue), reason=reason)
         if owned.granted is not None:
             self.load_later(owned, now_ms)
             return []

@@ -184,9 +184,9 @@ def _claims_later_epoch(group: Group, member: Member, held: Held, epoch: int, no
     if highest <= ours:
         return False
     if highest > ours + EPOCHS_LOST_MAX:
-        log.warning("a member names an epoch that cannot be", group=group.name, epoch=highest, ours=ours)
+        log.warning("a member reports an implausible epoch", group=group.name, epoch=highest, ours=ours)
         return False
-    log.info("a member knows a later epoch", group=group.name, epoch=highest, ours=ours)
+    log.info("a member reports a later epoch", group=group.name, epoch=highest, ours=ours)
     if group.inquiry is not None:
         group.inquiry.epoch = highest
         return False
@@ -316,7 +316,7 @@ def take_reports(group: Group, event: ev.FencesReported, now_ms: MonotonicMs) ->
 
 def go_on_without(group: Group, event: ev.InquiryTimedOut, now_ms: MonotonicMs) -> None:
     """No fence is waited for any more."""
-    log.warning("no answer from the fences, going on without", group=group.name)
+    log.warning("the fences did not answer in time; continuing without them", group=group.name)
     take_reports(group, ev.FencesReported(()), now_ms)
 
 

@@ -41,7 +41,7 @@ class CoordinatedGroup(GroupCore[P, T]):
         cell = TABLE[type(event)].get(before)
         if cell is None:
             name = type(event).__name__
-            log.error("an event that cannot happen", group=self.name, happened=name, state=before.name)
+            log.error("impossible event in this state", group=self.name, happened=name, state=before.name)
             raise broker_error(
                 ResponseCode.SYSTEM_ERROR,
                 f"{name} cannot happen while group {self.name} is {before.name}: an error of the broker,"
@@ -51,7 +51,7 @@ class CoordinatedGroup(GroupCore[P, T]):
         after = self.state
         if after not in cell.then:
             log.error(
-                "a transition that cannot be",
+                "impossible transition",
                 group=self.name, happened=type(event).__name__, before=before.name, after=after.name,
             )  # fmt: skip
 

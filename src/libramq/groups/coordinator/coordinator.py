@@ -275,7 +275,7 @@ class Coordinator(Generic[P, T]):
                 elif (member := group.members.get(key.member)) is not None:
                     group.look_at(member, now_ms=now_ms)
             except Exception:  # What is wrong with one group must not stop the clocks of the others.
-                log.exception("a group's time was lost", group=key.group)
+                log.exception("a group's timer failed", group=key.group)
         for name in touched:
             effects += self._groups[name].publish(now_ms=now_ms)
         return effects
@@ -342,7 +342,7 @@ class Coordinator(Generic[P, T]):
         try:
             known.handle(event, now_ms=now_ms)
         except BrokerError as error:  # The state has no such event; what else there is to say is said.
-            log.error("an event was lost", group=group, reason=str(error))
+            log.error("an event of a group failed", group=group, reason=str(error))
         return known.publish(now_ms=now_ms)
 
     def _group_to_join(self, name: str, now_ms: MonotonicMs) -> CoordinatedGroup[P, T]:

@@ -138,7 +138,7 @@ class GroupBalance:
         """Take what is overdue, and grant what is free: in a large group not more often than COLLECT_MS."""
         for queue, holding in self.queues.take_overdue(self._members.leaving, now_ms=now_ms):
             log.warning(
-                "queue taken from a member that does not give it up",
+                "queue revoked by force: its member does not release it",
                 group=self._group, queue=str(queue), member=holding.member,
             )  # fmt: skip
         if not self.queues.has_free:

@@ -55,7 +55,11 @@ class GroupPublication(Generic[T]):
         try:
             self._record(self._group, state)
         except OSError as error:
-            log.error("group state not written, nothing is granted", group=self._group, reason=str(error))
+            log.error(
+                "group state not written; no queue is granted until it is",
+                group=self._group,
+                reason=str(error),
+            )
             self.cannot_persist, self.again_at_ms = True, now_ms + RECORD_AGAIN_MS
             return
         self.cannot_persist, self.again_at_ms, self.is_changed = False, None, False

@@ -46,7 +46,7 @@ class StrategyChoice:
         strategy = _find(name)
         is_another = self.name not in (name, None)
         if strategy is None and name != self._unknown:
-            log.warning("strategy not known, balanced_sticky instead", group=self._group, strategy=name)
+            log.warning("unknown strategy, using balanced_sticky", group=self._group, strategy=name)
             self._unknown = name
         self.name = name
         return strategy or BALANCED_STICKY, is_another
@@ -91,7 +91,7 @@ def target_assignment(
         try:
             return _checked(strategy.assign(balance_group), ids, queues)
         except Exception:  # Whatever a user's own code may raise.
-            log.warning("strategy failed, balanced_sticky instead", group=group, exc_info=True)
+            log.warning("strategy failed, using balanced_sticky", group=group, exc_info=True)
     return _checked(BALANCED_STICKY.assign(balance_group), ids, queues)
 
 
@@ -129,8 +129,8 @@ def _checked(
         profile = profiles.get(client_id)
         for queue in share:
             if profile is None or queue.topic not in profile.subscriptions or queue not in existing:
-                raise ConfigError(f"the strategy gives {queue} to {client_id}, who may not have it")
+                raise ConfigError(f"the strategy assigns {queue} to {client_id}, which may not have it")
             if queue in target:
-                raise ConfigError(f"the strategy gives {queue} twice")
+                raise ConfigError(f"the strategy assigns {queue} twice")
             target[queue] = profile.member
     return target
