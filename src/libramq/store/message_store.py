@@ -13,7 +13,6 @@ Everything here runs on one thread, the event loop's; nothing waits but `open` a
 Upstream: store/DefaultMessageStore.java.
 """
 
-import contextlib
 from collections import deque
 from collections.abc import Sequence
 
@@ -22,8 +21,6 @@ from libramq.errors import StoreError, StoreLocked, SyncFailed
 from libramq.filesystem import FileSystem
 from libramq.logs import get_logger
 from libramq.message.ids import encode_host
-from libramq.message.message import MessageExt
-from libramq.message.record import decode_record
 from libramq.store.append import (
     MESSAGE_ILLEGAL,
     SERVICE_NOT_AVAILABLE,
@@ -33,41 +30,41 @@ from libramq.store.append import (
 from libramq.store.cleaning import delete_old_files
 from libramq.store.commit_log import CommitLog
 from libramq.store.config import FlushDiskType, StoreConfig
-from libramq.store.consume_queue import BLANK_SIZE, PENDING_BYTES_MAX, ConsumeQueue
+from libramq.store.consume_queue import PENDING_BYTES_MAX, ConsumeQueue
 from libramq.store.consume_queue_table import ConsumeQueueTable
+from libramq.store.contents import StoreContents
 from libramq.store.deletions import Deletions
 from libramq.store.flush import Flusher, FlushPlan
 from libramq.store.open_files import OpenFiles
 from libramq.store.opening import ABORT, Opening
 from libramq.store.packing import PackedBatch, pack_batch
-from libramq.store.read import NO_QUEUE, ReadResult, find_record, read_queue, unit_tag_codes, warm
 from libramq.store.recovery import RecoveryReport
 from libramq.store.recovery_point_writer import RecoveryPointWriter
 from libramq.store.refusal import Refusal
-from libramq.store.segments import FileRange
 from libramq.store.statistics import StoreStatistics
-from libramq.store.timestamp_search import Boundary, search_timestamp
 
 log = get_logger(__name__)
 
 
-class MessageStore:
+class MessageStore(StoreContents):
     """A store directory, open for one process."""
 
     def __init__(
         self, config: StoreConfig, filesystem: FileSystem, clock: Clock, *, process_id: int = 0
     ) -> None:
-        self.config = config
-        self.visible_offset = 0
+        files = OpenFiles(filesystem, config.open_files_max)
+        super().__init__(
+            config,
+            filesystem,
+            CommitLog(filesystem, files, config),
+            ConsumeQueueTable(filesystem, files, config),
+        )
         self.recovery: RecoveryReport | None = None
         self._refusal = Refusal(clock)
-        self._filesystem = filesystem
+        self._files = files
         self._clock = clock
         self._store_host = encode_host(config.store_host)
         self._is_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
-        self._files = OpenFiles(filesystem, config.open_files_max)
-        self._log = CommitLog(filesystem, self._files, config)
-        self._queues = ConsumeQueueTable(filesystem, self._files, config)
         self._deletions = Deletions(filesystem, config.root)
         self._flusher = Flusher(config, filesystem, self._log, self._queues, self._deletions)
         self._points = RecoveryPointWriter(filesystem, config.root, self._queues)
@@ -82,7 +79,7 @@ class MessageStore:
         self.topic_puts: dict[str, int] = {}
         self._unflushed: deque[tuple[int, list[tuple[ConsumeQueue, int]]]] = deque()
         self._last_store_timestamp_ms = WallMs(0)
-        self._put_count = self._put_bytes = self._get_count = self._get_bytes = 0
+        self._put_count = self._put_bytes = 0
 
     def open(self) -> RecoveryReport:
         """Lock the directory and bring what it holds in order; waits for the disk."""
@@ -233,95 +230,6 @@ class MessageStore:
         """A plan failed. The kernel may have dropped the pages, so nothing is taken for durable again."""
         self._refusal.fail(error)
 
-    # Reading.
-
-    def read(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_count: int,
-        max_bytes: int | None = None,
-        tag_codes: frozenset[int] | None = None,
-        *,
-        may_wait: bool = True,
-    ) -> ReadResult:
-        """Messages from an offset on; with may_wait=False WOULD_WAIT names what to `warm` first."""
-        queue = self._queues.get(topic, queue_id)
-        if queue is None:
-            return NO_QUEUE
-        result = read_queue(
-            self._log, queue, self.config, offset, max_count, max_bytes, tag_codes, may_wait=may_wait
-        )
-        self._get_count += result.count
-        self._get_bytes += result.size
-        return result
-
-    def tag_codes(self, topic: str, queue_id: int, offset: int, *, end: int) -> frozenset[int] | None:
-        """Return the tag codes of the messages of [offset, end), for a first look before they are read.
-
-        None where there are too many for a look, or where they are not in memory.
-        """
-        queue = self._queues.get(topic, queue_id)
-        return unit_tag_codes(queue, offset, end) if queue is not None else None
-
-    def max_offset(self, topic: str, queue_id: int) -> int:
-        """The end of what readers of a queue may see; 0 where there is no such queue."""
-        queue = self._queues.get(topic, queue_id)
-        return queue.visible_max if queue else 0
-
-    def durable_max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the end of what of a queue is on the disk; under SYNC_FLUSH that is what readers see."""
-        queue = self._queues.get(topic, queue_id)
-        return queue.first_at_or_after(self._log.flushed) if queue else 0
-
-    def min_offset(self, topic: str, queue_id: int) -> int:
-        """The first message of a queue; 0 where there is no such queue."""
-        queue = self._queues.get(topic, queue_id)
-        return queue.min_offset if queue else 0
-
-    def offset_by_timestamp(
-        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
-    ) -> int:
-        """The message of a queue that was stored at a time, or next to it."""
-        queue = self._queues.get(topic, queue_id)
-        return search_timestamp(self._log, queue, timestamp_ms, boundary) if queue else 0
-
-    def store_timestamp_ms(self, topic: str, queue_id: int, offset: int) -> int:
-        """When a message was stored; -1 where there is none."""
-        queue = self._queues.get(topic, queue_id)
-        if queue is None or not queue.min_offset <= offset < queue.visible_max:
-            return -1
-        unit = queue.unit(offset)
-        return self._log.store_timestamp_ms(unit[0]) if unit and unit[1] != BLANK_SIZE else -1
-
-    def earliest_store_time(self, topic: str, queue_id: int) -> int:
-        """When the first message of a queue was stored; -1 where there is none."""
-        return self.store_timestamp_ms(topic, queue_id, self.min_offset(topic, queue_id))
-
-    def is_young(self, topic: str, queue_id: int) -> bool:
-        """Return whether a queue is empty or its first message is in memory (checkInMemByConsumeOffset)."""
-        queue = self._queues.get(topic, queue_id)
-        return queue is None or queue.is_young(self._log.end - self.config.in_memory_bytes)
-
-    def record_at(self, physical_offset: int) -> bytes | None:
-        """The record at an offset that a client named: only if its queue says that it is there."""
-        return find_record(self._log, self._queues, physical_offset, self.visible_offset)
-
-    def message_at(self, physical_offset: int) -> MessageExt | None:
-        """Return the message at an offset; its body is as stored, so still compressed where flagged so."""
-        data = self.record_at(physical_offset)
-        decoded = decode_record(data, decompress=False) if data is not None else None
-        return decoded[0] if decoded else None
-
-    def topics(self) -> set[str]:
-        """The topics that have messages or had some."""
-        return self._queues.topics()
-
-    def queue_ids(self, topic: str) -> list[int]:
-        """The queues of a topic that have messages or had some."""
-        return sorted(queue.queue_id for queue in self._queues.of_topic(topic))
-
     def delete_topic(self, topic: str) -> None:
         """Forget the queues of a topic; its records go when their file goes.
 
@@ -344,11 +252,6 @@ class MessageStore:
     def traffic(self) -> tuple[int, int]:
         """How many messages were stored and read since the store was opened."""
         return self._put_count, self._get_count
-
-    def warm(self, ranges: tuple[FileRange, ...]) -> None:
-        """Bring stretches of files into the page cache; may be called in a thread."""
-        with contextlib.suppress(OSError):  # Who reads them finds out what is wrong.
-            warm(self._filesystem, ranges)
 
     def statistics(self) -> StoreStatistics:
         """A snapshot of what the store holds and did."""

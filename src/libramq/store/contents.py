@@ -1,0 +1,126 @@
+"""The contents of a store: its messages by queue, by place and by time, and where each queue begins and ends.
+
+Everything here reads, and is bounded by `visible_offset`. What it does not find in memory it waits for, but
+for `read` with may_wait=False.
+
+Upstream: store/DefaultMessageStore.java.
+"""
+
+import contextlib
+
+from libramq.filesystem import FileSystem
+from libramq.message.message import MessageExt
+from libramq.message.record import decode_record
+from libramq.store.commit_log import CommitLog
+from libramq.store.config import StoreConfig
+from libramq.store.consume_queue import BLANK_SIZE
+from libramq.store.consume_queue_table import ConsumeQueueTable
+from libramq.store.read import NO_QUEUE, ReadResult, find_record, read_queue, unit_tag_codes, warm
+from libramq.store.segments import FileRange
+from libramq.store.timestamp_search import Boundary, search_timestamp
+
+
+class StoreContents:
+    """The part of a store that reads. visible_offset: the end of what readers may see."""
+
+    def __init__(
+        self, config: StoreConfig, filesystem: FileSystem, log: CommitLog, queues: ConsumeQueueTable
+    ) -> None:
+        self.config = config
+        self.visible_offset = 0
+        self._filesystem = filesystem
+        self._log = log
+        self._queues = queues
+        self._get_count = self._get_bytes = 0
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        max_bytes: int | None = None,
+        tag_codes: frozenset[int] | None = None,
+        *,
+        may_wait: bool = True,
+    ) -> ReadResult:
+        """Messages from an offset on; with may_wait=False WOULD_WAIT names what to `warm` first."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return NO_QUEUE
+        result = read_queue(
+            self._log, queue, self.config, offset, max_count, max_bytes, tag_codes, may_wait=may_wait
+        )
+        self._get_count += result.count
+        self._get_bytes += result.size
+        return result
+
+    def tag_codes(self, topic: str, queue_id: int, offset: int, *, end: int) -> frozenset[int] | None:
+        """Return the tag codes of the messages of [offset, end), for a first look before they are read.
+
+        None where there are too many for a look, or where they are not in memory.
+        """
+        queue = self._queues.get(topic, queue_id)
+        return unit_tag_codes(queue, offset, end) if queue is not None else None
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The end of what readers of a queue may see; 0 where there is no such queue."""
+        queue = self._queues.get(topic, queue_id)
+        return queue.visible_max if queue else 0
+
+    def durable_max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the end of what of a queue is on the disk; under SYNC_FLUSH that is what readers see."""
+        queue = self._queues.get(topic, queue_id)
+        return queue.first_at_or_after(self._log.flushed) if queue else 0
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first message of a queue; 0 where there is no such queue."""
+        queue = self._queues.get(topic, queue_id)
+        return queue.min_offset if queue else 0
+
+    def offset_by_timestamp(
+        self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
+    ) -> int:
+        """The message of a queue that was stored at a time, or next to it."""
+        queue = self._queues.get(topic, queue_id)
+        return search_timestamp(self._log, queue, timestamp_ms, boundary) if queue else 0
+
+    def store_timestamp_ms(self, topic: str, queue_id: int, offset: int) -> int:
+        """When a message was stored; -1 where there is none."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.visible_max:
+            return -1
+        unit = queue.unit(offset)
+        return self._log.store_timestamp_ms(unit[0]) if unit and unit[1] != BLANK_SIZE else -1
+
+    def earliest_store_time(self, topic: str, queue_id: int) -> int:
+        """When the first message of a queue was stored; -1 where there is none."""
+        return self.store_timestamp_ms(topic, queue_id, self.min_offset(topic, queue_id))
+
+    def is_young(self, topic: str, queue_id: int) -> bool:
+        """Return whether a queue is empty or its first message is in memory (checkInMemByConsumeOffset)."""
+        queue = self._queues.get(topic, queue_id)
+        return queue is None or queue.is_young(self._log.end - self.config.in_memory_bytes)
+
+    def record_at(self, physical_offset: int) -> bytes | None:
+        """The record at an offset that a client named: only if its queue says that it is there."""
+        return find_record(self._log, self._queues, physical_offset, self.visible_offset)
+
+    def message_at(self, physical_offset: int) -> MessageExt | None:
+        """Return the message at an offset; its body is as stored, so still compressed where flagged so."""
+        data = self.record_at(physical_offset)
+        decoded = decode_record(data, decompress=False) if data is not None else None
+        return decoded[0] if decoded else None
+
+    def topics(self) -> set[str]:
+        """The topics that have messages or had some."""
+        return self._queues.topics()
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """The queues of a topic that have messages or had some."""
+        return sorted(queue.queue_id for queue in self._queues.of_topic(topic))
+
+    def warm(self, ranges: tuple[FileRange, ...]) -> None:
+        """Bring stretches of files into the page cache; may be called in a thread."""
+        with contextlib.suppress(OSError):  # Who reads them finds out what is wrong.
+            warm(self._filesystem, ranges)
