@@ -62,7 +62,7 @@ class RequestCode(IntEnum):
     QUERY_ASSIGNMENT = 400
     SET_MESSAGE_REQUEST_MODE = 401
     BROKER_HEARTBEAT = 904
-    # Ours, below 32,768: the wire contract of coordinated groups, version 1 (ARCHITECTURE.md).
+    # Ours, below 32,768: the contract is docs/design/coordinated-groups.md.
     GROUP_JOIN = 31000
     GROUP_POLL = 31001
     GROUP_RELEASE = 31002

@@ -4,6 +4,7 @@ import importlib
 import inspect
 import itertools
 import re
+import tomllib
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -145,3 +146,14 @@ def exists(name: str) -> bool:
             return False
         return True
     return False
+
+
+def test_every_dependency_has_its_reason():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = set(project["optional-dependencies"])
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    required = {re.split(r"[\[<>=;]", each)[0] for group in groups for each in group} - {"libramq"}
+    section = (ROOT / "ARCHITECTURE.md").read_text().partition("\n## Dependencies\n")[2].partition("\n## ")[0]
+    reasons = [line.split("|")[1] for line in section.splitlines() if line.startswith("|")]
+    explained = {name for cell in reasons for name in re.findall(r"`([\w-]+)`", cell)}
+    assert required <= explained <= required | extras

@@ -32,7 +32,7 @@ Members of coordinated groups (JOIN, WAIT, LEAVE) are answered by waiters too. A
 to be given up: the next WAIT leaves it out.
 
 Which services there are: `Broker.appending`, `.reading`, `.committing`, `.opening`, `.coordination`.
-`ARCHITECTURE.md` has the others.
+`docs/design/engine.md` has the others.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
     open ─► fence ─► journal ─┬─► answered, once the opening is as durable as the disk's mode promises
                               └─► held pulls of former owners are refused
 
-Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
+Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
 from typing import NamedTuple

@@ -1,6 +1,6 @@
 """The requests of a member of a coordinated group: each effect of its core for the coordinator or a fence.
 
-Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
+Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Callable, Sequence

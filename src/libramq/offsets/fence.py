@@ -13,7 +13,7 @@ goes on above that one, or members would take its grants for old ones.
 `record` is called with every change of an opening before it takes effect (None: it is forgotten); what it
 raises keeps things as they are. A change of mode is recorded too, and takes effect all the same: a broker
 that restarts goes on in that mode, as its coordinator may be out of reach. Nothing else here writes.
-Ours; the contract is in ARCHITECTURE.md, "What a fence checks".
+Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Callable

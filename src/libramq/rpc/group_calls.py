@@ -1,6 +1,6 @@
 """Calls from members of coordinated groups: to the coordinator, and to the brokers of their queues.
 
-Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
+Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Calls between brokers of a cluster: fences, edges and coordinators of coordinated groups.
 
-Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
+Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
 from libramq.codes import RequestCode

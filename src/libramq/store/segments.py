@@ -5,7 +5,7 @@
 A file is named by the offset of its first byte and has its full size from the beginning, as a hole. The
 files are contiguous; old ones go from the front. The commit log is one run, each consume queue another.
 
-Upstream: store/MappedFileQueue.java. There is no mapping here: see ARCHITECTURE.md.
+Upstream: store/MappedFileQueue.java. There is no mapping here: see docs/design/store.md.
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 """GROUP_JOIN, _POLL, _RELEASE, _LEAVE, _REMOVE, _FIND: members of coordinated groups.
 
 The coordinator answers in its own time: every request but the last is held until it does.
-Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
+Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,6 +1,6 @@
 """OPEN_QUEUE: the openings of RocketMQ's members, translated for `Opening`, and their answers.
 
-Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
+Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Callable, Mapping

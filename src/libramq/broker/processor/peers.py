@@ -1,6 +1,6 @@
 """PEER_GRANT, PEER_MEMBERS, PEER_LIST, PEER_GATHER and their kin: what brokers ask each other.
 
-Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
+Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Mapping

@@ -7,7 +7,7 @@
               stock client is    goes on
               in the group
 
-Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
+Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Iterable

@@ -7,7 +7,7 @@
             │       ▲────────┴► another client has our instance id: asked for again, until nobody has it
 
 One question at a time. An answer to an earlier one (`number` tells) comes too late and is ignored.
-Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
+Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,7 @@
 """The coordinator: all coordinated groups that live at this broker.
 
 A state machine: requests, events and times in, effects out; times are monotonic. A request is answered by an
-`Answer`, in the same call or a later one. The contract is in ARCHITECTURE.md, "Coordinated groups".
+`Answer`, in the same call or a later one. The contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence

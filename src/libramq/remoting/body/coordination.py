@@ -1,6 +1,6 @@
 """Bodies of coordinated groups: between members and their coordinator, and of brokers among themselves.
 
-Ours; the contract is in ARCHITECTURE.md, "Coordinated groups".
+Ours; the contract is in docs/design/coordinated-groups.md.
 """
 
 from collections.abc import Iterable
