@@ -70,7 +70,8 @@ def test_defaults_are_apaches_and_keep_to_this_machine():
         ("messageDelayLevel", "1x"), ("messageDelayLevel", "s"), ("messageDelayLevel", ""),
         ("maxMessageSize", "0"), ("maxMessageSize", str(16 << 20)), ("defaultTopicQueueNums", "0"),
         ("defaultTopicQueueNums", "100000"), ("flushConsumerOffsetInterval", "0"), ("brokerIP1", "localhost"),
-        ("brokerPermission", "9"), ("shortPollingTimeMills", "-5"),
+        ("brokerPermission", "9"), ("shortPollingTimeMills", "-5"), ("haListenPort", "65536"),
+        ("haListenPort", "10911"), ("haListenPort", "10909"), ("haAllowedAddresses", "10.0.0.300"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_by_its_own_name(name, value):
@@ -153,7 +154,7 @@ def test_a_misspelt_promise_is_refused_with_the_right_name(wrong, right):
     [
         "authenticationProvider", "authorizationProvider", "authenticationWhitelist", "authConfigPath",
         "authenticationMetadataProvider", "brokerIP2", "flushConsumeQueueThoroughInterval",
-        "flushIntervalConsumeQueue", "haListenPort", "slaveReadEnable", "transientStorePoolEnable",
+        "flushIntervalConsumeQueue", "haMasterAddress", "slaveReadEnable", "transientStorePoolEnable",
         "controllerAddr", "dLegerGroup", "replicasPerDiskPartition",
     ],
 )  # fmt: skip

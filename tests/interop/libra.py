@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.interop.apache import wait_broker
@@ -45,8 +46,9 @@ class LibraUp:
 class LibraServers:
     """A name server and brokers as processes of their own, so that each broker can be killed and started."""
 
-    def __init__(self, home: Path, *names: str) -> None:
+    def __init__(self, home: Path, *names: str, settings: Mapping[str, object] | None = None) -> None:
         self._home = home
+        self._settings = dict(settings or {})
         port = free_port()
         self.namesrv = f"127.0.0.1:{port}"
         self._name_server = Process(
@@ -55,7 +57,7 @@ class LibraServers:
             directory=home,
             env=ENVIRONMENT,
         )
-        self._ports = {name: free_broker_port() for name in names}
+        self.ports = {name: free_broker_port() for name in names}
         self._brokers: dict[str, Process] = {}
         for name in names:
             self.start(name)
@@ -64,9 +66,14 @@ class LibraServers:
         home = self._home / name
         home.mkdir(parents=True, exist_ok=True)
         configuration = home / "broker.conf"
-        configuration.write_text(
-            f"brokerName={name}\nlistenPort={self._ports[name]}\nstorePathRootDir={home / 'store'}\n"
-        )
+        lines = {
+            "brokerName": name,
+            "listenPort": self.ports[name],
+            "haListenPort": self.ports[name] + 1,
+            "storePathRootDir": home / "store",
+            **self._settings,
+        }
+        configuration.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         self._brokers[name] = Process(
             name,
             [*LIBRA, "broker", "-c", str(configuration), "-n", self.namesrv],

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 UPDATE_AND_CREATE_TOPIC = 17
 GET_ROUTEINFO_BY_TOPIC = 105
 GET_BROKER_CLUSTER_INFO = 106
+GET_TOPIC_CONFIG = 351
 LANGUAGES = ("JAVA", "CPP", "DOTNET", "PYTHON")  # org.apache.rocketmq.remoting.protocol.LanguageCode
 VERSION_NOW = 479  # V5_3_3 in org.apache.rocketmq.common.MQVersion
 VERSION_BEFORE_STANDARD_JSON = 393  # V4_9_0: route replies in fastjson's dialect.

@@ -114,6 +114,8 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.DELETE_SUBSCRIPTIONGROUP: (h.DeleteGroupHeader(group_name="G"), None, "Group:G Delete"),
     R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: (None, None, _CLUSTER_LIST),
     R.GET_SUBSCRIPTIONGROUP_CONFIG: (h.GroupByNameHeader(group="G"), None, "Group:G Get"),
+    R.GET_ALL_CONSUMER_OFFSET: (None, None, _CLUSTER_LIST),
+    R.GET_ALL_DELAY_OFFSET: (None, None, _CLUSTER_LIST),
     R.GET_CONSUME_STATS: (
         h.ConsumeStatsHeader(consumer_group="G", topic_list="T;U;"), None,
         "Group:G Get, Topic:T Get, Topic:U Get",

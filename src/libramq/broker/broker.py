@@ -46,6 +46,7 @@ from libramq.broker.processor.queue_offset import QueueOffsets
 from libramq.broker.processor.reset_offset import OffsetReset
 from libramq.broker.processor.send_back import SendBack
 from libramq.broker.processor.send_message import SendMessage
+from libramq.broker.processor.slave_tables import SlaveTables
 from libramq.broker.processor.statistics import Statistics
 from libramq.broker.processor.topic_admin import TopicAdministration
 from libramq.broker.reading import Pull, Reading
@@ -53,6 +54,7 @@ from libramq.broker.recorded import RecordedReplies
 from libramq.broker.redelivery import Redelivery
 from libramq.broker.registration import Registration
 from libramq.broker.runtime_info import RuntimeInfo
+from libramq.broker.slave_access import SlaveAccess
 from libramq.broker.start_up import StartUp
 from libramq.broker.stored_properties import BrokerProperties
 from libramq.catalog.requirements import Requirements
@@ -63,6 +65,7 @@ from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.engine import Engine, Hooks, Polled
 from libramq.kernel.parts import Kernel
 from libramq.message.ids import UniqueIdGenerator
+from libramq.replication.ha_service import HAService
 from libramq.rpc.endpoint import Endpoint
 from libramq.rpc.request import BatchProcessor, Processor
 from libramq.rpc.responder import Responder
@@ -169,6 +172,8 @@ class Broker:
         self._watch = ClientWatch(self.consumers, self.producers, self.health, kernel, notify=self._notify)
         self._delivery = Delivery(self.schedule, clock=kernel.clock, deadlines=kernel.deadlines)
         self._persistence = Persistence(self._files, kernel)
+        allowed = SlaveAccess(self.config.ha_networks)
+        self.ha = HAService(self.store, kernel, is_allowed=allowed.is_allowed)
         self._start_up = StartUp(self.cluster, self.registration, kernel)
 
     def _build_services(self, unique_id: UniqueIdGenerator, randomness: random.Random) -> Sequence[Any]:
@@ -346,7 +351,7 @@ class Broker:
             throughput=self.runtime.throughput,
             instances=self.coordination.instances,
         )
-        return [topics, groups, statistics, self.runtime]
+        return [topics, groups, statistics, SlaveTables(self.ledger, self.schedule), self.runtime]
 
     def _build_engine(self, services: Sequence[Any]) -> Engine:
         self._processors: dict[int, Processor] = {}
@@ -385,6 +390,7 @@ class Broker:
                 self._creations.connection_ended,
                 self._watch.connection_ended,
                 self.coordination.closed,
+                self.ha.connection_ended,
             ),
             address_lost=lost,
             stood_still=stood_still,
@@ -394,6 +400,7 @@ class Broker:
                 arrivals.settle,
                 self._durability.settle,
                 self._persistence.settle,
+                self.ha.settle,
                 self.runtime.settle,
             ),
             settle_changed=(self._watch.settle, self._start_up.settle),

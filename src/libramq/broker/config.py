@@ -30,6 +30,7 @@ DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2
 _BOUNDS: Final = {
     "broker_id": (0, 1 << 62),
     "listen_port": (1, 65_535),
+    "ha_listen_port": (0, 65_535),
     "disk_space_warning_level_ratio": (35, 100),  # Apache takes 35 to 90.
     "metrics_port": (1, 65_535),
     "default_topic_queue_nums": (1, QUEUES_MAX),
@@ -59,7 +60,9 @@ class BrokerConfig:
         "broker-a", "brokerName", "The broker's name; one for each master of a cluster."
     )
     cluster_name: str = _option("DefaultCluster", "brokerClusterName", "The cluster that the broker joins.")
-    broker_id: int = _option(0, "brokerId", "0, a master. Slaves do not exist yet, so other ids are refused.")
+    broker_id: int = _option(
+        0, "brokerId", "0, a master. This broker cannot be a slave yet, so other ids are refused."
+    )
     broker_ip: str = _option(  # Ours: Apache's is the machine's first address.
         "127.0.0.1",
         "brokerIP1",
@@ -80,6 +83,17 @@ class BrokerConfig:
         10911,
         "listenPort",
         "The port to listen on. Old clients use a second one, two below it (the VIP channel).",
+    )
+    ha_listen_port: int = _option(  # Ours: Apache's is open always, at the listen port + 1.
+        0,
+        "haListenPort",
+        "The port from which slaves copy the commit log; 0: none. Apache's is `listenPort` + 1.",
+    )
+    ha_allowed_addresses: str = _option(  # Ours alone.
+        "127.0.0.0/8;::1",
+        "haAllowedAddresses",
+        "The addresses and networks that slaves may connect from, separated by `;`. "
+        "A slave gets every message.",
     )
     namesrv_addr: str | None = _option(
         None,
@@ -187,7 +201,12 @@ class BrokerConfig:
         validate_topic(self.broker_name)
         validate_topic(self.cluster_name)
         if self.broker_id != 0:
-            raise ConfigError(f"brokerId {self.broker_id}: only masters (0) exist yet; slaves come later")
+            raise ConfigError(
+                f"brokerId {self.broker_id}: only masters (0) exist yet; Apache's broker can be their slave"
+            )
+        clients = (self.listen_port, self.listen_port - 2)  # The second one is the VIP channel.
+        if self.ha_listen_port and self.ha_listen_port in clients:
+            raise ConfigError(f"haListenPort {self.ha_listen_port} is used for clients; choose another")
         if self.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
             raise ConfigError(f"flushDiskType {self.flush_disk_type!r}; ASYNC_FLUSH or SYNC_FLUSH is allowed")
         if self.damaged not in (None, "skip", "cut"):
@@ -206,6 +225,7 @@ class BrokerConfig:
             ipaddress.ip_address(self.broker_ip)
         except ValueError:
             raise ConfigError(f"brokerIP1 {self.broker_ip!r} is not an IP address; records hold it") from None
+        _ = self.ha_networks
         if any(ord(character) <= ord(" ") for character in self.region_id):
             raise ConfigError(
                 f"regionId {self.region_id!r} has blanks or control characters; records hold it"
@@ -217,6 +237,18 @@ class BrokerConfig:
     def address(self) -> str:
         """Return the address that the name server passes on to clients."""
         return f"{self.broker_ip}:{self.listen_port}"
+
+    @property
+    def ha_networks(self) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+        """Return the networks that slaves may connect from; raises ConfigError for what is none."""
+        texts = [text.strip() for text in self.ha_allowed_addresses.split(";") if text.strip()]
+        try:
+            return [ipaddress.ip_network(text, strict=False) for text in texts]
+        except ValueError as error:
+            raise ConfigError(
+                f"haAllowedAddresses {self.ha_allowed_addresses!r}: {error}; "
+                "write addresses or networks, for example 10.0.0.2;10.1.0.0/16"
+            ) from None
 
     @property
     def serves_metrics(self) -> bool:

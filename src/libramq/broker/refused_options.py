@@ -25,7 +25,7 @@ class Refusal(NamedTuple):
 
 _OPEN: Final = "clients are not asked who they are or what they may do yet"
 _PLAIN: Final = "connections are not encrypted yet"
-_ALONE: Final = "messages are not replicated to other brokers yet"
+_ALONE: Final = "this broker can have slaves (haListenPort), but cannot be one or wait for one yet"
 REFUSED: Final = {
     refusal.name: refusal
     for refusal in (

@@ -65,7 +65,7 @@ def introduction(config: BrokerConfig, topics: Sequence[TopicConfig], version: D
         broker_addr=config.address,
         cluster_name=config.cluster_name,
         broker_id=config.broker_id,
-        ha_server_addr=f"{config.broker_ip}:{config.listen_port + 1}",
+        ha_server_addr=f"{config.broker_ip}:{config.ha_listen_port or config.listen_port + 1}",
     )
     header.heartbeat_timeout_millis = HEARTBEAT_TIMEOUT_MS
     return register_broker(header, RegisterBrokerBody(topic_config_serialize_wrapper=wrapper))

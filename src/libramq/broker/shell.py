@@ -20,6 +20,7 @@ from libramq.errors import ConfigError
 from libramq.filesystem import FileSystem
 from libramq.kernel.engine import Translator
 from libramq.logs import get_logger
+from libramq.replication.blocks import ReportReader
 from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
 from libramq.runtime.performer import Performer
 from libramq.transport.asyncio_remotes import AsyncioRemotes
@@ -163,9 +164,14 @@ class BrokerServer:
     async def _listen(self, listening: Callable[[], None]) -> None:
         assert self._performer is not None
         host, port = self._config.bind_address, self._config.listen_port
-        ports = (port, port + VIP_PORT_OFFSET) if port > -VIP_PORT_OFFSET else (port,)
-        for number in ports:
-            server = Server(self._performer, self._clock.monotonic_ms)
+        ports = [port, port + VIP_PORT_OFFSET] if port > -VIP_PORT_OFFSET else [port]
+        servers = {number: Server(self._performer, self._clock.monotonic_ms) for number in ports}
+        if self._config.ha_listen_port:
+            slaves = self._performer.entrance(self.broker.ha)
+            servers[self._config.ha_listen_port] = Server(
+                slaves, self._clock.monotonic_ms, reader=ReportReader
+            )
+        for number, server in servers.items():
             self._servers.append(server)
             try:
                 await server.listen(host, number)

@@ -104,8 +104,11 @@ class OffsetLedger:
         self._version = {**self._version, "counter": counter, "timestamp": int(wall_ms)}
         through = self._journal.begin_file()
         self.has_changes = False
-        document = {"dataVersion": self._version, **self.offsets.tables()}
-        return PersistPlan(path=self._path, document=document, journals_through=through)
+        return PersistPlan(path=self._path, document=self.document(), journals_through=through)
+
+    def document(self) -> dict[str, Any]:
+        """Return the table as consumerOffset.json and a slave have it; frozen from here on."""
+        return {"dataVersion": self._version, **self.offsets.tables()}
 
     def complete_persist(self, plan: PersistPlan) -> None:
         """The table is written: the journals before it are not needed any more."""
@@ -136,10 +139,6 @@ class OffsetLedger:
     def abandon(self) -> None:
         """Close without a fold: the journals stay."""
         self._journal.close()
-
-    def data_version(self) -> dict[str, int]:
-        """The version of the table, for GET_ALL_CONSUMER_OFFSET and slaves."""
-        return dict(self._version)
 
     def _read(self) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]], dict[str, int]] | None:
         failed: RemoteProtocolError | None = None

@@ -64,6 +64,8 @@ _SPECS: Final = (
     RequestSpec(R.DELETE_SUBSCRIPTIONGROUP, h.DeleteGroupHeader),
     RequestSpec(R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, h.GetAllGroupsHeader),
     RequestSpec(R.GET_SUBSCRIPTIONGROUP_CONFIG, h.GroupByNameHeader),
+    RequestSpec(R.GET_ALL_CONSUMER_OFFSET, h.NoHeader),
+    RequestSpec(R.GET_ALL_DELAY_OFFSET, h.NoHeader),
     RequestSpec(R.GET_CONSUME_STATS, h.ConsumeStatsHeader),
     RequestSpec(R.INVOKE_BROKER_TO_RESET_OFFSET, h.ResetOffsetHeader),
     RequestSpec(R.GET_CONSUMER_CONNECTION_LIST, h.GroupHeader),

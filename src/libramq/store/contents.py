@@ -120,6 +120,28 @@ class StoreContents:
         """The queues of a topic that have messages or had some."""
         return sorted(queue.queue_id for queue in self._queues.of_topic(topic))
 
+    # The log as its bytes, for slaves.
+
+    @property
+    def log_start(self) -> int:
+        """The first byte of the log that there is."""
+        return self._log.min_offset
+
+    def log_file_start(self, offset: int) -> int:
+        """Return where the file of the log with this byte begins."""
+        return self._log.segments.start_of(offset)
+
+    def log_file_end(self, offset: int) -> int:
+        """Return where the file of the log with this byte ends."""
+        return self._log.segments.start_of(offset) + self._log.segments.file_size
+
+    def read_log(self, offset: int, size: int, *, may_wait: bool = False) -> bytes | FileRange | None:
+        """Return bytes of one file of the log; None where they are not there (any more).
+
+        Where the disk would have to be asked: the stretch to `warm` first, unless the caller may wait.
+        """
+        return self._log.read(offset, size) if may_wait else self._log.read_nowait(offset, size)
+
     def warm(self, ranges: tuple[FileRange, ...]) -> None:
         """Bring stretches of files into the page cache; may be called in a thread."""
         with contextlib.suppress(OSError):  # Who reads them finds out what is wrong.

@@ -14,7 +14,6 @@ from libramq.clock import MonotonicMs
 from libramq.errors import ConfigError, LibraError, ProtocolError
 from libramq.kernel.connection import NUMBERS, Connection
 from libramq.logs import get_logger
-from libramq.remoting.command import Command
 from libramq.remoting.connection import FrameReader
 from libramq.transport.descriptors import for_connections
 from libramq.transport.unfinished import UNFINISHED_BYTES_MAX, UnfinishedFrames
@@ -47,7 +46,7 @@ class Handler(Protocol):
         """A connection was accepted."""
         ...
 
-    def received(self, connection: Any, requests: list[Command]) -> None:
+    def received(self, connection: Any, requests: list[Any]) -> None:
         """One read brought these requests."""
         ...
 
@@ -60,12 +59,25 @@ class Handler(Protocol):
         ...
 
 
+class Reader(Protocol):
+    """Cuts what a connection delivers into requests; raises ProtocolError at what cannot be one."""
+
+    @property
+    def partial_bytes(self) -> int:
+        """How many bytes of an unfinished request are held."""
+        ...
+
+    def receive(self, data: bytes) -> list[Any]:
+        """Take the bytes that arrived; return the requests that are whole now."""
+        ...
+
+
 class ServerConnection(asyncio.Protocol):
     """One accepted connection."""
 
     def __init__(self, server: "Server") -> None:
         self._server = server
-        self._reader = FrameReader()
+        self._reader = server.reader()
         self._transport: asyncio.Transport | None = None
         self._is_congested = self._is_paused = False
         self._has_unfinished = False
@@ -93,24 +105,24 @@ class ServerConnection(asyncio.Protocol):
         """asyncio read bytes."""
         self.last_read_ms = self._server.monotonic_ms()
         try:
-            commands = self._reader.receive(data)
+            requests = self._reader.receive(data)
         except ProtocolError as error:
             self.close(str(error))
             return
         unfinished_bytes = self._reader.partial_bytes
         if unfinished_bytes or self._has_unfinished:
             self._has_unfinished = unfinished_bytes > 0
-            self._server.holds_unfinished(self, unfinished_bytes, is_another=bool(commands))
-        if commands:
+            self._server.holds_unfinished(self, unfinished_bytes, is_another=bool(requests))
+        if requests:
             try:
-                self._server.handler.received(self, commands)
+                self._server.handler.received(self, requests)
             except Exception:
                 log.exception("handler failed; connection closed", peer=self.address)
                 self.close("handler failed")
 
     def give_up_frame(self, reason: str) -> None:
         """End the connection, and keep nothing of the frame whose rest has not come."""
-        self._reader = FrameReader()
+        self._reader = self._server.reader()
         self.close(reason)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -177,6 +189,7 @@ class ServerConnection(asyncio.Protocol):
 class Server:
     """A listening socket and its connections.
 
+    reader: makes what cuts a connection's bytes into requests; RocketMQ's frames by default.
     descriptors_max: the number from which on no connection may have a descriptor; by default the process's
     limit less what files need, when it begins to listen.
     """
@@ -186,8 +199,10 @@ class Server:
         handler: Handler,
         monotonic_ms: Callable[[], MonotonicMs],
         *,
+        reader: Callable[[], Reader] = FrameReader,
         descriptors_max: int | None = None,
     ) -> None:
+        self.reader = reader
         self._descriptors_max = descriptors_max
         self._refused_count = 0
         self.handler = handler

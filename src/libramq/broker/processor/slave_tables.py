@@ -1,0 +1,40 @@
+"""GET_ALL_CONSUMER_OFFSET, GET_ALL_DELAY_OFFSET: what slaves copy beside the log, as Apache's files have it.
+
+Topics and groups they copy by GET_ALL_TOPIC_CONFIG and GET_ALL_SUBSCRIPTIONGROUP_CONFIG.
+Upstream: AdminBrokerProcessor.getAllConsumerOffset, getAllDelayOffset; SlaveSynchronize.java.
+"""
+
+from collections.abc import Mapping
+
+from libramq.broker.schedule import DelaySchedule
+from libramq.broker.schedule_file import ScheduleFile
+from libramq.codes import RequestCode
+from libramq.formats import fastjson
+from libramq.formats.document import encode_body
+from libramq.offsets import OffsetLedger
+from libramq.rpc.outcome import Compute, Outcome, Reply
+from libramq.rpc.request import Processor, Request
+
+
+class SlaveTables:
+    """The processor of a slave's questions about tables."""
+
+    def __init__(self, ledger: OffsetLedger, schedule: DelaySchedule) -> None:
+        self._ledger = ledger
+        self._schedule = schedule
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self.consumer_offsets,
+            RequestCode.GET_ALL_DELAY_OFFSET: self.delay_offsets,
+        }
+
+    def consumer_offsets(self, request: Request) -> Outcome:
+        """Return all committed offsets; encoded on a thread, as 400,000 take more than a second."""
+        document = self._ledger.document()
+        return Compute(lambda: fastjson.dumps(document), lambda body: Reply(body=body))
+
+    def delay_offsets(self, request: Request) -> Outcome:
+        """Return how far each delay level has been delivered."""
+        return Reply(body=encode_body(ScheduleFile(offset_table=dict(self._schedule.offsets))))

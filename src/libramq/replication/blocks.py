@@ -1,0 +1,85 @@
+"""The HA protocol's bytes, without a socket.
+
+    slave → master    REPORT   8 bytes: how much of the commit log the slave has
+    master → slave    BLOCK   12 bytes: an offset and a size; then so many bytes of the commit log
+
+A block without data is a heartbeat. Upstream: DefaultHAClient.java, DefaultHAConnection.java.
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from libramq.errors import RemoteProtocolError
+
+#: MessageStoreConfig.haTransferBatchSize.
+BLOCK_BYTES: Final = 32 * 1024
+#: DefaultHAClient.READ_MAX_BUFFER_SIZE: a slave of Apache's cannot take a larger block.
+BLOCK_BYTES_MAX: Final = 4 * 1024 * 1024
+
+_REPORT: Final = struct.Struct(">q")
+_HEAD: Final = struct.Struct(">qi")
+
+
+class Block(NamedTuple):
+    """A stretch of the commit log, and where it lies."""
+
+    offset: int
+    data: bytes
+
+
+def encode_report(offset: int) -> bytes:
+    """Return the report of a slave that has everything before an offset."""
+    return _REPORT.pack(offset)
+
+
+def encode_block(offset: int, data: bytes) -> bytes:
+    """Return a block; without data it is a heartbeat."""
+    return _HEAD.pack(offset, len(data)) + data
+
+
+class ReportReader:
+    """Cuts what a slave sends into reports; of several that arrived together only the last one counts."""
+
+    def __init__(self) -> None:
+        self._partial = b""
+
+    @property
+    def partial_bytes(self) -> int:
+        """How many bytes of an unfinished report are held."""
+        return len(self._partial)
+
+    def receive(self, data: bytes) -> list[int]:
+        """Take the bytes that arrived; return the last whole report, if there is one."""
+        data = self._partial + data
+        whole = len(data) - len(data) % _REPORT.size
+        self._partial = data[whole:]
+        return [_REPORT.unpack_from(data, whole - _REPORT.size)[0]] if whole else []
+
+
+class BlockReader:
+    """Cuts what a master sends into blocks; raises RemoteProtocolError at a size that cannot be."""
+
+    def __init__(self) -> None:
+        self._partial = bytearray()
+
+    @property
+    def partial_bytes(self) -> int:
+        """How many bytes of an unfinished block are held."""
+        return len(self._partial)
+
+    def receive(self, data: bytes) -> list[Block]:
+        """Take the bytes that arrived; return the blocks that are whole now."""
+        self._partial += data
+        blocks = []
+        position, end = 0, len(self._partial)
+        while end - position >= _HEAD.size:
+            offset, size = _HEAD.unpack_from(self._partial, position)
+            if offset < 0 or not 0 <= size <= BLOCK_BYTES_MAX:
+                raise RemoteProtocolError(f"the master sent a block of {size} bytes at offset {offset}")
+            data_at = position + _HEAD.size
+            if end - data_at < size:
+                break
+            position = data_at + size
+            blocks.append(Block(offset, bytes(self._partial[data_at:position])))
+        del self._partial[:position]
+        return blocks

@@ -1,0 +1,170 @@
+"""The HA service of a master: sends the commit log to its slaves as it grows.
+
+    report ─► accepted? ─► where to begin ─► blocks, whenever the log has more and the slave has room
+
+A slave that has nothing begins at the newest file of the log, as at Apache's master; it gets no older ones.
+What is not in the page cache is read ahead on a thread, so that a slave far behind delays nobody.
+Upstream: store/ha/DefaultHAService.java, DefaultHAConnection.java.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from libramq.clock import MonotonicMs
+from libramq.kernel.connection import Connection
+from libramq.kernel.effect import Thread
+from libramq.kernel.parts import Kernel
+from libramq.logs import get_logger
+from libramq.replication.blocks import BLOCK_BYTES, encode_block
+from libramq.replication.ha_connection import HAConnection
+from libramq.store.message_store import MessageStore
+from libramq.store.segments import FileRange
+
+log = get_logger(__name__)
+
+#: MessageStoreConfig.haSendHeartbeatInterval.
+HEARTBEAT_MS: Final = 5_000
+#: MessageStoreConfig.haHousekeepingInterval.
+SILENT_MS_MAX: Final = 20_000
+#: MessageStoreConfig.haMaxGapNotInSync.
+GAP_BYTES_MAX: Final = 256 * 1024 * 1024
+#: Ours: what one turn sends to a slave; others have theirs then.
+TURN_BYTES_MAX: Final = 1024 * 1024
+
+
+class HAService:
+    """Sends the commit log to slaves; a `kernel.engine.Translator` whose requests are their reports.
+
+    is_allowed: says whether a slave may connect from an address. acknowledged: called when a slave has more
+    than before, or has gone.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        kernel: Kernel,
+        *,
+        is_allowed: Callable[[str], bool],
+        acknowledged: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._store = store
+        self._clock = kernel.clock
+        self._effects = kernel.effects
+        self._deadlines = kernel.deadlines
+        self._is_allowed = is_allowed
+        self._acknowledged = acknowledged
+        self._slaves: dict[Connection, HAConnection] = {}
+
+    def receive(self, connection: Connection, requests: Sequence[int], start: int) -> int:
+        """Take the reports that one read brought; the last one counts."""
+        now_ms = self._clock.monotonic_ms()
+        reported = requests[-1]
+        slave = self._slaves.get(connection)
+        if slave is None:
+            self._accept(connection, reported, now_ms)
+        elif slave.report(reported, now_ms):
+            self._acknowledged()
+        else:
+            sent = f"was sent the log from {slave.acknowledged} to {slave.sent}"
+            self._refuse(connection, f"it reports {reported}, and {sent}")
+        return len(requests)
+
+    def connection_ended(self, connection: Connection) -> None:
+        """Forget a slave whose connection ended."""
+        slave = self._forget(connection)
+        if slave is not None:
+            log.warning("a slave is gone", slave=connection.address, has=slave.acknowledged)
+
+    def settle(self) -> None:
+        """Send what the log has gained since."""
+        if self._slaves:
+            end = self._store.end
+            for slave in list(self._slaves.values()):
+                if slave.sent < end and not slave.is_warming:
+                    self._send(slave, end)
+
+    def slaves(self) -> list[HAConnection]:
+        """Return the slaves that are connected."""
+        return list(self._slaves.values())
+
+    def in_sync_count(self) -> int:
+        """Return how many slaves are not too far behind to be waited for."""
+        end = self._store.end
+        return sum(end - slave.acknowledged <= GAP_BYTES_MAX for slave in self._slaves.values())
+
+    def _accept(self, connection: Connection, reported: int, now_ms: MonotonicMs) -> None:
+        store = self._store
+        if not self._is_allowed(connection.address):
+            self._refuse(connection, "its address is not among haAllowedAddresses")
+            return
+        first, end = store.log_start, store.end
+        if reported and not first <= reported <= end:
+            reason = f"it has the log up to {reported}, and this master has it from {first} to {end}"
+            self._refuse(connection, f"{reason}: remove its files, and it begins anew")
+            return
+        begin = reported or store.log_file_start(end)
+        slave = HAConnection(connection, begin, now_ms, self._deadlines.new(partial(self._look, connection)))
+        slave.look.at(now_ms + HEARTBEAT_MS)
+        self._slaves[connection] = slave
+        self._acknowledged()
+        log.info("a slave is connected", slave=connection.address, begins_at=begin, log_end=end)
+
+    def _refuse(self, connection: Connection, reason: str) -> None:
+        log.warning("a slave is refused", slave=connection.address, reason=reason)
+        self._effects.close(connection, reason)
+        self._forget(connection)
+
+    def _forget(self, connection: Connection) -> HAConnection | None:
+        slave = self._slaves.pop(connection, None)
+        if slave is not None:
+            slave.look.cancel()
+            self._acknowledged()
+        return slave
+
+    def _send(self, slave: HAConnection, end: int) -> None:
+        store, effects = self._store, self._effects
+        budget = min(slave.room, TURN_BYTES_MAX)
+        while slave.sent < end and budget > 0:
+            offset = slave.sent
+            size = min(BLOCK_BYTES, end - offset, store.log_file_end(offset) - offset)
+            try:
+                data = store.read_log(offset, size, may_wait=slave.is_warm)
+            except OSError as error:
+                self._refuse(slave.connection, f"the log cannot be read at {offset}: {error}")
+                return
+            if isinstance(data, FileRange):
+                self._warm(slave, data)
+                return
+            slave.is_warm = False
+            if data is None:
+                self._refuse(slave.connection, f"the log does not reach back to {offset} any more")
+                return
+            effects.send(slave.connection, encode_block(offset, data))
+            slave.sent += size
+            slave.sent_ms = self._clock.monotonic_ms()
+            budget -= size
+
+    def _warm(self, slave: HAConnection, stretch: FileRange) -> None:
+        """Read what comes next on a thread, a megabyte at once; `settle` goes on when it is there."""
+        room = self._store.log_file_end(slave.sent) - slave.sent
+        ahead = stretch._replace(size=min(TURN_BYTES_MAX, room))
+        slave.is_warming = True
+
+        def warmed(_: object) -> None:
+            slave.is_warming, slave.is_warm = False, True
+
+        self._effects.run(Thread.READ, partial(self._store.warm, (ahead,)), warmed)
+
+    def _look(self, connection: Connection, now_ms: MonotonicMs) -> None:
+        """Send a heartbeat where nothing else was sent for long, and give up a slave that is silent."""
+        slave = self._slaves.get(connection)
+        if slave is None:
+            return
+        if now_ms - slave.reported_ms > SILENT_MS_MAX:
+            self._refuse(connection, f"nothing was heard of it for {SILENT_MS_MAX} ms")
+            return
+        if now_ms - slave.sent_ms >= HEARTBEAT_MS:
+            self._effects.send(connection, encode_block(slave.sent, b""))
+            slave.sent_ms = now_ms
+        slave.look.at(slave.sent_ms + HEARTBEAT_MS)

@@ -1,0 +1,87 @@
+"""Slaves and masters, Apache's and ours: the same bytes in both logs, read where the master is gone."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.interop import wire
+from tests.interop.apache import SMALL_STORE, ApacheBroker
+from tests.interop.cluster import Cluster
+from tests.interop.libra import LibraServers
+from tests.interop.process import PATIENCE_S
+
+pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("_programs")]
+
+MASTER = "replicated"
+FILE_BYTES = 64 * 1024 * 1024
+COUNT = 40
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as made:
+        yield made
+
+
+def ids_of(namesrv: str) -> set[str]:
+    """The ids of the brokers that the name server knows under the master's name."""
+    found = wire.brokers_of(namesrv)
+    return set(found[MASTER]["brokerAddrs"]) if MASTER in found else set()
+
+
+def log_of(store: Path, end: int) -> bytes:
+    """The first bytes of a log of one file; none where it has no file yet."""
+    for path in store.glob("commitlog/*"):
+        with path.open("rb") as file:
+            return file.read(end)
+    return b""
+
+
+def end_of(store: Path) -> int:
+    """Where the records of a log of one file end."""
+    (path,) = store.glob("commitlog/*")
+    position = 0
+    with path.open("rb") as file:
+        while size := int.from_bytes(file.read(4)):
+            position += size
+            file.seek(position)
+    return position
+
+
+def test_apaches_slave_copies_our_master_and_serves_when_that_is_gone(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    servers = LibraServers(tmp_path, MASTER, settings={"mappedFileSizeCommitLog": FILE_BYTES})
+    stack.callback(servers.stop)
+    cluster = Cluster("libra", servers.namesrv, tmp_path)
+    stack.callback(cluster.stop_programs, keep_producers=False)
+    topic, group = cluster.fresh_name("Replicated"), cluster.fresh_name("group")
+    cluster.create_topic(topic, 4)
+    for number in range(COUNT // 2):
+        cluster.send(topic=topic, body=str(number))
+    settings = {**SMALL_STORE, "brokerRole": "SLAVE", "brokerId": 1, "slaveReadEnable": "true"}
+    slave = ApacheBroker(tmp_path / "slave", namesrv=servers.namesrv, name=MASTER, settings=settings)
+    stack.callback(slave.process.kill)
+    slave.process.wait_line("boot success", within_s=PATIENCE_S)
+    for number in range(COUNT // 2, COUNT):
+        cluster.send(topic=topic, body=str(number))
+    ours, theirs = tmp_path / MASTER / "store", tmp_path / "slave" / "store"
+    end = end_of(ours)
+    cluster.wait_until(
+        lambda: log_of(theirs, end) == log_of(ours, end), "the same log at the slave", within_s=PATIENCE_S
+    )
+    cluster.wait_until(lambda: "1" in ids_of(servers.namesrv), "a slave", within_s=PATIENCE_S)
+    cluster.wait_until(lambda: knows(slave, topic), "the topic at the slave", within_s=PATIENCE_S)
+    servers.kill(MASTER)
+    cluster.wait_until(lambda: ids_of(servers.namesrv) == {"1"}, "the master gone", within_s=PATIENCE_S)
+    consumer = cluster.consumer(group, topic, tags="*")
+    messages = consumer.wait_count(COUNT, "message", within_s=3 * PATIENCE_S)
+    assert sorted(int(each["body"]) for each in messages) == list(range(COUNT))
+    consumer.finish()
+
+
+def knows(broker: ApacheBroker, topic: str) -> bool:
+    """Whether a slave knows a topic, which it asks its master for every few seconds."""
+    return wire.ask(broker.address, wire.GET_TOPIC_CONFIG, {"topic": topic}).header["code"] == 0

@@ -1,0 +1,197 @@
+"""A master sends slaves its commit log: from where they are, as it grows, no faster than they take it."""
+
+from pathlib import Path
+
+import pytest
+
+from libramq.kernel.effect import Thread
+from libramq.replication.blocks import BLOCK_BYTES, Block, BlockReader
+from libramq.replication.ha_connection import WINDOW_BYTES
+from libramq.replication.ha_service import HEARTBEAT_MS, SILENT_MS_MAX
+from tests.broker.brokers import Conversation
+from tests.fakes import FakePeer
+
+FILE_BYTES = 1 << 20
+
+
+class Slave(FakePeer):
+    """The other end of the HA port, which reports when the test says so."""
+
+    def __init__(self, talk: Conversation, address: str = "127.0.0.1:60000") -> None:
+        super().__init__(address)
+        self.blocks: list[Block] = []
+        self._blocks = BlockReader()
+        self._entrance = talk.performer.entrance(talk.broker.ha)
+        self._entrance.connected(self)
+
+    def write(self, data: bytes) -> None:
+        self.blocks += self._blocks.receive(data)
+
+    def report(self, offset: int) -> None:
+        self._entrance.received(self, [offset])
+
+    def follow(self) -> None:
+        """Report whatever came, until nothing more comes."""
+        count = -1
+        while count != len(self.blocks):
+            count = len(self.blocks)
+            self.report(self.end)
+
+    @property
+    def end(self) -> int:
+        return self.blocks[-1].offset + len(self.blocks[-1].data)
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(block.data for block in self.blocks)
+
+    def hang_up(self) -> None:
+        self.is_open = False
+        self._entrance.closed(self)
+
+
+@pytest.fixture
+def talk(tmp_path: Path):
+    talk = Conversation(tmp_path, ha_listen_port=1, max_message_size=600_000)
+    talk.create_topic("T")
+    yield talk
+    talk.close()
+
+
+def log_bytes(talk: Conversation, start: int = 0) -> bytes:
+    """The commit log from an offset on, as its files have it."""
+    end = talk.broker.store.end
+    files = sorted(talk.broker.store.config.commit_log_directory.iterdir())
+    return b"".join(path.read_bytes() for path in files)[start:end]
+
+
+def test_a_slave_gets_the_log_and_then_what_is_added(talk: Conversation) -> None:
+    talk.send(FakePeer())
+    slave = Slave(talk)
+    slave.report(0)
+    assert slave.data == log_bytes(talk)
+    before = slave.end
+    talk.send(FakePeer(), body=b"more")
+    assert slave.blocks[-1] == Block(before, log_bytes(talk, before))
+
+
+def test_a_slave_that_has_some_of_it_gets_the_rest(talk: Conversation) -> None:
+    talk.send(FakePeer())
+    middle = talk.broker.store.end
+    talk.send(FakePeer(), body=b"the rest")
+    slave = Slave(talk)
+    slave.report(middle)
+    assert slave.blocks == [Block(middle, log_bytes(talk, middle))]
+
+
+def test_a_slave_that_has_nothing_begins_at_the_newest_file(talk: Conversation) -> None:
+    """As at Apache's master; and what fills a file behind its last record is sent, too."""
+    for _ in range(5):
+        talk.send(FakePeer(), body=bytes(500_000))
+    assert talk.broker.store.end > 2 * FILE_BYTES
+    late, early = Slave(talk), Slave(talk)
+    late.report(0)
+    late.follow()
+    assert (late.blocks[0].offset, late.data) == (2 * FILE_BYTES, log_bytes(talk, 2 * FILE_BYTES))
+    early.report(1)
+    early.follow()
+    assert early.data == log_bytes(talk, 1)
+
+
+def test_blocks_are_as_large_as_apaches_and_stay_within_a_file(talk: Conversation) -> None:
+    for _ in range(3):
+        talk.send(FakePeer(), body=bytes(500_000))
+    slave = Slave(talk)
+    slave.report(1)
+    slave.follow()
+    assert max(len(block.data) for block in slave.blocks) == BLOCK_BYTES
+    assert all(
+        block.offset // FILE_BYTES == (block.offset + len(block.data) - 1) // FILE_BYTES
+        for block in slave.blocks
+    )
+
+
+def test_no_more_is_sent_than_a_slave_may_have_under_way(talk: Conversation) -> None:
+    slave = Slave(talk)
+    talk.send(FakePeer())
+    slave.report(0)
+    for _ in range(12):
+        talk.send(FakePeer(), body=bytes(500_000))
+    talk.coordinate()
+    assert WINDOW_BYTES - BLOCK_BYTES < len(slave.data) <= WINDOW_BYTES + BLOCK_BYTES
+    slave.follow()
+    assert slave.end == talk.broker.store.end
+
+
+def test_what_is_not_in_memory_is_read_on_a_thread_first(
+    talk: Conversation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        talk.send(FakePeer(), body=bytes(500_000))
+    monkeypatch.setattr(talk.disk, "pread_nowait", lambda *_: None)
+    talk.broker.store._log.tail.restart(talk.broker.store.end)
+    slave = Slave(talk)
+    slave.report(1)
+    assert slave.blocks == []
+    talk.threads.run_all(Thread.READ)
+    assert slave.blocks[0].offset == 1
+    while slave.end < talk.broker.store.end:
+        slave.follow()
+        talk.threads.run_all(Thread.READ)
+    assert slave.data == log_bytes(talk, 1)
+
+
+@pytest.mark.parametrize("offset", [-1, 10_000_000])
+def test_a_slave_whose_log_is_not_ours_is_refused(talk: Conversation, offset: int) -> None:
+    talk.send(FakePeer())
+    slave = Slave(talk)
+    slave.report(offset)
+    assert slave.close_reason is not None
+    assert f"it has the log up to {offset}" in slave.close_reason
+    assert talk.broker.ha.slaves() == []
+
+
+def test_a_slave_that_reports_what_it_was_not_sent_is_refused(talk: Conversation) -> None:
+    talk.send(FakePeer())
+    slave = Slave(talk)
+    slave.report(0)
+    slave.report(slave.end + 1)
+    assert slave.close_reason is not None
+    talk.send(FakePeer())
+    assert talk.broker.ha.slaves() == []
+
+
+def test_only_addresses_of_the_list_get_the_log(talk: Conversation) -> None:
+    talk.send(FakePeer())
+    stranger = Slave(talk, "10.0.0.9:60000")
+    stranger.report(0)
+    assert (stranger.blocks, stranger.close_reason) == (
+        [],
+        "its address is not among haAllowedAddresses",
+    )
+
+
+def test_an_idle_slave_hears_a_heartbeat_and_a_silent_one_is_given_up(talk: Conversation) -> None:
+    talk.send(FakePeer())
+    slave = Slave(talk)
+    slave.report(0)
+    end = slave.end
+    talk.advance(HEARTBEAT_MS + 1)
+    assert slave.blocks[-1] == Block(end, b"")
+    slave.report(end)
+    talk.advance(SILENT_MS_MAX - HEARTBEAT_MS)
+    assert slave.is_open
+    talk.advance(2 * HEARTBEAT_MS)
+    assert not slave.is_open
+
+
+def test_a_slave_that_hangs_up_is_forgotten(talk: Conversation) -> None:
+    slave = Slave(talk)
+    slave.report(0)
+    assert [each.connection for each in talk.broker.ha.slaves()] == [slave]
+    slave.hang_up()
+    assert talk.broker.ha.slaves() == []
+    sent = len(slave.blocks)
+    talk.send(FakePeer())
+    talk.advance(2 * HEARTBEAT_MS)
+    assert len(slave.blocks) == sent
