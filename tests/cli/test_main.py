@@ -105,6 +105,15 @@ def test_the_exit_code_of_success(capsys):
     assert "--writeQueueNums" in capsys.readouterr().out
 
 
+def test_help_names_no_type_for_flags(capsys):
+    """`--once <bool>` would seem to take a value."""
+    assert run(["groups", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--once" in shown
+    assert "bool" not in shown
+    assert "-h" in shown
+
+
 def test_the_version(capsys):
     assert run(["--version"]) == 0
     assert capsys.readouterr().out == f"libra {libramq.__version__}\n"

@@ -12,8 +12,12 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Broker = Annotated[str | None, typer.Option("-b", "--brokerAddr", help="One broker, host:port.")]
-Cluster = Annotated[str | None, typer.Option("-c", "--clusterName", help="All brokers of a cluster.")]
+Broker = Annotated[
+    str | None, typer.Option("-b", "--brokerAddr", help="Change it at one broker, host:port; or use -c.")
+]
+Cluster = Annotated[
+    str | None, typer.Option("-c", "--clusterName", help="Change it at all brokers of a cluster; or use -b.")
+]
 
 
 @app.command("topicList")
@@ -77,7 +81,7 @@ def delete_topic(
     namesrv: options.Namesrv = None,
     json: options.Json = False,
 ) -> None:
-    """Delete a topic, its messages and its route, without asking back."""
+    """Delete a topic, its messages and its route, without asking for confirmation."""
     from libramq.cli import admin_queries, output
 
     with _session(namesrv) as session:
@@ -219,11 +223,14 @@ def reset_offset_by_time(
     group: Annotated[str, typer.Option("-g", "--group", help="The consumer group.")],
     topic: options.Topic,
     timestamp: Annotated[
-        str, typer.Option("-s", "--timestamp", help="now, milliseconds, or yyyy-MM-dd#HH:mm:ss:SSS.")
+        str,
+        typer.Option(
+            "-s", "--timestamp", help="The time: now, milliseconds since 1970, or yyyy-MM-dd#HH:mm:ss:SSS."
+        ),
     ],
     namesrv: options.Namesrv = None,
     force: Annotated[
-        str, typer.Option("-f", "--force", help="true: move offsets forwards too; false: only back.")
+        str, typer.Option("-f", "--force", help="true: move offsets back or forward; false: only back.")
     ] = "true",
     json: options.Json = False,
 ) -> None:

@@ -12,13 +12,14 @@ if TYPE_CHECKING:
     from libramq.lab.laboratory import Laboratory, LabPlan, Result
 
 app = typer.Typer(
-    help="Compare allocation strategies under membership histories, on Spark.", no_args_is_help=True
+    help="Compare the strategies that share queues out, by replaying how members come and go, on Spark.",
+    no_args_is_help=True,
 )
 
 
 @app.callback()
 def lab() -> None:
-    """Compare allocation strategies under membership histories, on Spark."""
+    """Compare the strategies that share queues out, by replaying how members come and go, on Spark."""
 
 
 Config = Annotated[

@@ -20,12 +20,13 @@ EXIT_INTERRUPTED: Final = 130
 _POSIX_MODULES: Final = ("fcntl", "resource", "pwd", "termios")
 #: What the command-line library raises after it has shown the help of a command that got no arguments.
 _HELP_SHOWN: Final = "NoArgsIsHelpError"
+_HELP: Final = ["-h", "--help"]
 
 app = typer.Typer(
     name="libra",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": _HELP},
 )
 
 
@@ -121,7 +122,7 @@ def nameserver(
         typer.Option(
             "-c",
             "--configFile",
-            help="A properties file; innerClientAuthenticationCredentials is the one name it may set.",
+            help="A properties file with the credentials that brokers sign with; see docs/security.md.",
         ),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on.")] = 9876,
@@ -209,7 +210,8 @@ def simulate(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="The first seed.")] = None,
     steps: Annotated[
-        int | None, typer.Option(min=0, help="Perform only this many of each seed's actions.")
+        int | None,
+        typer.Option(min=0, help="Stop each seed after this many joins, faults and so on."),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes that run seeds in parallel.")] = 1,
     keep_going: Annotated[
@@ -218,7 +220,7 @@ def simulate(
     log: Annotated[bool, typer.Option("--log", help="Print every event.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Count each kind of event.")] = False,
 ) -> int:
-    """Simulate clusters with faults, one per seed; exits with 1 when an invariant is violated."""
+    """Test LibraMQ itself: simulate a cluster with faults for each seed; exit with 1 if a rule breaks."""
     from libramq.cli import simulating
 
     count = seeds if seeds is not None else 100 if seed is None else 1
@@ -241,7 +243,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run a command line and return its exit code."""
     try:
-        result: Any = app(arguments, prog_name="libra", standalone_mode=False)
+        result: Any = _command_line()(arguments, prog_name="libra", standalone_mode=False)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
@@ -258,6 +260,19 @@ def run(arguments: list[str]) -> int:
         print(f"libra: {printable(line)}", file=sys.stderr)
         return EXIT_FAILED
     return result if isinstance(result, int) else 0
+
+
+def _command_line() -> Any:
+    """Return the command line. Help names no type for flags: `--once <bool>` would seem to take a value."""
+    root = typer.main.get_command(app)
+    commands: list[Any] = [root]
+    while commands:
+        command = commands.pop()
+        for parameter in command.get_params(typer.Context(command, help_option_names=_HELP)):
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        commands += getattr(command, "commands", {}).values()
+    return root
 
 
 def failure_line(error: Exception) -> str | None:

@@ -50,7 +50,12 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Topic = Annotated[str, typer.Option("-t", "--topic", help="The topic.")]
 Group = Annotated[str, typer.Option("-g", "--groupName", "--consumerGroup", help="The consumer group.")]
 Log = Annotated[
-    LogLevel, typer.Option("--log-level", help="Least severe messages to log, on standard error.")
+    LogLevel,
+    typer.Option(
+        "--log-level",
+        metavar="LEVEL",
+        help=f"Log messages of this level and above, on standard error: {', '.join(LogLevel)}.",
+    ),
 ]
 Master = Annotated[str, typer.Option(help="Spark's master: local[*], spark://HOST:PORT, yarn, k8s://….")]
 Archive = Annotated[
