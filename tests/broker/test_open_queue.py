@@ -78,6 +78,20 @@ def test_where_nothing_is_committed_and_the_first_messages_are_gone_the_member_c
     assert (opened.code, opened.ext) == (C.SUCCESS, {})
 
 
+def test_under_epochs_only_who_has_opened_a_queue_owns_it(talk, peer, bob):
+    """A pull without an epoch is served: of a member that has not heard yet that the group is coordinated."""
+    fill(talk)
+    talk.beat(peer, "alice", stock=False)
+    talk.beat(bob, "bob", stock=False)
+    queue = MessageQueue("T", talk.config.broker_name, 0)
+    assert talk.pull(bob).code == C.SUCCESS
+    assert talk.broker.consumers.owners("G") == {queue: "bob"}
+    grant(talk, "alice", 1)
+    open_queue(talk, peer, "alice", 1)
+    assert talk.pull(bob).code == C.SUCCESS
+    assert talk.broker.consumers.owners("G") == {queue: "alice"}
+
+
 @pytest.mark.parametrize(("topic", "queue_id", "code"), [("U", 0, 17), ("T", 4, 29), ("T", -1, 29)])
 def test_a_queue_that_does_not_exist_is_not_opened(talk, peer, topic, queue_id, code):
     talk.create_topic("T", 4)

@@ -268,8 +268,13 @@ class ConsumerClients:
         is_opened: bool = False,
         now_ms: MonotonicMs,
     ) -> None:
-        """A member pulls a queue; is_opened: it has opened it, as members of coordinated groups do."""
+        """Note that a member pulls a queue; is_opened: it has opened it, as members of coordinated groups do.
+
+        Who pulls without that in a coordinated group has not heard yet that it is one: it owns nothing there.
+        """
         self._sessions.seen(group_name, peer, now_ms=now_ms)
+        if not is_opened and self._fences.goes_by_epochs(group_name):
+            return
         member = self._member(group_name, peer, topic)
         if member is not None:
             queue = MessageQueue(topic, self.broker_name, queue_id)
