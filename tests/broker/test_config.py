@@ -113,7 +113,7 @@ def test_what_becomes_of_damage_is_said_for_one_start_and_in_no_file():
     ("name", "value"),
     [
         ("authenticationEnabled", "true"), ("authorizationEnabled", "TRUE"), ("aclEnable", "true"),
-        ("aclEnable", ""), ("brokerRole", "SYNC_MASTER"), ("brokerRole", "SLAVE"), ("inSyncReplicas", "2"),
+        ("aclEnable", ""), ("brokerRole", "SLAVE"),
         ("minInSyncReplicas", "2"), ("totalReplicas", "3"), ("allAckInSyncStateSet", "true"),
         ("enableDLegerCommitLog", "true"), ("enableControllerMode", "true"), ("tls.server.mode", "enforcing"),
         ("tls.enable", "true"),

@@ -5,49 +5,14 @@ from pathlib import Path
 import pytest
 
 from libramq.kernel.effect import Thread
-from libramq.replication.blocks import BLOCK_BYTES, Block, BlockReader
+from libramq.replication.blocks import BLOCK_BYTES, Block
 from libramq.replication.ha_connection import WINDOW_BYTES
 from libramq.replication.ha_service import HEARTBEAT_MS, SILENT_MS_MAX
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
+from tests.replication.slaves import Slave
 
 FILE_BYTES = 1 << 20
-
-
-class Slave(FakePeer):
-    """The other end of the HA port, which reports when the test says so."""
-
-    def __init__(self, talk: Conversation, address: str = "127.0.0.1:60000") -> None:
-        super().__init__(address)
-        self.blocks: list[Block] = []
-        self._blocks = BlockReader()
-        self._entrance = talk.performer.entrance(talk.broker.ha)
-        self._entrance.connected(self)
-
-    def write(self, data: bytes) -> None:
-        self.blocks += self._blocks.receive(data)
-
-    def report(self, offset: int) -> None:
-        self._entrance.received(self, [offset])
-
-    def follow(self) -> None:
-        """Report whatever came, until nothing more comes."""
-        count = -1
-        while count != len(self.blocks):
-            count = len(self.blocks)
-            self.report(self.end)
-
-    @property
-    def end(self) -> int:
-        return self.blocks[-1].offset + len(self.blocks[-1].data)
-
-    @property
-    def data(self) -> bytes:
-        return b"".join(block.data for block in self.blocks)
-
-    def hang_up(self) -> None:
-        self.is_open = False
-        self._entrance.closed(self)
 
 
 @pytest.fixture

@@ -16,12 +16,12 @@ from libramq.catalog.requirements import Requirements
 from libramq.clock import MonotonicMs, WallMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
-from libramq.kernel.gate import Gate, Gated
+from libramq.kernel.gate import Gate, Gated, Missing
 from libramq.kernel.waiter import Waiter
 from libramq.message import properties as p
 from libramq.message.ids import UniqueIdGenerator, born_host
 from libramq.message.tags import tag_code
-from libramq.store.append import AppendResult, StoreMessage
+from libramq.store.append import NOT_SAFE, AppendResult, StoreMessage
 from libramq.store.disk_space import DiskSpace
 
 
@@ -48,11 +48,9 @@ class _Stored(Gated):
         """Answer: they are on the disk."""
         self._waiter.answer(self._results)
 
-    def fail(self) -> None:
-        """Answer: nobody knows."""
-        self._waiter.refuse(
-            broker_error(ResponseCode.FLUSH_DISK_TIMEOUT, "stored, but the disk did not confirm it")
-        )
+    def fail(self, missing: Missing = Missing.ANSWER) -> None:
+        """Answer: it is stored, and not as safe as it should be."""
+        self._waiter.refuse(broker_error(*NOT_SAFE[missing]))
 
 
 class Appending:
@@ -97,7 +95,7 @@ class Appending:
         for result in results:
             if not result.is_ok:
                 raise self._log.refused(result)
-        if results and self._log.is_sync:
+        if results and self._log.must_wait:
             self._durability.wait(_Stored(results, waiter), results[-1].end)
         else:
             waiter.answer(results)

@@ -63,13 +63,16 @@ from libramq.filesystem import FileSystem
 from libramq.formats.tables import PERM_READ
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.engine import Engine, Hooks, Polled
+from libramq.kernel.gate import Gate
 from libramq.kernel.parts import Kernel
 from libramq.message.ids import UniqueIdGenerator
+from libramq.replication.copies import Copies, OneAfterTheOther
 from libramq.replication.ha_service import HAService
 from libramq.rpc.endpoint import Endpoint
 from libramq.rpc.request import BatchProcessor, Processor
 from libramq.rpc.responder import Responder
 from libramq.secret_bits import SYSTEM_SECRETS, SecretBits
+from libramq.store.config import FlushDiskType
 from libramq.store.disk_space import DiskSpace
 from libramq.transport.address import split_name_servers
 from libramq.waits import HeldPulls
@@ -149,9 +152,24 @@ class Broker:
         name_servers = split_name_servers(self.config.namesrv_addr) if self.config.namesrv_addr else ()
         self._durability = Durability(self.store, self._files.filesystem, self.kernel, self.tables.journals)
         self.registration = Registration(self.config, self.topics, name_servers, self.kernel)
-        self._responder = Responder(
-            self.kernel.effects, durability=self._durability, announcement=self.registration
+        self._copies = Copies(
+            self.store,
+            self.kernel,
+            needed=self.config.in_sync_replicas if self.config.waits_for_slaves else 1,
+            timeout_ms=self.config.slave_timeout_ms,
         )
+        self._safety = self._gate_of_sends()
+        self._responder = Responder(
+            self.kernel.effects, durability=self._safety, announcement=self.registration
+        )
+
+    def _gate_of_sends(self) -> Gate:
+        """Return what sends wait at: the disk, slaves, or the one after the other."""
+        if not self.config.waits_for_slaves:
+            return self._durability
+        if self.store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
+            return OneAfterTheOther(self._durability, self._copies)
+        return self._copies
 
     def _build_groups(self, secret_bits: SecretBits) -> None:
         parts = GroupParts(
@@ -173,7 +191,9 @@ class Broker:
         self._delivery = Delivery(self.schedule, clock=kernel.clock, deadlines=kernel.deadlines)
         self._persistence = Persistence(self._files, kernel)
         allowed = SlaveAccess(self.config.ha_networks)
-        self.ha = HAService(self.store, kernel, is_allowed=allowed.is_allowed)
+        self.ha = HAService(
+            self.store, kernel, is_allowed=allowed.is_allowed, acknowledged=self._copies.update
+        )
         self._start_up = StartUp(self.cluster, self.registration, kernel)
 
     def _build_services(self, unique_id: UniqueIdGenerator, randomness: random.Random) -> Sequence[Any]:
@@ -193,7 +213,7 @@ class Broker:
         config = self.config
         redelivery = Redelivery(self.topics, randomness)
         self._creations = CreationRate(self.kernel.clock.monotonic_ms())
-        messages = MessageLog(self.store)
+        messages = MessageLog(self.store, waits_for_slaves=self.config.waits_for_slaves)
         properties = BrokerProperties(
             cluster=config.cluster_name, region=config.region_id, trace_on=config.trace_on
         )
@@ -203,7 +223,7 @@ class Broker:
         self.appending = Appending(
             requirements=requirements,
             log=messages,
-            durability=self._durability,
+            durability=self._safety,
             disk_space=disk_space,
             properties=properties,
             unique_id=unique_id,

@@ -89,6 +89,22 @@ class BrokerConfig:
         "haListenPort",
         "The port from which slaves copy the commit log; 0: none. Apache's is `listenPort` + 1.",
     )
+    broker_role: str = _option(
+        "ASYNC_MASTER",
+        "brokerRole",
+        "`SYNC_MASTER`: a send is acknowledged when `inSyncReplicas` brokers have its message. "
+        "`ASYNC_MASTER`: slaves follow. `SLAVE` is refused, as this broker cannot be one yet.",
+    )
+    in_sync_replicas: int = _option(
+        1,
+        "inSyncReplicas",
+        "On how many brokers a message is to be before a `SYNC_MASTER` acknowledges it, itself included. "
+        "Where too few slaves are in sync, sends are answered with SLAVE_NOT_AVAILABLE: stored, and on fewer "
+        "brokers.",
+    )
+    slave_timeout_ms: int = _option(
+        3_000, "slaveTimeout", "How long a send waits for slaves, in ms; then it is FLUSH_SLAVE_TIMEOUT."
+    )
     ha_allowed_addresses: str = _option(  # Ours alone.
         "127.0.0.0/8;::1",
         "haAllowedAddresses",
@@ -204,6 +220,21 @@ class BrokerConfig:
             raise ConfigError(
                 f"brokerId {self.broker_id}: only masters (0) exist yet; Apache's broker can be their slave"
             )
+        if self.broker_role not in ("ASYNC_MASTER", "SYNC_MASTER"):
+            raise ConfigError(
+                f"brokerRole {self.broker_role!r}; ASYNC_MASTER or SYNC_MASTER is allowed, as this broker "
+                "cannot be a slave yet"
+            )
+        if self.in_sync_replicas > 1 and not self.waits_for_slaves:
+            raise ConfigError(
+                f"inSyncReplicas={self.in_sync_replicas}: an ASYNC_MASTER waits for no slave; set "
+                "brokerRole=SYNC_MASTER, or remove it"
+            )
+        if self.waits_for_slaves and not self.ha_listen_port:
+            raise ConfigError(
+                f"brokerRole=SYNC_MASTER with inSyncReplicas={self.in_sync_replicas} waits for slaves, and "
+                f"none can connect: set haListenPort, for example {self.listen_port + 1}"
+            )
         clients = (self.listen_port, self.listen_port - 2)  # The second one is the VIP channel.
         if self.ha_listen_port and self.ha_listen_port in clients:
             raise ConfigError(f"haListenPort {self.ha_listen_port} is used for clients; choose another")
@@ -237,6 +268,11 @@ class BrokerConfig:
     def address(self) -> str:
         """Return the address that the name server passes on to clients."""
         return f"{self.broker_ip}:{self.listen_port}"
+
+    @property
+    def waits_for_slaves(self) -> bool:
+        """Return whether sends are acknowledged only once slaves have them."""
+        return self.broker_role == "SYNC_MASTER" and self.in_sync_replicas > 1
 
     @property
     def ha_networks(self) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:

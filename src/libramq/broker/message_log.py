@@ -26,12 +26,12 @@ _REFUSALS: Final = {
 
 
 class MessageLog:
-    """Appends messages."""
+    """Appends messages. waits_for_slaves: a message is acknowledged once slaves have it."""
 
-    def __init__(self, store: MessageStore) -> None:
+    def __init__(self, store: MessageStore, *, waits_for_slaves: bool = False) -> None:
         self._store = store
-        #: Whether messages are acknowledged once they are on the disk.
-        self.is_sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        #: Whether messages are acknowledged once they are on the disk, or at slaves.
+        self.must_wait = waits_for_slaves or store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
 
     def append(self, messages: Sequence[StoreMessage]) -> list[AppendResult]:
         """Store messages by one write."""

@@ -25,7 +25,7 @@ class Refusal(NamedTuple):
 
 _OPEN: Final = "clients are not asked who they are or what they may do yet"
 _PLAIN: Final = "connections are not encrypted yet"
-_ALONE: Final = "this broker can have slaves (haListenPort), but cannot be one or wait for one yet"
+_ALONE: Final = "this is not built yet (masters with slaves are: brokerRole, inSyncReplicas)"
 REFUSED: Final = {
     refusal.name: refusal
     for refusal in (
@@ -36,9 +36,8 @@ REFUSED: Final = {
         Refusal("tls.enable", ("false",), _PLAIN),
         Refusal("tls.server.mode", ("disabled", "permissive"), _PLAIN),
         Refusal("tls.server.need.client.auth", ("none",), _PLAIN),
-        Refusal("brokerRole", ("async_master",), _ALONE),
+        Refusal("brokerRole", ("sync_master", "async_master"), "this broker cannot be a slave yet"),
         Refusal("totalReplicas", ("1",), _ALONE),
-        Refusal("inSyncReplicas", ("1",), _ALONE),
         Refusal("minInSyncReplicas", ("1",), _ALONE),
         Refusal("allAckInSyncStateSet", ("false",), _ALONE),
         Refusal("enableControllerMode", ("false",), _ALONE),
@@ -48,7 +47,7 @@ REFUSED: Final = {
     )
 }
 #: What is kept, when it is spelt right.
-_KEPT: Final = ("flushDiskType", "bindAddress", "innerClientAuthenticationCredentials")
+_KEPT: Final = ("flushDiskType", "inSyncReplicas", "bindAddress", "innerClientAuthenticationCredentials")
 #: By their names in small letters.
 _PROMISES: Final = {name.lower(): name for name in (*REFUSED, *_KEPT)}
 

@@ -1,9 +1,18 @@
 """The gate: something outside that answers wait for, as the disk or the name servers."""
 
+import enum
 from typing import Protocol
 
 from libramq.clock import MonotonicMs
 from libramq.kernel.purgatory import Parked
+
+
+class Missing(enum.Enum):
+    """The reason why a gate did not open."""
+
+    ANSWER = "answer"  # Of whoever was waited for: nobody knows.
+    SLAVE = "slave"  # No slave confirmed in time.
+    NO_SLAVE = "no slave"  # There was none to wait for.
 
 
 class Gated(Parked):
@@ -15,7 +24,7 @@ class Gated(Parked):
         """Answer: what was waited for has come."""
         raise NotImplementedError
 
-    def fail(self) -> None:
+    def fail(self, missing: Missing = Missing.ANSWER) -> None:
         """Answer: what was waited for has not come."""
         raise NotImplementedError
 

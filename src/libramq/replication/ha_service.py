@@ -27,8 +27,6 @@ log = get_logger(__name__)
 HEARTBEAT_MS: Final = 5_000
 #: MessageStoreConfig.haHousekeepingInterval.
 SILENT_MS_MAX: Final = 20_000
-#: MessageStoreConfig.haMaxGapNotInSync.
-GAP_BYTES_MAX: Final = 256 * 1024 * 1024
 #: Ours: what one turn sends to a slave; others have theirs then.
 TURN_BYTES_MAX: Final = 1024 * 1024
 
@@ -36,8 +34,8 @@ TURN_BYTES_MAX: Final = 1024 * 1024
 class HAService:
     """Sends the commit log to slaves; a `kernel.engine.Translator` whose requests are their reports.
 
-    is_allowed: says whether a slave may connect from an address. acknowledged: called when a slave has more
-    than before, or has gone.
+    is_allowed: says whether a slave may connect from an address. acknowledged: called with all slaves when
+    one has more than before, has come, or has gone.
     """
 
     def __init__(
@@ -46,7 +44,7 @@ class HAService:
         kernel: Kernel,
         *,
         is_allowed: Callable[[str], bool],
-        acknowledged: Callable[[], None] = lambda: None,
+        acknowledged: Callable[[Sequence[HAConnection]], None],
     ) -> None:
         self._store = store
         self._clock = kernel.clock
@@ -64,7 +62,7 @@ class HAService:
         if slave is None:
             self._accept(connection, reported, now_ms)
         elif slave.report(reported, now_ms):
-            self._acknowledged()
+            self._acknowledged(self.slaves())
         else:
             sent = f"was sent the log from {slave.acknowledged} to {slave.sent}"
             self._refuse(connection, f"it reports {reported}, and {sent}")
@@ -88,11 +86,6 @@ class HAService:
         """Return the slaves that are connected."""
         return list(self._slaves.values())
 
-    def in_sync_count(self) -> int:
-        """Return how many slaves are not too far behind to be waited for."""
-        end = self._store.end
-        return sum(end - slave.acknowledged <= GAP_BYTES_MAX for slave in self._slaves.values())
-
     def _accept(self, connection: Connection, reported: int, now_ms: MonotonicMs) -> None:
         store = self._store
         if not self._is_allowed(connection.address):
@@ -107,7 +100,7 @@ class HAService:
         slave = HAConnection(connection, begin, now_ms, self._deadlines.new(partial(self._look, connection)))
         slave.look.at(now_ms + HEARTBEAT_MS)
         self._slaves[connection] = slave
-        self._acknowledged()
+        self._acknowledged(self.slaves())
         log.info("a slave is connected", slave=connection.address, begins_at=begin, log_end=end)
 
     def _refuse(self, connection: Connection, reason: str) -> None:
@@ -119,7 +112,7 @@ class HAService:
         slave = self._slaves.pop(connection, None)
         if slave is not None:
             slave.look.cancel()
-            self._acknowledged()
+            self._acknowledged(self.slaves())
         return slave
 
     def _send(self, slave: HAConnection, end: int) -> None:

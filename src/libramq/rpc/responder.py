@@ -19,7 +19,7 @@ import msgspec
 from libramq.codes import ResponseCode
 from libramq.errors import ProtocolError
 from libramq.kernel.effect import Effects, Send, Thread
-from libramq.kernel.gate import Gate, Gated
+from libramq.kernel.gate import Gate, Gated, Missing
 from libramq.logs import get_logger
 from libramq.remoting.command import FLAG_ONEWAY, FLAG_RESPONSE, Command, reply_to
 from libramq.remoting.frame import encode_frame
@@ -36,6 +36,7 @@ from libramq.rpc.outcome import (
     WaitForDisk,
 )
 from libramq.rpc.request import Request, failure
+from libramq.store.append import NOT_SAFE
 
 log = get_logger(__name__)
 
@@ -56,7 +57,10 @@ class ParkedReplies(Gated):
     __slots__ = ("_give_up", "_responder", "replies")
 
     def __init__(
-        self, responder: "Responder", replies: list[tuple[Request, Later]], give_up: Callable[[Later], Reply]
+        self,
+        responder: "Responder",
+        replies: list[tuple[Request, Later]],
+        give_up: Callable[[Later, Missing], Reply],
     ) -> None:
         cost_bytes = sum(len(_reply(reply).body) for _, reply in replies)
         super().__init__(replies[0][0].peer, cost_bytes=cost_bytes)
@@ -70,9 +74,10 @@ class ParkedReplies(Gated):
         """Answer: what was waited for has come."""
         self._responder.answer_many(self.replies)
 
-    def fail(self) -> None:
+    def fail(self, missing: Missing = Missing.ANSWER) -> None:
         """Answer: what was waited for has not come."""
-        self._responder.answer_many([(request, self._give_up(reply)) for request, reply in self.replies])
+        give_up = self._give_up
+        self._responder.answer_many([(request, give_up(reply, missing)) for request, reply in self.replies])
 
 
 class Responder:
@@ -99,7 +104,7 @@ class Responder:
         elif isinstance(outcome, ReplyWhenDurable):
             self._park(self._durability, [(request, outcome.reply)], outcome.physical_offset, not_durable)
         elif isinstance(outcome, ReplyWhenAnnounced):
-            self._park(self._announcement, [(request, outcome.reply)], 0, _reply)
+            self._park(self._announcement, [(request, outcome.reply)], 0, _not_announced)
         elif isinstance(outcome, WaitForDisk):
             again = outcome.again
             self._effects.run(
@@ -174,7 +179,7 @@ class Responder:
         gate: Gate | None,
         replies: list[tuple[Request, Later]],
         physical_offset: int,
-        give_up: Callable[[Later], Reply],
+        give_up: Callable[[Later, Missing], Reply],
     ) -> None:
         if gate is None:
             self.answer_many(replies)
@@ -190,10 +195,14 @@ def decide(processor: Callable[[], Outcome], request: Request) -> Outcome:
         return failure(error, request)
 
 
-def not_durable(later: Later) -> Reply:
-    """Return the answer for what is stored, but not known to be on the disk."""
-    remark = "stored, but the disk did not confirm it"
-    return msgspec.structs.replace(_reply(later), code=ResponseCode.FLUSH_DISK_TIMEOUT, remark=remark)
+def not_durable(later: Later, missing: Missing) -> Reply:
+    """Return the answer for what is stored, but not known to be on the disk, or at slaves."""
+    code, remark = NOT_SAFE[missing]
+    return msgspec.structs.replace(_reply(later), code=code, remark=remark)
+
+
+def _not_announced(later: Later, missing: Missing) -> Reply:
+    return _reply(later)
 
 
 def _reply(later: Later) -> Reply:

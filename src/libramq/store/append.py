@@ -9,6 +9,8 @@ from typing import Final
 import msgspec
 
 from libramq.clock import WallMs
+from libramq.codes import ResponseCode
+from libramq.kernel.gate import Missing
 from libramq.message.ids import encode_offset_id
 
 
@@ -23,6 +25,15 @@ class AppendStatus(Enum):
     MESSAGE_ILLEGAL = auto()
     PROPERTIES_SIZE_EXCEEDED = auto()
     UNKNOWN_ERROR = auto()
+
+
+#: What is said of messages that are stored, and not as safe as they should be
+#: (SendMessageProcessor.handlePutMessageResult).
+NOT_SAFE: Final = {
+    Missing.ANSWER: (ResponseCode.FLUSH_DISK_TIMEOUT, "stored, but the disk did not confirm it"),
+    Missing.SLAVE: (ResponseCode.FLUSH_SLAVE_TIMEOUT, "stored, but too few slaves confirmed it in time"),
+    Missing.NO_SLAVE: (ResponseCode.SLAVE_NOT_AVAILABLE, "stored, but too few slaves are in sync"),
+}
 
 
 class StoreMessage(msgspec.Struct, gc=False):

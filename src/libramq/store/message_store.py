@@ -64,7 +64,8 @@ class MessageStore(StoreContents):
         self._files = files
         self._clock = clock
         self._store_host = encode_host(config.store_host)
-        self._is_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._is_sync = self._is_bounded = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
+        self._replicated: int | None = None
         self._deletions = Deletions(filesystem, config.root)
         self._flusher = Flusher(config, filesystem, self._log, self._queues, self._deletions)
         self._points = RecoveryPointWriter(filesystem, config.root, self._queues)
@@ -77,7 +78,7 @@ class MessageStore(StoreContents):
         self.touched: dict[tuple[str, int], int] = {}
         #: Messages stored by topic, since they were drained.
         self.topic_puts: dict[str, int] = {}
-        self._unflushed: deque[tuple[int, list[tuple[ConsumeQueue, int]]]] = deque()
+        self._unsafe: deque[tuple[int, list[tuple[ConsumeQueue, int]]]] = deque()
         self._last_store_timestamp_ms = WallMs(0)
         self._put_count = self._put_bytes = 0
 
@@ -199,8 +200,7 @@ class MessageStore(StoreContents):
         if self._refusal.is_final:
             raise StoreError(f"{self.config.root} cannot be flushed: {self.failure}")
         self._flush_everything()
-        if self._is_sync:
-            self._show(self._log.flushed)
+        self._show_what_is_safe()
 
     def plan_flush(self, now_ms: MonotonicMs, *, thorough: bool = False) -> FlushPlan | None:
         """Return the flush due at this (monotonic) time, or nothing; also writes out pending units."""
@@ -223,8 +223,13 @@ class MessageStore(StoreContents):
         """A plan was carried out: what it named is durable, and readable under SYNC_FLUSH."""
         self._flusher.complete(plan)
         self._points.flushed(plan, self._log.flushed)
-        if self._is_sync:
-            self._show(self._log.flushed)
+        self._show_what_is_safe()
+
+    def set_replicated(self, offset: int | None) -> None:
+        """Show readers nothing that slaves do not have; None: whatever slaves have."""
+        self._replicated = offset
+        self._is_bounded = self._is_sync or offset is not None
+        self._show_what_is_safe()
 
     def fail_flush(self, error: SyncFailed) -> None:
         """A plan failed. The kernel may have dropped the pages, so nothing is taken for durable again."""
@@ -312,19 +317,27 @@ class MessageStore(StoreContents):
                 shown.append((queue, plan.max_offset))
                 if queue.pending_bytes >= PENDING_BYTES_MAX:
                     self._write_out_queue(queue)
-        if self._is_sync:
-            self._unflushed.append((self._log.end, shown))
+        if self._is_bounded:
+            self._unsafe.append((self._log.end, shown))
         else:
             self.visible_offset = self._log.end
             for queue, max_offset in shown:
                 queue.visible_max = max_offset
                 self.touched[queue.topic, queue.queue_id] = max_offset
 
+    def _show_what_is_safe(self) -> None:
+        """Show readers what is on the disk and at slaves, as far as either is asked for; hide nothing."""
+        if self._is_bounded or self._unsafe:
+            safe = self._log.flushed if self._is_sync else self._log.end
+            if self._replicated is not None:
+                safe = min(safe, self._replicated)
+            self._show(max(safe, self.visible_offset))
+
     def _show(self, visible_offset: int) -> None:
         self.visible_offset = visible_offset
-        unflushed = self._unflushed
-        while unflushed and unflushed[0][0] <= visible_offset:
-            for queue, max_offset in unflushed.popleft()[1]:
+        unsafe = self._unsafe
+        while unsafe and unsafe[0][0] <= visible_offset:
+            for queue, max_offset in unsafe.popleft()[1]:
                 queue.visible_max = min(max_offset, queue.max_offset)
                 self.touched[queue.topic, queue.queue_id] = queue.visible_max
 

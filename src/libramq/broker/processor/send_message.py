@@ -207,7 +207,7 @@ class SendMessage:
         delay = text_properties.find(text, p.DELAY) if p.DELAY in text else None
         if delay is not None:
             self._schedule.delay(message, delay, now=request.now)
-        waits = self._log.is_sync and text_properties.find(text, p.WAIT) != "false"
+        waits = self._log.must_wait and text_properties.find(text, p.WAIT) != "false"
         return Prepared([message], queue_id, unique_key, waits, creates)
 
     def _prepare_batch(

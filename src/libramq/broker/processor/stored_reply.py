@@ -8,8 +8,8 @@ from libramq.store.append import AppendResult
 def stored_reply(
     log: MessageLog, reply: Reply | ReplyWhenAnnounced, last: AppendResult, *, waits: bool
 ) -> Outcome:
-    """Return the answer for stored messages: at once, or when the last of them is on the disk."""
-    return ReplyWhenDurable(last.end, reply) if log.is_sync and waits else reply
+    """Return the answer for stored messages: at once, or when the last of them is safe."""
+    return ReplyWhenDurable(last.end, reply) if log.must_wait and waits else reply
 
 
 def refusal(log: MessageLog, result: AppendResult) -> Reply:

@@ -1,0 +1,139 @@
+"""The copies: which part of the commit log enough slaves have, and who waits for that.
+
+    reports of slaves ─► what inSyncReplicas copies have ─► readers see up to there, sends are answered
+
+Where fewer slaves are in sync than are asked for, readers see what the master itself has, and sends are
+answered with SLAVE_NOT_AVAILABLE at once: stored, and not as safe as they should be.
+Upstream: GroupTransferService.java, CommitLog.handleHA.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from libramq.clock import MonotonicMs
+from libramq.kernel.gate import Gate, Gated, Missing
+from libramq.kernel.parts import Kernel
+from libramq.logs import get_logger
+from libramq.replication.ha_connection import HAConnection
+from libramq.store.message_store import MessageStore
+
+log = get_logger(__name__)
+
+#: MessageStoreConfig.haMaxGapNotInSync.
+GAP_BYTES_MAX: Final = 256 * 1024 * 1024
+
+
+class Copies:
+    """Answers those who wait for slaves; a `kernel.gate.Gate`.
+
+    needed: how many copies there are to be, the master's included. timeout_ms: how long a send waits.
+    """
+
+    def __init__(self, store: MessageStore, kernel: Kernel, *, needed: int, timeout_ms: int) -> None:
+        self._store = store
+        self._clock = kernel.clock
+        self._purgatory = kernel.purgatory
+        self._slaves_needed = needed - 1
+        self._timeout_ms = timeout_ms
+        self._replicated: int | None = None
+        self._waiting: deque[tuple[int, Gated]] = deque()
+
+    def update(self, slaves: Sequence[HAConnection]) -> None:
+        """Take note of what slaves have, and answer those who waited for it."""
+        if not self._slaves_needed:
+            return
+        end = self._store.end
+        had = sorted((slave.acknowledged for slave in slaves), reverse=True)
+        had = [offset for offset in had if end - offset <= GAP_BYTES_MAX]
+        before, self._replicated = self._replicated, None
+        if len(had) >= self._slaves_needed:
+            self._replicated = had[self._slaves_needed - 1]
+        if (before is None) != (self._replicated is None):
+            self._log_change(len(had))
+        self._store.set_replicated(self._replicated)
+        if self._replicated is not None:
+            self._answer(self._replicated)
+
+    def wait(self, parked: Gated, physical_offset: int = 0) -> None:
+        """Park replies until enough slaves have the log up to an offset."""
+        if self._replicated is None:
+            parked.fail(Missing.NO_SLAVE)
+        elif physical_offset <= self._replicated:
+            parked.succeed()
+        elif not self._purgatory.has_room(parked.connection, parked.cost_bytes):
+            parked.fail(Missing.SLAVE)
+        else:
+            waiting = _Waiting(parked)
+            self._purgatory.park(waiting, self._clock.monotonic_ms() + self._timeout_ms)
+            self._waiting.append((physical_offset, waiting))
+
+    def _answer(self, replicated: int) -> None:
+        while self._waiting and self._waiting[0][0] <= replicated:
+            parked = self._waiting.popleft()[1]
+            if self._purgatory.release(parked):
+                parked.succeed()
+
+    def _log_change(self, in_sync: int) -> None:
+        if self._replicated is None:
+            log.warning(
+                "too few slaves: messages are on fewer brokers than inSyncReplicas asks for",
+                in_sync=in_sync,
+                needed=self._slaves_needed,
+            )
+        else:
+            log.info("enough slaves are in sync", in_sync=in_sync, needed=self._slaves_needed)
+
+
+class _Waiting(Gated):
+    """Replies that wait for slaves; at the deadline they say so."""
+
+    __slots__ = ("_parked",)
+
+    def __init__(self, parked: Gated) -> None:
+        super().__init__(parked.connection, cost_bytes=parked.cost_bytes)
+        self._parked = parked
+
+    def succeed(self) -> None:
+        """Answer: enough slaves have it."""
+        self._parked.succeed()
+
+    def fail(self, missing: Missing = Missing.SLAVE) -> None:
+        """Answer: too few slaves have it."""
+        self._parked.fail(missing)
+
+    def expire(self, now_ms: MonotonicMs) -> None:
+        """Answer: the time is up."""
+        self.fail()
+
+
+class OneAfterTheOther:
+    """Two gates in a row; a `kernel.gate.Gate`. What passes the first waits at the second."""
+
+    def __init__(self, first: Gate, second: Gate) -> None:
+        self._first = first
+        self._second = second
+
+    def wait(self, parked: Gated, physical_offset: int = 0) -> None:
+        """Park replies until both gates have opened."""
+        self._first.wait(_AtTheFirst(parked, self._second, physical_offset), physical_offset)
+
+
+class _AtTheFirst(Gated):
+    """Replies that wait at the first of two gates."""
+
+    __slots__ = ("_offset", "_parked", "_second")
+
+    def __init__(self, parked: Gated, second: Gate, physical_offset: int) -> None:
+        super().__init__(parked.connection, cost_bytes=parked.cost_bytes)
+        self._parked = parked
+        self._second = second
+        self._offset = physical_offset
+
+    def succeed(self) -> None:
+        """Go on to the second gate."""
+        self._second.wait(self._parked, self._offset)
+
+    def fail(self, missing: Missing = Missing.ANSWER) -> None:
+        """Answer: what the first gate waits for has not come."""
+        self._parked.fail(missing)

@@ -1,0 +1,165 @@
+"""SYNC_MASTER: a send is acknowledged, and seen by consumers, when enough brokers have its message."""
+
+from pathlib import Path
+
+import pytest
+
+from libramq.broker.config import BrokerConfig
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
+from libramq.errors import ConfigError
+from libramq.replication.copies import GAP_BYTES_MAX
+from tests.broker.brokers import Conversation, answer, find_answer, send_header
+from tests.fakes import FakePeer
+from tests.replication.slaves import Slave
+
+SYNC = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2, "ha_listen_port": 1}
+
+
+@pytest.fixture(params=["ASYNC_FLUSH", "SYNC_FLUSH"])
+def talk(request: pytest.FixtureRequest, tmp_path: Path):
+    talk = Conversation(tmp_path, flush_disk_type=request.param, **SYNC)
+    talk.create_topic("T")
+    talk.flush()
+    yield talk
+    talk.close()
+
+
+def begin_send(talk: Conversation, peer: FakePeer, **fields: object):
+    """Send, whether or not the answer comes."""
+    command = talk.command(R.SEND_MESSAGE_V2, send_header("T", **fields), b"hello")
+    talk.give(peer, command)
+    return command
+
+
+def readable(talk: Conversation, queue_id: int = 0) -> int:
+    return talk.broker.store.max_offset("T", queue_id)
+
+
+def follower(talk: Conversation) -> Slave:
+    slave = Slave(talk)
+    slave.report(0)
+    slave.report(talk.broker.store.end)
+    return slave
+
+
+def test_a_send_is_acknowledged_and_seen_when_a_slave_has_it(talk: Conversation) -> None:
+    slave, producer = follower(talk), FakePeer()
+    sent = begin_send(talk, producer)
+    talk.flush()
+    assert find_answer(producer, sent) is None
+    assert readable(talk) == 0
+    slave.report(slave.end)
+    assert answer(producer, sent).code == C.SUCCESS
+    assert readable(talk) == 1
+
+
+def test_a_held_pull_wakes_when_a_slave_has_the_message(talk: Conversation) -> None:
+    slave, consumer = follower(talk), FakePeer("127.0.0.1:2")
+    talk.beat(consumer, "c")
+    held = talk.pull_command(suspend_timeout_millis=10_000)
+    talk.give(consumer, held)
+    begin_send(talk, FakePeer())
+    talk.flush()
+    assert find_answer(consumer, held) is None
+    slave.report(slave.end)
+    assert answer(consumer, held).code == C.SUCCESS
+
+
+def test_a_slave_that_does_not_confirm_in_time(talk: Conversation) -> None:
+    follower(talk)
+    producer = FakePeer()
+    sent = begin_send(talk, producer)
+    talk.flush()
+    talk.advance(2_999)
+    assert find_answer(producer, sent) is None
+    talk.advance(1)
+    assert answer(producer, sent).code == C.FLUSH_SLAVE_TIMEOUT
+
+
+def test_without_a_slave_it_is_said_at_once_and_consumers_go_on(talk: Conversation) -> None:
+    producer = FakePeer()
+    sent = begin_send(talk, producer)
+    talk.flush()
+    assert answer(producer, sent).code == C.SLAVE_NOT_AVAILABLE
+    assert readable(talk) == 1
+
+
+def test_what_waits_is_shown_when_the_last_slave_goes(talk: Conversation) -> None:
+    """Its send waits out its time: the slave may be back."""
+    slave, producer = follower(talk), FakePeer()
+    sent = begin_send(talk, producer)
+    talk.flush()
+    slave.hang_up()
+    assert readable(talk) == 1
+    again = Slave(talk)
+    again.report(slave.blocks[0].offset)
+    assert find_answer(producer, sent) is None
+    again.report(again.end)
+    assert answer(producer, sent).code == C.SUCCESS
+
+
+def test_nothing_that_was_shown_is_hidden_from_readers_by_a_slave_that_is_behind(talk: Conversation) -> None:
+    begin_send(talk, FakePeer())
+    talk.flush()
+    late = Slave(talk)
+    late.report(0)
+    assert readable(talk) == 1
+
+
+def test_a_producer_may_choose_not_to_wait(talk: Conversation) -> None:
+    follower(talk)
+    producer = FakePeer()
+    sent = begin_send(talk, producer, properties="WAIT\x01false\x02")
+    assert answer(producer, sent).code == C.SUCCESS
+    talk.flush()
+    assert readable(talk) == 0
+
+
+def test_a_slave_far_behind_is_not_waited_for(talk: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
+    """haMaxGapNotInSync: it would take it minutes to catch up."""
+    monkeypatch.setattr("libramq.replication.copies.GAP_BYTES_MAX", 1)
+    assert GAP_BYTES_MAX == 256 * 1024 * 1024
+    begin_send(talk, FakePeer())
+    talk.flush()
+    Slave(talk).report(0)
+    producer = FakePeer()
+    sent = begin_send(talk, producer)
+    talk.flush()
+    assert answer(producer, sent).code == C.SLAVE_NOT_AVAILABLE
+
+
+def test_three_copies_need_two_slaves(tmp_path: Path) -> None:
+    talk = Conversation(tmp_path, **(SYNC | {"in_sync_replicas": 3}))
+    talk.create_topic("T")
+    first, producer = follower(talk), FakePeer()
+    assert answer(producer, begin_send(talk, producer)).code == C.SLAVE_NOT_AVAILABLE
+    second = Slave(talk, "127.0.0.1:60001")
+    second.report(0)
+    first.report(first.end)
+    sent = begin_send(talk, producer)
+    first.report(first.end)
+    assert find_answer(producer, sent) is None
+    second.report(second.end)
+    assert answer(producer, sent).code == C.SUCCESS
+    talk.close()
+
+
+def test_with_one_copy_nobody_is_waited_for(tmp_path: Path) -> None:
+    """Apache's default of inSyncReplicas: then a SYNC_MASTER answers as an ASYNC_MASTER does."""
+    talk = Conversation(tmp_path, **(SYNC | {"in_sync_replicas": 1}))
+    talk.create_topic("T")
+    follower(talk)
+    assert talk.send(FakePeer()).code == C.SUCCESS
+    assert readable(talk) == 1
+    talk.close()
+
+
+def test_copies_that_nobody_waits_for_are_refused() -> None:
+    with pytest.raises(ConfigError, match="an ASYNC_MASTER waits for no slave; set brokerRole=SYNC_MASTER"):
+        BrokerConfig(in_sync_replicas=2, ha_listen_port=1)
+
+
+def test_waiting_for_slaves_that_cannot_connect_is_refused() -> None:
+    with pytest.raises(ConfigError, match="set haListenPort, for example 10912"):
+        BrokerConfig(broker_role="SYNC_MASTER", in_sync_replicas=2)
