@@ -158,7 +158,7 @@ class Conversation:
         self.turns = 0
         while True:
             self.threads.run_all(Thread.COMPUTE)
-            turn = self.performer._turns
+            turn = self.performer.turns.timer
             if turn is None:
                 return answer(peer, command)
             turn.cancel()

@@ -33,10 +33,10 @@ class Crowd(Registry):
     def slices(self) -> list[int]:
         """Go on to the end; return how many topics came, or went, in each turn."""
         counts = []
-        while turns := [timer for timer in self.timers.due if timer.action == self.performer._next_turn]:
+        while (turn := self.performer.turns.timer) is not None:
             before = len(self.routes.topics())
-            self.timers.due.remove(turns[0])
-            turns[0].action()
+            turn.cancel()
+            turn.action()  # type: ignore[attr-defined]
             counts.append(abs(len(self.routes.topics()) - before))
         return counts
 

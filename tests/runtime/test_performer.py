@@ -12,7 +12,8 @@ from libramq.kernel.effect import Thread
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.longest_turn import METRICS, RUNTIME_INFO
 from libramq.kernel.parts import Kernel
-from libramq.runtime.performer import TURN_US_MAX, UNSENT_BYTES_HIGH, Performer
+from libramq.runtime.outgoing import UNSENT_BYTES_HIGH
+from libramq.runtime.performer import TURN_US_MAX, Performer
 from libramq.runtime.unread import SHARE_BYTES, STEP_BYTES, UNREAD_BYTES_HIGH, UNREAD_BYTES_MAX
 
 

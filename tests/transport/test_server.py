@@ -14,7 +14,7 @@ from libramq.kernel.parts import Kernel
 from libramq.remoting.command import Command, reply_to
 from libramq.remoting.connection import FrameReader
 from libramq.remoting.frame import encode_frame
-from libramq.runtime import performer as performer_module
+from libramq.runtime import outgoing, waiting_turns
 from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.runtime.performer import Performer
 from libramq.transport import server as server_module
@@ -225,7 +225,8 @@ class EchoEngine:
 def test_who_does_not_read_is_not_read_from_and_gets_all_answers_when_it_does(loop, monkeypatch):
     """A consumer of a thousand queues may ask for 256 MB at once; it was cut off and came back, for ever."""
     monkeypatch.setattr(server_module, "WRITE_BUFFER_BYTES_HIGH", 64 * 1024)
-    monkeypatch.setattr(performer_module, "UNSENT_BYTES_HIGH", 64 * 1024)
+    for module in (outgoing, waiting_turns):
+        monkeypatch.setattr(module, "UNSENT_BYTES_HIGH", 64 * 1024)
 
     async def scenario() -> None:
         echo = EchoEngine(b"x" * 50_000)

@@ -21,36 +21,18 @@ from libramq.kernel.effect import Ask, Close, Effect, Listen, Proceed, Run, Send
 from libramq.kernel.engine import Engine, Translator
 from libramq.logs import get_logger
 from libramq.runtime.busy import Busy
+from libramq.runtime.outgoing import Outgoing
 from libramq.runtime.seams import Channel, Remotes, Threads, Timer, Timers
 from libramq.runtime.unread import Unread
+from libramq.runtime.waiting_turns import WaitingTurns
 
 log = get_logger(__name__)
 
 #: Ours: how long one connection is served before the others have their turn; of twenty that are always busy,
 #: with 5 ms each, another one's request waited 0.1 s.
 TURN_US_MAX: Final = 2_000
-#: NettyServerConfig.writeBufferHighWaterMark is off upstream; ours is from where on a client must read first.
-UNSENT_BYTES_HIGH: Final = 8 * 1024 * 1024
-#: Ours: what one turn sends to a connection; to join and write 8 MiB at once took 15 ms.
-TURN_BYTES_MAX: Final = 1024 * 1024
-#: Ours: the usual answer, which a loop may write a moment later; of all connections together some 20 MB.
-UNNOTED_BYTES_MAX: Final = 1024
 #: Ours: timers are not finer, and what is always due does not keep the loop from everything else.
 DELAY_MS_MIN: Final = 1
-#: Ours: how soon connections that may not be served because all together have too much to read are looked at.
-CROWDED_MS: Final = 20
-
-
-class _Outgoing:
-    """The output of a turn for one connection."""
-
-    __slots__ = ("pieces", "size")
-
-    def __init__(self, data: bytes) -> None:
-        self.pieces = [data]
-        self.size = len(data)
-
-
 Receive = Callable[[Connection, Sequence[Any], int], int]
 
 
@@ -87,14 +69,14 @@ class Performer:
         self._listen = listen
         self._failed = failed
         self._backlogs: dict[Channel, deque[Any]] = {}
-        self._put_off: list[Channel] = []
-        self._crowded: list[Channel] = []
-        self._waiting_turns: dict[Channel, None] = {}
         self._turn_began_us = 0
         self._busy = Busy()
         self._unread = Unread()
-        self._outgoing: dict[Connection, _Outgoing] = {}
-        self._turns: Timer | None = None
+        self._outgoing = Outgoing(self._unread)
+        #: Connections that wait for their next turn.
+        self.turns = WaitingTurns(
+            timers, self._unread, take_turn=self._take_turn, has_backlog=self._backlogs.__contains__
+        )
         self._timer: Timer | None = None
         self._due_ms: MonotonicMs | None = None
         self._receives: dict[Channel, Receive] = {}
@@ -126,7 +108,7 @@ class Performer:
         """A connection's client has read what was sent to it."""
         self._unread.note(connection)
         if connection in self._backlogs:
-            self._enqueue(connection)
+            self.turns.enqueue(connection)
 
     def closed(self, connection: Channel) -> None:
         """A connection ended."""
@@ -148,10 +130,9 @@ class Performer:
         self._settle()
         if self._effects.pending:
             self._perform()
-        if self._outgoing:
-            self._flush()
-        if self._put_off:
-            self._queue_put_off()
+        self._outgoing.flush()
+        if self.turns.has_put_off:
+            self.turns.enqueue_put_off()
         if self._deadlines.next_due_ms != self._due_ms:
             self._set_timer()
 
@@ -164,9 +145,9 @@ class Performer:
     def stop(self) -> None:
         """Take no more events: what ends from now on says nothing about those it belonged to."""
         self._is_stopped = True
-        for timer in (self._timer, self._turns):
-            if timer is not None:
-                timer.cancel()
+        self.turns.stop()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _deliver(self, what: str, event: Callable[..., None], *arguments: object) -> None:
         """Hand something over; what comes behind it is done even where it failed."""
@@ -192,10 +173,11 @@ class Performer:
                     self._put_back(connection, requests[position:])
                     return
                 if position < end and (
-                    self._timers.elapsed_us() - began_us >= TURN_US_MAX or not self._has_room(connection)
+                    self._timers.elapsed_us() - began_us >= TURN_US_MAX
+                    or not self._outgoing.has_room(connection)
                 ):
                     self._put_back(connection, requests[position:])
-                    self._put_off.append(connection)
+                    self.turns.put_off(connection)
                     return
         except Exception as error:
             self._failed(f"a request of {connection.address} failed; the connection is closed", error)
@@ -205,37 +187,8 @@ class Performer:
         connection.pause_reading()
         self._backlogs[connection] = deque(requests)
 
-    def _queue_put_off(self) -> None:
-        """Have connections whose turn ended early go on, but for those that must read first (`writable`)."""
-        put_off, self._put_off = self._put_off, []
-        for connection in put_off:
-            if connection not in self._backlogs or connection.unsent_bytes > UNSENT_BYTES_HIGH:
-                continue
-            if self._unread.may_serve(connection.unsent_bytes):
-                self._enqueue(connection)
-            else:
-                if not self._crowded:
-                    self._timers.after(CROWDED_MS, self._look_at_crowded)
-                self._crowded.append(connection)
-
-    def _look_at_crowded(self) -> None:
-        """All connections together had too much to read: see who may be served now."""
-        self._unread.refresh()
-        crowded, self._crowded = self._crowded, []
-        if not self._is_stopped:
-            self._put_off += crowded
-            self._queue_put_off()
-
-    def _enqueue(self, connection: Channel) -> None:
-        self._waiting_turns[connection] = None
-        if self._turns is None and not self._is_stopped:
-            self._turns = self._timers.after(0, self._next_turn)
-
-    def _next_turn(self) -> None:
+    def _take_turn(self, connection: Channel) -> None:
         began_us = self._turn_began_us = self._timers.elapsed_us()
-        self._turns = None
-        connection = next(iter(self._waiting_turns))
-        del self._waiting_turns[connection]
         self._advance(connection, began_us)
         if not self._busy.is_full(connection):
             backlog = self._backlogs.pop(connection, None)
@@ -244,8 +197,6 @@ class Performer:
                 if connection not in self._backlogs:
                     connection.resume_reading()
         self.follow()
-        if self._waiting_turns and self._turns is None:
-            self._turns = self._timers.after(0, self._next_turn)
         self._record_turn(began_us)
 
     def _begin_steps(self, connection: Connection) -> None:
@@ -254,7 +205,7 @@ class Performer:
             self._advance(connection, self._turn_began_us)
         else:
             channel: Any = connection
-            self._enqueue(channel)
+            self.turns.enqueue(channel)
 
     def _advance(self, connection: Connection, began_us: int) -> None:
         """Take steps that a connection waits for, as many as a turn has time for."""
@@ -272,18 +223,7 @@ class Performer:
             channel.close("handler failed")
         self._perform()
         if self._busy.steps(connection) is not None:
-            self._enqueue(channel)
-
-    def _has_room(self, connection: Channel) -> bool:
-        """Return whether a turn may send a connection another answer, and all connections together."""
-        outgoing = self._outgoing.get(connection)
-        size = outgoing.size if outgoing is not None else 0
-        unsent_bytes = connection.unsent_bytes + size
-        return (
-            size < TURN_BYTES_MAX
-            and unsent_bytes < UNSENT_BYTES_HIGH
-            and self._unread.may_serve(unsent_bytes)
-        )
+            self.turns.enqueue(channel)
 
     # Effects.
 
@@ -292,13 +232,7 @@ class Performer:
         while effects.pending:
             for effect in effects.take():
                 if type(effect) is Send:
-                    connection, data = effect.connection, effect.data
-                    outgoing = self._outgoing.get(connection)
-                    if outgoing is None:
-                        self._outgoing[connection] = _Outgoing(data)
-                    else:
-                        outgoing.pieces.append(data)
-                        outgoing.size += len(data)
+                    self._outgoing.add(effect.connection, effect.data)
                 else:
                     self._deliver(type(effect).__name__, self._do, effect)
 
@@ -306,7 +240,7 @@ class Performer:
         match effect:
             case Close():
                 self._settle()  # What is said before the end is journalled before it leaves, too.
-                self._flush()
+                self._outgoing.flush()
                 closing: Any = effect.connection
                 closing.close(effect.reason)
             case Ask():
@@ -342,7 +276,7 @@ class Performer:
             self._busy.ended(connection, effect.thread)
             channel: Any = connection
             if channel in self._backlogs:
-                self._enqueue(channel)
+                self.turns.enqueue(channel)
             done(result)
 
         self._threads.run(effect.thread, effect.work, ended)
@@ -363,16 +297,6 @@ class Performer:
             self._record_turn(began_us)
 
         return happened
-
-    def _flush(self) -> None:
-        """Write what the turn has for each connection, by one write each."""
-        flushed, self._outgoing = self._outgoing, {}
-        for connection, outgoing in flushed.items():
-            channel: Any = connection  # Engines know connections as opaque handles only.
-            pieces = outgoing.pieces
-            channel.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-            if channel.unsent_bytes > UNNOTED_BYTES_MAX or self._unread.total_bytes:
-                self._unread.note(channel)
 
     def _set_timer(self) -> None:
         due_ms = self._deadlines.next_due_ms

@@ -1,0 +1,64 @@
+"""Outgoing bytes: what a turn has for each connection, written by one write each when the turn is settled."""
+
+from typing import Any, Final
+
+from libramq.kernel.connection import Connection
+from libramq.runtime.seams import Channel
+from libramq.runtime.unread import Unread
+
+#: NettyServerConfig.writeBufferHighWaterMark is off upstream; ours is from where on a client must read first.
+UNSENT_BYTES_HIGH: Final = 8 * 1024 * 1024
+#: Ours: what one turn sends to a connection; to join and write 8 MiB at once took 15 ms.
+TURN_BYTES_MAX: Final = 1024 * 1024
+#: Ours: the usual answer, which a loop may write a moment later; of all connections together some 20 MB.
+UNNOTED_BYTES_MAX: Final = 1024
+
+
+class _Pieces:
+    """The output of a turn for one connection."""
+
+    __slots__ = ("pieces", "size")
+
+    def __init__(self, data: bytes) -> None:
+        self.pieces = [data]
+        self.size = len(data)
+
+
+class Outgoing:
+    """Bytes by connection. unread: takes note of what is written and not read."""
+
+    def __init__(self, unread: Unread) -> None:
+        self._unread = unread
+        self._by_connection: dict[Connection, _Pieces] = {}
+
+    def add(self, connection: Connection, data: bytes) -> None:
+        """Add bytes behind those that the turn has for a connection."""
+        outgoing = self._by_connection.get(connection)
+        if outgoing is None:
+            self._by_connection[connection] = _Pieces(data)
+        else:
+            outgoing.pieces.append(data)
+            outgoing.size += len(data)
+
+    def has_room(self, connection: Channel) -> bool:
+        """Return whether a turn may send a connection another answer, and all connections together."""
+        outgoing = self._by_connection.get(connection)
+        size = outgoing.size if outgoing is not None else 0
+        unsent_bytes = connection.unsent_bytes + size
+        return (
+            size < TURN_BYTES_MAX
+            and unsent_bytes < UNSENT_BYTES_HIGH
+            and self._unread.may_serve(unsent_bytes)
+        )
+
+    def flush(self) -> None:
+        """Write what the turn has for each connection."""
+        if not self._by_connection:
+            return
+        flushed, self._by_connection = self._by_connection, {}
+        for connection, outgoing in flushed.items():
+            channel: Any = connection  # Engines know connections as opaque handles only.
+            pieces = outgoing.pieces
+            channel.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+            if channel.unsent_bytes > UNNOTED_BYTES_MAX or self._unread.total_bytes:
+                self._unread.note(channel)

@@ -1,0 +1,95 @@
+"""Waiting turns: the connections that are served again when the others had their turn, one after the other.
+
+put off  ─► has it much to read?  ─► `Performer.writable` says when it has read
+         ─► have all together?    ─► crowded, looked at again after CROWDED_MS
+         ─► enqueued              ─► its turn comes, on a timer of no delay
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from libramq.runtime.outgoing import UNSENT_BYTES_HIGH
+from libramq.runtime.seams import Channel, Timer, Timers
+from libramq.runtime.unread import Unread
+
+#: Ours: how soon connections that may not be served because all together have too much to read are looked at.
+CROWDED_MS: Final = 20
+
+
+class WaitingTurns:
+    """Connections in the order of their turns.
+
+    take_turn: serves a connection whose turn has come. has_backlog: whether a connection still waits for one.
+    """
+
+    def __init__(
+        self,
+        timers: Timers,
+        unread: Unread,
+        *,
+        take_turn: Callable[[Channel], None],
+        has_backlog: Callable[[Channel], bool],
+    ) -> None:
+        self._timers = timers
+        self._unread = unread
+        self._take_turn = take_turn
+        self._has_backlog = has_backlog
+        self._enqueued: dict[Channel, None] = {}
+        self._put_off: list[Channel] = []
+        self._crowded: list[Channel] = []
+        self._is_stopped = False
+        #: The timer of the next turn, for tests that take turns one by one.
+        self.timer: Timer | None = None
+
+    def enqueue(self, connection: Channel) -> None:
+        """Give a connection a turn, behind those that wait."""
+        self._enqueued[connection] = None
+        self._set_timer()
+
+    def put_off(self, connection: Channel) -> None:
+        """Have a connection wait whose turn ended early, until the turn's answers are written."""
+        self._put_off.append(connection)
+
+    @property
+    def has_put_off(self) -> bool:
+        """Return whether the turn of a connection ended early."""
+        return bool(self._put_off)
+
+    def enqueue_put_off(self) -> None:
+        """Enqueue the connections whose turn ended early, but for those that must read first."""
+        put_off, self._put_off = self._put_off, []
+        for connection in put_off:
+            if not self._has_backlog(connection) or connection.unsent_bytes > UNSENT_BYTES_HIGH:
+                continue
+            if self._unread.may_serve(connection.unsent_bytes):
+                self.enqueue(connection)
+            else:
+                if not self._crowded:
+                    self._timers.after(CROWDED_MS, self._look_at_crowded)
+                self._crowded.append(connection)
+
+    def stop(self) -> None:
+        """Give no more turns."""
+        self._is_stopped = True
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def _set_timer(self) -> None:
+        if self.timer is None and self._enqueued and not self._is_stopped:
+            self.timer = self._timers.after(0, self.next_turn)
+
+    def next_turn(self) -> None:
+        """Serve the connection that has waited longest."""
+        self.timer = None
+        connection = next(iter(self._enqueued))
+        del self._enqueued[connection]
+        self._take_turn(connection)
+        self._set_timer()
+
+    def _look_at_crowded(self) -> None:
+        """All connections together had too much to read: see who may be served now."""
+        self._unread.refresh()
+        crowded, self._crowded = self._crowded, []
+        if not self._is_stopped:
+            self._put_off += crowded
+            self.enqueue_put_off()
