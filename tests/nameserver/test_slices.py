@@ -7,10 +7,11 @@ import pytest
 from libramq.codes import RequestCode, ResponseCode
 from libramq.nameserver.displacement import PROBE_MS
 from libramq.nameserver.route_info import TOPICS_PER_STEP, RouteInfo
+from libramq.remoting.credentials import Credentials
 from libramq.runtime.performer import TURN_US_MAX
 from tests.fakes import FakePeer
 from tests.nameserver.tables import header, register, table
-from tests.nameserver.test_displacement import Registry
+from tests.nameserver.test_displacement import PAIR, Registry
 
 TOPICS = [f"topic-{number:05}" for number in range(4 * TOPICS_PER_STEP + 5)]
 FIRST, LAST = TOPICS[0], TOPICS[-1]
@@ -20,8 +21,8 @@ BROKER = header("broker-b", "10.0.0.2:10911")
 class Crowd(Registry):
     """A name server whose turns have time for one step, and a broker with many topics, `large`."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, credentials: Credentials | None = None) -> None:
+        super().__init__(credentials)
         self.timers.elapsed_us = itertools.count(0, TURN_US_MAX).__next__  # type: ignore[method-assign]
         self.large = FakePeer("10.0.0.2:40000")
 
@@ -124,6 +125,33 @@ def test_who_takes_a_place_in_the_middle_of_a_registration_has_all_its_topics(cr
     assert crowd.routes.topics() == ["T", "U", *TOPICS]
     crowd.end(crowd.large)
     assert crowd.finds(LAST)
+
+
+def test_a_signed_takeover_in_the_middle_of_a_registration_has_the_last_word():
+    """Under the broker's name, from another address: the old one still lives, and its slices went on."""
+    crowd = Crowd(PAIR)
+    crowd.claim(crowd.large, BROKER, *TOPICS, by=PAIR)
+    crowd.threads.run_all()
+    other = FakePeer("10.0.0.3:40000")
+    crowd.claim(other, header("broker-b", "10.0.0.3:10911"), FIRST, LAST, by=PAIR)
+    crowd.slices()
+    assert [answer.code for answer in crowd.answers(other)] == [ResponseCode.SUCCESS]
+    (refused,) = crowd.answers(crowd.large)
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert "another broker has become broker-b with id 0" in refused.remark
+    assert not crowd.finds(TOPICS[-2]), "a slice of the old registration"
+    assert crowd.finds(LAST)
+
+
+def test_a_master_that_comes_while_its_slave_is_registered_keeps_its_permissions():
+    """The slave acted for it, with topics that are read-only."""
+    routes, slave, master = RouteInfo(), object(), object()
+    acting = header("broker-b", "10.0.0.3:10911", id_=1, acting_master=True)
+    steps = routes.register(acting, table(*TOPICS), owner=slave, zone=None, now_ms=0)
+    next(steps)
+    register(routes, BROKER, table(*TOPICS, counter=2), owner=master)
+    assert list(steps) == []
+    assert {routes.route(topic).queue_datas[0].perm for topic in TOPICS} == {6}
 
 
 def test_a_version_that_was_registered_in_part_is_registered_again_in_full():

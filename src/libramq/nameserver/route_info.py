@@ -121,10 +121,24 @@ class RouteInfo:
             changed = is_first or stored != table.data_version
             for _ in self._take_topics(header, table, broker, changed=changed):
                 yield
-                if self._live.get(header.broker_addr) is not liveness:
-                    raise broker_error(ResponseCode.SYSTEM_ERROR, "the broker left while it was registered")
+                self._require_place(header, broker, liveness)
+                if not self._has_topics(header, broker):  # Its master has come.
+                    return self._answer(header, broker, is_new=is_first)
         liveness.data_version = table.data_version
         return self._answer(header, broker, is_new=is_first)
+
+    def _require_place(self, header: RegisterBrokerHeader, broker: BrokerRecord, liveness: Liveness) -> None:
+        """Raise BrokerError if a broker has lost its place since the last slice of its topics.
+
+        Later slices would be written over the topics of the broker that has the place now.
+        """
+        if self._live.get(header.broker_addr) is not liveness:
+            raise broker_error(ResponseCode.SYSTEM_ERROR, "the broker left while it was registered")
+        if broker.addresses.get(header.broker_id) != header.broker_addr:
+            place = f"{header.broker_name} with id {header.broker_id}"
+            raise broker_error(
+                ResponseCode.SYSTEM_ERROR, f"another broker has become {place} while it was registered"
+            )
 
     def displaced(
         self, header: RegisterBrokerHeader, table: TopicConfigSerializeWrapper, *, owner: object
