@@ -41,15 +41,26 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
     return b"".join(parts)
 
 
-def count_items(data: bytes) -> int:
-    """Return how many items a batch has, by their sizes alone; RemoteProtocolError beyond BATCH_ITEMS_MAX."""
+def has_more_items(data: bytes, count: int) -> bool:
+    """Return whether a batch has more than `count` items, by the sizes of the first ones alone."""
+    start = 0
+    for _ in range(count):
+        start += max(ITEM_BYTES_MIN, int.from_bytes(data[start : start + 4]))
+        if start >= len(data):
+            return False
+    return len(data) > 0
+
+
+def iterate_item_counts(data: bytes, step: int) -> Iterator[int]:
+    """Count items by their sizes alone, so many at a time; RemoteProtocolError beyond BATCH_ITEMS_MAX."""
     count = start = 0
     while start < len(data):
         start += max(ITEM_BYTES_MIN, int.from_bytes(data[start : start + 4]))
         count += 1
         if count > BATCH_ITEMS_MAX:
             raise RemoteProtocolError(f"a batch of over {BATCH_ITEMS_MAX} messages; send several")
-    return count
+        if count % step == 0:
+            yield count
 
 
 def decode_batch(data: bytes) -> list[BatchItem]:

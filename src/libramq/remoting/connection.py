@@ -38,7 +38,14 @@ class FrameReader:
             if len(self._partial) < self._needed_bytes:
                 self.partial_bytes = len(self._partial)
                 return []
+            if len(self._partial) > SMALL_READ_BYTES:
+                return self._decode(
+                    memoryview(self._give_partial())
+                )  # Bodies are copied out of it, and once.
             data = self.take_partial()
+        return self._decode(data)
+
+    def _decode(self, data: bytes | memoryview) -> list[Command]:
         commands = []
         position, size = 0, len(data)
         while position < size and (decoded := decode_frame(data, position)) is not None:
@@ -58,8 +65,10 @@ class FrameReader:
 
     def take_partial(self) -> bytes:
         """The bytes of the unfinished frame, whose rest goes elsewhere."""
-        partial = bytes(self._partial)
-        self._partial.clear()
+        return bytes(self._give_partial())
+
+    def _give_partial(self) -> bytearray:
+        partial, self._partial = self._partial, bytearray()
         self.partial_bytes = 0
         return partial
 

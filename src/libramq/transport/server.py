@@ -16,6 +16,7 @@ from libramq.kernel.connection import NUMBERS, Connection
 from libramq.logs import get_logger
 from libramq.remoting.connection import FrameReader
 from libramq.transport.descriptors import for_connections
+from libramq.transport.large_reads import LARGE_FRAME_BYTES, LargeReads
 from libramq.transport.unfinished import UNFINISHED_BYTES_MAX, UnfinishedFrames
 
 log = get_logger(__name__)
@@ -79,8 +80,9 @@ class ServerConnection(asyncio.Protocol):
         self._server = server
         self._reader = server.reader()
         self._transport: asyncio.Transport | None = None
-        self._is_congested = self._is_paused = False
+        self._is_congested = self._is_paused = self._waits_to_read_on = False
         self._has_unfinished = False
+        self._large_frame: int | None = None
         self.address = ""
         self.number = next(NUMBERS)
         self.last_read_ms = server.monotonic_ms()
@@ -113,6 +115,7 @@ class ServerConnection(asyncio.Protocol):
         if unfinished_bytes or self._has_unfinished:
             self._has_unfinished = unfinished_bytes > 0
             self._server.holds_unfinished(self, unfinished_bytes, is_another=bool(requests))
+            self._wait_to_read_on(unfinished_bytes, is_another=bool(requests))
         if requests:
             try:
                 self._server.handler.received(self, requests)
@@ -142,6 +145,23 @@ class ServerConnection(asyncio.Protocol):
         self._server.handler.writable(self)
         self._read_or_not()
 
+    def _wait_to_read_on(self, unfinished_bytes: int, *, is_another: bool) -> None:
+        """Read the next part of a large frame when those of others that were begun before have been read."""
+        large_reads = self._server.large_reads
+        if unfinished_bytes < LARGE_FRAME_BYTES:
+            self._large_frame = None
+        elif self.is_open:
+            if self._large_frame is None or is_another:
+                self._large_frame = large_reads.begin()
+            self._waits_to_read_on = True
+            self._read_or_not()
+            large_reads.wait(self, self._large_frame)
+
+    def read_on(self) -> None:
+        """Read the next part of a large frame."""
+        self._waits_to_read_on = False
+        self._read_or_not()
+
     def pause_reading(self) -> None:
         """Read nothing: what was read before is not worked off yet."""
         self._is_paused = True
@@ -155,7 +175,7 @@ class ServerConnection(asyncio.Protocol):
     def _read_or_not(self) -> None:
         if self.is_open:
             assert self._transport is not None
-            if self._is_paused or self._is_congested:
+            if self._is_paused or self._is_congested or self._waits_to_read_on:
                 self._transport.pause_reading()
             else:
                 self._transport.resume_reading()
@@ -212,6 +232,7 @@ class Server:
         self._server: asyncio.Server | None = None
         self._idle_check: asyncio.TimerHandle | None = None
         self._deserted = asyncio.Event()
+        self.large_reads = LargeReads(lambda work: asyncio.get_running_loop().call_soon(work))
 
     @property
     def connection_count(self) -> int:

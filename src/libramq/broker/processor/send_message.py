@@ -27,7 +27,7 @@ from libramq.formats.tables import TopicConfig
 from libramq.groups.queue_lock import QueueLocks
 from libramq.message import names
 from libramq.message import properties as p
-from libramq.message.batch import BatchItem, count_items, iterate_batch
+from libramq.message.batch import BatchItem, has_more_items, iterate_batch, iterate_item_counts
 from libramq.message.ids import born_host
 from libramq.message.sys_flag import TRANSACTION_MASK, is_queued
 from libramq.message.tags import tag_code
@@ -41,6 +41,8 @@ from libramq.store.disk_space import DiskSpace
 _VERSION_WITH_MAX_RECONSUME_TIMES = 121
 #: Ours: messages of a batch that are read, or stored, before others are served; one takes 10 to 30 µs.
 BATCH_ITEMS_PER_STEP: Final = 128
+#: Ours: sizes of a batch's messages that are looked at before others are served; one takes 0.2 µs.
+ITEMS_COUNTED_PER_STEP: Final = 4_096
 #: Ours: messages of neighbouring requests that are stored before others are served (endpoint.BATCH_MAX).
 MESSAGES_PER_TURN: Final = 256
 
@@ -155,7 +157,7 @@ class SendMessage:
             )
         self._appending.check_size(command.body)
         if header.batch:
-            if count_items(command.body) > BATCH_ITEMS_PER_STEP:
+            if has_more_items(command.body, BATCH_ITEMS_PER_STEP):
                 return InSteps(self._batch_in_steps(request, header, topic.topic_name, queue_id, creates))
             return self._prepare_batch(request, header, topic.topic_name, queue_id, creates)
         return self._prepare_one(request, header, topic, queue_id, creates)
@@ -228,16 +230,25 @@ class SendMessage:
         A store that fails half-way has stored the first ones, as after any send without an answer.
         """
         self._check_batch(topic)
+        for _ in iterate_item_counts(request.command.body, ITEMS_COUNTED_PER_STEP):
+            yield
         messages: list[StoreMessage] = []
         for item in iterate_batch(request.command.body):
             messages.append(self._batch_message(request, header, topic, queue_id, item))
             if len(messages) % BATCH_ITEMS_PER_STEP == 0:
                 yield
-        results: list[AppendResult] = []
+        sent = _prepared_batch(header, queue_id, messages, creates)
+        ends: list[AppendResult] = []
+        offset_ids: list[str] = []
         for start in range(0, len(messages), BATCH_ITEMS_PER_STEP):
-            results += self._log.append(messages[start : start + BATCH_ITEMS_PER_STEP])
+            results = self._log.append(messages[start : start + BATCH_ITEMS_PER_STEP])
+            for result in results:
+                if result.status is not AppendStatus.PUT_OK:
+                    return refusal(self._log, result)
+                offset_ids.append(result.offset_id)
+            ends = [*ends[:1], results[0], results[-1]]
             yield
-        return self._answer(_prepared_batch(header, queue_id, messages, creates), results)
+        return self._stored(sent, ends[0], ends[-1], ",".join(offset_ids))
 
     def _check_batch(self, topic: str) -> None:
         if topic.startswith(names.RETRY_PREFIX):
@@ -307,14 +318,18 @@ class SendMessage:
             )
 
     def _answer(self, sent: Prepared, results: Sequence[AppendResult]) -> Outcome:
-        first = results[0]
         for result in results:
             if result.status is not AppendStatus.PUT_OK:
                 return refusal(self._log, result)
+        first = results[0]
+        offset_ids = (
+            first.offset_id if len(results) == 1 else ",".join([result.offset_id for result in results])
+        )
+        return self._stored(sent, first, results[-1], offset_ids)
+
+    def _stored(self, sent: Prepared, first: AppendResult, last: AppendResult, offset_ids: str) -> Outcome:
         ext = {
-            "msgId": first.offset_id
-            if len(results) == 1
-            else ",".join(result.offset_id for result in results),
+            "msgId": offset_ids,
             "queueId": str(sent.queue_id),
             "queueOffset": str(first.queue_offset),
             "transactionId": sent.unique_key,
@@ -322,7 +337,7 @@ class SendMessage:
         }
         reply = Reply(ext=ext)
         later = ReplyWhenAnnounced(reply) if sent.creates_topic else reply
-        return stored_reply(self._log, later, results[-1], waits=sent.waits)
+        return stored_reply(self._log, later, last, waits=sent.waits)
 
 
 def _prepared_batch(

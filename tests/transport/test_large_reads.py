@@ -1,0 +1,99 @@
+"""Connections in the middle of a large frame read on in turn, so that others are served between two reads."""
+
+import asyncio
+
+import pytest
+
+from libramq.remoting.command import Command
+from libramq.remoting.frame import encode_frame
+from libramq.transport.large_reads import LARGE_FRAME_BYTES, READS_PER_ROUND, LargeReads
+from tests.transport.loops import LOOPS, run_on
+from tests.transport.test_server import Client, Echo, serve
+
+
+class Rounds:
+    """A loop whose rounds are made by hand, and who read on in them."""
+
+    def __init__(self) -> None:
+        self.due: list = []
+        self.read: list[str] = []
+        self.large_reads = LargeReads(self.due.append)
+
+    def next_round(self) -> list[str]:
+        due, self.due[:] = list(self.due), []
+        self.read = []
+        for work in due:
+            work()
+        return self.read
+
+
+class Connection:
+    def __init__(self, name: str, rounds: Rounds) -> None:
+        self.name, self.rounds = name, rounds
+
+    def read_on(self) -> None:
+        self.rounds.read.append(self.name)
+
+
+@pytest.fixture
+def rounds() -> Rounds:
+    return Rounds()
+
+
+def test_a_few_read_on_at_each_round_those_first_whose_frames_were_begun_first(rounds):
+    numbers = {Connection(name, rounds): rounds.large_reads.begin() for name in "abcde"}
+    for connection, number in reversed(numbers.items()):
+        rounds.large_reads.wait(connection, number)
+    assert READS_PER_ROUND == 2
+    assert rounds.next_round() == ["a", "b"]
+    first = next(iter(numbers))
+    rounds.large_reads.wait(first, numbers[first])
+    assert rounds.next_round() == ["a", "c"], "the others hold no more of theirs meanwhile"
+    rounds.large_reads.wait(first, rounds.large_reads.begin())
+    assert rounds.next_round() == ["d", "e"], "its next frame comes after those of the others"
+    assert rounds.next_round() == ["a"]
+    assert rounds.due == [], "nothing wakes an idle loop"
+
+
+@pytest.mark.parametrize("loop", list(LOOPS))
+def test_twenty_large_frames_are_read_in_parts_and_all_of_them_arrive(loop, monkeypatch):
+    """How many reads a round of the loop has for connections in the middle of a large frame."""
+    reads_of_rounds: list[int] = []
+    next_round = LargeReads._next_round
+
+    def counted(self: LargeReads) -> None:
+        waiting = len(self._waiting)
+        next_round(self)
+        reads_of_rounds.append(waiting - len(self._waiting))
+
+    monkeypatch.setattr(LargeReads, "_next_round", counted)
+
+    async def scenario() -> None:
+        server, port = await serve(Echo(b"done"))
+        clients = [await Client.connect(port) for _ in range(20)]
+        body = bytes(32 * LARGE_FRAME_BYTES)
+        await asyncio.gather(*(client.ask(body) for client in clients))
+        for client in clients:
+            await client.close()
+        await server.close()
+
+    run_on(loop, scenario)
+    assert sum(reads_of_rounds) >= 20
+    assert max(reads_of_rounds) <= READS_PER_ROUND
+
+
+@pytest.mark.parametrize("loop", list(LOOPS))
+def test_a_connection_that_ends_in_the_middle_of_a_large_frame_is_noticed(loop):
+    async def scenario() -> None:
+        echo = Echo()
+        server, port = await serve(echo)
+        client = await Client.connect(port)
+        frame = encode_frame(Command(code=1, body=bytes(32 * LARGE_FRAME_BYTES)))
+        client.writer.write(frame[: len(frame) // 2])
+        await client.writer.drain()
+        await client.close()
+        await echo.someone_left.wait()
+        assert server.connection_count == 0
+        await server.close()
+
+    run_on(loop, scenario)
