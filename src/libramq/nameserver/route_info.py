@@ -96,10 +96,8 @@ class RouteInfo:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, "register broker failed")
 
         before = self._live.get(header.broker_addr)
-        if before is not None and (before.cluster, before.broker_name) != (
-            header.cluster_name,
-            header.broker_name,
-        ):
+        named = (header.cluster_name, header.broker_name)
+        if before is not None and (before.cluster, before.broker_name) != named:
             self._forget([header.broker_addr])  # Another broker listens at this address now.
         self._brokers[header.broker_name] = broker
         self._clusters.setdefault(header.cluster_name, set()).add(header.broker_name)

@@ -1,0 +1,48 @@
+"""Functions and modules are short enough to be held in the head."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent / "src"
+MODULES = sorted(ROOT.rglob("*.py"))
+
+#: From `def` to the last line, functions within included (`bench/function_lengths` prints them by length).
+FUNCTION_LINES_MAX = 60
+MODULE_LINES_MAX = 400
+#: Modules that still are longer, and what they may have until they are split. Lower these numbers and take
+#: modules off; do not add any.
+LONG_MODULES = {
+    "libramq/broker/broker.py": 440,
+    "libramq/broker/consumer_clients.py": 440,
+    "libramq/client/core/owned_queues.py": 440,
+    "libramq/client/core/push_consumer_core.py": 420,
+    "libramq/offsets/fence.py": 420,
+    "libramq/testing/network.py": 450,
+}
+
+
+def functions(path: Path) -> Iterator[tuple[int, int, str]]:
+    """Yield length, first line and name of every function of a file."""
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            yield node.end_lineno - node.lineno + 1, node.lineno, node.name
+
+
+def test_no_function_is_longer_than_a_person_can_hold_in_the_head():
+    long = {
+        f"{path.relative_to(ROOT)}:{line} {name}": length
+        for path in MODULES
+        for length, line, name in functions(path)
+        if length > FUNCTION_LINES_MAX
+    }
+    assert not long
+
+
+def test_no_module_is_longer_than_400_lines():
+    lengths = {str(path.relative_to(ROOT)): len(path.read_bytes().splitlines()) for path in MODULES}
+    long = {
+        name: length for name, length in lengths.items() if length > LONG_MODULES.get(name, MODULE_LINES_MAX)
+    }
+    assert not long
