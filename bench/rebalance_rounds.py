@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from tables import print_table
 from tests.interop.cluster import Cluster
 from tests.interop.process import Process
