@@ -1,7 +1,10 @@
 """The presence: routes that are asked for when they are needed."""
 
+import pytest
+
 from libramq.client.core import effects as fx
-from tests.client.core.conversation import q
+from libramq.client.core.handler_result import Outcome
+from tests.client.core.conversation import found, nothing, q
 from tests.client.core.coordinated import Member, assigned
 from tests.client.core.examples import route
 
@@ -24,3 +27,40 @@ def test_a_granted_queue_of_a_broker_that_no_route_names_has_the_routes_asked_fo
     assert talk.of(fx.FetchRoutes) == []
     talk.at(talk.now_ms + 101, with_routes=True)
     assert len(talk.of(fx.FetchRoutes)) == 1
+
+
+def reading():
+    """A member that reads a queue of broker a, which then is on no route any more."""
+    talk = Member(persist_ms=100).holding(q(0))
+    talk.routes(**{"T": route(4, brokers=("a", "b")), "%RETRY%g": route(1, brokers=("b",))})
+    talk.pulled(q(0), found(0))
+    (talk.delivery,) = talk.deliveries()
+    talk.routes(T=route(4, brokers=("b",)))
+    return talk
+
+
+@pytest.mark.parametrize("what", ["pull", "commit"])
+def test_whatever_finds_no_broker_for_a_queue_of_ours_has_the_routes_asked_for(what):
+    """A name server that has just started lists some brokers only; the regular look may be half a minute away."""
+    talk = reading()
+    if what == "pull":
+        talk.pulled(q(0), nothing(1))
+    else:
+        talk.handled((talk.delivery, Outcome.SUCCESS))
+        talk.at(talk.now_ms + 100, with_routes=True)
+    assert len(talk.of(fx.FetchRoutes)) == 1
+    if what == "pull":
+        for _ in range(3):  # As long as that lasts.
+            talk.at(talk.now_ms + 1_000, with_routes=True)
+            assert len(talk.of(fx.FetchRoutes)) == 1
+
+
+def test_a_queue_whose_broker_was_on_no_route_is_read_as_soon_as_it_answers():
+    """Not when its pull is tried again."""
+    talk = reading()
+    talk.pulled(q(0), nothing(1))
+    assert talk.of(fx.Pull) == []
+    talk.routes(T=route(4, brokers=("a", "b")))
+    assert [effect.address for effect in talk.of(fx.SendHeartbeat)] == ["a:1"]
+    talk._(talk.core.heartbeat_answered("a:1", talk.now_ms, ok=True, offers=True))
+    assert [pull.queue for pull in talk.of(fx.Pull)] == [q(0)]

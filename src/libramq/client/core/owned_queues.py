@@ -75,8 +75,6 @@ class OwnedQueues:
         self.released: list[QueueGrant] = []
         #: Those of them of which we handled more than the broker has acknowledged.
         self.uncommitted: list[QueueGrant] = []
-        #: Set when a queue is ours whose broker no route names.
-        self.lacks_route = False
 
     def take(
         self,
@@ -189,7 +187,6 @@ class OwnedQueues:
             owned.state = QueueState.LOADING
         address = self._routes.master(queue.broker_name)
         if address is None:
-            self.lacks_route = True
             return self._cannot_load(owned, "its broker has no master now", now_ms)
         if owned.granted is not None:
             return [fx.OpenQueue(queue, generation, address, owned.granted)]

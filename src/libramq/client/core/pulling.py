@@ -40,6 +40,8 @@ log = get_logger(__name__)
 
 #: Ours: our heartbeat and this pull were on their way at the same time.
 NOT_SUBSCRIBED_YET_MS: Final = 100
+#: Ours: the routes are asked for about so often while they do not name a broker that we read from.
+BROKER_MISSING_MS: Final = 1_000
 _NOT_SUBSCRIBED: Final = (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST)
 
 
@@ -155,7 +157,8 @@ class Pulling:
             return []
         address = self._routes.reader(queue.broker_name, owned.broker_id)
         if address is None:
-            self._later(owned, now_ms, PULL_FAILED_MS)
+            owned.has_failed = True
+            self._later(owned, now_ms, BROKER_MISSING_MS)
             return []
         owned.is_pulling, owned.has_failed = True, False
         count_max = self._settings.pull_batch_size

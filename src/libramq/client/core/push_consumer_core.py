@@ -387,8 +387,8 @@ class PushConsumerCore:
         if self._pulling.strangers:
             effects += self._presence.heartbeats(self._pulling.strangers)
             self._pulling.strangers.clear()
-        if self._owned.lacks_route:
-            self._owned.lacks_route = False
+        if self.routes.lacks_broker:
+            self.routes.lacks_broker = False
             effects += self._presence.look_soon(now_ms)
         if self._table.needs_rebalance:
             self._table.needs_rebalance = False

@@ -16,6 +16,8 @@ class RouteTable:
         self._publish: dict[str, TopicPublishInfo] = {}
         self._subscribe: dict[str, tuple[MessageQueue, ...]] = {}
         self._addresses: dict[str, dict[int, str]] = {}
+        #: Whether somebody looked for a broker, or its master, that no route names.
+        self.lacks_broker = False
 
     def update(self, topic: str, route: TopicRouteData) -> bool:
         """Take a topic's route in; says whether it differs from the last one, order aside."""
@@ -48,12 +50,15 @@ class RouteTable:
 
     def master(self, broker_name: str) -> str | None:
         """Where the master of a broker name is."""
-        return self._addresses.get(broker_name, {}).get(MASTER_ID)
+        address = self._addresses.get(broker_name, {}).get(MASTER_ID)
+        self.lacks_broker = self.lacks_broker or address is None
+        return address
 
     def reader(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
         """Where to read: the broker asked for, else another of that name."""
         addresses = self._addresses.get(broker_name)
         if not addresses:
+            self.lacks_broker = True
             return None
         found = addresses.get(broker_id)
         if found is None and broker_id != MASTER_ID:
