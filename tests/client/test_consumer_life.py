@@ -77,6 +77,58 @@ async def test_a_cancelled_start_leaves_no_member(namesrv, broker, watch):
     await watch.until(lambda: not broker.members["g"])
 
 
+@pytest.mark.parametrize("times", [1, 2, 3, 4])
+async def test_however_often_a_start_is_cancelled_the_consumer_can_be_stopped_and_started(
+    namesrv, broker, watch, times
+):
+    """Nothing of it stays half ended."""
+    for turns in range(0, 40, 3):
+        reader = consumer(namesrv)
+        reader.subscribe("T", "*", print)
+        starting = asyncio.create_task(reader.start())
+        await cancel(starting, times, turns=turns)
+        async with asyncio.timeout(10):
+            await reader.stop()
+            await reader.start()
+            await reader.stop()
+        assert network_threads() == []
+    await watch.until(lambda: not broker.members["g"])
+
+
+@pytest.mark.parametrize("times", [1, 2, 3, 4])
+async def test_however_often_a_stop_is_cancelled_the_consumer_ends(namesrv, broker, watch, times):
+    """A handler that hangs is not waited for any longer."""
+    gate, began = threading.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def hang(messages):
+        loop.call_soon_threadsafe(began.set)
+        gate.wait()
+
+    broker.put("T", 0, b"x")
+    reader = consumer(namesrv)
+    reader.subscribe("T", "*", hang)
+    await reader.start()
+    await began.wait()
+    stopping = asyncio.create_task(reader.stop(timeout_ms=600_000))
+    await cancel(stopping, times, turns=3)
+    async with asyncio.timeout(10):
+        await reader.wait_closed()
+        await reader.stop()
+    assert network_threads() == []
+    gate.set()
+
+
+async def cancel(task, times, *, turns):
+    """Cancel a task so often, a few turns of the loop apart."""
+    for _ in range(times):
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.sleep(0)
+    await asyncio.wait([task])
+
+
 @pytest.mark.parametrize("kind", ["plain", "coroutine", "awaitable"])
 async def test_stop_in_a_handler_is_refused(namesrv, broker, watch, kind):
     """It would wait for itself; another task may stop the consumer meanwhile."""

@@ -410,3 +410,26 @@ async def test_a_producer_of_another_loop_is_refused(namesrv):
 
         await asyncio.to_thread(elsewhere)
         await producer.send(Message("T", b"x"))
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+async def test_however_often_a_stop_is_cancelled_the_producer_can_be_started_again(namesrv, broker, times):
+    """It ends by itself at the latest when its goodbye is answered or not."""
+    producer = Producer(namesrv=namesrv.address)
+    await producer.start()
+    producer.send_nowait(Message("T", b"x"))
+    stopping = asyncio.create_task(producer.stop())
+    for _ in range(times):
+        await asyncio.sleep(0)
+        stopping.cancel()
+    await asyncio.wait([stopping])
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                await producer.start()
+            except LocalProtocolError as error:
+                assert "is being stopped" in str(error)  # noqa: PT017
+                await asyncio.sleep(0)
+            else:
+                break
+    await producer.stop()

@@ -1,11 +1,14 @@
 """The hooks about queues, and pausing, through the shell."""
 
 import asyncio
+import contextlib
 import random
 
 import pytest
 
-from libramq.client import ConsumeFrom, PushConsumer
+from libramq.client import ConsumeFrom, PushConsumer, queue_listener
+from libramq.client.core import effects as fx
+from libramq.client.queue_listener import QueueListener
 from libramq.codes import RequestCode
 from libramq.errors import LocalProtocolError
 from libramq.message.queue import MessageQueue
@@ -125,3 +128,75 @@ async def test_paused_queues_bring_nothing_and_stay_ours(namesrv, broker, watch)
         assert MessageQueue("T", "a", 0) in await consumer.assignment()
         await consumer.resume()
         await watch.until(lambda: b"paused" in handled)
+
+
+async def test_a_hook_may_stop_the_consumer(namesrv, broker):
+    """Its on_revoked is called meanwhile, and neither waits for the other."""
+    revoked = []
+
+    async def stop(queues):
+        await reader.stop()
+
+    reader = member(namesrv, on_assigned=stop, on_revoked=lambda queues: revoked.extend(of_topic(queues)))
+    await reader.start()
+    async with asyncio.timeout(5):
+        await reader.wait_closed()
+    assert revoked == [0, 1, 2, 3]
+    await reader.start()  # Nothing of the last run is left.
+    await reader.wait_closed()
+
+
+async def test_a_hook_of_a_stop_may_stop_the_consumer_too(namesrv, broker):
+    """It would wait for itself for 10 s."""
+    assigned = asyncio.Event()
+
+    async def stop(queues):
+        await reader.stop()
+
+    reader = member(namesrv, on_assigned=lambda queues: assigned.set(), on_revoked=stop)
+    await reader.start()
+    await assigned.wait()
+    async with asyncio.timeout(5):
+        await reader.stop()
+
+
+async def test_a_hook_that_will_not_be_cancelled_hangs_nobody(namesrv, broker, watch, monkeypatch):
+    """The consumer ends without it."""
+    monkeypatch.setattr(queue_listener, "CANCEL_SECONDS", 0.05)
+    began, gate = asyncio.Event(), asyncio.Event()
+
+    async def stay(queues):
+        began.set()
+        while not gate.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await gate.wait()
+
+    reader = member(namesrv, on_assigned=stay)
+    await reader.start()
+    await began.wait()
+    async with asyncio.timeout(5):
+        await reader.stop()
+    gate.set()
+
+
+async def test_a_hook_that_is_cancelled_takes_no_other_with_it():
+    """Whoever cancels all tasks of the loop cancels one hook."""
+    tasks, revoked, was_heard = [], [], asyncio.Event()
+
+    async def hang(queues):
+        tasks.append(asyncio.current_task())
+        listener.notify(fx.Revoked((MessageQueue("T", "a", 0),)))
+        asyncio.get_running_loop().call_soon(tasks[0].cancel)
+        await asyncio.Event().wait()
+
+    listener = QueueListener(
+        {fx.Assigned: hang, fx.Revoked: revoked.append},
+        loop=asyncio.get_running_loop(),
+        heard=lambda queues: was_heard.set(),
+    )
+    listener.notify(fx.Assigned((MessageQueue("T", "a", 0),)))
+    async with asyncio.timeout(5):
+        await was_heard.wait()
+        await asyncio.wait(tasks)
+    assert [of_topic(queues) for queues in revoked] == [[0]]
+    await listener.close()

@@ -1,12 +1,15 @@
-"""Awaiting: how coroutines wait for what is answered by a call."""
+"""Awaiting: how coroutines wait for what is answered by a call, and for what must be done to its end."""
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from libramq.errors import LibraError
 
 T = TypeVar("T")
+
+#: What goes on although nobody waits for it any more: the loop itself keeps no task.
+_released: set[asyncio.Task[Any]] = set()
 
 
 async def answer_of(ask: Callable[[Callable[[T | LibraError], None]], object]) -> T:
@@ -23,3 +26,20 @@ async def answer_of(ask: Callable[[Callable[[T | LibraError], None]], object]) -
 
     ask(answered)
     return await future
+
+
+async def to_the_end(work: Coroutine[Any, Any, None], hurry: Callable[[], object]) -> None:
+    """Wait for work that is done to its end, however often whoever waits is cancelled.
+
+    The first time it is told to hurry, and still waited for; after the second it goes on by itself.
+    """
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        if not task.done():
+            hurry()
+            _released.add(task)
+            task.add_done_callback(_released.discard)
+            await asyncio.wait([task])
+        raise

@@ -133,7 +133,7 @@ class ConsumerNetwork:
             fx.Trouble: run.begin_trouble,
             fx.Recovered: run.end_trouble,
             fx.Unregister: self._unregister,
-            fx.Stopped: lambda _: self._end(),
+            fx.Stopped: lambda _: self.end(),
         }
 
     # Its life.
@@ -170,9 +170,10 @@ class ConsumerNetwork:
 
     def _stop_is_late(self) -> None:
         log.warning("the consumer could not unregister in time", group=self._settings.group)
-        self._end()
+        self.end()
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """End now, without what is left to commit or say."""
         self._is_running = False
         for timer in (self._timer, self._stop_timer):
             if timer is not None:

@@ -17,7 +17,7 @@ from enum import Enum
 from functools import partial
 from typing import Final, TypeVar
 
-from libramq.client.awaiting import answer_of
+from libramq.client.awaiting import answer_of, to_the_end
 from libramq.client.consumer_network import ConsumerNetwork
 from libramq.client.core import effects as fx
 from libramq.client.core.handler_result import Ending
@@ -95,14 +95,8 @@ class ConsumerRun:
         self._thread = NetworkThread(f"libramq-{self._group}")
         try:
             await asyncio.wrap_future(self._thread.run(answer_of(self._network.start)))
-        except BaseException:
-            try:  # Cancelled just when it had joined: it says goodbye.
-                await asyncio.wrap_future(self._thread.run(self._stop_network(0)))
-            finally:
-                await asyncio.to_thread(self._thread.stop)
-                self._stage = Stage.ENDED
-                self._started.set_result(None)
-                self.ended.set_result(None)
+        except BaseException:  # Cancelled just when it had joined: it says goodbye.
+            await self._leave(0)
             raise
         self._stage = Stage.RUNNING
         self._started.set_result(None)
@@ -113,17 +107,11 @@ class ConsumerRun:
         self.refuse_in_handler()
         if self._stage is Stage.STARTING:
             await _outcome(self._started)
-        if not self._enter(Stage.STOPPING):
+        self._listener.let_others_go_first()
+        if self._enter(Stage.STOPPING):
+            await self._leave(timeout_ms)
+        else:
             await _outcome(self.ended)
-            return
-        try:
-            await asyncio.wrap_future(self._thread.run(self._stop_network(timeout_ms)))
-        finally:
-            await asyncio.to_thread(self._handlers.close)
-            await asyncio.to_thread(self._thread.stop)
-            await self._listener.close()
-            self._stage = Stage.ENDED
-            self.ended.set_result(None)
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Have handlers run; called on the network thread, like the next two."""
@@ -183,9 +171,34 @@ class ConsumerRun:
             log.error(str(error))
             self._thread.run(self._end(error))
 
+    async def _leave(self, timeout_ms: int) -> None:
+        """Leave the group and end; whoever is cancelled meanwhile has it end at once."""
+        leaving = self._thread.run(self._stop_network(timeout_ms))
+        await to_the_end(self._end_after(leaving), leaving.cancel)
+
+    async def _end_after(self, leaving: Future[None]) -> None:
+        try:
+            await asyncio.wrap_future(leaving)
+        finally:
+            try:
+                await self._listener.close()
+            finally:  # Runs to its end even where the loop ends before.
+                await asyncio.to_thread(self._end_threads)
+
+    def _end_threads(self) -> None:
+        self._handlers.close()
+        self._thread.stop()
+        self._stage = Stage.ENDED
+        if not self._started.done():
+            self._started.set_result(None)
+        self.ended.set_result(None)
+
     async def _stop_network(self, timeout_ms: int) -> None:
         try:
             await answer_of(partial(self._network.stop, timeout_ms))
+        except asyncio.CancelledError:  # Nobody has the patience; no connection stays open.
+            self._network.end()
+            raise
         finally:
             await self._dialer.wait_closed()
 

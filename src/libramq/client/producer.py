@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Self
 
-from libramq.client.awaiting import answer_of
+from libramq.client.awaiting import answer_of, to_the_end
 from libramq.client.core.accumulator import Waiting, split
 from libramq.client.core.fault_strategy import BACK_OFF_TABLE, BackOff
 from libramq.client.core.publish_info import TopicPublishInfo
@@ -131,12 +131,18 @@ class Producer:
             return
         self._check_loop()
         self._running, self._stopping = False, True
+        flushed = asyncio.ensure_future(answer_of(self._network.pipeline.flush))
+        await to_the_end(self._end_after(flushed), flushed.cancel)
+
+    async def _end_after(self, flushed: asyncio.Future[None]) -> None:
         try:
-            await answer_of(self._network.pipeline.flush)
+            await flushed
         finally:
-            await answer_of(self._network.stop)
-            await self._dialer.wait_closed()
-            self._stopping = False
+            try:
+                await answer_of(self._network.stop)
+                await self._dialer.wait_closed()
+            finally:
+                self._stopping = False
 
     async def __aenter__(self) -> Self:
         await self.start()

@@ -206,8 +206,9 @@ class PushConsumer:
 
         Handlers that run longer than the timeout are not waited for; their messages come again elsewhere.
         A static member (instance_id) does not leave: its queues wait for it until its session is over.
-        A second call waits for the first. A handler cannot call it (LocalProtocolError): it would wait for
-        itself.
+        A second call waits for the first. A hook may call it: the hooks that come of it, such as on_revoked,
+        are called meanwhile. A handler cannot (LocalProtocolError): it would wait for itself. Whoever is
+        cancelled while it waits has the consumer end at once.
         """
         if self._run is not None:
             await self._run.stop(timeout_ms)

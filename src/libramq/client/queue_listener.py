@@ -8,15 +8,18 @@ Upstream: consumer/MessageQueueListener.java; the three hooks are those of Kafka
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from libramq.client.core import effects as fx
-from libramq.client.handler_call import awaited, is_from_outside
+from libramq.client.handler_call import awaited, current_task, is_from_outside
 from libramq.errors import LibraError
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 
 log = get_logger(__name__)
+
+#: Ours: how long a cancelled hook may take to end; it may never do so.
+CANCEL_SECONDS: Final = 1.0
 
 #: Called with queues; a plain function or a coroutine function.
 QueueHook = Callable[[tuple[MessageQueue, ...]], Any]
@@ -42,6 +45,8 @@ class QueueListener:
         self._heard = heard
         self._waiting: deque[Change | fx.Trouble] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._current: Change | fx.Trouble | None = None
+        self._is_closed = False
 
     def notify(self, change: Change | fx.Trouble) -> None:
         """Called on the network thread."""
@@ -53,23 +58,44 @@ class QueueListener:
             log.warning("a listener was not called: the consumer's event loop is closed")
             self._finished(change)
 
+    def let_others_go_first(self) -> None:
+        """Call the next hooks while the calling one goes on: it is about to wait for what they do."""
+        if self._task is not None and current_task() is self._task:
+            self._task = None
+            self._finish_current()
+            self._go_on()
+
     async def close(self) -> None:
         """End a hook that still runs."""
+        self._is_closed = True
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await asyncio.wait([self._task], timeout=CANCEL_SECONDS)
 
     def _accept(self, change: Change | fx.Trouble) -> None:
         self._waiting.append(change)
-        if self._task is None:
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._task is None and self._waiting and not self._is_closed:
             self._task = self._loop.create_task(self._work())
+            self._task.add_done_callback(self._ended)
 
     async def _work(self) -> None:
-        try:
-            while self._waiting:
-                await self._call(self._waiting.popleft())
-        finally:
+        while self._waiting and self._task is asyncio.current_task():
+            self._current = change = self._waiting.popleft()
+            try:
+                await self._call(change)
+            finally:
+                if self._current is change:
+                    self._finish_current()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            task.exception()  # Only Ctrl-C, which the loop has raised already.
+        if self._task is task:  # A hook that somebody cancelled takes none of the others with it.
             self._task = None
+            self._go_on()
 
     async def _call(self, change: Change | fx.Trouble) -> None:
         try:
@@ -79,7 +105,10 @@ class QueueListener:
             if is_from_outside(error):
                 raise
             log.exception("a listener failed", kind=type(change).__name__)
-        finally:
+
+    def _finish_current(self) -> None:
+        change, self._current = self._current, None
+        if change is not None:
             self._finished(change)
 
     def _finished(self, change: Change | fx.Trouble) -> None:

@@ -41,7 +41,7 @@ def reading():
 
 @pytest.mark.parametrize("what", ["pull", "commit"])
 def test_whatever_finds_no_broker_for_a_queue_of_ours_has_the_routes_asked_for(what):
-    """A name server that has just started lists some brokers only; the regular look may be half a minute away."""
+    """A name server that has just started lists some brokers only, and the next regular look is far away."""
     talk = reading()
     if what == "pull":
         talk.pulled(q(0), nothing(1))
