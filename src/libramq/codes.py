@@ -64,6 +64,7 @@ class RequestCode(IntEnum):
     QUERY_ASSIGNMENT = 400
     SET_MESSAGE_REQUEST_MODE = 401
     BROKER_HEARTBEAT = 904
+    GET_BROKER_HA_STATUS = 907
     # Ours, below 32,768: the contract is docs/design/coordinated-groups.md.
     GROUP_JOIN = 31000
     GROUP_POLL = 31001

@@ -89,6 +89,11 @@ def test_apaches_slave_copies_our_master_and_serves_when_that_is_gone(
     assert log_of(theirs, end) == log_of(ours, end)
     cluster.wait_until(lambda: "1" in ids_of(servers.namesrv), "a slave", within_s=PATIENCE_S)
     cluster.wait_until(lambda: knows(slave, topic), "the topic at the slave", within_s=PATIENCE_S)
+    shown = cluster.admin("haStatus", "-b", cluster.broker_address)
+    words = shown.split()
+    assert words[words.index("#MasterCommitLogMaxOffset") + 1] == str(end), shown
+    assert words[words.index("#InSyncSlaveNum") + 1] == "1", shown
+    assert words[-5:-3] == [str(end), "0"], shown
     servers.kill(MASTER)
     cluster.wait_until(lambda: ids_of(servers.namesrv) == {"1"}, "the master gone", within_s=PATIENCE_S)
     consumer = cluster.consumer(group, topic, tags="*")

@@ -116,6 +116,7 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.GET_SUBSCRIPTIONGROUP_CONFIG: (h.GroupByNameHeader(group="G"), None, "Group:G Get"),
     R.GET_ALL_CONSUMER_OFFSET: (None, None, _CLUSTER_LIST),
     R.GET_ALL_DELAY_OFFSET: (None, None, _CLUSTER_LIST),
+    R.GET_BROKER_HA_STATUS: (None, None, _CLUSTER_GET),
     R.GET_CONSUME_STATS: (
         h.ConsumeStatsHeader(consumer_group="G", topic_list="T;U;"), None,
         "Group:G Get, Topic:T Get, Topic:U Get",

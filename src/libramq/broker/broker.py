@@ -36,6 +36,7 @@ from libramq.broker.processor.client_management import ClientManagement
 from libramq.broker.processor.consumer_offset import ConsumerOffsetRequests
 from libramq.broker.processor.group_admin import GroupAdministration
 from libramq.broker.processor.group_membership import GroupMembership
+from libramq.broker.processor.ha_status import HAStatusRequests
 from libramq.broker.processor.notices import requests_of
 from libramq.broker.processor.open_queue import OpenQueue
 from libramq.broker.processor.peers import PeerRequests
@@ -371,7 +372,8 @@ class Broker:
             throughput=self.runtime.throughput,
             instances=self.coordination.instances,
         )
-        return [topics, groups, statistics, SlaveTables(self.ledger, self.schedule), self.runtime]
+        slaves = SlaveTables(self.ledger, self.schedule), HAStatusRequests(self.store, self.ha)
+        return [topics, groups, statistics, *slaves, self.runtime]
 
     def _build_engine(self, services: Sequence[Any]) -> Engine:
         self._processors: dict[int, Processor] = {}

@@ -66,6 +66,7 @@ _SPECS: Final = (
     RequestSpec(R.GET_SUBSCRIPTIONGROUP_CONFIG, h.GroupByNameHeader),
     RequestSpec(R.GET_ALL_CONSUMER_OFFSET, h.NoHeader),
     RequestSpec(R.GET_ALL_DELAY_OFFSET, h.NoHeader),
+    RequestSpec(R.GET_BROKER_HA_STATUS, h.NoHeader),
     RequestSpec(R.GET_CONSUME_STATS, h.ConsumeStatsHeader),
     RequestSpec(R.INVOKE_BROKER_TO_RESET_OFFSET, h.ResetOffsetHeader),
     RequestSpec(R.GET_CONSUMER_CONNECTION_LIST, h.GroupHeader),

@@ -14,6 +14,8 @@ from libramq.kernel.deadlines import Deadline
 
 #: Ours: what may be under way to a slave; it reports after each read.
 WINDOW_BYTES: Final = 4 * 1024 * 1024
+#: FlowMonitor.java: over how long the rate is taken.
+RATE_MS: Final = 1_000
 
 
 class HAConnection:
@@ -24,6 +26,9 @@ class HAConnection:
     """
 
     __slots__ = (
+        "_rate",
+        "_rate_began_ms",
+        "_rate_began_sent",
         "acknowledged",
         "connection",
         "is_warm",
@@ -40,6 +45,22 @@ class HAConnection:
         self.sent_ms = self.reported_ms = now_ms
         self.look = look
         self.is_warming = self.is_warm = False
+        self._rate = 0
+        self._rate_began_ms, self._rate_began_sent = now_ms, begin
+
+    def note_sent(self, size: int, now_ms: MonotonicMs) -> None:
+        """Take note of so many bytes of the log that were sent."""
+        self.bytes_per_second(now_ms)
+        self.sent += size
+        self.sent_ms = now_ms
+
+    def bytes_per_second(self, now_ms: MonotonicMs) -> int:
+        """Return how many bytes of the log were sent in the last whole second."""
+        elapsed_ms = now_ms - self._rate_began_ms
+        if elapsed_ms >= RATE_MS:
+            self._rate = (self.sent - self._rate_began_sent) * 1000 // elapsed_ms
+            self._rate_began_ms, self._rate_began_sent = now_ms, self.sent
+        return self._rate
 
     def report(self, offset: int, now_ms: MonotonicMs) -> bool:
         """Take a report; False where the slave claims to have what it was not sent."""

@@ -134,8 +134,7 @@ class HAService:
                 self._refuse(slave.connection, f"the log does not reach back to {offset} any more")
                 return
             effects.send(slave.connection, encode_block(offset, data))
-            slave.sent += size
-            slave.sent_ms = self._clock.monotonic_ms()
+            slave.note_sent(size, self._clock.monotonic_ms())
             budget -= size
 
     def _warm(self, slave: HAConnection, stretch: FileRange) -> None:

@@ -164,6 +164,7 @@ OPERATIONS: Final[dict[int, Reading]] = {
     R.GET_SUBSCRIPTIONGROUP_CONFIG: _managed(Action.GET, _of_group),
     R.GET_ALL_CONSUMER_OFFSET: _cluster_wide(Action.LIST),
     R.GET_ALL_DELAY_OFFSET: _cluster_wide(Action.LIST),
+    R.GET_BROKER_HA_STATUS: _cluster_wide(Action.GET),
     R.GET_CONSUME_STATS: _managed(Action.GET, _statistics_of),
     R.INVOKE_BROKER_TO_RESET_OFFSET: _managed(Action.UPDATE, _reset_of),
     R.GET_CONSUMER_CONNECTION_LIST: _managed(Action.GET, _of_consumer_group),
