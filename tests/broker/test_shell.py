@@ -25,6 +25,7 @@ from libramq.message import MessageQueue, decode_records
 from libramq.nameserver import NameServer
 from libramq.remoting import headers as h
 from libramq.remoting.command import Command
+from libramq.replication.blocks import BlockReader, encode_report
 from libramq.rpc import admin_calls, broker_calls, name_server_calls
 from libramq.rpc.call import Call
 from libramq.transport.asyncio_remotes import AsyncioRemotes
@@ -135,6 +136,26 @@ def test_the_vip_port_answers_the_same(loop, tmp_path):
             sent = await client.make(broker_calls.send_message(header, b"vip"), address=vip)
             assert sent.code == 0
             assert await client.bodies() == [b"vip"]
+
+    run_on(loop, scenario)
+
+
+@both
+def test_a_slave_gets_the_log_at_the_ha_port(loop, tmp_path):
+    async def scenario() -> None:
+        port = free_broker_port()
+        settings = config(tmp_path, listen_port=port, ha_listen_port=port + 1)
+        async with running(settings) as client:
+            await client.send(b"copied")
+            reading, writing = await asyncio.open_connection(HOST, port + 1)
+            writing.write(encode_report(0))
+            blocks, reader = [], BlockReader()
+            while not blocks:
+                blocks += reader.receive(await reading.read(1 << 16))
+            assert [message.body for message in decode_records(blocks[0].data)] == [b"copied"]
+            writing.write(encode_report(1 << 40))
+            assert await reading.read() == b""
+            writing.close()
 
     run_on(loop, scenario)
 

@@ -7,7 +7,7 @@ import pytest
 from libramq.kernel.effect import Thread
 from libramq.replication.blocks import BLOCK_BYTES, Block
 from libramq.replication.ha_connection import WINDOW_BYTES
-from libramq.replication.ha_service import HEARTBEAT_MS, SILENT_MS_MAX
+from libramq.replication.ha_service import HEARTBEAT_MS, SILENT_MS_MAX, SLAVES_MAX
 from tests.broker.brokers import Conversation
 from tests.fakes import FakePeer
 from tests.replication.slaves import Slave
@@ -134,6 +134,19 @@ def test_only_addresses_of_the_list_get_the_log(talk: Conversation) -> None:
         [],
         "its address is not among haAllowedAddresses",
     )
+
+
+def test_a_master_has_so_many_slaves_and_room_again_when_one_goes(talk: Conversation) -> None:
+    talk.send(FakePeer())
+    slaves = [Slave(talk, f"127.0.0.1:{60_000 + number}") for number in range(SLAVES_MAX + 1)]
+    for slave in slaves:
+        slave.report(0)
+    assert [bool(slave.blocks) for slave in slaves] == [True] * SLAVES_MAX + [False]
+    assert slaves[-1].close_reason == f"{SLAVES_MAX} slaves are connected; a master has no more"
+    slaves[0].hang_up()
+    late = Slave(talk)
+    late.report(0)
+    assert late.blocks
 
 
 def test_an_idle_slave_hears_a_heartbeat_and_a_silent_one_is_given_up(talk: Conversation) -> None:

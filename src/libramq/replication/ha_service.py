@@ -27,6 +27,8 @@ log = get_logger(__name__)
 HEARTBEAT_MS: Final = 5_000
 #: MessageStoreConfig.haHousekeepingInterval.
 SILENT_MS_MAX: Final = 20_000
+#: Ours: slaves of one master; with more, each send would be copied and counted for all of them.
+SLAVES_MAX: Final = 16
 #: Ours: what one turn sends to a slave; others have theirs then.
 TURN_BYTES_MAX: Final = 1024 * 1024
 
@@ -90,6 +92,9 @@ class HAService:
         store = self._store
         if not self._is_allowed(connection.address):
             self._refuse(connection, "its address is not among haAllowedAddresses")
+            return
+        if len(self._slaves) >= SLAVES_MAX:
+            self._refuse(connection, f"{SLAVES_MAX} slaves are connected; a master has no more")
             return
         first, end = store.log_start, store.end
         if reported and not first <= reported <= end:
