@@ -352,3 +352,34 @@ def test_what_nobody_knows_is_not_supported(talk, peer):
         reply = talk.ask(peer, code)
         assert reply.code == C.REQUEST_CODE_NOT_SUPPORTED
         assert str(int(code)) in reply.remark
+
+
+def test_what_a_group_was_sent_and_has_not_committed_is_in_flight(talk, peer):
+    """As Apache's brokers: up to where the last pull was answered, whoever pulls."""
+    for _ in range(4):
+        talk.send(peer, queue_id=1)
+
+    def offsets() -> list[tuple[int, int]]:
+        reply = talk.ask(peer, R.GET_CONSUME_STATS, h.ConsumeStatsHeader(consumer_group="G", topic="T"))
+        table = decode_body(reply.body, ConsumeStats).offset_table
+        return [(table[q].consumer_offset, table[q].pull_offset) for q in sorted(table)][:2]
+
+    def commit(offset: int) -> None:
+        header = h.UpdateConsumerOffsetHeader(
+            consumer_group="G", topic="T", queue_id=1, commit_offset=offset
+        )
+        assert talk.ask(peer, R.UPDATE_CONSUMER_OFFSET, header).code == C.SUCCESS
+
+    assert offsets() == [(0, 0), (0, 0)]
+    talk.pull(peer, queue_id=1, max_msg_nums=3)
+    assert offsets() == [(0, 0), (0, 3)]
+    commit(2)
+    assert offsets() == [(0, 0), (2, 3)]
+    commit(4)
+    assert offsets() == [(0, 0), (4, 4)], "never behind what is committed"
+    talk.pull(peer, queue_id=1, queue_offset=1, max_msg_nums=1)
+    commit(1)
+    assert offsets() == [(0, 0), (1, 2)], "after a reset the last pull counts"
+    talk.ask(peer, R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
+    talk.create_topic("T")
+    assert offsets() == [(0, 0), (0, 0)], "another topic"

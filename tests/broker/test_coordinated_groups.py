@@ -858,6 +858,72 @@ def test_a_queue_that_was_lost_once_stays_one_of_which_messages_come_again(talk)
     assert (settled.kind, settled.redelivered_upper_bound) == ("settled", 6)
 
 
+def all_over_again(talk: Conversation, end: Callable[[Client], None]) -> RebalanceEvent:
+    """Alice was alone, and has handled and committed one of three messages; Bob comes when she is gone."""
+    alice = alone(talk)
+    for queue_id in alice.held:
+        alice.pull(queue_id)
+        alice.commit(queue_id, 1)
+    talk.advance(2_000)
+    end(alice)
+    talk.advance(3_000)
+    assert events(talk)[-1].loads == {}
+    bob = Client(talk, "bob").join().poll()
+    talk.advance(COLLECT_MS)
+    bob.news()
+    for queue_id in bob.open_all():
+        talk.give(bob.peer, bob.pull_command(queue_id, 1))
+    talk.advance(3_000)
+    settled = events(talk)[-1]
+    assert (settled.kind, settled.moved) == ("settled", 4)
+    return settled
+
+
+def test_who_comes_after_a_clean_stop_of_everybody_sees_nothing_again(talk):
+    """It is kept over the time in which nobody is there."""
+    assert all_over_again(talk, lambda alice: alice.leave(is_committed=True)).redelivered_upper_bound == 0
+
+
+def test_who_comes_after_everybody_crashed_sees_again_what_was_sent_and_not_committed(talk):
+    def crash(alice: Client) -> None:
+        alice.close()
+        alice.talk.advance(150)
+
+    assert all_over_again(talk, crash).redelivered_upper_bound == 8
+
+
+@pytest.mark.parametrize("has_committed", [True, False])
+def test_after_a_brokers_restart_nobody_knows_what_comes_again(talk, tmp_path, has_committed):
+    """What Bob, who does not come back, had been sent is not written anywhere; that is not none."""
+    alice, bob = both(talk)
+    for queue_id in bob.held:
+        bob.pull(queue_id)
+        if has_committed:
+            bob.commit(queue_id, 1)
+    talk.broker.close()
+    alice.talk = again = Conversation(tmp_path / "data", clock=talk.clock)
+    for _ in range(5):
+        alice.beat()
+        alice.poll()
+        again.advance(SESSION_MS // 4)
+        alice.news()
+    again.advance(COLLECT_MS)
+    alice.poll().news()
+    for queue_id in alice.open_all():
+        alice.pull(queue_id)
+    again.advance(3_000)
+    settled = events(again)[-1]
+    assert (settled.kind, settled.moved, settled.redelivered_upper_bound) == ("settled", 2, None)
+    again.close()
+
+
+def test_a_member_that_comes_and_goes_within_a_second_has_moved_nothing(talk):
+    alone(talk).leave(is_committed=True)
+    talk.advance(3_000)
+    settled = events(talk)[-1]
+    assert (settled.kind, settled.moved, settled.minimum) == ("settled", 0, 0)
+
+
 def test_what_members_saw_again_is_in_the_sum(talk):
     alice, bob = alone(talk), Client(talk, "bob").join().poll()
     talk.advance(COLLECT_MS)

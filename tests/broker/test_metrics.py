@@ -78,10 +78,19 @@ def test_a_rebalance_is_counted_and_timed():
     assert value(metrics, "libra_group_queues_moved_total", **group) == 2
     assert value(metrics, "libra_group_queues_moved_minimum_total", **group) == 1
     assert value(metrics, "libra_group_messages_redelivered_bound_total", **group) == 7
+    assert value(metrics, "libra_group_rebalances_redelivered_unknown_total", **group) == 0
     assert value(metrics, "libra_group_messages_duplicate_total", **group) == 5
     assert value(metrics, "libra_group_catch_up_peak_messages_per_second", **group) == 900
     assert value(metrics, "libra_group_members", **group) == 2
     assert value(metrics, "libra_group_queues_unowned", **group) == 3
+
+
+def test_a_rebalance_of_which_nobody_knows_what_came_again_is_counted_as_such():
+    metrics = Metrics()
+    metrics.record(event("settled", member_count=2, moved=2, minimum=1, redelivered_upper_bound=None))
+    group = {"consumer_group": "G"}
+    assert value(metrics, "libra_group_messages_redelivered_bound_total", **group) == 0
+    assert value(metrics, "libra_group_rebalances_redelivered_unknown_total", **group) == 1
 
 
 def test_totals_grow_by_what_came_since_and_diagnoses_go():

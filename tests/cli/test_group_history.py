@@ -113,6 +113,18 @@ def test_durations():
     assert [duration(ms) for ms in (None, 0, 9_999, 16_600)] == ["–", "0 ms", "9999 ms", "16.6 s"]
 
 
+def test_of_a_brokers_rebalance_it_may_be_unknown_what_came_again():
+    """Two brokers, of which one was restarted: the sum of what is known would be no bound."""
+    event = replace(settled("b", 2_300).event, redelivered_upper_bound=None)
+    (found,) = rebalances(
+        [started("a", 1_000), settled("a", 2_300), started("b", 1_000), BrokerEvent("b", event)],
+        wall_ms=10_000,
+    )
+    assert found.redelivered_upper_bound is None
+    assert as_json(found)["redeliveredUpperBound"] is None
+    assert "unknown how many messages came again" in timeline(found)[1]
+
+
 def test_what_came_again_is_not_hedged_where_it_is_known():
     """Members that had committed what they handled: none came again, not "at most 0"."""
     event = replace(settled("a", 2_300).event, redelivered_upper_bound=0)

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.clock import Now
+from libramq.groups.contested_queues import READING_MS_MAX
 from libramq.groups.rebalance import (
     IDLE_MS_MAX,
     QUIET_MS,
-    READING_MS_MAX,
     SETTLE_MS_MAX,
     UNREPORTED_MS,
     GroupRebalance,
@@ -226,6 +226,68 @@ def test_a_queue_that_comes_back_did_not_move_but_what_was_delivered_twice_count
     settled = group.settled()
     assert settled.moved == 1
     assert settled.redelivered_upper_bound == 10 + 15
+
+
+def test_of_a_queue_that_was_read_before_the_broker_began_nobody_knows_what_comes_again():
+    """A restarted broker does not know what the owner before was sent: that is not none."""
+    group = Group()
+    group.rebalance = GroupRebalance("G", sent_before=lambda queue: None if queue == Q[3] else 0)
+    group.join("alice")
+    group.pull("alice", 0, 1, 2, 3, offset=100)
+    moved, settled = group.settle()
+    assert settled.redelivered_upper_bound is None
+    assert [move.redelivered_bound for move in moved.moves] == [0, 0, 0, None]
+    assert decode_event(encode_event(moved)) == moved
+    assert encode_event(moved).count(b'"redelivered":0') == 4, "0.1.0 needs a number"
+    assert encode_event(moved).count(b"redelivered_known") == 1
+    assert b"redelivered" not in encode_event(settled)
+    group.join("bob")
+    group.deliver("alice", 3, 132)
+    group.pull("bob", 2, offset=100)
+    group.pull("bob", 3, offset=110)
+    assert group.settled().redelivered_upper_bound == 22, "known from here on"
+
+
+def test_what_a_group_was_sent_before_everybody_left_comes_again_to_who_comes_next():
+    group = Group()
+    group.rebalance = GroupRebalance("G", sent_before={Q[0]: 40, Q[1]: 10}.get)
+    group.rebalance.opened(Q[0], "alice", now_ms=group.now_ms)
+    group.join("alice")
+    group.pull("alice", 0, offset=30)
+    assert group.settle(SETTLE_MS_MAX)[-1].redelivered_upper_bound == 10
+
+
+@pytest.mark.parametrize(("sent", "bound"), [(0, 0), (5, None), (None, None)])
+def test_of_a_queue_whose_new_owner_has_not_begun_nobody_knows_what_comes_again(sent, bound):
+    """It has paused; where nothing was sent before, nothing can come again."""
+    group = Group()
+    group.rebalance = GroupRebalance("G", sent_before=lambda _: sent)
+    group.join("alice")
+    for queue in Q:
+        group.rebalance.opened(queue, "alice", now_ms=group.now_ms)
+    group.rebalance.completed(["alice"], uncommitted=Q)
+    assert group.settled().redelivered_upper_bound == bound
+
+
+def test_an_opening_by_somebody_who_had_nothing_committed_is_not_the_first():
+    group = Group()
+    group.join("alice")
+    for queue in Q:
+        group.rebalance.opened(queue, "alice", was_open=queue == Q[1], now_ms=group.now_ms)
+    group.pull("alice", 0, 1, 2, 3)
+    assert group.settled().redelivered_upper_bound is None
+
+
+def test_who_comes_and_goes_at_once_has_moved_nothing():
+    """Nobody had the queues before, and nobody has them now."""
+    group = Group()
+    group.join("alice")
+    group.pull("alice", 0, 1, 2, 3)
+    group.now_ms += 300
+    group.leave("alice")
+    assert [event.kind for event in group.settle()] == ["settled"]
+    settled = group.events[-1]
+    assert (settled.moved, settled.minimum, settled.member_count) == (0, 0, 0)
 
 
 def test_a_queue_that_goes_through_two_hands_moved_once_from_the_first_to_the_last():
@@ -516,15 +578,15 @@ def test_members_that_take_a_queue_from_each_other_read_it_both():
     group = steady("alice", "bob")
     since_ms = group.now_ms
     for who in ("alice", "bob"):
-        assert group.rebalance.read_by_two(since_ms=since_ms, now_ms=group.now_ms) == []
+        assert group.rebalance.contested.read_by_two(since_ms=since_ms, now_ms=group.now_ms) == []
         group.now_ms += 15_000
         group.pull(who, 2)
-    assert group.rebalance.read_by_two(since_ms=since_ms, now_ms=group.now_ms) == [Q[2]]
-    assert group.rebalance.read_by_two(since_ms=since_ms + 15_000, now_ms=group.now_ms) == []
+    assert group.rebalance.contested.read_by_two(since_ms=since_ms, now_ms=group.now_ms) == [Q[2]]
+    assert group.rebalance.contested.read_by_two(since_ms=since_ms + 15_000, now_ms=group.now_ms) == []
     later_ms = group.now_ms + READING_MS_MAX
-    assert group.rebalance.read_by_two(since_ms=since_ms, now_ms=later_ms) == []
+    assert group.rebalance.contested.read_by_two(since_ms=since_ms, now_ms=later_ms) == []
     group.leave("alice")
-    assert group.rebalance.read_by_two(since_ms=since_ms, now_ms=group.now_ms) == []
+    assert group.rebalance.contested.read_by_two(since_ms=since_ms, now_ms=group.now_ms) == []
 
 
 def test_queues_that_nobody_reads_once_all_is_settled():

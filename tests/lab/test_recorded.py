@@ -86,6 +86,6 @@ def test_moves_by_whose_the_queue_was():
 
 
 def test_measured_costs_go_before_the_default():
-    costs = measured_costs({HANDOVER: Cost(20, 3)})
+    costs = measured_costs({HANDOVER: 20, Departure.LEFT.value: 40}, {HANDOVER: 3})
     assert {costs[allocator, HANDOVER] for allocator in Allocator} == {Cost(20, 3)}
     assert costs[Allocator.COORDINATOR, "crashed"] == COSTS[Allocator.COORDINATOR, "crashed"]

@@ -176,6 +176,7 @@ class Broker:
         parts = GroupParts(
             self.config,
             self.tables,
+            self.offsets,
             self.kernel,
             secret_bits=secret_bits,
             record=self._record,

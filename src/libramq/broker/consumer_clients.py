@@ -4,9 +4,11 @@ Upstream: broker/client/ConsumerManager.java, DefaultConsumerIdsChangeListener.j
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from libramq.broker.notifications import Notices, Notifications
+from libramq.broker.offset_commits import OffsetCommits
 from libramq.catalog import GroupTable, TopicTable
 from libramq.clock import Clock, MonotonicMs, Now, read_clock
 from libramq.fencing import MODE_CLIENT
@@ -52,6 +54,7 @@ class ConsumerClients:
         locks: QueueLocks,
         clock: Clock,
         fences: Fences,
+        offsets: OffsetCommits,
     ) -> None:
         self._stock_observers: list[Callable[[str, list[str]], None]] = []
         self._member_observers: list[Callable[[str], None]] = []
@@ -67,6 +70,7 @@ class ConsumerClients:
         self._clock = clock
         self._rebalances: dict[str, GroupRebalance] = {}
         self._fences = fences
+        self._offsets = offsets
         self._stock: dict[str, list[str]] = {}
         self._unsettled: set[str] = set()
 
@@ -225,14 +229,17 @@ class ConsumerClients:
         """Return what is observed of a group's rebalances, if anything is."""
         return self._rebalances.get(group_name)
 
-    def opened(self, peer: Connection, group_name: str, topic: str, queue_id: int) -> None:
-        """A member of a coordinated group has opened a queue."""
+    def opened(
+        self, peer: Connection, group_name: str, topic: str, queue_id: int, *, was_open: bool
+    ) -> None:
+        """A member of a coordinated group has opened a queue; was_open: somebody had opened it before."""
         if topic.startswith(RETRY_PREFIX):
             return
         member = self._member(group_name, peer, topic)
         self._rebalance(group_name).opened(
             MessageQueue(topic, self.broker_name, queue_id),
             member.client_id if member is not None else None,
+            was_open=was_open,
             now_ms=self._clock.monotonic_ms(),
         )
 
@@ -328,7 +335,7 @@ class ConsumerClients:
         """The queues here that members took from each other in the last age_ms, and those nobody reads."""
         now_ms = self._clock.monotonic_ms()
         rebalance = self._rebalance(group.name)
-        by_two = rebalance.read_by_two(since_ms=now_ms - age_ms, now_ms=now_ms)
+        by_two = rebalance.contested.read_by_two(since_ms=now_ms - age_ms, now_ms=now_ms)
         return by_two, rebalance.read_by_none(self._queues_of(group))
 
     def _question(self, probe: Probe[Connection]) -> AreYouThere[Connection]:
@@ -408,8 +415,13 @@ class ConsumerClients:
     def _rebalance(self, group_name: str) -> GroupRebalance:
         rebalance = self._rebalances.get(group_name)
         if rebalance is None:
-            rebalance = self._rebalances[group_name] = GroupRebalance(group_name)
+            rebalance = self._rebalances[group_name] = GroupRebalance(
+                group_name, sent_before=partial(self._sent_before, group_name)
+            )
         return rebalance
+
+    def _sent_before(self, group_name: str, queue: MessageQueue) -> int | None:
+        return self._offsets.sent_before(group_name, queue.topic, queue.queue_id)
 
     def _notify(self, group: ConsumerGroup[Connection], *, wait_ms: int = 0) -> Notices:
         config = self._configs.get(group.name)

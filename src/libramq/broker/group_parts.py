@@ -8,6 +8,7 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.consumer_clients import ConsumerClients
 from libramq.broker.coordination import Coordination
 from libramq.broker.group_health import GroupHealth
+from libramq.broker.offset_commits import OffsetCommits
 from libramq.broker.peer_brokers import PeerBrokers
 from libramq.broker.tables import Tables
 from libramq.groups.producer_group import ProducerGroups
@@ -27,6 +28,7 @@ class GroupParts:
         self,
         config: BrokerConfig,
         tables: Tables,
+        offsets: OffsetCommits,
         kernel: Kernel,
         *,
         secret_bits: SecretBits,
@@ -43,6 +45,7 @@ class GroupParts:
             locks=self.locks,
             clock=clock,
             fences=tables.fences,
+            offsets=offsets,
         )
         peers = self._open_peers(config, kernel) if config.namesrv_addr else None
         self.coordination = Coordination(

@@ -84,6 +84,10 @@ class Metrics:
         self._redelivered = self._counter(
             "libra_group_messages_redelivered_bound_total", "At most so many messages came again."
         )
+        self._redelivered_unknown = self._counter(
+            "libra_group_rebalances_redelivered_unknown_total",
+            "Rebalances of which it is not known how many messages came again.",
+        )
         self._duplicates = self._counter(
             "libra_group_messages_duplicate_total", "Messages that came again, as clients reported them."
         )
@@ -112,6 +116,7 @@ class Metrics:
             self._moved.labels(group).inc(event.moved or 0)
             self._minimum.labels(group).inc(event.minimum or 0)
             self._redelivered.labels(group).inc(event.redelivered_upper_bound or 0)
+            self._redelivered_unknown.labels(group).inc(event.redelivered_upper_bound is None)
             self._duplicates.labels(group).inc(event.duplicates_reported or 0)
             self._catch_up.labels(group).set(event.peak_catch_up_rate or 0)
             self._unowned.labels(group).set(event.unowned or 0)

@@ -5,6 +5,7 @@ from typing import Final
 from libramq.catalog.journal_sync import JournalSync
 from libramq.logs import get_logger
 from libramq.offsets import OffsetLedger, OffsetRecord
+from libramq.offsets.pull_offset import PullOffsets
 from libramq.store.message_store import MessageStore
 
 log = get_logger(__name__)
@@ -20,6 +21,7 @@ class OffsetCommits:
         self._ledger = ledger
         self._store = store
         self._journals = journals
+        self._pulled = PullOffsets()
         self._unwritten: list[OffsetRecord] = []
         self._is_refused = self._must_sync = False
 
@@ -45,6 +47,24 @@ class OffsetCommits:
             return 0
         return offset
 
+    def pulled(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
+        """Note up to where a pull was answered."""
+        self._pulled.set(group, topic, queue_id, next_offset)
+
+    def pull_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return up to where a group was sent a queue's messages; None: not by this process."""
+        return self._pulled.get(group, topic, queue_id)
+
+    def sent_before(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return up to where a group was sent a queue's messages, 0 if it was sent none.
+
+        None: nobody knows. It has read the queue, but that was before this process began.
+        """
+        sent = self.pull_offset(group, topic, queue_id)
+        if sent is not None:
+            return sent
+        return 0 if self.query(group, topic, queue_id) is None else None
+
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the pending reset of a queue and end it; the pull of the group is answered with it."""
         taken = self._ledger.offsets.take_reset(group, topic, queue_id)
@@ -68,6 +88,7 @@ class OffsetCommits:
     def remove_group(self, group: str) -> None:
         """Forget a group's offsets."""
         self._unwritten += self._ledger.offsets.remove_group(group)
+        self._pulled.remove_group(group)
 
     def remove_topic(self, topic: str) -> None:
         """Forget the offsets in a topic that is deleted.
@@ -75,6 +96,7 @@ class OffsetCommits:
         They must not come back with a power cut, as other commits may: of a topic that was made again groups
         would pass over what it has had since.
         """
+        self._pulled.remove_topic(topic)
         removed = self._ledger.offsets.remove_topic(topic)
         if removed:
             self._unwritten += removed

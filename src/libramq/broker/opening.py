@@ -17,6 +17,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.kernel.waiter import Waiter
 from libramq.offsets import Claim, Fences
+from libramq.offsets.fence import NOBODY
 from libramq.waits import HeldPulls
 
 
@@ -63,7 +64,8 @@ class Opening:
                 ResponseCode.SYSTEM_ERROR, f"the opening cannot be journalled: {error}"
             ) from error
         if former is not None:
-            self._clients.opened(waiter.connection, group, topic, queue_id)
+            was_open = former != NOBODY
+            self._clients.opened(waiter.connection, group, topic, queue_id, was_open=was_open)
             self._end_pulls(queue)
         offset = self._offsets.first_to_read(group, topic, queue_id)
         if self._journals.is_synced:

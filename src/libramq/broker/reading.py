@@ -252,6 +252,7 @@ class Reading:
             )
             return
         status = _status(pull, result)
+        self._offsets.pulled(pull.group, pull.topic, pull.queue_id, result.next_offset)
         if hold_until_ms is not None and self._held.may_hold(
             pull.waiter.connection, pull.topic, pull.queue_id
         ):

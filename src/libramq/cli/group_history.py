@@ -55,7 +55,12 @@ def causes(rebalance: Rebalance, names: MemberNames) -> str:
 
 
 def came_again(bound: int | None) -> str:
-    """Say what is known of messages that came again; 0: owners had committed all that they handled."""
+    """Say what is known of messages that came again; 0: owners had committed all that they handled.
+
+    None: a broker was restarted, and does not know what they had been sent before.
+    """
+    if bound is None:
+        return "unknown how many messages came again"
     return f"at most {_count(bound, 'message')} came again" if bound else "no message came again"
 
 
@@ -92,7 +97,7 @@ def as_json(rebalance: Rebalance) -> dict[str, Any]:
                 "from": move.from_,
                 "to": move.to,
                 "pauseMs": move.pause_ms,
-                "redelivered": move.redelivered,
+                "redelivered": move.redelivered_bound,
                 "doubleOwnerMs": move.double_owner_ms,
             }
             for move in rebalance.moves

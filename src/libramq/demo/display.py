@@ -79,6 +79,8 @@ def rebalance_line(event: RebalanceEvent, names: dict[str, str]) -> str | None:
 
 
 def _duplicates(bound: int | None) -> str:
+    if bound is None:
+        return "unknown how many duplicates"
     return f"at most {bound} duplicates" if bound else "no duplicates"
 
 

@@ -10,11 +10,12 @@ Who owns a queue, and when a rebalance has settled, depends on who allocates:
 Everything is measured by the monotonic clock; events have wall times.
 """
 
-from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from libramq.clock import MonotonicMs, Now
+from libramq.groups.contested_queues import ContestedQueues
 from libramq.groups.rebalance_event import (
     VERSION,
     Reason,
@@ -23,7 +24,7 @@ from libramq.groups.rebalance_event import (
     bounded_members,
     split_moves,
 )
-from libramq.groups.unsettled import Owner, Unsettled
+from libramq.groups.unsettled import Owner, Unsettled, repeated, sum_bounds
 from libramq.message.queue import MessageQueue
 
 #: Ours: the Java client starts pulling a new queue 500 ms after it got it; twice that is quiet.
@@ -31,9 +32,6 @@ QUIET_MS: Final = 1_000
 #: Ours: one of the Java client's 20 s rounds and some. Members that have no queue here by then have theirs at
 #: other brokers, or nobody gives them any.
 IDLE_MS_MAX: Final = 25_000
-#: Ours: two of the Java client's long polls (brokerSuspendMaxTimeMillis) and some: who reads a queue has
-#: asked for more by then.
-READING_MS_MAX: Final = 40_000
 #: Ours: half as long again as a member has to give up a queue (group_state.REVOKE_TIMEOUT_MS). Where nothing
 #: has moved for so long, a coordinator at another broker was not heard when it had granted everything, or is
 #: of a release that does not say so. Who was the first to open a queue so long before we heard that a
@@ -44,18 +42,25 @@ SETTLE_MS_MAX: Final = 60_000
 
 
 class GroupRebalance:
-    """One group's owners and rebalances."""
+    """One group's owners and rebalances.
 
-    def __init__(self, group: str) -> None:
+    sent_before: up to where the group was sent a queue's messages, where no owner of it is known here; None:
+    nobody knows.
+    """
+
+    def __init__(
+        self, group: str, *, sent_before: Callable[[MessageQueue], int | None] = lambda _: 0
+    ) -> None:
         self._group = group
+        self._sent_before = sent_before
         self._epoch = 0
         self._sequence = 0
         self._members: list[str] = []
         self._owners: dict[MessageQueue, Owner] = {}
         self._unsettled: Unsettled | None = None
         self._early: Unsettled | None = None  # What moved before the coordinator's PEER_STARTED came.
-        self._opened_namelessly: set[MessageQueue] = set()
-        self._taken_at_ms: dict[MessageQueue, deque[MonotonicMs]] = {}
+        self._opened_namelessly: dict[MessageQueue, int | None] = {}  # With what was sent before.
+        self.contested = ContestedQueues()
 
     @property
     def is_settled(self) -> bool:
@@ -88,7 +93,7 @@ class GroupRebalance:
         broker, which tells of the whole.
         """
         self._members = sorted(set(members))
-        self._taken_at_ms.clear()
+        self.contested.clear()
         self._epoch = epoch if epoch is not None else self._epoch + 1
         if self._unsettled is None:
             self._unsettled = self._early or Unsettled(now.monotonic_ms, now.monotonic_ms, dict(self.owners))
@@ -140,21 +145,37 @@ class GroupRebalance:
             if minimum is not None:
                 self._unsettled.minimum = (self._unsettled.minimum or 0) + minimum
 
-    def opened(self, queue: MessageQueue, client_id: str | None, *, now_ms: MonotonicMs) -> None:
+    def opened(
+        self, queue: MessageQueue, client_id: str | None, *, was_open: bool = False, now_ms: MonotonicMs
+    ) -> None:
         """Note that a member opens a queue: it owns it from now on, and reads it from its first pull on.
 
-        client_id: None for one whose heartbeat has not come yet; its first pull tells. This may come before
-        we hear from a coordinator elsewhere that a rebalance began; the move belongs to that one.
+        client_id: None for one whose heartbeat has not come yet; its first pull tells. was_open: somebody had
+        it open before. This may come before we hear from a coordinator elsewhere that a rebalance began; the
+        move belongs to that one.
         """
         former = self._owners.get(queue)
+        sent_before = self._sent(queue, former)
+        if was_open and former is None and not sent_before:
+            sent_before = None  # Whoever had it open committed nothing.
         if client_id is None:
-            self._opened_namelessly.add(queue)
-            return
-        self._opened_namelessly.discard(queue)
+            self._opened_namelessly[queue] = sent_before
+        else:
+            self._opened(queue, former, client_id, sent_before, now_ms)
+
+    def _opened(
+        self,
+        queue: MessageQueue,
+        former: Owner | None,
+        client_id: str,
+        sent_before: int | None,
+        now_ms: MonotonicMs,
+    ) -> None:
+        self._opened_namelessly.pop(queue, None)
         if former is None or former.client_id != client_id:
-            repeats_before = former.next_offset if former is not None else 0
             self._note_early(now_ms)
-            self._take(queue, former, client_id, 0, now_ms).repeats_before = repeats_before
+            owner = self._take(queue, former, client_id, 0, now_ms)
+            owner.has_begun, owner.sent_before = False, sent_before
 
     def pulled(
         self,
@@ -171,17 +192,25 @@ class GroupRebalance:
             # It had the queue open before this process began: nothing has moved.
             self._owners[queue] = Owner(client_id, now_ms, offset)
             return
-        self._opened_namelessly.discard(queue)
         if owner is not None and owner.client_id == client_id:
-            if owner.repeats_before is not None:
+            self._opened_namelessly.pop(queue, None)
+            if not owner.has_begun:
                 self._began(queue, owner, offset, now_ms)
+            if owner.next_offset is None:
+                owner.next_offset = offset
             owner.read_at_ms = now_ms
             owner.is_waiting = True
             return
-        redelivered = max(0, owner.next_offset - offset) if owner is not None else 0
+        sent = self._opened_namelessly.pop(queue, self._sent(queue, owner))
         if is_opened:
             self._note_early(now_ms)
-        self._take(queue, owner, client_id, redelivered, now_ms).next_offset = offset
+        self._take(queue, owner, client_id, repeated(sent, offset), now_ms).next_offset = offset
+
+    def _sent(self, queue: MessageQueue, owner: Owner | None) -> int | None:
+        """Return up to where a queue's messages were sent to those who had it; None: nobody knows."""
+        if owner is None:
+            return self._sent_before(queue)
+        return owner.next_offset if owner.has_begun else owner.sent_before
 
     def answered(
         self, queue: MessageQueue, client_id: str, next_offset: int | None, *, now_ms: MonotonicMs
@@ -195,9 +224,10 @@ class GroupRebalance:
         owner.is_waiting = False
         owner.is_catching_up = owner.is_catching_up and next_offset is not None and not was_held
         if next_offset is not None:
+            before = next_offset if owner.next_offset is None else owner.next_offset
             if owner.is_catching_up and self._unsettled is not None:
-                self._unsettled.catch_up.read(next_offset - owner.next_offset, now_ms=now_ms)
-            owner.next_offset = max(owner.next_offset, next_offset)
+                self._unsettled.catch_up.read(next_offset - before, now_ms=now_ms)
+            owner.next_offset = max(before, next_offset)
 
     def diagnosed(self, kind: str, text: str | None, *, now: Now) -> RebalanceEvent:
         """Return the event of something that is wrong with the group; text: None when it is over."""
@@ -234,13 +264,13 @@ class GroupRebalance:
         if openings is not None:
             wanted |= owned.keys()  # Its owner may not have told us yet that it subscribes.
             wanted |= {queue for queue, is_open in openings.items() if queues is None and not is_open}
-            named = self._owners.keys() - self._opened_namelessly
+            named = self._owners.keys() - self._opened_namelessly.keys()
             nameless = {queue for queue in wanted if openings.get(queue) and queue not in named}
         loads = Counter(dict.fromkeys(self._members, 0))
         loads.update(owned[queue] for queue in wanted if queue in owned)
         unowned = len(wanted) - loads.total() - len(nameless)
         is_over = self._is_over(unsettled, loads, wanted, openings, now.monotonic_ms)
-        is_over = is_over and not nameless & self._opened_namelessly  # Their first pulls are on their way.
+        is_over = is_over and nameless.isdisjoint(self._opened_namelessly)  # Their first pulls are on their way.
         if self._members and not is_over and now.monotonic_ms - unsettled.started_at_ms < SETTLE_MS_MAX:
             return []
         self._owners = {queue: owner for queue, owner in self._owners.items() if queue in wanted}
@@ -257,8 +287,8 @@ class GroupRebalance:
             if not openings.get(queue):
                 continue
             if queue in self._opened_namelessly:
-                self._opened_namelessly.discard(queue)
-                self.opened(queue, client_id, now_ms=now_ms)
+                former, sent_before = self._owners.get(queue), self._opened_namelessly[queue]
+                self._opened(queue, former, client_id, sent_before, now_ms)
             elif queue not in self._owners:
                 self._owners[queue] = Owner(client_id, now_ms, is_waiting=False)
 
@@ -280,16 +310,6 @@ class GroupRebalance:
         is_idle_needlessly = len(wanted) >= len(self._members) and 0 in loads.values()
         return len(wanted) == sum(loads.values()) and not (is_idle_needlessly and may_wait)
 
-    def read_by_two(self, *, since_ms: MonotonicMs, now_ms: MonotonicMs) -> list[MessageQueue]:
-        """Queues that members take from each other, again and again after a moment."""
-        return sorted(
-            queue
-            for queue, taken_at_ms in self._taken_at_ms.items()
-            if len(taken_at_ms) == 2
-            and taken_at_ms[0] > since_ms
-            and taken_at_ms[1] > now_ms - READING_MS_MAX
-        )
-
     def read_by_none(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
         """Which of these queues no member reads; none while a rebalance is under way."""
         if self._unsettled is not None:
@@ -301,11 +321,15 @@ class GroupRebalance:
         self, unsettled: Unsettled, loads: Counter[str], unowned: int, now: Now
     ) -> list[RebalanceEvent]:
         self._unsettled = None
+        settled_moves = unsettled.settled_moves(self._not_begun())
         if not self._members:
             self._owners.clear()
             self._opened_namelessly.clear()
-        settled_moves = unsettled.settled_moves()
-        moved = {queue: move for queue, move in settled_moves.items() if move.from_ != move.to}
+        moved = {
+            queue: move
+            for queue, move in settled_moves.items()
+            if move.from_ != move.to and move.to in self._members  # Who has come and gone has moved nothing.
+        }
         returned_ms = unsettled.returned_ms
         moves = [move.record(queue, returned_ms.get(queue), now) for queue, move in moved.items()]
         events = [self._event(now, kind="moved", moves=part) for part in split_moves(moves)]
@@ -323,7 +347,7 @@ class GroupRebalance:
             minimum=unsettled.least(before, loads),
             time_to_stable_ms=max(0, last_move_ms - unsettled.started_at_ms),
             worst_pause_ms=max((move.pause_ms for move in moves), default=0),
-            redelivered_upper_bound=sum(move.redelivered for move in settled_moves.values()),
+            redelivered_upper_bound=sum_bounds(move.redelivered for move in settled_moves.values()),
             duplicates_reported=unsettled.duplicates,
             peak_catch_up_rate=unsettled.catch_up.peak_rate,
             unowned=unowned,
@@ -331,15 +355,24 @@ class GroupRebalance:
         )
         return [*events, settled]
 
+    def _not_begun(self) -> set[MessageQueue]:
+        """Return the queues whose owner is yet to pull messages that were sent before."""
+        return {q for q, owner in self._owners.items() if not owner.has_begun and owner.sent_before != 0}
+
     def _note_early(self, now_ms: MonotonicMs) -> None:
         """Begin to note moves where no rebalance is under way; `changed` goes on with them."""
         if self._unsettled is None and self._early is None:
             self._early = Unsettled(now_ms, now_ms, dict(self.owners))
 
     def _take(
-        self, queue: MessageQueue, former: Owner | None, client_id: str, redelivered: int, now_ms: MonotonicMs
+        self,
+        queue: MessageQueue,
+        former: Owner | None,
+        client_id: str,
+        redelivered: int | None,
+        now_ms: MonotonicMs,
     ) -> Owner:
-        self._taken_at_ms.setdefault(queue, deque(maxlen=2)).append(now_ms)
+        self.contested.taken(queue, now_ms)
         unsettled = self._unsettled or self._early
         if unsettled is not None:
             unsettled.take(queue, former, client_id, redelivered, now_ms)
@@ -348,8 +381,8 @@ class GroupRebalance:
 
     def _began(self, queue: MessageQueue, owner: Owner, offset: int, now_ms: MonotonicMs) -> None:
         """Note the first pull of a member that has opened a queue: it reads from now on."""
-        redelivered = max(0, (owner.repeats_before or 0) - offset)
-        owner.repeats_before, owner.next_offset = None, offset
+        redelivered = repeated(owner.sent_before, offset)
+        owner.has_begun, owner.next_offset = True, offset
         unsettled = self._unsettled or self._early
         if unsettled is not None:
             unsettled.began(queue, owner.client_id, redelivered, now_ms)

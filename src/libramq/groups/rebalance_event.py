@@ -45,7 +45,9 @@ class QueueMove(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "fro
     """One queue that changed hands. Times are wall-clock milliseconds.
 
     stopped_ms: the old owner's last read; null when nobody had the queue. resumed_ms: the new owner's first.
-    double_owner_ms: how long the old owner read on after that.
+    double_owner_ms: how long the old owner read on after that. redelivered: how many of its messages came
+    again at most. Where that is not known it is 0, as LibraMQ 0.1.0 needs a number, and redelivered_known is
+    False; else that is left out.
     """
 
     topic: str
@@ -57,6 +59,12 @@ class QueueMove(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "fro
     resumed_ms: int
     redelivered: int
     double_owner_ms: int = 0
+    redelivered_known: bool | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def redelivered_bound(self) -> int | None:
+        """Return how many messages came again at most; None: nobody knows."""
+        return None if self.redelivered_known is False else self.redelivered
 
     @property
     def pause_ms(self) -> int:
@@ -68,7 +76,8 @@ class RebalanceEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """One event; fields that do not belong to its kind are left out. diagnosis: a diagnosis.Kind.
 
     redelivered_upper_bound: what owners before were sent beyond the offsets at which new ones began; 0 for
-    queues that a coordinated member handed over with all that it had handled committed. duplicates_reported:
+    queues that a coordinated member handed over with all that it had handled committed. Left out of a settled
+    event where a broker does not know what owners were sent before it was restarted. duplicates_reported:
     by clients that report them; stock ones do not. peak_catch_up_rate: messages of the busiest second that
     new owners read of what waited in their queues, until they had caught up or the rebalance had settled.
     """

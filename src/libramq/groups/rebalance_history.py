@@ -15,6 +15,7 @@ from typing import NamedTuple
 from libramq.clock import WallMs
 from libramq.groups.rebalance import SETTLE_MS_MAX
 from libramq.groups.rebalance_event import QueueMove, RebalanceEvent
+from libramq.groups.unsettled import sum_bounds
 
 
 class State(StrEnum):
@@ -41,7 +42,10 @@ class Cause(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebalance:
-    """One rebalance of a group, over all brokers. What only its end tells is None before."""
+    """One rebalance of a group, over all brokers. What only its end tells is None before.
+
+    redelivered_upper_bound: None also where one of its brokers does not know it.
+    """
 
     group: str
     at_ms: int
@@ -163,7 +167,9 @@ def _together(group: str, parts: Sequence[_Part], wall_ms: WallMs) -> Rebalance:
             default=None,
         ),
         worst_pause_ms=max((event.worst_pause_ms or 0 for event in settled), default=None),
-        redelivered_upper_bound=_sum(event.redelivered_upper_bound for event in settled),
+        redelivered_upper_bound=None
+        if is_open
+        else sum_bounds(event.redelivered_upper_bound for event in settled),
         duplicates_reported=_sum(event.duplicates_reported for event in settled),
         peak_catch_up_rate=max(
             (event.peak_catch_up_rate for event in settled if event.peak_catch_up_rate is not None),

@@ -1,8 +1,10 @@
 """The unsettled rebalance: what a broker has seen of one since it began."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+
+from msgspec import UNSET
 
 from libramq.clock import MonotonicMs, Now
 from libramq.groups.catch_up import CatchUp
@@ -12,29 +14,33 @@ from libramq.message.queue import MessageQueue
 
 @dataclass(slots=True)
 class Owner:
-    """The puller of a queue: its last read, whether that still waits, and up to where it was given messages.
+    """The puller of a queue: its last read, whether that still waits, and up to where it was sent messages.
 
-    repeats_before: set until its first pull; what lies below was given to its predecessor, which may have
-    handled more of it than it committed.
+    next_offset: None until that is known. has_begun: it has pulled. sent_before: up to where those before it
+    were sent messages, which may have handled more of them than they committed; None: nobody knows.
     """
 
     client_id: str
     read_at_ms: MonotonicMs
-    next_offset: int = 0
+    next_offset: int | None = None
     is_waiting: bool = True
     is_catching_up: bool = False
-    repeats_before: int | None = None
+    has_begun: bool = True
+    sent_before: int | None = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """A queue that changed hands: when the old owner read it last, and the new one first."""
+    """A queue that changed hands: when the old owner read it last, and the new one first.
+
+    redelivered: how many messages came again at most; None: nobody knows.
+    """
 
     from_: str | None
     to: str
     stopped_ms: MonotonicMs | None
     resumed_ms: MonotonicMs
-    redelivered: int
+    redelivered: int | None
 
     def record(self, queue: MessageQueue, returned_ms: MonotonicMs | None, now: Now) -> QueueMove:
         """Return the move as events have it; returned_ms: when the old owner read on, if it did."""
@@ -46,7 +52,8 @@ class Move:
             to=self.to,
             stopped_ms=int(now.wall_of(self.stopped_ms)) if self.stopped_ms is not None else None,
             resumed_ms=int(now.wall_of(self.resumed_ms)),
-            redelivered=self.redelivered,
+            redelivered=self.redelivered or 0,
+            redelivered_known=False if self.redelivered is None else UNSET,
             double_owner_ms=max(0, returned_ms - self.resumed_ms) if returned_ms is not None else 0,
         )
 
@@ -92,7 +99,7 @@ class Unsettled:
         queue: MessageQueue,
         former: Owner | None,
         client_id: str,
-        redelivered: int,
+        redelivered: int | None,
         now_ms: MonotonicMs,
     ) -> None:
         """Note that a queue has changed hands."""
@@ -105,17 +112,21 @@ class Unsettled:
             to=client_id,
             stopped_ms=earlier.stopped_ms if earlier is not None else self._stopped_ms(former),
             resumed_ms=self.first_reads_ms.setdefault((queue, client_id), now_ms),
-            redelivered=redelivered + (earlier.redelivered if earlier is not None else 0),
+            redelivered=sum_bounds([redelivered, earlier.redelivered if earlier is not None else 0]),
         )
 
-    def began(self, queue: MessageQueue, client_id: str, redelivered: int, now_ms: MonotonicMs) -> None:
+    def began(
+        self, queue: MessageQueue, client_id: str, redelivered: int | None, now_ms: MonotonicMs
+    ) -> None:
         """Note that a member which has opened a queue reads it from now on."""
         move = self.moves.get(queue)
         if move is None or move.to != client_id:
             return
         self.changed_at_ms = now_ms
         self.first_reads_ms[queue, client_id] = now_ms
-        self.moves[queue] = replace(move, resumed_ms=now_ms, redelivered=move.redelivered + redelivered)
+        self.moves[queue] = replace(
+            move, resumed_ms=now_ms, redelivered=sum_bounds([move.redelivered, redelivered])
+        )
 
     def _stopped_ms(self, owner: Owner | None) -> MonotonicMs | None:
         """Return when the old owner ceased to read: while its pull was held, it read on until the start."""
@@ -133,24 +144,44 @@ class Unsettled:
                 move, from_=new if move.from_ == old else move.from_, to=new if move.to == old else move.to
             )
 
-    def settled_moves(self) -> dict[MessageQueue, Move]:
+    def settled_moves(self, not_begun: Container[MessageQueue] = ()) -> dict[MessageQueue, Move]:
         """Return what each queue's move came to.
 
-        By offsets it is only known what the owner before was sent. Where a coordinator has told who gave up
-        what, nothing comes again of queues that were handed over committed.
+        By offsets it is only known what the owner before was sent, and nothing of queues whose new owner has
+        not begun. Where a coordinator has told who gave up what, nothing comes again of queues that were
+        handed over committed.
         """
-        if not self.is_complete:
-            return self.moves
-        return {
-            queue: move if queue in self.uncommitted else replace(move, redelivered=0)
-            for queue, move in self.moves.items()
-        }
+        moves = {}
+        for queue, move in self.moves.items():
+            if self.is_complete and queue not in self.uncommitted:
+                moves[queue] = replace(move, redelivered=0)
+            else:
+                moves[queue] = replace(move, redelivered=None) if queue in not_begun else move
+        return moves
 
     def least(self, before: Mapping[MessageQueue, str], loads: Mapping[str, int]) -> int | None:
         """How many queues had to move: who sees but a part of it does not know."""
         if self.is_part:
             return None
         return self.minimum if self.minimum is not None else minimum_moves(before, loads)
+
+
+def repeated(sent: int | None, offset: int) -> int | None:
+    """Return how many messages come again where they were sent up to `sent`, and are read from `offset` on.
+
+    None: nobody knows up to where they were sent.
+    """
+    return max(0, sent - offset) if sent is not None else None
+
+
+def sum_bounds(bounds: Iterable[int | None]) -> int | None:
+    """Return the sum of bounds; None: one of them is not known."""
+    total = 0
+    for bound in bounds:
+        if bound is None:
+            return None
+        total += bound
+    return total
 
 
 def minimum_moves(owners_before: Mapping[MessageQueue, str], loads: Mapping[str, int]) -> int:

@@ -72,11 +72,11 @@ DEPARTURES: Final[Mapping[str, Departure]] = MappingProxyType(
 
 
 class RecordedMove(NamedTuple):
-    """A queue that changed hands in a recorded rebalance."""
+    """A queue that changed hands in a recorded rebalance. redelivered: None where nobody knows."""
 
     cause: str
     pause_ms: int
-    redelivered: int
+    redelivered: int | None
 
 
 def recorded_moves(rebalances: Iterable[Rebalance]) -> list[RecordedMove]:
@@ -88,7 +88,9 @@ def recorded_moves(rebalances: Iterable[Rebalance]) -> list[RecordedMove]:
         }
         found += [
             RecordedMove(
-                gone[move.from_].value if move.from_ in gone else HANDOVER, move.pause_ms, move.redelivered
+                gone[move.from_].value if move.from_ in gone else HANDOVER,
+                move.pause_ms,
+                move.redelivered_bound,
             )
             for move in rebalance.moves
             if move.from_ is not None
@@ -96,6 +98,9 @@ def recorded_moves(rebalances: Iterable[Rebalance]) -> list[RecordedMove]:
     return found
 
 
-def measured_costs(by_cause: Mapping[str, Cost]) -> Costs:
-    """Costs as they were measured, whoever allocated; a cause without any costs what it does by default."""
-    return {(allocator, cause): by_cause.get(cause, cost) for (allocator, cause), cost in COSTS.items()}
+def measured_costs(pauses_ms: Mapping[str, float], repeated: Mapping[str, float]) -> Costs:
+    """Return costs by cause as they were measured, whoever allocated; what is missing costs as by default."""
+    return {
+        (allocator, cause): Cost(pauses_ms.get(cause, cost.pause_ms), repeated.get(cause, cost.repeated))
+        for (allocator, cause), cost in COSTS.items()
+    }

@@ -10,7 +10,7 @@ from libramq.clock import WallMs
 from libramq.errors import ConfigError, RouteNotFound
 from libramq.groups.rebalance_event import decode_event
 from libramq.groups.rebalance_history import BrokerEvent, rebalances
-from libramq.lab.cost import COSTS, Cost, Costs, RecordedMove, measured_costs, recorded_moves
+from libramq.lab.cost import Costs, RecordedMove, measured_costs, recorded_moves
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.spark.options import ACCESS_PREFIX
 from libramq.spark.pipeline.messages import waiting
@@ -103,10 +103,9 @@ def costs_of(spark: "SparkSession", by_group: "RDD[Any]", wall_ms: WallMs) -> Co
         yield from recorded_moves(rebalances(broker_events(row[1]), wall_ms=wall_ms))
 
     frame = spark.createDataFrame(by_group.flatMap(moves), _MOVES, verifySchema=False)
-    found: Mapping[str, Cost] = {
-        row["cause"]: Cost(row["pause_ms"], row["repeated"])
-        for row in frame.groupBy("cause")
-        .agg(f.percentile("pause_ms", 0.5).alias("pause_ms"), f.avg("redelivered").alias("repeated"))
-        .collect()
-    }
-    return measured_costs(found) if found else COSTS
+    by_cause = frame.groupBy("cause").agg(f.percentile("pause_ms", 0.5), f.avg("redelivered"))
+    found = [tuple(row) for row in by_cause.collect()]
+    return measured_costs(
+        {cause: pause_ms for cause, pause_ms, _ in found},
+        {cause: repeated for cause, _, repeated in found if repeated is not None},  # Null: nobody knows it.
+    )

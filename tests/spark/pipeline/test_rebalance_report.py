@@ -120,6 +120,7 @@ def test_each_hour_of_a_group(made: dict[str, list[dict[str, Any]]]):
     # 140, 200, and 207 because the second broker began 100 ms later.
     assert (ten["stable_p50_ms"], ten["stable_max_ms"]) == (200, 207)
     assert (ten["redelivered_upper_bound"], ten["duplicates_reported"]) == (8, 2)
+    assert [hour["redelivered_unknown"] for hour in (ten, eleven, twelve)] == [0, 0, 1]
     assert (ten["unevenness_max"], ten["peak_catch_up_rate"]) == (4, 70)
     assert (eleven["rebalances"], eleven["moved"], eleven["pause_p50_ms"]) == (6, 0, None)
     assert (twelve["rebalances"], twelve["interrupted"], twelve["moved"]) == (1, 1, None)

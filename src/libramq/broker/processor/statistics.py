@@ -144,7 +144,7 @@ class Statistics:
             committed = self._offsets.offsets(group, config.topic_name)
             for queue_id in range(config.read_queue_nums):
                 queue = MessageQueue(config.topic_name, self._broker_name, queue_id)
-                table[queue] = self._wrapper(queue, committed.get(queue_id, 0))
+                table[queue] = self._wrapper(group, queue, committed.get(queue_id, 0))
                 if len(table) % QUEUES_PER_STEP == 0:
                     yield
         return _encoded(ConsumeStats(offset_table=table, consume_tps=gets), len(table))
@@ -203,13 +203,14 @@ class Statistics:
         topics = self._offsets.topics_of_group(header.group)
         return Reply(body=encode_body(TopicList(topic_list=sorted(topics))))
 
-    def _wrapper(self, queue: MessageQueue, offset: int) -> OffsetWrapper:
+    def _wrapper(self, group: str, queue: MessageQueue, offset: int) -> OffsetWrapper:
         topic, queue_id = queue.topic, queue.queue_id
+        pulled = self._offsets.pull_offset(group, topic, queue_id)
         read_ms = self._store.store_timestamp_ms(topic, queue_id, offset - 1) if offset else 0
         return OffsetWrapper(
             broker_offset=self._store.max_offset(topic, queue_id),
             consumer_offset=offset,
-            pull_offset=offset,
+            pull_offset=max(offset, pulled or 0),
             last_timestamp=max(0, read_ms),
         )
 

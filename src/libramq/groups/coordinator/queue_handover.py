@@ -229,9 +229,13 @@ class QueueHandover(HandoverLedger):
         self.revoked.pop(queue, None)
 
     def take_committed(self) -> set[MessageQueue]:
-        """Return the queues that were given up since this was asked last, each time with all committed."""
-        taken, self._committed = self._committed, {}
-        return {queue for queue, is_committed in taken.items() if is_committed}
+        """Return the queues that were given up since they were held last, each time with all committed.
+
+        Of those that nobody holds now this is kept for whom they are granted to next.
+        """
+        committed = {queue for queue, is_committed in self._committed.items() if is_committed}
+        self._committed = {queue: it for queue, it in self._committed.items() if queue not in self.holdings}
+        return committed
 
     def _free_queue(self, queue: MessageQueue, now_ms: MonotonicMs, *, is_committed: bool = False) -> None:
         self.free(queue, now_ms)

@@ -12,7 +12,7 @@ from libramq.clock import WallMs
 from libramq.spark.pipeline.hours import by_hour
 from libramq.spark.pipeline.trace_page import trace_sections
 from libramq.spark.report import svg
-from libramq.spark.report.page import html_table, note, page, section, tiles
+from libramq.spark.report.page import html_table, note, page, section, tiles, written
 
 Row = Mapping[str, Any]
 
@@ -115,7 +115,7 @@ def _facts(
         (_millis(quantile(all_pauses, 0.5) if all_pauses else None), "median pause of a queue"),
         (_millis(max(all_pauses, default=None)), "longest pause"),
         (_millis(quantile(stable, 0.5) if stable else None), "median time to stable"),
-        (f"{_sum(rebalances, 'redelivered_upper_bound'):,}", "messages came again at most"),
+        (written(_came_again(rebalances)), "messages came again at most"),
         (f"{len(flapping):,}", "members left again and again"),
     ]
 
@@ -178,7 +178,7 @@ def _groups(rebalances: Sequence[Row], pauses: Mapping[str, Sequence[float]], na
                 _sum(rows, "minimum"),
                 quantile(pauses[name], 0.5) if pauses[name] else None,
                 quantile(pauses[name], 0.95) if pauses[name] else None,
-                _sum(rows, "redelivered_upper_bound"),
+                _came_again(rows),
                 _sum(rows, "duplicates_reported"),
                 _most(row["most_load"] - row["least_load"] for row in rows if row["most_load"] is not None),
                 _most(row["peak_catch_up_rate"] or 0 for row in rows),
@@ -202,7 +202,7 @@ def _worst(rebalances: Sequence[Row]) -> Markup:
                 _moved(row),
                 row["worst_pause_ms"],
                 row["time_to_stable_ms"],
-                row["redelivered_upper_bound"],
+                _came_again([row]),
             )
             for row in worst
         ],
@@ -234,6 +234,14 @@ def _most(values: Iterable[int]) -> int | None:
 
 def _sum(rows: Sequence[Row], name: str) -> int:
     return sum(row[name] or 0 for row in rows)
+
+
+def _came_again(rows: Sequence[Row]) -> int | str:
+    """Return how many messages came again at most; a text with `?` where that is not known of all."""
+    known = [row["redelivered_upper_bound"] for row in rows if row["redelivered_upper_bound"] is not None]
+    if len(known) == len(rows):
+        return sum(known)
+    return f"{sum(known):,} + ?" if known else "?"
 
 
 def _millis(value: float | None) -> str:

@@ -35,7 +35,7 @@ REBALANCES: Final[Columns] = MappingProxyType(
         "minimum": "int",
         "time_to_stable_ms": "bigint",
         "worst_pause_ms": "bigint",
-        "redelivered_upper_bound": "bigint",  # Messages that came again at most; 0: none did.
+        "redelivered_upper_bound": "bigint",  # Messages that came again at most; 0: none did; null: unknown.
         "duplicates_reported": "bigint",  # By clients that report them.
         "peak_catch_up_rate": "bigint",  # Messages a second that new owners read of what had waited.
         "unowned": "int",
@@ -53,7 +53,7 @@ MOVES: Final[Columns] = MappingProxyType(
         "from": "string",  # Null where nobody had the queue.
         "to": "string",
         "pause_ms": "bigint",
-        "redelivered": "bigint",
+        "redelivered": "bigint",  # As redelivered_upper_bound.
         "double_owner_ms": "bigint",
     }
 )
@@ -71,7 +71,8 @@ HOURLY: Final[Columns] = MappingProxyType(
         "pause_p50_ms": "double",  # Of the queues that moved from one member to another.
         "pause_p95_ms": "double",
         "pause_max_ms": "bigint",
-        "redelivered_upper_bound": "bigint",
+        "redelivered_upper_bound": "bigint",  # Of those rebalances of which it is known.
+        "redelivered_unknown": "bigint",  # How many it is not known of.
         "duplicates_reported": "bigint",
         "unevenness_max": "int",  # The largest difference between two members' queues.
         "peak_catch_up_rate": "bigint",
@@ -167,7 +168,7 @@ def _row(one: Rebalance) -> dict[str, Any]:
                 "from": move.from_,
                 "to": move.to,
                 "pause_ms": move.pause_ms,
-                "redelivered": move.redelivered,
+                "redelivered": move.redelivered_bound,
                 "double_owner_ms": move.double_owner_ms,
             }
             for move in one.moves
@@ -186,6 +187,7 @@ def _hourly(found: "DataFrame", moves: "DataFrame") -> "DataFrame":
         f.percentile("time_to_stable_ms", 0.95).alias("stable_p95_ms"),
         f.max("time_to_stable_ms").alias("stable_max_ms"),
         f.sum("redelivered_upper_bound").alias("redelivered_upper_bound"),
+        f.count_if(f.col("redelivered_upper_bound").isNull()).alias("redelivered_unknown"),
         f.sum("duplicates_reported").alias("duplicates_reported"),
         f.max(f.col("most_load") - f.col("least_load")).alias("unevenness_max"),
         f.max("peak_catch_up_rate").alias("peak_catch_up_rate"),

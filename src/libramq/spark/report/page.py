@@ -62,7 +62,7 @@ def html_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Mark
         Column(name, bool(rows) and all(_is_number(row[index]) for row in rows))
         for index, name in enumerate(columns)
     ]
-    return _render("table", heads, [[_written(cell) for cell in row] for row in rows])
+    return _render("table", heads, [[written(cell) for cell in row] for row in rows])
 
 
 def figure(drawing: str, width: int, height: int, label: str) -> Markup:
@@ -74,7 +74,8 @@ def _is_number(cell: object) -> bool:
     return cell is None or isinstance(cell, int | float)
 
 
-def _written(cell: object) -> str:
+def written(cell: object) -> str:
+    """Return a value as tables show it."""
     if cell is None:
         return "–"
     return f"{cell:,.0f}" if isinstance(cell, int | float) else str(cell)
