@@ -365,9 +365,7 @@ def test_what_a_group_was_sent_and_has_not_committed_is_in_flight(talk, peer):
         return [(table[q].consumer_offset, table[q].pull_offset) for q in sorted(table)][:2]
 
     def commit(offset: int) -> None:
-        header = h.UpdateConsumerOffsetHeader(
-            consumer_group="G", topic="T", queue_id=1, commit_offset=offset
-        )
+        header = h.UpdateConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=1, commit_offset=offset)
         assert talk.ask(peer, R.UPDATE_CONSUMER_OFFSET, header).code == C.SUCCESS
 
     assert offsets() == [(0, 0), (0, 0)]

@@ -229,9 +229,7 @@ class ConsumerClients:
         """Return what is observed of a group's rebalances, if anything is."""
         return self._rebalances.get(group_name)
 
-    def opened(
-        self, peer: Connection, group_name: str, topic: str, queue_id: int, *, was_open: bool
-    ) -> None:
+    def opened(self, peer: Connection, group_name: str, topic: str, queue_id: int, *, was_open: bool) -> None:
         """A member of a coordinated group has opened a queue; was_open: somebody had opened it before."""
         if topic.startswith(RETRY_PREFIX):
             return

@@ -150,9 +150,8 @@ class GroupRebalance:
     ) -> None:
         """Note that a member opens a queue: it owns it from now on, and reads it from its first pull on.
 
-        client_id: None for one whose heartbeat has not come yet; its first pull tells. was_open: somebody had
-        it open before. This may come before we hear from a coordinator elsewhere that a rebalance began; the
-        move belongs to that one.
+        client_id: None before its heartbeat; its first pull tells. was_open: somebody had it open before.
+        A coordinator elsewhere may tell later that a rebalance began; the move belongs to that one.
         """
         former = self._owners.get(queue)
         sent_before = self._sent(queue, former)
@@ -270,7 +269,7 @@ class GroupRebalance:
         loads.update(owned[queue] for queue in wanted if queue in owned)
         unowned = len(wanted) - loads.total() - len(nameless)
         is_over = self._is_over(unsettled, loads, wanted, openings, now.monotonic_ms)
-        is_over = is_over and nameless.isdisjoint(self._opened_namelessly)  # Their first pulls are on their way.
+        is_over = is_over and nameless.isdisjoint(self._opened_namelessly)  # They are about to pull.
         if self._members and not is_over and now.monotonic_ms - unsettled.started_at_ms < SETTLE_MS_MAX:
             return []
         self._owners = {queue: owner for queue, owner in self._owners.items() if queue in wanted}
