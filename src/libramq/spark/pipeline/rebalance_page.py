@@ -238,7 +238,8 @@ def _sum(rows: Sequence[Row], name: str) -> int:
 
 def _came_again(rows: Sequence[Row]) -> int | str:
     """Return how many messages came again at most; a text with `?` where that is not known of all."""
-    known = [row["redelivered_upper_bound"] for row in rows if row["redelivered_upper_bound"] is not None]
+    bounds: list[int | None] = [row["redelivered_upper_bound"] for row in rows]
+    known = [bound for bound in bounds if bound is not None]
     if len(known) == len(rows):
         return sum(known)
     return f"{sum(known):,} + ?" if known else "?"
