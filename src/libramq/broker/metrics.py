@@ -85,8 +85,7 @@ class Metrics:
             "libra_group_messages_redelivered_bound_total", "At most so many messages came again."
         )
         self._redelivered_unknown = self._counter(
-            "libra_group_rebalances_redelivered_unknown_total",
-            "Rebalances of which it is not known how many messages came again.",
+            "libra_group_rebalances_redelivered_unknown_total", "Rebalances without a known such bound."
         )
         self._duplicates = self._counter(
             "libra_group_messages_duplicate_total", "Messages that came again, as clients reported them."
