@@ -67,10 +67,10 @@ def test_a_member_leaves_while_brokers_find_each_other():
 
 
 def test_one_seed_is_one_history_in_any_process():
-    """Whatever order the hashes of texts give to sets."""
+    """Whatever order the hashes of texts give to sets. Seed 9 has two dead letters."""
     program = (
         "from libramq.testing.simulation import Simulation\n"
-        "print(*(Simulation(seed).run().checksum for seed in range(6)))"
+        "print(*(Simulation(seed).run().checksum for seed in (0, 1, 2, 3, 4, 5, 9)))"
     )
     outputs = [
         subprocess.run(
@@ -80,10 +80,10 @@ def test_one_seed_is_one_history_in_any_process():
             text=True,
             check=True,
         ).stdout
-        for hash_seed in ("1", "2")
+        for hash_seed in ("1", "3")
     ]
     assert outputs[0] == outputs[1]
-    assert outputs[0].split() == [run(seed).checksum for seed in range(6)]
+    assert outputs[0].split() == [run(seed).checksum for seed in (0, 1, 2, 3, 4, 5, 9)]
 
 
 @pytest.mark.parametrize("orderly", [False, True])

@@ -204,7 +204,7 @@ class Assigner:
     @property
     def next_due_ms(self) -> MonotonicMs | None:
         """When `tick` has something to do next; None: nothing, or nobody knows."""
-        return min(self._due.values(), default=None) if self._is_ready else None
+        return min(self._due.values()) if self._due and self._is_ready else None
 
     def _settle(self) -> bool:
         """Go on where others were, as soon as all have told; whether that is so."""

@@ -172,10 +172,17 @@ class Cluster:
     @property
     def next_due_ms(self) -> MonotonicMs:
         """When `tick` has something to do next."""
-        due = [link.due_ms for link in self.peers.links.values() if not link.is_asking]
-        parts = (self._watch, self.peers, self._relay, self._assigner)
-        due += [part.next_due_ms for part in parts if part.next_due_ms is not None]
-        return min(due, default=self._now_ms() + ANSWER_MS_MAX)
+        next_ms: MonotonicMs | None = None
+        for due_ms in (  # Asked for after most events, so each part is asked once.
+            self._watch.next_due_ms,
+            self.peers.next_due_ms,
+            self._relay.next_due_ms,
+            self._assigner.next_due_ms,
+            *(link.due_ms for link in self.peers.links.values() if not link.is_asking),
+        ):
+            if due_ms is not None and (next_ms is None or due_ms < next_ms):
+                next_ms = due_ms
+        return next_ms if next_ms is not None else self._now_ms() + ANSWER_MS_MAX
 
     def _beat(self, link: PeerLink) -> None:
         body = self._relay.body(link.name, link.begin())

@@ -254,7 +254,9 @@ class PeerBrokers:
         """When there is something to do next."""
         if self._unknown_topics:
             return self._now_ms()
-        return min((gathering.due_ms for gathering in self._gatherings.values()), default=None)
+        if not self._gatherings:
+            return None
+        return min(gathering.due_ms for gathering in self._gatherings.values())
 
     def _conclude(self, gathering: Gathering) -> None:
         """Go on when all fences have answered, and we know of all who allocate for themselves."""

@@ -7,6 +7,7 @@ sorted by name, repeated references may be written {"$ref":"…"}.
 Standard JSON is a part of the dialect and takes the fast way. Upstream: RemotingSerializable.java.
 """
 
+import functools
 import json
 import re
 from typing import Any, Final, NamedTuple
@@ -119,12 +120,11 @@ def _write(value: Any, parts: list[str], depth: int) -> None:
         parts.append(repr(value))
     elif isinstance(value, dict):
         items = [(key, member) for key, member in value.items() if member is not None]
-        if all(isinstance(key, str) for key, _ in items):
+        if len(items) > 1 and all(isinstance(key, str) for key, _ in items):
             items.sort()
         _write_items(items, parts, depth)
     elif isinstance(value, msgspec.Struct):
-        names = zip(value.__struct_encode_fields__, value.__struct_fields__, strict=True)
-        _write({name: getattr(value, field) for name, field in names}, parts, depth)
+        _write_struct(value, parts, depth)
     elif isinstance(value, MessageQueue):
         _write(_queue_members(value), parts, depth)
     elif isinstance(value, list | tuple | set | frozenset):
@@ -155,6 +155,39 @@ def _write_items(items: list[tuple[Any, Any]], parts: list[str], depth: int) -> 
     if depth >= 0 and items:
         parts.append("\n" + "\t" * depth)
     parts.append("}")
+
+
+def _write_struct(value: msgspec.Struct, parts: list[str], depth: int) -> None:
+    """Write a typed value, as `_write_items` does it: most of what servers and clients write is typed."""
+    inner = depth + 1 if depth >= 0 else -1
+    before = "{" if depth < 0 else "{\n" + "\t" * inner
+    between = "," if depth < 0 else ",\n" + "\t" * inner
+    is_empty = True
+    for name, field in _members(type(value)):
+        member = getattr(value, field)
+        if member is None:
+            continue
+        parts.append(before)
+        parts.append(name)
+        if type(member) is str:
+            parts.append(_text(member))
+        elif type(member) is int:
+            parts.append(repr(member))
+        else:
+            _write(member, parts, inner)
+        before, is_empty = between, False
+    if is_empty:
+        parts.append("{")
+    elif depth >= 0:
+        parts.append("\n" + "\t" * depth)
+    parts.append("}")
+
+
+@functools.cache
+def _members(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
+    """Return the members of a type in their order: (name and colon, field)."""
+    names = zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True)
+    return tuple((f"{_text(name)}:", field) for name, field in sorted(names))
 
 
 def _queue_members(queue: MessageQueue) -> dict[str, Any]:

@@ -36,7 +36,9 @@ def encode_header(header: Header) -> dict[str, str]:
     ext = {}
     for name, field in zip(header.__struct_encode_fields__, header.__struct_fields__, strict=True):
         value = getattr(header, field)
-        if value is not None:
+        if type(value) is str:
+            ext[name] = value
+        elif value is not None:
             ext[name] = ("true" if value else "false") if isinstance(value, bool) else str(value)
     return ext
 

@@ -97,15 +97,13 @@ class _Way:
                 kept.has_lost = True
             return
         network.count(data)
-        due_ms = self._target.time.now_ms + network.latency_ms()
-        if self._arrivals:
-            due_ms = max(due_ms, self._arrivals[-1][0])
-        self._arrivals.append((due_ms, data))
-        if len(self._arrivals) == 1:
-            self._expect(due_ms)
-
-    def _expect(self, due_ms: MonotonicMs) -> None:
-        self._target.reach(due_ms - self._target.time.now_ms, self._arrived)
+        delay_ms, arrivals = network.latency_ms(), self._arrivals
+        due_ms = self._target.time.now_ms + delay_ms
+        if arrivals:  # Whoever arrives before looks after it.
+            arrivals.append((max(due_ms, arrivals[-1][0]), data))
+            return
+        arrivals.append((due_ms, data))
+        self._target.reach(delay_ms, self._arrived)
 
     def _arrived(self) -> None:
         """Everything that is there by now comes in one read, or in two."""
@@ -118,10 +116,10 @@ class _Way:
             else:
                 pieces.append(data)
         if arrivals and not ended:
-            self._expect(arrivals[0][0])
+            self._target.reach(arrivals[0][0] - now_ms, self._arrived)
         if pieces:
             self.last_ms = now_ms
-            self._read(b"".join(pieces))
+            self._read(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         if ended:
             arrivals.clear()
             self._when_ended()

@@ -5,6 +5,8 @@ running ⇄ paused        what happens to it meanwhile waits, and happens at onc
    └─► dead ◄┘          what was to happen to it does not (SIGKILL); `start` begins another life
 """
 
+from functools import partial
+
 from libramq.clock import MonotonicMs
 from libramq.testing.node_clock import NodeClock
 from libramq.testing.virtual_time import Action, VirtualTime
@@ -66,12 +68,13 @@ class Process:
 
     def after(self, delay_ms: int, action: Action) -> None:
         """Have something happen to this life later, by its clock."""
-        self.reach(self.clock.true_ms(delay_ms) if delay_ms else 0, action)
+        time = self.time
+        due_ms = time.now_ms + self.clock.true_ms(delay_ms) if delay_ms else time.now_ms
+        time.at(due_ms, partial(self._perform, self._life, action))
 
     def reach(self, delay_ms: int, action: Action) -> None:
         """Have something from outside happen to this life later, by true time."""
-        life = self._life
-        self.time.at(self.time.now_ms + delay_ms, lambda: self._perform(life, action))
+        self.time.at(self.time.now_ms + delay_ms, partial(self._perform, self._life, action))
 
     def every(self, period_ms: int, action: Action) -> None:
         """Have something happen again and again; the next time is counted from the end of the last."""

@@ -48,13 +48,14 @@ class VirtualTime:
     def at(self, due_ms: MonotonicMs, action: Action) -> None:
         """Have something happen at a (monotonic) time; now, when that is over."""
         self._sequence += 1
-        heapq.heappush(self._events, (max(due_ms, self.now_ms), self._sequence, action))
+        due_ms = due_ms if due_ms > self.now_ms else self.now_ms
+        heapq.heappush(self._events, (due_ms, self._sequence, action))
 
     def run_until(self, end_ms: MonotonicMs) -> None:
         """Let everything happen up to a time; raises Livelock."""
-        events, count = self._events, 0
+        events, count, pop = self._events, 0, heapq.heappop
         while events and events[0][0] <= end_ms:
-            due_ms, _, action = heapq.heappop(events)
+            due_ms, _, action = pop(events)
             if due_ms != self.now_ms:
                 self.now_ms, count = due_ms, 0
             action()

@@ -20,6 +20,17 @@ _FENCED = {
 }
 
 
+_RENEWING = frozenset({RequestCode.GROUP_JOIN, RequestCode.GROUP_POLL})
+_OF_A_QUEUE = frozenset(
+    {
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.OPEN_QUEUE,
+        RequestCode.PULL_MESSAGE,
+    }
+)
+
+
 class Witness:
     """The observations of one member."""
 
@@ -37,14 +48,9 @@ class Witness:
     def answers_of(self, address: str, call: Call[Any]) -> Callable[[Any], None] | None:
         """Return the callback that gets the result of a call, if anybody."""
         history, group, requested_ms = self._world.history, self._group, self._world.time.now_ms
-        if call.code in (RequestCode.GROUP_JOIN, RequestCode.GROUP_POLL):
+        if call.code in _RENEWING:
             return lambda _: history.session_renewed(self._member, requested_ms)
-        if call.code not in (
-            RequestCode.UPDATE_CONSUMER_OFFSET,
-            RequestCode.QUERY_CONSUMER_OFFSET,
-            RequestCode.OPEN_QUEUE,
-            RequestCode.PULL_MESSAGE,
-        ):
+        if call.code not in _OF_A_QUEUE:
             return None
         queue = MessageQueue(
             call.ext["topic"], self._world.network.name_at(address), int(call.ext["queueId"])

@@ -316,6 +316,8 @@ Effects = list[Effect]
 
 def merged(effects: Sequence[Effect]) -> list[Effect]:
     """One call of the listener and one request a broker, not one a queue: the first takes in the others."""
+    if len(effects) < 2:  # As after most events.
+        return list(effects)
     places: dict[tuple[type, str], int] = {}
     found: list[Effect] = []
     for effect in effects:

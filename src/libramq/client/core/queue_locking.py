@@ -111,6 +111,8 @@ class QueueLocking:
 
     def requests(self, now_ms: MonotonicMs) -> list[fx.Effect]:
         """One request a broker for all queues wanted, and one for those that are not."""
+        if not self._to_give_back and not self._wanted:  # As after most events.
+            return []
         found: list[fx.Effect] = [
             fx.UnlockQueues(address, tuple(queues)) for address, queues in self._to_give_back.items()
         ]

@@ -36,5 +36,7 @@ class Troubles:
 
     def take(self) -> Effects:
         """Return what the user is to be told."""
+        if not self._effects:
+            return []
         effects, self._effects = self._effects, []
         return effects

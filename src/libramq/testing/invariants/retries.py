@@ -65,7 +65,7 @@ class RetriesAreExact(Invariant):
             self.broken(f"{missing} failed for the last time, and are no dead letters")
         in_order = {member.group for member in self.cluster.members if member.is_orderly}
         for group, letters in self._dead_letters().items():
-            for message_id in letters:
+            for message_id in sorted(letters):
                 if (group, message_id) not in self._is_dead and group not in in_order:
                     self.broken(f"{message_id} is a dead letter of {group}, and may be tried again")
                 self.cluster.world.history.happened(Happening.DEAD, message_id)
