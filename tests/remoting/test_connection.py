@@ -66,7 +66,7 @@ def test_requests_in_flight_are_bounded(monkeypatch):
     pending: PendingRequests[str] = PendingRequests()
     pending.add(Command(code=1), "a", deadline_ms=10)
     pending.add(Command(code=1), "b", deadline_ms=10)
-    with pytest.raises(LocalProtocolError, match="2 requests wait"):
+    with pytest.raises(LocalProtocolError, match="2 requests are pending"):
         pending.add(Command(code=1), "c", deadline_ms=10)
 
 
