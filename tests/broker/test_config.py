@@ -39,7 +39,8 @@ def test_apaches_own_file_is_understood(tmp_path):
     assert config.auto_create_topic_enable is False
     assert config.namesrv_addr == "10.0.0.1:9876;10.0.0.2:9876"
     assert config.address == "127.0.0.1:20911"
-    assert unknown == ["deleteWhen", "fileReservedTime"]
+    assert (config.delete_hours, config.file_reserved_hours) == ({4}, 48)
+    assert unknown == []
 
 
 def test_what_the_caller_says_outranks_the_file():

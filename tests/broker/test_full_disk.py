@@ -49,7 +49,7 @@ def test_producers_are_refused_before_the_disk_is_full_and_consumers_are_not(tmp
     assert "90.1 % full" in (refused.remark or "")
     assert "diskSpaceWarningLevelRatio" in (refused.remark or "")
     assert "Another" not in talk.broker.topics
-    assert sum("producers are refused" in record.message for record in caplog.records) == 1
+    assert sum("sends are refused" in record.message for record in caplog.records) == 1
     talk.beat(peer, "client")
     pulled = talk.pull(peer)
     assert pulled is not None

@@ -13,7 +13,7 @@ from libramq.store import MessageStore, StoreMessage
 from libramq.store.timestamp_search import Boundary
 from tests.fakes import ManualClock
 from tests.interop.apache import java
-from tests.store.stores import BORN, flush, kill, open_store
+from tests.store.stores import BORN, flush, kill, open_store, remove_old_files
 
 pytestmark = [pytest.mark.interop, pytest.mark.usefixtures("_programs")]
 
@@ -131,6 +131,31 @@ def test_both_read_and_continue_what_the_other_wrote(tmp_path: Path) -> None:
     assert store.recovery is not None
     assert not store.recovery.clean
     assert seen(store) == said(found)
+    store.close()
+
+
+@pytest.mark.parametrize("end", ["clean stop", "kill"])
+def test_apache_serves_what_ours_has_not_deleted(tmp_path: Path, end: str) -> None:
+    """Old files of the commit log are gone, and those of the queues that led there."""
+    root, home, clock = tmp_path / "store", tmp_path / "home", ManualClock()
+    store = open_ours(root, clock)
+    append_ours(store, clock, 1500)
+    flush(store)
+    assert remove_old_files(store, 5) == 5
+    assert min(int(path.name) for path in (root / "consumequeue" / TOPIC / "0").iterdir()) > 0
+    first = {queue_id: store.min_offset(TOPIC, queue_id) for queue_id in range(QUEUES)}
+    assert min(first.values()) > 100
+    expected = seen(store)
+    store.close() if end == "clean stop" else kill(store)
+
+    found = run_apache(root, home, append=9)
+    assert set(expected) < set(said(found))
+    assert len(said(found)) == len(expected) + 9
+
+    store = open_ours(root, clock)
+    assert seen(store) == said(found)
+    assert {queue_id: store.min_offset(TOPIC, queue_id) for queue_id in range(QUEUES)} == first
+    assert remove_old_files(store, 1) == 1
     store.close()
 
 

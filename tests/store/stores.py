@@ -9,6 +9,7 @@ from libramq.message import MessageExt, decode_records, tag_code
 from libramq.message.ids import encode_host
 from libramq.message.properties import encode_properties
 from libramq.store import MessageStore, StoreConfig, StoreMessage, run_flush
+from libramq.store.retention import Retention
 from tests.fakes import ManualClock
 
 BORN = encode_host(("10.1.2.3", 4567))
@@ -24,7 +25,7 @@ class Disk(LocalFileSystem):
         self.bytes_left: int | None = None
         self.fails_sync = False
         self.is_cold = False
-        self.space: DiskSpace | None = None
+        self.space = DiskSpace(used_bytes=10, available_bytes=90)
 
     def fsync(self, file: int) -> None:
         if self.fails_sync:
@@ -44,7 +45,10 @@ class Disk(LocalFileSystem):
         super().pwrite(file, data, offset)
 
     def disk_space(self, path: Path) -> DiskSpace:
-        return self.space or super().disk_space(path)
+        return self.space
+
+    def used_percent(self, path: Path) -> float:
+        return 100 * self.space.used_bytes / (self.space.used_bytes + self.space.available_bytes)
 
     def pread_nowait(self, file: int, size: int, offset: int) -> bytes | None:
         return None if self.is_cold else super().pread_nowait(file, size, offset)
@@ -90,6 +94,28 @@ def message(body: bytes | str, topic: str = "T", queue_id: int = 0, tags: str | 
         born_timestamp_ms=5,
         born_host=BORN,
     )
+
+
+def clean(store: MessageStore, retention: Retention, *, hour: int = 12) -> int:
+    """Remove what has expired, the work for threads included; return how many files of the log that were."""
+    steps = store.cleaning.clean(retention, lambda _: hour)
+    result: object = None
+    try:
+        while True:
+            result = steps.send(result)()
+    except StopIteration as ended:
+        return int(ended.value)
+
+
+def remove_old_files(store: MessageStore, count_max: int = 10) -> int:
+    """Remove the oldest files whatever their age; all but the last one, if so many may be removed at once."""
+    disk = store._filesystem
+    assert isinstance(disk, Disk)
+    space, disk.space = disk.space, DiskSpace(used_bytes=1 << 60, available_bytes=0)
+    try:
+        return clean(store, Retention(clean_forcibly_percent=0, files_per_round_max=count_max))
+    finally:
+        disk.space = space
 
 
 def flush(store: MessageStore, now_ms: int = 1 << 40) -> None:

@@ -11,7 +11,7 @@ from libramq.filesystem import LocalFileSystem
 from libramq.message import decode_record
 from libramq.store.reader import Span, StoreReader
 from tests.fakes import ManualClock
-from tests.store.stores import copy_as_killed, flush, kill, make_store, message, open_store
+from tests.store.stores import copy_as_killed, flush, kill, make_store, message, open_store, remove_old_files
 
 Lost = list[tuple[tuple[str, int], int, int]]
 
@@ -156,7 +156,7 @@ def test_old_files_are_gone(tmp_path: Path):
     store = open_store(tmp_path)
     sent = fill(store, 300)
     flush(store)
-    assert store.delete_files(older_than_ms=1 << 60, count_max=3) == 3
+    assert remove_old_files(store, 3) == 3
     minimum = {key: store.min_offset(*key) for key in sent}
     store.close()
     found, lost = everything(tmp_path)

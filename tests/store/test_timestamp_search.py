@@ -7,7 +7,7 @@ import pytest
 
 from libramq.store.timestamp_search import Boundary
 from tests.fakes import ManualClock
-from tests.store.stores import flush, message, open_store
+from tests.store.stores import flush, message, open_store, remove_old_files
 
 
 def brute_force(times: list[int], first: int, wanted: int, boundary: Boundary) -> int:
@@ -38,7 +38,7 @@ def test_both_boundaries_equal_brute_force(tmp_path: Path, seed: int):
         assert store.earliest_store_time("T", 0) == times[first]
         if not removed:
             flush(store)
-            store.delete_files(older_than_ms=1 << 50)
+            remove_old_files(store)
     assert store.offset_by_timestamp("T", 9, 5) == 0
     assert store.earliest_store_time("T", 9) == -1
     store.close()

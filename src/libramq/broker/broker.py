@@ -25,11 +25,12 @@ from libramq.broker.creation_rate import CreationRate
 from libramq.broker.delivery import Delivery
 from libramq.broker.durability import Durability
 from libramq.broker.event_log import EventLog
-from libramq.broker.files import BrokerFiles
+from libramq.broker.files import BrokerFiles, retention
 from libramq.broker.group_parts import GroupParts
 from libramq.broker.message_log import MessageLog
 from libramq.broker.notifications import Notices
 from libramq.broker.offset_commits import OffsetCommits
+from libramq.broker.old_files import OldFiles
 from libramq.broker.opening import Opening
 from libramq.broker.persistence import Persistence
 from libramq.broker.processor.client_management import ClientManagement
@@ -196,6 +197,7 @@ class Broker:
         self.ha = HAService(
             self.store, kernel, is_allowed=allowed.is_allowed, acknowledged=self._copies.update
         )
+        self._old_files = OldFiles(self.store, retention(self.config), kernel)
         self._start_up = StartUp(self.cluster, self.registration, kernel)
 
     def _build_services(self, unique_id: UniqueIdGenerator, randomness: random.Random) -> Sequence[Any]:
@@ -424,6 +426,7 @@ class Broker:
                 self._durability.settle,
                 self._persistence.settle,
                 self.ha.settle,
+                self._old_files.settle,
                 self.runtime.settle,
             ),
             settle_changed=(self._watch.settle, self._start_up.settle),

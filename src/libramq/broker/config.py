@@ -31,7 +31,10 @@ _BOUNDS: Final = {
     "broker_id": (0, 1 << 62),
     "listen_port": (1, 65_535),
     "ha_listen_port": (0, 65_535),
-    "disk_space_warning_level_ratio": (35, 100),  # Apache takes 35 to 90.
+    # 100: never. Apache takes 10 to 95, 30 to 85 and 35 to 90, whatever is written.
+    "disk_max_used_space_ratio": (10, 100),
+    "disk_space_clean_forcibly_ratio": (30, 100),
+    "disk_space_warning_level_ratio": (35, 100),
     "metrics_port": (1, 65_535),
     "default_topic_queue_nums": (1, QUEUES_MAX),
     "broker_permission": (0, PERM_READ | PERM_WRITE | PERM_INHERIT),
@@ -42,6 +45,7 @@ _BOUNDS: Final = {
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 #: AuthConfig.innerClientAuthenticationCredentials.
 CREDENTIALS_OPTION: Final = "innerClientAuthenticationCredentials"
+HOURS_A_DAY: Final = 24
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -194,6 +198,36 @@ class BrokerConfig:
     metrics_host: str = _option(  # Ours: Apache's is brokerIP1.
         "127.0.0.1", "metricsPromExporterHost", "The address of the metrics."
     )
+    file_reserved_hours: int = _option(
+        72,
+        "fileReservedTime",
+        "How long messages are kept, in hours. Files of the commit log that were last written before may go: "
+        "in the hours of `deleteWhen`, and at any time from `diskMaxUsedSpaceRatio` on.",
+    )
+    delete_when: str = _option(
+        "04", "deleteWhen", "The hours of the day in which old files are deleted, 00 to 23, separated by `;`."
+    )
+    disk_max_used_space_ratio: int = _option(
+        75,
+        "diskMaxUsedSpaceRatio",
+        "Above this use of the disk, in percent, files older than `fileReservedTime` are deleted at any "
+        "hour; 100: never.",
+    )
+    disk_space_clean_forcibly_ratio: int = _option(
+        85,
+        "diskSpaceCleanForciblyRatio",
+        "Above this use of the disk, in percent, the oldest files are deleted **whatever their age**, as "
+        "many as it takes; 100: never.",
+    )
+    clean_file_forcibly_enable: bool = _option(
+        True,
+        "cleanFileForciblyEnable",
+        "Allow that. With `false` messages stay for `fileReservedTime`, and producers are refused when the "
+        "disk is full.",
+    )
+    delete_file_batch_max: int = _option(
+        10, "deleteFileBatchMax", "The most files of the commit log that are deleted at once, every 10 s."
+    )
     disk_space_warning_level_ratio: int = _option(
         90,
         "diskSpaceWarningLevelRatio",
@@ -261,6 +295,8 @@ class BrokerConfig:
             raise ConfigError(
                 f"regionId {self.region_id!r} has blanks or control characters; records hold it"
             )
+        if not self.delete_hours:
+            raise ConfigError("deleteWhen is empty; write for example '04' or '03;15'")
         if not self.delay_levels_ms:
             raise ConfigError(f"messageDelayLevel is empty; write for example {DELAY_LEVELS!r}")
 
@@ -290,6 +326,16 @@ class BrokerConfig:
     def serves_metrics(self) -> bool:
         """Return whether Prometheus may ask for metrics."""
         return self.metrics_exporter_type in METRICS_SERVED
+
+    @property
+    def delete_hours(self) -> frozenset[int]:
+        """Return the hours of the day in which old files are deleted."""
+        hours = []
+        for text in filter(None, self.delete_when.split(";")):
+            if not (text.strip().isdecimal() and int(text) < HOURS_A_DAY):
+                raise ConfigError(f"deleteWhen {text!r}; hours 00 to 23 are allowed, separated by ;")
+            hours.append(int(text))
+        return frozenset(hours)
 
     @property
     def delay_levels_ms(self) -> list[int]:

@@ -18,6 +18,7 @@ from libramq.offsets import OffsetLedger
 from libramq.offsets.ledger import run_persist
 from libramq.store.config import Damaged, FlushDiskType, StoreConfig
 from libramq.store.message_store import MessageStore
+from libramq.store.retention import NEVER_PERCENT, Retention
 
 log = get_logger(__name__)
 
@@ -36,6 +37,18 @@ def store_config(config: BrokerConfig) -> StoreConfig:
         flush_interval_commit_log_ms=config.flush_interval_ms,
         max_message_size=config.max_message_size,
         damaged=Damaged(config.damaged) if config.damaged else None,
+    )
+
+
+def retention(config: BrokerConfig) -> Retention:
+    """Return how long the broker keeps messages."""
+    forcibly = config.disk_space_clean_forcibly_ratio
+    return Retention(
+        file_reserved_hours=config.file_reserved_hours,
+        delete_hours=config.delete_hours,
+        disk_max_used_percent=config.disk_max_used_space_ratio,
+        clean_forcibly_percent=forcibly if config.clean_file_forcibly_enable else NEVER_PERCENT,
+        files_per_round_max=config.delete_file_batch_max,
     )
 
 

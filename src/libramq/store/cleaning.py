@@ -1,23 +1,211 @@
-"""The cleaning: old files of the commit log go, and what in the queues points there.
+"""The cleaning: old files of the commit log go, and with them what of the consume queues leads there.
 
-Upstream: store/DefaultMessageStore.CleanCommitLogService.
+    1. which files go is decided (`retention`)
+    2. queues begin later, and then the log: pulls below hear so before a file is gone
+    3. files are removed: of the log oldest first, each for good before the next, so that a crash leaves no
+       gap in it; then of the queues, where one does no harm
+
+A cleaning is a generator: what it yields is work for a thread, what it is sent is the result. Between two of
+these the store goes on. Removed files stay readable for whoever has them open.
+
+Upstream: DefaultMessageStore.CleanCommitLogService, CleanConsumeQueueService.
 """
 
-from libramq.clock import WallMs
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from libramq.clock import Clock, WallMs
+from libramq.filesystem import DiskSpace, FileSystem
+from libramq.logs import get_logger
 from libramq.store.commit_log import CommitLog
+from libramq.store.config import UNIT_BYTES
+from libramq.store.consume_queue import UNIT, ConsumeQueue
 from libramq.store.consume_queue_table import ConsumeQueueTable
+from libramq.store.recovery_point_writer import RecoveryPointWriter
+from libramq.store.retention import OldFile, Retention, expired_files
+from libramq.store.segments import NAME_DIGITS
+
+log = get_logger(__name__)
+
+#: Ours: queues that are looked at by one piece of work; it takes a few milliseconds where they are in memory.
+QUEUES_AT_ONCE: Final = 256
+
+Steps = Generator[Callable[[], Any], Any, int]
 
 
-def delete_old_files(log: CommitLog, queues: ConsumeQueueTable, older_than_ms: WallMs, count_max: int) -> int:
-    """Remove files last written before a time, oldest first, and return how many; never the last one."""
-    segments = log.segments
-    keep = segments.min_offset
-    for start in segments.starts[:-1][:count_max]:
-        if start + segments.file_size > log.flushed or segments.modified_ms(start) >= older_than_ms:
+class Sighting(NamedTuple):
+    """What there is to decide by: the oldest files, and how full their disk is."""
+
+    files: Sequence[OldFile]
+    space: DiskSpace
+
+
+class QueueSearch(NamedTuple):
+    """The written units [low, high) of a queue, for a thread that looks where its messages begin."""
+
+    directory: Path
+    file_size: int
+    low: int
+    high: int
+
+
+class Cleaning:
+    """Removes old files of one store."""
+
+    def __init__(
+        self,
+        filesystem: FileSystem,
+        root: Path,
+        clock: Clock,
+        log_: CommitLog,
+        queues: ConsumeQueueTable,
+        points: RecoveryPointWriter,
+    ) -> None:
+        self._filesystem = filesystem
+        self._root = root
+        self._clock = clock
+        self._log = log_
+        self._queues = queues
+        self._points = points
+        #: Files that are none of the store's any more and are still there: of the log, of queues.
+        self._left: list[Path] = []
+        self._left_of_queues: list[Path] = []
+
+    @property
+    def may_find(self) -> bool:
+        """Return whether there may be something to remove, now or later."""
+        return len(self._log.segments.starts) > 1 or bool(self._left)
+
+    def clean(self, retention: Retention, hour_of: Callable[[WallMs], int]) -> Steps:
+        """Remove what has expired; the result is how many files of the log that were.
+
+        hour_of: the hour of the broker's day. Raises OSError where the disk cannot be asked.
+        """
+        if self._left or self._left_of_queues:  # They fill the disk still: nothing else goes for that.
+            yield from self._remove()
+            if self._left:
+                return 0
+        seen: Sighting = yield partial(_look, self._filesystem, self._root, self._old_files(retention))
+        now_ms = self._clock.wall_ms()
+        expired = expired_files(seen.files, seen.space, retention, now_ms=now_ms, hour=hour_of(now_ms))
+        if expired.file_count:
+            if expired.early_count:
+                log.warning(
+                    "messages are deleted before their time: the disk is full",
+                    used_percent=seen.space.used_percent,
+                    files=expired.early_count,
+                )
+            last = seen.files[expired.file_count - 1]
+            yield from self._begin_later(last.start + last.size)
+            yield from self._remove()
+        return expired.file_count
+
+    def _old_files(self, retention: Retention) -> list[tuple[int, int, Path]]:
+        """Return the oldest files that no recovery begins in; never the last one."""
+        segments, needed_from = self._log.segments, self._points.point.dispatched
+        starts = segments.starts[:-1][: retention.files_per_round_max]
+        size = segments.file_size
+        return [(start, size, segments.path(start)) for start in starts if start + size <= needed_from]
+
+    def _begin_later(self, physical_min: int) -> Steps:
+        """Have the log begin at an offset: first its queues, then itself."""
+        every = list(self._queues)
+        for first in range(0, len(every), QUEUES_AT_ONCE):
+            queues = every[first : first + QUEUES_AT_ONCE]
+            searches = [_search(queue) for queue in queues]
+            found = yield partial(_find_beginnings, self._filesystem, searches, physical_min)
+            for queue, search, number in zip(queues, searches, found, strict=True):
+                if self._queues.get(queue.topic, queue.queue_id) is queue:  # Its topic is still there.
+                    if number >= search.high:  # Of what was not written yet the thread knew nothing.
+                        queue.correct_min_offset(physical_min, number)
+                    self._drop_before(queue, number)
+        dropped = self._log.segments.drop_before(physical_min)
+        self._left += dropped
+        log.info("old files of the commit log are deleted", count=len(dropped), log_begins=physical_min)
+        return len(dropped)
+
+    def _drop_before(self, queue: ConsumeQueue, number: int) -> None:
+        queue.min_offset = max(queue.min_offset, number)
+        dropped = queue.segments.drop_before(queue.min_offset * UNIT_BYTES)
+        if dropped:
+            self._queues.being_cleaned[queue.segments.directory] = queue
+            self._left_of_queues += dropped
+
+    def _remove(self) -> Steps:
+        """Remove files. Those of the log that cannot be are tried again with the next cleaning.
+
+        Those of queues are not: a topic may be made again, and they do no harm.
+        """
+        of_queues, self._left_of_queues = self._left_of_queues, []
+        try:
+            removed = yield partial(_remove_files, self._filesystem, self._left.copy(), of_queues)
+            del self._left[:removed]
+            return int(removed)
+        finally:
+            self._queues.being_cleaned.clear()
+
+
+def _look(filesystem: FileSystem, root: Path, files: Sequence[tuple[int, int, Path]]) -> Sighting:
+    """Look at files and disk; done by a thread, because a disk may take its time to answer."""
+    old = [OldFile(start, size, filesystem.modified_ms(path)) for start, size, path in files]
+    return Sighting(old, filesystem.disk_space(root))
+
+
+def _search(queue: ConsumeQueue) -> QueueSearch:
+    segments = queue.segments
+    return QueueSearch(segments.directory, segments.file_size, queue.min_offset, queue.written)
+
+
+def _find_beginnings(filesystem: FileSystem, searches: Sequence[QueueSearch], physical_min: int) -> list[int]:
+    return [_find_beginning(filesystem, search, physical_min) for search in searches]
+
+
+def _find_beginning(filesystem: FileSystem, search: QueueSearch, physical_min: int) -> int:
+    """Return the first number of a queue whose record lies at an offset of the log or behind it."""
+    low, high = search.low, search.high
+    files: dict[int, int] = {}
+
+    def is_before(number: int) -> bool:
+        position = number * UNIT_BYTES
+        start = position - position % search.file_size
+        if start not in files:
+            files[start] = filesystem.open(search.directory / f"{start:0{NAME_DIGITS}d}")
+        data = filesystem.pread(files[start], UNIT_BYTES, position - start)
+        return len(data) == UNIT_BYTES and UNIT.unpack(data)[0] < physical_min
+
+    try:
+        if low < high and not is_before(low):  # As of most queues.
+            return low
+        while low < high:
+            middle = (low + high) // 2
+            if is_before(middle):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+    except FileNotFoundError:  # Its topic was deleted meanwhile.
+        return search.low
+    finally:
+        for file in files.values():
+            filesystem.close(file)
+
+
+def _remove_files(filesystem: FileSystem, of_log: Sequence[Path], of_queues: Sequence[Path]) -> int:
+    """Remove files; return how many of the log's, oldest first, are gone for good."""
+    removed = 0
+    for path in of_log:
+        try:
+            filesystem.unlink(path)
+            filesystem.sync_directory(path.parent)
+        except OSError as failed:
+            log.error("an old file cannot be removed; tried again", path=str(path), reason=str(failed))
             break
-        keep = start + segments.file_size
-    removed = segments.remove_before(keep)
-    if removed:
-        for queue in queues:
-            queue.remove_files_before(segments.min_offset)
+        removed += 1
+    for path in of_queues:
+        try:
+            filesystem.unlink(path)
+        except OSError as failed:
+            log.error("an old file cannot be removed", path=str(path), reason=str(failed))
     return removed

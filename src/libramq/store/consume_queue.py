@@ -146,9 +146,17 @@ class ConsumeQueue:
         physical_offset, size, code = UNIT.unpack(self.units(offset, 1))
         return physical_offset, size, code
 
-    def load(self, *, clean: bool) -> None:
-        """Find the units in the files: everything up to the first that is none."""
-        self.segments.load(clean=clean)
+    def load(self, *, clean: bool, physical_min: int = 0) -> None:
+        """Find the units in the files: everything up to the first that is none.
+
+        physical_min: where the log begins; files whose messages all lie before may have gone in any order.
+        """
+
+        def is_gone(position: int) -> bool:
+            last = UNIT.unpack(self.segments.read(position - UNIT_BYTES, UNIT_BYTES))
+            return _is_unit(last) and last[0] < physical_min
+
+        self.segments.load(clean=clean, is_gone=is_gone)
         if not self.segments.starts:
             return
         end = self._end_after_clean_stop() if clean else self._end_after_kill()
@@ -178,14 +186,9 @@ class ConsumeQueue:
         if self.last_physical_end > physical_end:
             self.truncate(self.first_at_or_after(physical_end))
 
-    def correct_min_offset(self, physical_min: int) -> None:
-        """Find the first message that is still in the commit log."""
-        self.min_offset = self.first_at_or_after(max(physical_min, 0), blank_is_older=True)
-
-    def remove_files_before(self, physical_min: int) -> None:
-        """Remove the files whose messages are all gone; the last file stays."""
-        self.correct_min_offset(physical_min)
-        self.segments.remove_before(self.min_offset * UNIT_BYTES)
+    def correct_min_offset(self, physical_min: int, low: int = 0) -> None:
+        """Find the first message that is still in the commit log; none before `low` is."""
+        self.min_offset = self.first_at_or_after(max(physical_min, 0), blank_is_older=True, low=low)
 
     def is_young(self, physical_offset: int) -> bool:
         """Return whether the queue is empty, or still has its first message, which is not older than that."""
@@ -246,9 +249,9 @@ class ConsumeQueue:
         last = self.unit(self.max_offset - 1)
         self.last_physical_end = 0 if last is None else last[0] + (0 if last[1] == BLANK_SIZE else last[1])
 
-    def first_at_or_after(self, physical_offset: int, *, blank_is_older: bool = False) -> int:
-        """The first number whose record lies at or after an offset."""
-        low, high = self.first_offset, self.max_offset
+    def first_at_or_after(self, physical_offset: int, *, blank_is_older: bool = False, low: int = 0) -> int:
+        """The first number, from `low` on, whose record lies at or after an offset."""
+        low, high = max(low, self.first_offset), self.max_offset
         while low < high:
             middle = (low + high) // 2
             found = self.unit(middle)

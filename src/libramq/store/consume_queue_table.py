@@ -5,7 +5,9 @@
 Upstream: store/queue/ConsumeQueueStore.java.
 """
 
+import errno
 from collections.abc import Iterator
+from pathlib import Path
 
 from libramq.errors import InvalidName
 from libramq.filesystem import FileSystem, safe_child
@@ -29,6 +31,9 @@ class ConsumeQueueTable:
         # Dicts and not sets: the order of writes is the same in every run of a simulation.
         self.pending: dict[ConsumeQueue, None] = {}
         self.unsynced: dict[ConsumeQueue, None] = {}
+        #: Queues of which a thread removes files, by directory. A queue that was made anew in one of these
+        #: may not write: its first file would have the name of one that is removed.
+        self.being_cleaned: dict[Path, ConsumeQueue] = {}
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(self._queues.values())
@@ -59,12 +64,12 @@ class ConsumeQueueTable:
         """The topics that have a queue."""
         return {topic for topic, _ in self._queues}
 
-    def load(self, *, clean: bool) -> None:
-        """Find the queues on the disk."""
+    def load(self, *, clean: bool, physical_min: int) -> None:
+        """Find the queues on the disk. physical_min: where the log begins."""
         for topic in self._filesystem.listdir(self._directory):
             for name in self._queue_names(topic):
                 if name.isascii() and name.isdecimal() and str(int(name)) == name:
-                    self.get_or_create(topic, int(name)).load(clean=clean)
+                    self.get_or_create(topic, int(name)).load(clean=clean, physical_min=physical_min)
 
     def _queue_names(self, topic: str) -> list[str]:
         directory = safe_child(self._directory, topic)
@@ -77,6 +82,9 @@ class ConsumeQueueTable:
 
     def write_out_queue(self, queue: ConsumeQueue) -> None:
         """Write what waits in one queue."""
+        directory = queue.segments.directory
+        if self.being_cleaned.get(directory, queue) is not queue:
+            raise OSError(errno.EBUSY, "files of a deleted queue are being removed", str(directory))
         queue.write_out()
         self.pending.pop(queue, None)
         self.unsynced[queue] = None

@@ -1,6 +1,9 @@
-"""The deletions: where in the log the topics end that were deleted.
+"""The deletions: where in the log the topics end that were deleted, and the messages of queues that were.
 
-    libra.deletions    one line a deletion: crc of the rest, 8 digits | physical offset | topic, as JSON
+    libra.deletions    one line a deletion: crc of the rest, 8 digits | physical offset | name, as JSON
+
+    topic              a topic was deleted: its records before the offset are none of the next one of its name
+    topic/queue id     the queue's messages before the offset were deleted; their numbers are not given again
 
 The log keeps the records of a deleted topic until their file goes, and has no record of the deletion. After a
 power cut recovery would give them units again: beside those of a topic that was made again since, or in its
@@ -41,6 +44,10 @@ class Deletions:
         """Return the offset below which records of a topic belong to one that was deleted."""
         return self._ends.get(topic, 0)
 
+    def end_in_queue(self, topic: str, queue_id: int) -> int:
+        """Return the offset below which messages of a queue were deleted, with their topic or without it."""
+        return max(self.end_of(topic), self.end_of(_queue_name(topic, queue_id)))
+
     def load(self) -> None:
         """Read the file up to the first line that is not whole."""
         text = self._filesystem.read_text(self._path) or ""
@@ -67,6 +74,10 @@ class Deletions:
         self._ends[topic] = end
         self._size += len(data)
         self.is_dirty = True
+
+    def note_queue(self, topic: str, queue_id: int, end: int) -> None:
+        """Note that the messages of a queue before an offset are deleted."""
+        self.note(_queue_name(topic, queue_id), end)
 
     def take_unsynced(self) -> tuple[Path, ...]:
         """Return the file if it is to be flushed, once."""
@@ -97,6 +108,11 @@ class Deletions:
         self._is_stale = self.is_dirty = False
         self._size = len(data)
         self._rewrite_bytes = max(REWRITE_BYTES, 2 * self._size)
+
+
+def _queue_name(topic: str, queue_id: int) -> str:
+    """Return what no topic is called: names of directories have no slash."""
+    return f"{topic}/{queue_id}"
 
 
 def _encode(topic: str, end: int) -> bytes:

@@ -27,7 +27,7 @@ from libramq.store.append import (
     AppendResult,
     StoreMessage,
 )
-from libramq.store.cleaning import delete_old_files
+from libramq.store.cleaning import Cleaning
 from libramq.store.commit_log import CommitLog
 from libramq.store.config import FlushDiskType, StoreConfig
 from libramq.store.consume_queue import PENDING_BYTES_MAX, ConsumeQueue
@@ -72,6 +72,7 @@ class MessageStore(StoreContents):
         self._opening = Opening(
             config, filesystem, clock, self._log, self._queues, self._points, self._deletions, process_id
         )
+        self.cleaning = Cleaning(filesystem, config.root, clock, self._log, self._queues, self._points)
         self._lock: int | None = None
         self._is_open = False
         #: What `drain_touched` returns; here for a look whether there is anything.
@@ -246,12 +247,20 @@ class MessageStore(StoreContents):
         self._points.queues_deleted()
         self.touched = {key: end for key, end in self.touched.items() if key[0] != topic}
 
-    def delete_files(self, *, older_than_ms: WallMs, count_max: int = 10) -> int:
-        """Remove commit log files last written before a (wall) time, oldest first, and what points there.
+    def raise_min_offset(self, topic: str, queue_id: int, offset: int) -> int:
+        """Have a queue begin at an offset, or at its end, if it begins before; return where it begins now.
 
-        count_max: CleanCommitLogService takes at most ten a round. Never removes the last one.
+        On the disk with the log's next flush (`is_flushed`). Raises OSError where the disk refuses.
         """
-        return delete_old_files(self._log, self._queues, older_than_ms, count_max)
+        queue = self._queues.get(topic, queue_id)
+        if queue is None:
+            return 0
+        offset = min(offset, queue.visible_max)
+        if offset > queue.min_offset:
+            unit = queue.unit(offset)
+            self._deletions.note_queue(topic, queue_id, unit[0] if unit else queue.last_physical_end)
+            queue.min_offset = offset
+        return queue.min_offset
 
     @property
     def traffic(self) -> tuple[int, int]:

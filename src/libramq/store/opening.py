@@ -72,9 +72,10 @@ class Opening:
         trusted = point if abort_text is None or (point and point.is_of(abort_text)) else None
         if not clean:  # Before files are mended, so that whoever comes after a kill in here knows as little.
             self._mark(trusted or (point or RecoveryPoint()).next_generation(self._now_ms), abort)
-        self._log.segments.load(clean=clean)
-        self._queues.load(clean=clean)
         self._load_deletions(point, is_trusted=trusted is not None)
+        self._log.segments.load(clean=clean)
+        self._queues.load(clean=clean, physical_min=self._log.min_offset)
+        self._delete_queues()
         begin = begin_after_stop if clean else begin_after_crash
         beginning = begin(self._log, self._queues, trusted)
         self._explain(beginning, clean=clean, trusted=trusted)
@@ -95,10 +96,12 @@ class Opening:
         return report
 
     def _load_deletions(self, point: RecoveryPoint | None, *, is_trusted: bool) -> None:
-        """Find what was deleted, and remove the queues of deleted topics that a power cut brought back."""
         self._deletions.load()
         if not is_trusted:  # Whoever wrote since may have cut the log and gone on below what we noted.
             self._deletions.bound(end=point.flushed if point is not None else 0)
+
+    def _delete_queues(self) -> None:
+        """Remove the queues of deleted topics that a power cut brought back."""
         for queue in list(self._queues):
             if 0 < queue.last_physical_end <= self._deletions.end_of(queue.topic):
                 self._queues.delete(queue)
@@ -112,7 +115,7 @@ class Opening:
             self._queues,
             beginning,
             clean=clean,
-            deleted_end=self._deletions.end_of,
+            deletions=self._deletions,
             damaged=self._config.damaged,
             before_cut=lambda end: 0 if clean and end == beginning.known_end else self._cut(end, beginning),
         )

@@ -24,6 +24,7 @@ from libramq.store.config import Damaged
 from libramq.store.consume_queue import BLANK_SIZE, PENDING_BYTES_MAX, UNIT
 from libramq.store.consume_queue_table import ConsumeQueueTable
 from libramq.store.damage import Toll, lost_files, refusal
+from libramq.store.deletions import Deletions
 from libramq.store.dispatch import unit_tag_code
 from libramq.store.log_scan import Damage, LogScan
 from libramq.store.recovery_point import RecoveryPoint
@@ -144,13 +145,13 @@ def recover(
     beginning: Beginning,
     *,
     clean: bool,
-    deleted_end: Callable[[str], int] = lambda _: 0,
+    deletions: Deletions,
     damaged: Damaged | None = None,
     before_cut: Callable[[int], int] = lambda _: 0,
 ) -> RecoveryReport:
     """Bring log and queues, both loaded, to the same end; StoreDamaged where an operator must decide.
 
-    deleted_end: below it lie the records of a topic that was deleted; they get no units.
+    deletions: the records of a deleted topic get no units.
     before_cut: keeps aside what lies behind an offset, and returns how many bytes there were.
     """
     for queue in queues:
@@ -165,7 +166,7 @@ def recover(
         if isinstance(found, RecordHead):
             tally.record_count += 1
             tally.timestamp_ms = WallMs(found.store_timestamp_ms)
-            if found.physical_offset >= deleted_end(found.topic):
+            if found.physical_offset >= deletions.end_of(found.topic):
                 tally.unreachable_count += not _dispatch(queues, found)
             continue
         if not found.is_proven:
@@ -183,7 +184,8 @@ def recover(
     for queue in queues:
         queue.truncate_physical(end)
         queue.visible_max = queue.max_offset
-        queue.correct_min_offset(max(log_.min_offset, deleted_end(queue.topic)))
+        deleted_end = deletions.end_in_queue(queue.topic, queue.queue_id)
+        queue.correct_min_offset(max(log_.min_offset, deleted_end))
     return RecoveryReport(
         clean=clean, start=beginning.start, end=end, record_count=tally.record_count,
         unreachable_count=tally.unreachable_count, last_store_timestamp_ms=tally.timestamp_ms,

@@ -8,10 +8,10 @@ files are contiguous; old ones go from the front. The commit log is one run, eac
 Upstream: store/MappedFileQueue.java. There is no mapping here: see docs/design/store.md.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from libramq.clock import WallMs
 from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem, safe_child
 from libramq.store.open_files import OpenFiles
@@ -50,8 +50,12 @@ class Segments:
         """Where the last file ends."""
         return self.starts[-1] + self.file_size if self.starts else 0
 
-    def load(self, *, clean: bool) -> None:
-        """Find the files; StoreCorrupt where they cannot be one run."""
+    def load(self, *, clean: bool, is_gone: Callable[[int], bool] = lambda _: False) -> None:
+        """Find the files; StoreCorrupt where they cannot be one run.
+
+        is_gone: whether nobody needs what lies before the end of a file. Then the next one may be missing: it
+        was removed, and a crash came before those in front of it were.
+        """
         starts: list[int] = []
         found = self._filesystem.listdir(self.directory)
         names = [name for name in found if len(name) == NAME_DIGITS and name.isascii() and name.isdecimal()]
@@ -68,7 +72,11 @@ class Segments:
                 raise StoreCorrupt(
                     f"{path} has {size} bytes instead of {self.file_size}; was its configured size changed?"
                 )
-            if start % self.file_size or (starts and start != starts[-1] + self.file_size):
+            follows = not starts or start == starts[-1] + self.file_size
+            if not follows and is_gone(starts[-1] + self.file_size):
+                while starts:
+                    self._remove(starts.pop())
+            elif start % self.file_size or not follows:
                 raise StoreCorrupt(f"{path} does not follow the file before it; one is missing")
             starts.append(start)
         self.starts = starts
@@ -158,13 +166,16 @@ class Segments:
         self._resized.clear()
         return paths
 
-    def remove_before(self, offset: int) -> int:
-        """Remove the files that lie wholly before `offset`, never the last; how many there were."""
-        count = 0
+    def drop_before(self, offset: int) -> list[Path]:
+        """Forget the files wholly before `offset`, never the last; return them, so that they are removed."""
+        dropped = []
         while len(self.starts) > 1 and self.starts[0] + self.file_size <= offset:
-            self._remove(self.starts.pop(0))
-            count += 1
-        return count
+            start = self.starts.pop(0)
+            path = self.path(start)
+            self._files.forget(path)
+            self._paths.pop(start, None)
+            dropped.append(path)
+        return dropped
 
     def remove_all(self) -> None:
         """Remove every file and the directory."""
@@ -172,10 +183,6 @@ class Segments:
             self._files.forget(self.path(self.starts.pop()))
         self._paths.clear()
         self._filesystem.remove_tree(self.directory)
-
-    def modified_ms(self, start: int) -> WallMs:
-        """When the file that begins at `start` was last written."""
-        return self._filesystem.modified_ms(self.path(start))
 
     def _give_size(self, path: Path) -> None:
         file = self._filesystem.open(path, write=True, create=True)

@@ -1,0 +1,60 @@
+"""The old files: looked for every 10 s while the commit log has more than one file, and removed by a thread.
+
+Upstream: DefaultMessageStore.CleanCommitLogService, cleanResourceInterval.
+"""
+
+from datetime import datetime
+from typing import Any, Final
+
+from libramq.clock import MonotonicMs, WallMs
+from libramq.kernel.effect import Thread
+from libramq.kernel.parts import Kernel
+from libramq.logs import get_logger
+from libramq.store.cleaning import Steps
+from libramq.store.message_store import MessageStore
+from libramq.store.retention import Retention
+
+log = get_logger(__name__)
+
+#: MessageStoreConfig.cleanResourceInterval.
+CLEAN_MS: Final = 10_000
+
+
+class OldFiles:
+    """Runs the store's cleanings, one at a time."""
+
+    def __init__(self, store: MessageStore, retention: Retention, kernel: Kernel) -> None:
+        self._store = store
+        self._retention = retention
+        self._clock = kernel.clock
+        self._effects = kernel.effects
+        self._deadline = kernel.deadlines.new(self._clean)
+        self._steps: Steps | None = None
+
+    def settle(self) -> None:
+        """Have a look in a while, if there may be something to remove."""
+        if self._deadline.due_ms is None and self._steps is None and self._store.cleaning.may_find:
+            self._deadline.at(self._clock.monotonic_ms() + CLEAN_MS)
+
+    def _clean(self, _: MonotonicMs) -> None:
+        self._steps = self._store.cleaning.clean(self._retention, _hour_of)
+        self._proceed(None)
+
+    def _proceed(self, result: Any) -> None:
+        """Go on with what the last piece of work came to."""
+        steps, self._steps = self._steps, None
+        assert steps is not None
+        try:
+            work = steps.throw(result) if isinstance(result, BaseException) else steps.send(result)
+        except StopIteration:
+            return
+        except OSError as error:
+            log.warning("old files are not deleted now; tried again", reason=str(error))
+            return
+        self._steps = steps
+        self._effects.run(Thread.DISK, work, self._proceed)
+
+
+def _hour_of(wall_ms: WallMs) -> int:
+    """Return the hour of the day, in the broker's time zone."""
+    return datetime.fromtimestamp(int(wall_ms) / 1000).astimezone().hour

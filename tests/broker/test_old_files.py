@@ -1,0 +1,155 @@
+"""A broker deletes old files: when it looks, what it keeps, and how groups go on."""
+
+import pytest
+
+from libramq.broker.config import BrokerConfig, broker_config
+from libramq.broker.old_files import CLEAN_MS
+from libramq.codes import RequestCode as R
+from libramq.codes import ResponseCode as C
+from libramq.errors import ConfigError
+from libramq.filesystem import DiskSpace
+from libramq.formats.document import decode_body
+from libramq.kernel.effect import Thread
+from libramq.remoting import headers as h
+from libramq.remoting.body.consumers import ConsumeStats
+from tests.broker.brokers import Conversation, find_answer
+from tests.fakes import FakePeer
+
+FULL = DiskSpace(used_bytes=1 << 60, available_bytes=0)
+
+
+@pytest.fixture
+def talk(tmp_path):
+    """A broker that looks for nothing but space: hours differ between machines."""
+    talk = Conversation(tmp_path, commit_log_file_bytes=4_096, disk_max_used_space_ratio=100)
+    yield talk
+    talk.close()
+
+
+def fill(talk: Conversation, peer: FakePeer, count: int = 30) -> None:
+    for number in range(count):
+        assert talk.send(peer, body=b"%03d" % number + bytes(500)).code == C.SUCCESS
+    talk.flush()
+
+
+def clean(talk: Conversation) -> None:
+    """The next look at old files, with what it leads to."""
+    talk.advance(CLEAN_MS)
+    talk.threads.run_all(Thread.DISK)
+    talk.performer.follow()
+
+
+def test_a_full_disk_is_freed_by_the_oldest_files_and_a_pull_below_goes_on_with_the_first(talk, peer):
+    fill(talk, peer)
+    talk.beat(peer, "client")
+    clean(talk)
+    assert talk.broker.store.min_offset("T", 0) == 0, "there is room"
+    talk.disk.space = FULL
+    clean(talk)
+    talk.disk.space = DiskSpace(10, 90)
+    first = talk.broker.store.min_offset("T", 0)
+    assert 0 < first < 30
+    moved = talk.pull(peer, queue_offset=0)
+    assert moved is not None
+    assert (moved.code, moved.remark) == (C.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL")
+    assert moved.ext["nextBeginOffset"] == moved.ext["minOffset"] == str(first)
+    found = talk.pull(peer, queue_offset=first)
+    assert found is not None
+    assert b"%03d" % first in found.body
+
+
+def test_a_group_is_not_behind_by_what_was_deleted(talk, peer):
+    fill(talk, peer)
+    talk.beat(peer, "client")
+    talk.disk.space = FULL
+    clean(talk)
+    first = talk.broker.store.min_offset("T", 0)
+    header = h.ConsumeStatsHeader(consumer_group="G", topic="T")
+    table = decode_body(talk.ask(peer, R.GET_CONSUME_STATS, header).body, ConsumeStats).offset_table
+    (ends,) = (ends for queue, ends in table.items() if queue.queue_id == 0)
+    assert (ends.broker_offset, ends.consumer_offset) == (30, first)
+
+
+def test_a_pull_that_waits_for_the_disk_hears_that_its_file_has_gone(talk, peer):
+    fill(talk, peer)
+    talk.beat(peer, "client")
+    talk.disk.is_cold = True
+    command = talk.pull_command(queue_offset=0)
+    peer.replies.clear()
+    talk.give(peer, command)
+    assert not peer.replies
+    talk.disk.space = FULL
+    clean(talk)
+    talk.read_cold()
+    found = find_answer(peer, command)
+    assert found is not None
+    assert found.remark == "OFFSET_TOO_SMALL"
+
+
+def test_a_broker_with_one_file_never_looks(tmp_path, peer):
+    talk = Conversation(tmp_path)
+    fill(talk, peer, 3)
+    talk.disk.space = FULL
+    clean(talk)
+    deadlines = len(talk.broker.kernel.deadlines)
+    assert not any(thread is Thread.DISK for thread, *_ in talk.threads.work)
+    assert talk.broker._old_files._deadline.due_ms is None
+    assert deadlines == len(talk.broker.kernel.deadlines)
+    talk.close()
+
+
+def test_a_disk_that_cannot_be_asked_is_asked_again(talk, peer, caplog):
+    fill(talk, peer)
+    disk_space = talk.disk.disk_space
+
+    def fail(path):
+        raise OSError("no such device")
+
+    talk.disk.disk_space = fail  # type: ignore[method-assign]
+    clean(talk)
+    assert "no such device" in caplog.text
+    talk.disk.disk_space = disk_space  # type: ignore[method-assign]
+    talk.disk.space = FULL
+    clean(talk)
+    assert talk.broker.store.min_offset("T", 0) > 0
+
+
+def test_cleaning_goes_on_where_the_topic_is_deleted_in_its_midst(talk, peer):
+    fill(talk, peer)
+    talk.disk.space = FULL
+    talk.advance(CLEAN_MS)
+    is_deleted = False
+    while work := [each for each in talk.threads.work if each[0] is Thread.DISK]:
+        talk.threads.work.remove(work[0])
+        talk.threads.finish(work[0])
+        if "_look" in repr(work[0][1]):
+            talk.broker.store.delete_topic("T")
+            is_deleted = True
+        talk.performer.follow()
+    assert is_deleted
+    assert talk.broker.store.statistics().min_physical_offset > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "hours"), [("04", {4}), ("4", {4}), ("03;15", {3, 15}), ("00; 23;", {0, 23})]
+)
+def test_hours_are_read_as_apache_writes_them(text, hours):
+    assert broker_config({"deleteWhen": text})[0].delete_hours == hours
+
+
+@pytest.mark.parametrize("text", ["", ";", "24", "-1", "four", "04,16"])
+def test_hours_that_are_none_are_refused(text):
+    with pytest.raises(ConfigError, match="deleteWhen"):
+        BrokerConfig(delete_when=text)
+
+
+def test_messages_stay_for_their_time_where_nothing_is_cleaned_forcibly(tmp_path, peer):
+    talk = Conversation(
+        tmp_path, commit_log_file_bytes=4_096, clean_file_forcibly_enable=False, delete_when="04"
+    )
+    fill(talk, peer)
+    talk.disk.space = FULL
+    clean(talk)
+    assert talk.broker.store.min_offset("T", 0) == 0
+    talk.disk.space = DiskSpace(10, 90)
+    talk.close()
