@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from tests.fakes import ManualClock
 
-from libramq.kernel.engine import LATE_MS_MIN, Engine, Hooks
+from libramq.kernel.engine import LATE_MS_MIN, OVERDUE_AGAIN_MS, Engine, Hooks, StaysDue
 from libramq.kernel.parts import Kernel
 
 
@@ -41,6 +41,50 @@ def test_a_timer_that_rings_in_time_says_nothing_however_long_it_was_quiet():
     judge.engine.tick()
     assert judge.stood == []
     assert len(judge.judged) == 1
+
+
+class Stuck:
+    """A service that is due once, and stays so however often it has its turn."""
+
+    def __init__(self, due_ms: int) -> None:
+        self.next_due_ms = due_ms
+        self.turns: list[int] = []
+
+    def tick(self, now_ms: int) -> None:
+        self.turns.append(now_ms)
+
+
+def test_a_service_that_stays_due_is_an_error_and_is_not_spun_on(caplog: pytest.LogCaptureFixture):
+    """Nor is it taken for a process that stood still, which would give everybody that time again."""
+    judge = Judge()
+    begin_ms = judge.clock.monotonic_ms()
+    stuck = Stuck(begin_ms + 10)
+    kernel = Kernel(judge.clock)
+    stood: list[int] = []
+    hooks = Hooks(stood_still=(lambda stood_ms, now_ms: stood.append(stood_ms),))
+    engine = Engine(kernel, judge, hooks, [stuck])
+    engine.mark_changed()
+    engine.settle()
+    for _ in range(3 * OVERDUE_AGAIN_MS):
+        judge.clock.advance(1)
+        if engine.next_due_ms <= judge.clock.monotonic_ms():
+            engine.tick()
+        engine.mark_changed()
+        engine.settle()
+    assert [turn_ms - begin_ms for turn_ms in stuck.turns] == [
+        10,
+        11,
+        11 + OVERDUE_AGAIN_MS,
+        11 + 2 * OVERDUE_AGAIN_MS,
+    ]
+    assert stood == []
+    errors = [record.exc_info[1] for record in caplog.records if record.exc_info]
+    assert [type(error) for error in errors] == [StaysDue] * 3
+    assert "Stuck is still due 1 ms ago" in str(errors[0])
+    stuck.next_due_ms = judge.clock.monotonic_ms() + 5_000
+    engine.mark_changed()
+    engine.settle()
+    assert engine.next_due_ms == stuck.next_due_ms
 
 
 def test_a_hook_that_fails_keeps_none_of_those_behind_it_from_their_work():

@@ -10,6 +10,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from libramq.broker.cluster import Cluster
 from libramq.broker.coordination import Coordination
 from libramq.broker.durability import Durability
 from libramq.broker.files import BrokerFiles
@@ -328,6 +329,12 @@ def test_holds_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch):
         lambda self, request: handle(self, msgspec.structs.replace(request, monotonic_ms=request.wall_ms)),
     )
     caught(ClocksChangeNothing, scenario("set_clock", group=OURS))
+
+
+def test_a_service_that_stays_due(monkeypatch: pytest.MonkeyPatch):
+    """Its broker's clocks would stand still, or spin."""
+    monkeypatch.setattr(Cluster, "tick", lambda self, now_ms: None)
+    caught(RAISED, scenario("join"))
 
 
 def test_a_processor_that_raises(monkeypatch: pytest.MonkeyPatch):

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from libramq.clock import MonotonicMs
 from libramq.kernel.connection import Connection
+from libramq.kernel.deadlines import Deadlines
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
 
@@ -21,6 +22,8 @@ log = get_logger(__name__)
 
 #: Ours: how late a timer must ring; the shortest sessions are of 1 s, with a request every third of it.
 LATE_MS_MIN: Final = 250
+#: Ours: when a service that stays due in the past, by a bug, has its next turn: often enough to go on badly.
+OVERDUE_AGAIN_MS: Final = 1_000
 
 
 class Translator(Protocol):
@@ -42,6 +45,42 @@ class Polled(Protocol):
     def tick(self, now_ms: MonotonicMs) -> None:
         """Do what is due."""
         ...
+
+
+class StaysDue(Exception):
+    """A service is still due in the past after its turn: by a bug, as time cannot bring it on."""
+
+
+class _PolledService:
+    """A service that is polled, and its deadline."""
+
+    __slots__ = ("_again_ms", "_deadline", "_service")
+
+    def __init__(self, service: Polled, deadlines: Deadlines) -> None:
+        self._service = service
+        self._deadline = deadlines.new(self._tick)
+        self._again_ms: MonotonicMs | None = None
+
+    def arm(self) -> None:
+        """Set the deadline to when the service is due now."""
+        due_ms, again_ms = self._service.next_due_ms, self._again_ms
+        if again_ms is not None and due_ms is not None and due_ms < again_ms:
+            due_ms = again_ms
+        self._deadline.at(due_ms)
+
+    def _tick(self, now_ms: MonotonicMs) -> None:
+        """Give the service its turn; raises StaysDue.
+
+        One that stays due would be given turns without end, and each would look as if the process had stood
+        still until then, which moves everybody's deadlines.
+        """
+        self._again_ms = None
+        self._service.tick(now_ms)
+        due_ms = self._service.next_due_ms
+        if due_ms is not None and due_ms < now_ms:
+            self._again_ms = now_ms + OVERDUE_AGAIN_MS
+            name = type(self._service).__name__
+            raise StaysDue(f"{name} is still due {now_ms - due_ms} ms ago after its turn: an error of ours")
 
 
 class Hooks(NamedTuple):
@@ -72,7 +111,7 @@ class Engine:
         self._hooks = hooks
         self._settle = hooks.settle
         self._settled_ms = kernel.clock.monotonic_ms()
-        self._polled = [(service, deadlines.new(service.tick)) for service in polled]
+        self._polled = [_PolledService(service, deadlines) for service in polled]
 
     def connection_ended(self, connection: Connection) -> None:
         """A client's connection ended."""
@@ -131,8 +170,8 @@ class Engine:
             _call_all(self._hooks.settle_changed)
         finally:
             self._kernel.is_changed = False
-            for service, deadline in self._polled:
-                deadline.at(service.next_due_ms)
+            for service in self._polled:
+                service.arm()
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:

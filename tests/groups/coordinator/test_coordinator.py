@@ -936,6 +936,27 @@ def test_time_goes_on_while_fences_are_asked_after_the_disk_has_refused():
     assert group.loads() == {"alice": 5, "bob": 5}, "carol is awaited for a session, and no longer"
 
 
+def test_who_joins_while_fences_are_asked_waits_for_no_disk():
+    """Nothing is recorded then, so nothing is refused; what is known in the end is recorded."""
+    group = group_of("alice", "bob")
+    group.is_disk_full = True
+    group.tell("T", queues_of("T", 10))
+    group.run(100)
+    group.add("dora")
+    assert group.consumers.pop("dora").refused == ResponseCode.SYSTEM_BUSY
+    carol = Claim("carol, who does not come", group.view.epoch)
+    group.fences = {"b": FenceReport(epoch=carol.epoch, openings={MessageQueue("T", "b", 0): carol})}
+    group.do(group.coordinator.gather_again(GROUP, now_ms=group.now_ms))
+    before = group.take(Grant)
+    dora = group.add("dora")
+    assert (dora.refused, dora.member is not None) == (None, True)
+    group.run(SESSION_MS)
+    assert (before, group.take(Grant)) == ([], []), "the disk is still full"
+    group.is_disk_full = False
+    group.run(RECORD_AGAIN_MS)
+    assert sorted(group.loads().values()) == [3, 3, 4]
+
+
 # Taking a group over.
 
 

@@ -76,7 +76,9 @@ class CoordinatedGroup(GroupCore[P, T]):
     def publish(self, *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Record what has changed, and return what follows from it for others."""
         queues, publication, state = self.balance.queues, self.publication, self.state
-        if (queues.granted or publication.is_changed) and state not in UNKNOWN:
+        if state in UNKNOWN:
+            publication.postpone_record()
+        elif queues.granted or publication.is_changed or publication.cannot_persist:
             publication.record(self._stored(), now_ms=now_ms)
         changed = [member for name in queues.to_notify if (member := self.members.get(name)) is not None]
         if not publication.cannot_persist:
@@ -90,8 +92,7 @@ class CoordinatedGroup(GroupCore[P, T]):
                 publication.effects.append(settled)
         for member in changed:
             self.timers.wake_by(MemberKey(self.name, member.id), member.due_ms)
-        again_at_ms = publication.again_at_ms if state not in UNKNOWN else None  # Else nothing is recorded.
-        for due_ms in (self.balance.due_ms, again_at_ms):
+        for due_ms in (self.balance.due_ms, publication.again_at_ms):
             self.timers.wake_by(MemberKey(self.name), due_ms)
         if self.inquiry is not None:
             self.timers.wake_by(MemberKey(self.name), self.inquiry.until_ms)

@@ -1,7 +1,8 @@
 """The publication: what a coordinated group has to record, to grant and to answer.
 
 Nothing is published of who holds what that is not recorded. While the disk refuses (`cannot_persist`), nobody
-is granted anything, and members that poll hear SYSTEM_BUSY.
+is granted anything, and members that join or poll hear SYSTEM_BUSY. While it is unknown who holds what,
+nothing is recorded, so nobody waits for the disk.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -63,6 +64,11 @@ class GroupPublication(Generic[T]):
             self.cannot_persist, self.again_at_ms = True, now_ms + RECORD_AGAIN_MS
             return
         self.cannot_persist, self.again_at_ms, self.is_changed = False, None, False
+
+    def postpone_record(self) -> None:
+        """Leave what the disk has refused to the next record: nothing is to be recorded now."""
+        if self.cannot_persist:
+            self.cannot_persist, self.again_at_ms, self.is_changed = False, None, True
 
     def grant(
         self, mode: str, queues: QueueHandover, existing_queues: Callable[[], Iterable[MessageQueue]]
