@@ -2,13 +2,15 @@
 
 import pytest
 
-from libramq.broker import client_watch, listing
+from libramq.broker import client_watch, group_health, listing
+from libramq.broker import notifications as notifications_module
 from libramq.broker.processor import queue_lock, send_message, statistics
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats import fastjson
 from libramq.formats.document import decode_body, encode_body
 from libramq.formats.tables import DataVersion, TopicConfig, TopicConfigSerializeWrapper
+from libramq.groups.pending_notifications import REPEAT_MS
 from libramq.kernel.effect import Thread
 from libramq.message.batch import BATCH_ITEMS_MAX, BatchItem, encode_batch
 from libramq.remoting import headers as h
@@ -319,3 +321,59 @@ def test_members_are_notified_of_a_connection_that_ended_in_slices(talk, peer, m
         talk.tick()
         slices.append(sum(len(notifications(other)) for other in others))
     assert slices == [4, 4, 2, 0]
+
+
+def test_a_connection_that_ended_leaves_its_groups_in_slices(talk, peer, monkeypatch):
+    """1,000 groups took 97 ms; whoever comes meanwhile is a member of what it joins."""
+    monkeypatch.setattr(client_watch, "LEFT_PER_STEP", 4)
+    groups = [f"G{number}" for number in range(10)]
+    for group in groups:
+        talk.beat(peer, "alice", group)
+
+    def joined() -> int:
+        return sum(talk.broker.consumers.group(group) is not None for group in groups)
+
+    peer.is_open = False
+    talk.performer.closed(peer)
+    assert joined() == 6
+    again = FakePeer()
+    talk.beat(again, "alice", "G9")
+    talk.coordinate()
+    assert joined() == 1
+    assert list(talk.broker.consumers.group("G9").members) == [again]
+
+
+def test_members_that_have_not_looked_are_looked_at_in_slices(talk, monkeypatch):
+    """20,000 of them took 100 ms, once a second."""
+    monkeypatch.setattr(notifications_module, "LOOKED_AT_PER_STEP", 6)
+    groups = [f"G{number}" for number in range(10)]
+    peers = [FakePeer(f"10.0.0.{number}:1000") for number in range(2)]
+    for number, peer in enumerate(peers):
+        for group in groups:
+            talk.beat(peer, f"client-{number}", group)
+    for peer in peers:
+        notifications(peer)
+    talk.clock.advance(REPEAT_MS)
+    slices: list[int] = []
+    while sum(slices) < len(groups) * len(peers):
+        talk.tick()
+        slices.append(sum(len(notifications(peer)) for peer in peers))
+    assert max(slices) == 4, "two groups of two"
+    assert slices == [4] * 5
+
+
+def test_the_health_of_many_groups_is_looked_at_in_slices(talk, peer, monkeypatch):
+    monkeypatch.setattr(group_health, "MEMBERS_PER_STEP", 4)
+    talk.create_topic("T", 1)
+    for number in range(10):
+        for client_id in ("alice", "bob"):
+            talk.beat(FakePeer(), client_id, f"G{number}")
+    looked = count_calls(monkeypatch, group_health, "diagnose")
+    talk.clock.advance(group_health.LOOK_MS)
+    slices: list[int] = []
+    while len(talk.broker.health.kinds()) < 10:
+        before = len(looked)
+        talk.tick()
+        slices.append(len(looked) - before)
+    assert max(slices) == 2
+    assert sum(slices) == 10

@@ -25,6 +25,8 @@ REPEAT_CHECK_MS: Final = 50
 TICK_MS: Final = 1_000
 #: Ours: as many as the responder sends of a request's, each in 5 µs.
 NOTIFIED_PER_STEP: Final = 128
+#: Ours: groups that a connection leaves before others are served, each in 0.1 ms.
+LEFT_PER_STEP: Final = 32
 
 
 class ClientWatch:
@@ -45,6 +47,10 @@ class ClientWatch:
         self._clock = kernel.clock
         self._notify = notify
         self._unsent: deque[Notice[Connection]] = deque()
+        self._leaving: deque[Connection] = deque()
+        self._departure = kernel.deadlines.new(lambda _: self._leave())
+        self._settling = kernel.deadlines.new(self._settle_rebalances)
+        self._diagnosing = kernel.deadlines.new(lambda _: self._diagnose())
         self._sending = kernel.deadlines.new(lambda _: self._send_slice())
         self._tick = kernel.deadlines.new(self._look)
         self._repeat = kernel.deadlines.new(lambda _: self._notify_again())
@@ -54,7 +60,9 @@ class ClientWatch:
         consumers = self._consumers
         if consumers.notifications.are_owed:
             self._send(consumers.due_notices())
-        if self._repeat.due_ms is None and consumers.notifications.has_stragglers:
+        if consumers.notifications.is_looking:
+            self._repeat.by(self._clock.monotonic_ms())
+        elif self._repeat.due_ms is None and consumers.notifications.has_stragglers:
             self._repeat.at(self._clock.monotonic_ms() + REPEAT_CHECK_MS)
         if self._tick.due_ms is None and (consumers.is_busy or len(self._producers)):
             self._tick.at(self._clock.monotonic_ms() + TICK_MS)
@@ -62,14 +70,38 @@ class ClientWatch:
     def connection_ended(self, connection: Connection) -> None:
         """A client is gone."""
         self._producers.remove_peer(connection)
-        self._send(self._consumers.closed(connection, now=read_clock(self._clock)))
+        self._leaving.append(connection)
+        if self._departure.due_ms is None:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Take connections that ended out of their groups, so many groups at a time."""
+        connection = self._leaving.popleft()
+        now = read_clock(self._clock)
+        try:
+            self._send(self._consumers.closed(connection, groups_max=LEFT_PER_STEP, now=now))
+            if self._consumers.is_member(connection):
+                self._leaving.appendleft(connection)
+        finally:
+            if self._leaving:
+                self._departure.at(now.monotonic_ms)
 
     def _look(self, now_ms: MonotonicMs) -> None:
         now = read_clock(self._clock)
         self._send(self._consumers.expire(now=now))
         self._producers.remove_silent(now_ms)
-        self._consumers.settle(now=now)
+        self._settling.at(now_ms)
+
+    def _settle_rebalances(self, now_ms: MonotonicMs) -> None:
+        self._consumers.settle(now=read_clock(self._clock))
         self._health.tick()
+        self._diagnosing.at(now_ms)
+
+    def _diagnose(self) -> None:
+        """Look at some groups' health, and at the others when everybody else was served."""
+        self._health.look_on()
+        if self._health.is_looking:
+            self._diagnosing.at(self._clock.monotonic_ms())
 
     def _notify_again(self) -> None:
         self._send(self._consumers.due_notices())

@@ -16,7 +16,7 @@ from libramq.filter.subscription import BROADCASTING
 from libramq.groups.consumer import Consumer
 from libramq.groups.consumer_group import ConsumerGroup, ConsumerGroups, Member
 from libramq.groups.limits import MEMBERS_MAX
-from libramq.groups.notice import AreYouThere
+from libramq.groups.notice import AreYouThere, Notice
 from libramq.groups.pending_notifications import REPEAT_MS
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance import GroupRebalance
@@ -159,12 +159,12 @@ class ConsumerClients:
         member = self._groups.remove(group_name, peer)
         return self._gone(group_name, member, reason, now) if member is not None else _NONE
 
-    def closed(self, peer: Connection, *, now: Now) -> Notices:
-        """A connection ended; whom to notify."""
-        notify = _NONE
-        for group_name, member in self._groups.remove_peer(peer):
+    def closed(self, peer: Connection, *, groups_max: int | None = None, now: Now) -> Notices:
+        """A connection ended, and leaves its groups, or so many of them; whom to notify."""
+        notify: list[Notice[Connection]] = []
+        for group_name, member in self._groups.remove_peer(peer, groups_max):
             notify += self._gone(group_name, member, Reason.CONNECTION_CLOSED, now)
-        return notify
+        return tuple(notify)
 
     def expire(self, *, now: Now) -> Notices:
         """Members that were silent are asked whether they are there; those that did not answer leave."""

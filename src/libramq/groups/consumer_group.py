@@ -7,6 +7,7 @@ Upstream: broker/client/ConsumerGroupInfo.java, ConsumerManager.java.
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Generic, TypeVar
 
 from libramq.clock import MonotonicMs
@@ -274,9 +275,9 @@ class ConsumerGroups(Generic[P]):
                 del self._names[peer]
         return member
 
-    def remove_peer(self, peer: P) -> list[tuple[str, Member[P]]]:
-        """A connection ended: its memberships, which are gone now."""
-        names = list(self._names.get(peer, ()))
+    def remove_peer(self, peer: P, count_max: int | None = None) -> list[tuple[str, Member[P]]]:
+        """A connection ended: its memberships, which are gone now, or so many of them."""
+        names = list(islice(self._names.get(peer, ()), count_max))
         return [(name, member) for name in names if (member := self.remove(name, peer)) is not None]
 
     def subscribers_of(self, topic: str) -> list[str]:
