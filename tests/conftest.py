@@ -1,6 +1,7 @@
 """What every test shares: the option that adds the tests against Apache's own programs."""
 
 import faulthandler
+import logging
 import os
 import signal
 import sys
@@ -54,6 +55,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # Java programs start slowly and look around every 20 or 30 s; each wait inside has its own deadline.
         mark = pytest.mark.timeout(900) if wanted else pytest.mark.skip(reason="pytest --interop runs it")
         item.add_marker(mark)
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """Commands that run in this process set up logging, for a standard error that ends with their test."""
+    logger = logging.getLogger("libramq")
+    handlers, level, propagate = logger.handlers[:], logger.level, logger.propagate
+    yield
+    logger.handlers[:], logger.propagate = handlers, propagate
+    logger.setLevel(level)
 
 
 @pytest.hookimpl(wrapper=True)
