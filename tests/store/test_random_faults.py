@@ -16,6 +16,7 @@ from libramq.errors import StoreDamaged
 from libramq.message.properties import encode_properties
 from libramq.store import MessageStore, StoreConfig, StoreMessage, run_flush
 from libramq.store.config import Damaged
+from libramq.store.retention import Retention
 from libramq.testing.disk import MemoryDisk
 from libramq.testing.process import PowerCut
 from libramq.testing.virtual_time import VirtualTime
@@ -52,6 +53,8 @@ class Run:
         self.ends: dict[Key, tuple[int, int]] = {}
         self.durable: dict[Key, tuple[bytes, dict[str, str]]] = {}
         self.damaged: set[Key] = set()
+        #: Where queues begin since files were removed; numbers before were given out for good.
+        self.first_numbers: dict[int, int] = {}
         self.was_refused = 0
         self.store = self.open()
 
@@ -68,7 +71,7 @@ class Run:
 
     def step(self) -> None:
         actions = [self.append] * 12 + [self.flush_log] * 2 + [self.flush_all, self.set_clock, self.cut_power]
-        actions += [self.restart, self.cut_power_in_the_middle, self.pass_time]
+        actions += [self.restart, self.cut_power_in_the_middle, self.pass_time, self.remove_old_files]
         if self.flips:
             actions += [self.flip_record, self.flip_record, self.zero_units]
         self.random.choice(actions)()
@@ -82,6 +85,8 @@ class Run:
         (result,) = self.store.append_batch([message])
         assert result.is_ok
         key = queue_id, result.queue_offset
+        if not self.flips:
+            assert result.queue_offset >= self.first_numbers.get(queue_id, 0), "a number was given out again"
         if self.durable.pop(key, None) is not None:
             assert key in self.damaged, "a durable message's number was given out again"
         self.stored.setdefault(key, []).append((body, properties))
@@ -101,6 +106,32 @@ class Run:
             run_flush(self.disk, plan)
             self.store.complete_flush(plan)
         self.note_durable()
+
+    def remove_old_files(self) -> None:
+        """Remove some files, whatever their age; what lies before the beginning of a queue is gone."""
+        retention = Retention(clean_forcibly_percent=0, files_per_round_max=self.random.randint(1, 4))
+        self.disk.percent_used = 99.0
+        steps = self.store.cleaning.clean(retention, lambda _: 12)
+        result: object = None
+        try:
+            while True:
+                work = steps.send(result)
+                self.note_removed()
+                result = work()
+        except StopIteration:
+            pass
+        finally:
+            self.note_removed()
+            self.disk.percent_used = 0.0
+
+    def note_removed(self) -> None:
+        """Expect nothing of what queues do not begin with any more; until its file is gone it may be back."""
+        for queue_id in range(QUEUES):
+            first = self.store.min_offset("T", queue_id)
+            self.first_numbers[queue_id] = max(first, self.first_numbers.get(queue_id, 0))
+            for key in [key for key in self.ends if key[0] == queue_id and key[1] < first]:
+                del self.ends[key]
+                self.durable.pop(key, None)
 
     def note_durable(self) -> None:
         if self.flips:  # Damage is told from a torn end only below the point that is on the disk.
@@ -130,7 +161,13 @@ class Run:
         self.disk.cut_power_after(self.random.randint(1, 30))
         is_power = self.random.random() < 0.7
         with contextlib.suppress(PowerCut):
-            for action in (self.flush_all, self.flush_log, self.restart, self.flush_all):
+            for action in (
+                self.flush_all,
+                self.flush_log,
+                self.remove_old_files,
+                self.restart,
+                self.flush_all,
+            ):
                 action()
         self.disk.power_cut() if is_power else self.disk.process_died()
         self.recover()

@@ -265,9 +265,11 @@ class MemoryDisk:
         }
 
     def disk_space(self, path: Path) -> DiskSpace:
-        """How full it is."""
+        """Return how full it is, or says it is."""
         self._called()
         used_bytes = sum(len(inode.cached) for inode in self._files.values())
+        if self.percent_used:
+            used_bytes = int(DISK_BYTES * self.percent_used / 100)
         return DiskSpace(used_bytes, max(0, DISK_BYTES - used_bytes))
 
     def sync_directory(self, path: Path) -> None:
