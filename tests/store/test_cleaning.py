@@ -3,15 +3,19 @@
 import errno
 import itertools
 import os
+import random
+import shutil
 from pathlib import Path
 
 import pytest
 
 from libramq.filesystem import DiskSpace
-from libramq.store import MessageStore, ReadStatus
+from libramq.store import MessageStore, ReadStatus, StoreConfig
 from libramq.store.read import ReadResult
 from libramq.store.retention import OldFile, Retention, expired_files
 from libramq.store.timestamp_search import Boundary
+from libramq.testing.disk import MemoryDisk
+from libramq.testing.virtual_time import VirtualTime
 from tests.fakes import ManualClock
 from tests.store.stores import (
     Disk,
@@ -174,6 +178,44 @@ def test_a_kill_amid_the_removals_leaves_a_store_that_opens(tmp_path: Path, remo
     assert (first == 0) == (removals == 0)
     assert [body[:3] for body in bodies(again)] == [b"%03d" % number for number in range(first, 60)]
     assert again.append_batch([message("next")])[0].queue_offset == 60
+    again.close()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_numbers_of_messages_that_went_are_not_given_out_again_after_a_power_cut(seed: int):
+    """The recovery point was not on the disk: recovery cut the queue where an older one said so."""
+    disk, root = MemoryDisk(VirtualTime(), random.Random(seed)), Path("/store")
+    config = StoreConfig(
+        root=root, mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=200, tail_bytes=4096
+    )
+    store = MessageStore(config, disk, ManualClock())
+    store.open()
+    for _ in range(30):
+        assert store.append_batch([message(bytes(400))])[0].is_ok
+    assert store.append_batch([message(bytes(400), "Later") for _ in range(9)])[0].is_ok
+    flush(store)
+    disk.percent_used = 99.0
+    assert clean(store, Retention(clean_forcibly_percent=0, files_per_round_max=100)) > 2
+    assert store.min_offset("T", 0) == 30
+    disk.power_cut()
+    again = MessageStore(config, disk, ManualClock())
+    again.open()
+    assert again.append_batch([message("next")])[0].queue_offset == 30
+
+
+def test_the_last_file_with_something_on_the_disk_stays(tmp_path: Path):
+    """A power cut may leave nothing of a newer one, and a log without files is not opened."""
+    store = filled(tmp_path)
+    kill(store)
+    *_, before, last = names(tmp_path, "commitlog")
+    (tmp_path / "commitlog" / f"{last:020d}").write_bytes(bytes(4096))
+    shutil.rmtree(tmp_path / "consumequeue")
+    for name in ("libra.checkpoint", "abort"):
+        (tmp_path / name).unlink()
+    again = open_store(tmp_path)
+    assert (again.end, names(tmp_path, "commitlog")[-1]) == (last, last)
+    assert remove_old_files(again, 100) > 2
+    assert names(tmp_path, "commitlog") == [before, last]
     again.close()
 
 

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from libramq.clock import MonotonicMs, WallMs
+from libramq.errors import SyncFailed
 from libramq.kernel.effect import Thread
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
@@ -47,6 +48,10 @@ class OldFiles:
         try:
             work = steps.throw(result) if isinstance(result, BaseException) else steps.send(result)
         except StopIteration:
+            return
+        except SyncFailed as error:
+            log.error("the disk refuses to flush; the store takes no more messages", reason=str(error))
+            self._store.fail_flush(error)
             return
         except OSError as error:
             log.warning("old files are not deleted now; tried again", reason=str(error))

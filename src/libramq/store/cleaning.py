@@ -2,8 +2,8 @@
 
     1. which files go is decided (`retention`)
     2. queues begin later, and then the log: pulls below hear so before a file is gone
-    3. files are removed: of the log oldest first, each for good before the next, so that a crash leaves no
-       gap in it; then of the queues, where one does no harm
+    3. files are removed, once the recovery point behind them is on the disk: of the log oldest first, each
+       for good before the next, so that a crash leaves no gap in it; then of the queues, where one is no harm
 
 A cleaning is a generator: what it yields is work for a thread, what it is sent is the result. Between two of
 these the store goes on. Removed files stay readable for whoever has them open.
@@ -23,6 +23,7 @@ from libramq.store.commit_log import CommitLog
 from libramq.store.config import UNIT_BYTES
 from libramq.store.consume_queue import UNIT, ConsumeQueue
 from libramq.store.consume_queue_table import ConsumeQueueTable
+from libramq.store.flush import FlushPlan, run_flush
 from libramq.store.recovery_point_writer import RecoveryPointWriter
 from libramq.store.retention import OldFile, Retention, expired_files
 from libramq.store.segments import NAME_DIGITS
@@ -81,7 +82,8 @@ class Cleaning:
     def clean(self, retention: Retention, hour_of: Callable[[WallMs], int]) -> Steps:
         """Remove what has expired; the result is how many files of the log that were.
 
-        hour_of: the hour of the broker's day. Raises OSError where the disk cannot be asked.
+        hour_of: the hour of the broker's day. Raises OSError where the disk cannot be asked, SyncFailed where
+        it does not flush.
         """
         if self._left or self._left_of_queues:  # They fill the disk still: nothing else goes for that.
             yield from self._remove()
@@ -103,11 +105,14 @@ class Cleaning:
         return expired.file_count
 
     def _old_files(self, retention: Retention) -> list[tuple[int, int, Path]]:
-        """Return the oldest files that no recovery begins in; never the last one."""
+        """Return the oldest files that no recovery begins in, nor where they end.
+
+        Of the file after them something is on the disk, so a power cut leaves a log.
+        """
         segments, needed_from = self._log.segments, self._points.point.dispatched
         starts = segments.starts[:-1][: retention.files_per_round_max]
         size = segments.file_size
-        return [(start, size, segments.path(start)) for start in starts if start + size <= needed_from]
+        return [(start, size, segments.path(start)) for start in starts if start + size < needed_from]
 
     def _begin_later(self, physical_min: int) -> Steps:
         """Have the log begin at an offset: first its queues, then itself."""
@@ -140,7 +145,8 @@ class Cleaning:
         """
         of_queues, self._left_of_queues = self._left_of_queues, []
         try:
-            removed = yield partial(_remove_files, self._filesystem, self._left.copy(), of_queues)
+            point = self._points.path
+            removed = yield partial(_remove_files, self._filesystem, point, self._left.copy(), of_queues)
             del self._left[:removed]
             return int(removed)
         finally:
@@ -192,8 +198,15 @@ def _find_beginning(filesystem: FileSystem, search: QueueSearch, physical_min: i
             filesystem.close(file)
 
 
-def _remove_files(filesystem: FileSystem, of_log: Sequence[Path], of_queues: Sequence[Path]) -> int:
-    """Remove files; return how many of the log's, oldest first, are gone for good."""
+def _remove_files(
+    filesystem: FileSystem, point: Path, of_log: Sequence[Path], of_queues: Sequence[Path]
+) -> int:
+    """Remove files; return how many of the log's, oldest first, are gone for good.
+
+    point: the file of the recovery point. A recovery from an older one would cut units that nothing is left
+    to build from, and give their numbers out again. Raises SyncFailed.
+    """
+    run_flush(filesystem, FlushPlan(paths=(point,)))
     removed = 0
     for path in of_log:
         try:

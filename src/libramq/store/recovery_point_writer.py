@@ -30,6 +30,11 @@ class RecoveryPointWriter:
         """The newest point."""
         return self._point
 
+    @property
+    def path(self) -> Path:
+        """Return the file."""
+        return self._file.path
+
     def load(self) -> RecoveryPoint | None:
         """Return the newest point in the file; None where there is none."""
         return self._file.load()
