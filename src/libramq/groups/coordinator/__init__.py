@@ -1,1 +1,1 @@
-"""The coordinator of groups whose members go by epochs; begin with `coordinator.py`."""
+"""The coordinator of groups whose assignments are numbered by epochs; begin with `coordinator.py`."""

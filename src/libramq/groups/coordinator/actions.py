@@ -1,7 +1,7 @@
 """The actions of a coordinated group; `transitions` maps each event and state to one of them.
 
-Each action takes a group, an event and the time, and changes the group; what follows for others is published
-afterwards. One that raises BrokerError has changed nothing: the request that brought it about is refused.
+Each action takes a group, an event and the time, and changes the group; the effects on others are published
+afterwards. An action that raises BrokerError has changed nothing: the request that caused it is refused.
 """
 
 from typing import Any
@@ -34,18 +34,18 @@ Member = GroupMember[Any, Any]
 
 
 def ignore(group: Group, event: ev.Event, now_ms: MonotonicMs) -> None:
-    """Nothing follows."""
+    """Do nothing."""
 
 
 def begin(group: Group, event: ev.Begun, now_ms: MonotonicMs) -> None:
-    """Restored members have a session to be heard of from now on, and topics a while to be told."""
+    """Start the sessions of restored members, and the time in which brokers report the topics' queues."""
     group.topics.begin(now_ms=now_ms)
     for member in group.members:
         member.heard(now_ms=now_ms)
         group.timers.wake_by(MemberKey(group.name, member.id), member.due_ms)
 
 
-# What members ask.
+# Requests of members.
 
 
 def join(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
@@ -58,7 +58,7 @@ def join(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
 
 
 def join_inquiry(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
-    """Admit a client; one that holds queues was here before, and is no reason for a rebalance."""
+    """Admit a client; one that holds queues was a member before, so it causes no rebalance."""
     member, reason, is_changed = _admit(group, event, now_ms)
     if reason is Reason.MEMBER_JOINED and event.held:
         reason = None
@@ -69,13 +69,16 @@ def join_inquiry(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
 
 
 def _admit(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> tuple[Member, Reason | None, bool]:
-    """Admit a client; returns the member, the reason for a rebalance, and whether it wants something else."""
+    """Admit a client.
+
+    Return the member, the reason for a rebalance, and whether its strategy or subscription changed.
+    """
     admission = group.members.admit(
         event.profile, event.wanted, event.peer, if_free=event.if_free, now_ms=now_ms
     )
     member, profile, publication = admission.member, event.profile, group.publication
     publication.effects += map(WatchTopic, group.topics.add(profile.subscriptions, now_ms=now_ms))
-    if admission.replaced is not None:  # A static member has begun a new life.
+    if admission.replaced is not None:  # A static member has restarted.
         group.balance.rename(admission.replaced.id, member.id, now_ms=now_ms)
         publication.is_changed = True
         remark = group.members.fenced(admission.replaced.profile.instance or "").remark
@@ -84,24 +87,24 @@ def _admit(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> tuple[Member,
         if former != member.profile.client_id:
             publication.effects.append(Replaced(group.name, former, member.profile.client_id))
     if admission.earlier not in (None, member.profile):
-        publication.is_changed = True  # Who has joined long ago would not join again to say it.
+        publication.is_changed = True  # A member that joined long ago will not join again to repeat it.
     reason = admission.reason
     if member.id in group.members.leaving:
         group.members.leaving.discard(member.id)
-        reason = Reason.MEMBER_JOINED  # It has thought better of it.
+        reason = Reason.MEMBER_JOINED  # It was leaving, and stays after all.
     publication.welcomed.append((event.ticket, member))
     return member, reason, admission.is_new_strategy or admission.is_new_expression
 
 
 def poll(group: Group, event: ev.Polled, now_ms: MonotonicMs) -> None:
-    """Keep a poll; it is answered when it is published, or later."""
+    """Hold a poll; it is answered with the next publication, or later."""
     _hold_poll(group, event, now_ms)
     if not _claims_later_epoch(group, event.member, event.held, event.epoch, now_ms):
         _hand_over_unlisted(group, event.member, now_ms)
 
 
 def poll_inquiry(group: Group, event: ev.Polled, now_ms: MonotonicMs) -> None:
-    """Keep a poll, which also says what its member has."""
+    """Hold a poll, and note the queues that its member reports."""
     _hold_poll(group, event, now_ms)
     _claims_later_epoch(group, event.member, event.held, event.epoch, now_ms)
     _awaited_came(group, event.member, now_ms)
@@ -119,7 +122,7 @@ def _hold_poll(group: Group, event: ev.Polled, now_ms: MonotonicMs) -> None:
 
 
 def release(group: Group, event: ev.Released, now_ms: MonotonicMs) -> None:
-    """Take back what a member has given up; what is not its own, any more or yet, is passed over."""
+    """Free the queues that a member released; ignore those that are not its own."""
     group.publication.effects.append(Answer(event.ticket))
     if event.is_leaving:
         group.balance.depart(event.member.profile, now_ms=now_ms)
@@ -131,19 +134,19 @@ def release(group: Group, event: ev.Released, now_ms: MonotonicMs) -> None:
 
 
 def leave(group: Group, event: ev.Left, now_ms: MonotonicMs) -> None:
-    """Let a member go; its queues are free at once."""
+    """Remove a member that leaves; its queues are free at once."""
     group.publication.effects.append(Answer(event.ticket))
     group.balance.queues.release(event.member.id, event.committed, event.committed, now_ms=now_ms)
     _expel(group, event.member, event.reason, event.member.profile.client_id, now_ms)
 
 
 def end_session(group: Group, event: ev.SessionEnded, now_ms: MonotonicMs) -> None:
-    """Count a member out that was not heard of any more."""
+    """Remove a member whose session has expired."""
     _expel(group, event.member, event.reason, event.member.profile.client_id, now_ms)
 
 
 def remove(group: Group, event: ev.Removed, now_ms: MonotonicMs) -> None:
-    """Take a member out as an operator asks; raises UnknownMember."""
+    """Remove a member at an operator's request; raises UnknownMember."""
     for member in group.members.named(event.name):
         who = f"{event.operator} removed {member.profile.client_id}"
         _expel(group, member, Reason.OPERATOR, who, now_ms)
@@ -152,7 +155,7 @@ def remove(group: Group, event: ev.Removed, now_ms: MonotonicMs) -> None:
 
 
 def refuse_removal(group: Group, event: ev.Removed, now_ms: MonotonicMs) -> None:
-    """Refuse what nobody can do while members allocate for themselves."""
+    """Refuse a removal: while members allocate queues themselves, the coordinator cannot remove one."""
     raise allocates_itself(group.name, group.stock)
 
 
@@ -169,13 +172,13 @@ def _expel(group: Group, member: Member, reason: Reason, who: str, now_ms: Monot
         group.conclude(now_ms)
 
 
-# What members say they hold.
+# What members report.
 
 
 def _claims_later_epoch(group: Group, member: Member, held: Held, epoch: int, now_ms: MonotonicMs) -> bool:
-    """Note what a member says it holds, which is the truth; returns whether fences have to be asked first.
+    """Record the queues that a member reports, and return whether the fences have to be queried first.
 
-    epoch: of the assignment it goes by. One above ours the disk has lost.
+    epoch: of the member's assignment. An epoch above ours means that our disk has lost the last ones.
     """
     member.held = held
     group.balance.queues.to_notify[member.id] = None
@@ -195,29 +198,29 @@ def _claims_later_epoch(group: Group, member: Member, held: Held, epoch: int, no
 
 
 def _hand_over_unlisted(group: Group, member: Member, now_ms: MonotonicMs) -> None:
-    """Revoked queues that a member does not list are free."""
+    """Free the revoked queues that a member no longer lists."""
     group.balance.queues.release_unlisted(member.id, member.held, now_ms=now_ms)
     group.balance.hand_over(now_ms=now_ms)
 
 
 def _awaited_came(group: Group, member: Member, now_ms: MonotonicMs) -> None:
-    """Nobody waits for a member any more that has said what it holds."""
+    """Stop waiting for a member that has reported its queues."""
     assert group.inquiry is not None
     group.inquiry.awaited.pop(member.id, None)
     group.conclude(now_ms)
 
 
-# Members that are silent.
+# Silent members.
 
 
 def close(group: Group, event: ev.ConnectionClosed, now_ms: MonotonicMs) -> None:
-    """Give a member a grace to come over another connection."""
+    """Begin the grace period in which a member may reconnect."""
     group.members.closed(event.member, now_ms=now_ms)
     group.balance.queues.to_notify[event.member.id] = None
 
 
 def answer_poll(group: Group, event: ev.PollTimedOut, now_ms: MonotonicMs) -> None:
-    """Answer a poll that has waited for long enough."""
+    """Answer a poll that was held for its full time."""
     group.answer(event.member, now_ms)
 
 
@@ -225,12 +228,12 @@ def answer_poll(group: Group, event: ev.PollTimedOut, now_ms: MonotonicMs) -> No
 
 
 def change_queues(group: Group, event: ev.QueuesChanged, now_ms: MonotonicMs) -> None:
-    """Look at the target again, soon."""
+    """Schedule a new target assignment."""
     group.balance.touch_for_topic(event.reason, event.topic, now_ms=now_ms)
 
 
 def remove_queues(group: Group, event: ev.QueuesRemoved, now_ms: MonotonicMs) -> None:
-    """Nobody holds these queues any more; those that are there again are granted anew."""
+    """Take the removed queues from their holders; queues that exist again are granted anew."""
     group.balance.touch_for_topic(event.reason, event.topic, now_ms=now_ms)
     group.balance.queues.vanish_at(event.topic, event.broker_name)
     group.publication.is_changed = True
@@ -240,7 +243,7 @@ def remove_queues(group: Group, event: ev.QueuesRemoved, now_ms: MonotonicMs) ->
 
 
 def let_allocate(group: Group, event: ev.StockMembersCame, now_ms: MonotonicMs) -> None:
-    """Have all members allocate for themselves."""
+    """Hand the assignment over to the members themselves."""
     group.stock = tuple(event.client_ids)
     rebalance = group.balance.touch(Reason.MODE_CHANGED, event.client_ids[0], now_ms=now_ms)
     group.change_mode(MODE_CLIENT, QueueHandover.resumed(group.epoch + 1, {}), {})
@@ -250,19 +253,19 @@ def let_allocate(group: Group, event: ev.StockMembersCame, now_ms: MonotonicMs) 
 
 
 def stay_allocating(group: Group, event: ev.StockMembersCame, now_ms: MonotonicMs) -> None:
-    """Members go on allocating for themselves; what was asked is not waited for."""
+    """Leave the assignment to the members, and end an inquiry that was under way."""
     group.stock = tuple(event.client_ids)
     group.inquiry = None
 
 
 def part(group: Group, event: ev.StockMembersLeft, now_ms: MonotonicMs) -> None:
-    """Wait for what the last stock member commits as it goes."""
+    """Wait for the last commits of the stock member that has left."""
     group.stock = ()
     group.begin_inquiry(State.PARTING, now_ms + PARTING_MS, group.balance.queues.epoch)
 
 
 def ask_members(group: Group, event: ev.InquiryTimedOut, now_ms: MonotonicMs) -> None:
-    """Ask the members what they have: the answer to each poll that waits has them poll again."""
+    """Ask the members which queues they hold: each held poll is answered, and the next one reports them."""
     group.begin_inquiry(State.RETURNING, now_ms + RETURN_MS_MAX, group.epoch)
     assert group.inquiry is not None
     group.inquiry.awaited = dict.fromkeys(group.members.members)
@@ -276,25 +279,25 @@ def ask_members(group: Group, event: ev.InquiryTimedOut, now_ms: MonotonicMs) ->
 
 
 def gather(group: Group, event: ev.FencesInDoubt, now_ms: MonotonicMs) -> None:
-    """Find out from the fences who holds what."""
+    """Ask the fences who holds what."""
     _gather_above(group, event.epoch, now_ms)
 
 
 def gather_refused(group: Group, event: ev.GrantRefused, now_ms: MonotonicMs) -> None:
-    """Find out what the fence knows, unless that was done since the grant."""
+    """Ask the fences who holds what, unless that was done since the refused grant."""
     if event.granted >= group.balance.queues.first_epoch:
         _gather_above(group, max(event.epoch, group.epoch), now_ms)
 
 
 def raise_epoch(group: Group, event: ev.GrantRefused, now_ms: MonotonicMs) -> None:
-    """Go on above that epoch when all is known."""
+    """Note an epoch that the group's next one has to exceed."""
     assert group.inquiry is not None
     group.inquiry.epoch = max(group.inquiry.epoch, event.epoch)
 
 
 def _gather_above(group: Group, epoch: int, now_ms: MonotonicMs) -> None:
-    """Somebody else had the group, up to that epoch at least: ask the fences who holds what."""
-    if group.mode == MODE_CLIENT:  # Nobody holds anything; it only has to be said under a higher epoch.
+    """Ask the fences who holds what: another coordinator had the group, at least up to that epoch."""
+    if group.mode == MODE_CLIENT:  # No queue is held; publish the mode under a higher epoch.
         group.resume(QueueHandover.resumed(epoch + 1, {}), {})
         group.mode_epoch = group.balance.queues.epoch
         return
@@ -306,7 +309,7 @@ def _gather_above(group: Group, epoch: int, now_ms: MonotonicMs) -> None:
 
 
 def take_reports(group: Group, event: ev.FencesReported, now_ms: MonotonicMs) -> None:
-    """Wait for the members that fences know, if they are not here yet."""
+    """Note what the fences know, and wait for the members they name that have not come back yet."""
     assert group.inquiry is not None
     sessions = {member.id: member.profile.session_ms for member in group.members}
     unheard = [member.id for member in group.members if not member.was_heard]
@@ -315,13 +318,13 @@ def take_reports(group: Group, event: ev.FencesReported, now_ms: MonotonicMs) ->
 
 
 def go_on_without(group: Group, event: ev.InquiryTimedOut, now_ms: MonotonicMs) -> None:
-    """No fence is waited for any more."""
+    """Continue without the fences that have not answered."""
     log.warning("the fences did not answer in time; continuing without them", group=group.name)
     take_reports(group, ev.FencesReported(()), now_ms)
 
 
 def stop_waiting(group: Group, event: ev.InquiryTimedOut, now_ms: MonotonicMs) -> None:
-    """Nobody is waited for any more."""
+    """Stop waiting for members that have not come back."""
     assert group.inquiry is not None
     group.inquiry.awaited.clear()
     group.conclude(now_ms)
@@ -331,29 +334,29 @@ def stop_waiting(group: Group, event: ev.InquiryTimedOut, now_ms: MonotonicMs) -
 
 
 def assign(group: Group, event: ev.ChangesCollected, now_ms: MonotonicMs) -> None:
-    """Bring every queue to the member that the strategy has it go to."""
+    """Compute the target assignment and start moving queues towards it."""
     group.assign(now_ms)
 
 
 def postpone(group: Group, event: ev.ChangesCollected, now_ms: MonotonicMs) -> None:
-    """Keep the changes until it is known who holds what."""
+    """Keep the collected changes until it is known who holds what."""
     group.note_changes()
     group.balance.flush_at_ms = None
 
 
 def forget_changes(group: Group, event: ev.ChangesCollected, now_ms: MonotonicMs) -> None:
-    """Drop the pending changes: their outcome is up to the members."""
+    """Drop the collected changes: the members deal with them."""
     group.note_changes()
     group.balance.forget_changes()
 
 
 def hand_over(group: Group, event: ev.HandoverDue, now_ms: MonotonicMs) -> None:
-    """Take what is overdue, grant what is free."""
+    """Take overdue queues from their holders, and grant free ones."""
     group.balance.hand_over(now_ms=now_ms)
 
 
 def stand_still(group: Group, event: ev.StoodStill, now_ms: MonotonicMs) -> None:
-    """Give members, revocations and inquiries that time again."""
+    """Extend all deadlines by the time that the process was stalled."""
     for member in group.members:
         member.stood_still(event.stood_ms, now_ms=now_ms)
     group.balance.queues.postpone(event.stood_ms)
@@ -362,7 +365,7 @@ def stand_still(group: Group, event: ev.StoodStill, now_ms: MonotonicMs) -> None
 
 
 def dissolve(group: Group, event: ev.Dissolved, now_ms: MonotonicMs) -> None:
-    """Send polls that wait to where the group lives, and forget the members."""
+    """Redirect held polls to the group's new coordinator, and forget the members."""
     for member in list(group.members):
         group.publication.refuse(member, ResponseCode.NOT_COORDINATOR, event.address)
         group.members.remove(member)

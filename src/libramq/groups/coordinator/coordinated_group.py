@@ -1,7 +1,7 @@
 """The coordinated group: a state machine whose table is in `transitions`.
 
-handle    something happens: the table has what is done, and which states may follow
-publish   what follows from it for others: record, grants, answers to polls that waited, events
+handle    apply an event: the table has the action, and the states that may follow
+publish   return what follows for others: records, grants, answers to held polls, events
 """
 
 from collections.abc import Hashable
@@ -29,13 +29,13 @@ T = TypeVar("T")
 
 
 class CoordinatedGroup(GroupCore[P, T]):
-    """One group."""
+    """A coordinated group: handles its events and publishes their effects."""
 
     def handle(self, event: ev.Event, *, now_ms: MonotonicMs) -> None:
-        """Do what the table has for an event in the group's state; raises BrokerError for what is refused.
+        """Run the action that the table has for an event in the group's state; raises BrokerError if refused.
 
-        What the table does not have is an error of ours. It is logged; the event is refused, or the state
-        that nobody expected is kept, and the broker goes on.
+        A combination that the table lacks is a bug of ours. It is logged, the event is refused (or the
+        unexpected state kept), and the broker goes on.
         """
         before = self.state
         cell = TABLE[type(event)].get(before)
@@ -56,7 +56,7 @@ class CoordinatedGroup(GroupCore[P, T]):
             )  # fmt: skip
 
     def look(self, *, now_ms: MonotonicMs) -> None:
-        """Handle what time brings about for the group."""
+        """Handle the group's timers that are due."""
         if self.inquiry is not None and now_ms >= self.inquiry.until_ms:
             self.handle(ev.InquiryTimedOut(), now_ms=now_ms)
         if self.balance.flush_at_ms is not None and now_ms >= self.balance.flush_at_ms:
@@ -65,7 +65,7 @@ class CoordinatedGroup(GroupCore[P, T]):
             self.handle(ev.HandoverDue(), now_ms=now_ms)
 
     def look_at(self, member: GroupMember[P, T], *, now_ms: MonotonicMs) -> None:
-        """Handle what time brings about for a member."""
+        """Handle a member's timers that are due."""
         reason = member.ended(now_ms=now_ms)
         if reason is not None:
             self.handle(ev.SessionEnded(member, reason), now_ms=now_ms)
@@ -74,7 +74,7 @@ class CoordinatedGroup(GroupCore[P, T]):
         self.balance.queues.to_notify[member.id] = None
 
     def publish(self, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Record what has changed, and return what follows from it for others."""
+        """Record what has changed, and return the effects for others."""
         queues, publication, state = self.balance.queues, self.publication, self.state
         if state in UNKNOWN:
             publication.postpone_record()
@@ -102,11 +102,11 @@ class CoordinatedGroup(GroupCore[P, T]):
 
     @property
     def is_settled(self) -> bool:
-        """Return whether nothing is under way."""
+        """Return whether no rebalance, inquiry or change is under way."""
         return self.inquiry is None and self.balance.is_settled
 
     def grants(self, broker_name: str) -> FenceGrant | None:
-        """Return all that a broker's fence is to know; None while we do not know it ourselves."""
+        """Return everything that a broker's fence should know; None while we do not know it ourselves."""
         if self.publication.cannot_persist or self.state in UNKNOWN:
             return None
         return complete_grant(self.name, self.mode, self.balance.queues, broker_name)

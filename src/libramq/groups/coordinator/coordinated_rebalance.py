@@ -1,6 +1,6 @@
-"""The rebalance of a coordinated group: from the first change until every queue is where it is meant to be.
+"""The rebalance of a coordinated group: from the first change until every queue is at its target.
 
-A coordinator knows who held what before, so it knows the moves and how few there could have been.
+A coordinator knows the holders before, so it can count the moves and the fewest that were possible.
 """
 
 from collections import Counter
@@ -19,16 +19,16 @@ from libramq.message.queue import MessageQueue
 
 
 def holders_of(holdings: Mapping[MessageQueue, Holding]) -> dict[MessageQueue, str]:
-    """Members by queue."""
+    """Return the members by queue."""
     return {queue: holding.member for queue, holding in holdings.items()}
 
 
 @dataclass(slots=True)
 class CoordinatedRebalance:
-    """One that is under way. before: holders by queue; names: client ids by member, of then and since.
+    """A rebalance under way. before: holders by queue; names: client ids by member, past and present.
 
-    causes: what has not been recorded yet, and who brought it about. is_started: something has been.
-    Retry topics are no load: they are in none of the figures.
+    causes: reasons that are not recorded yet, and the clients behind them. is_started: an event has been
+    recorded. Retry topics carry no load and are left out of all figures.
     """
 
     started_at_ms: MonotonicMs
@@ -39,11 +39,11 @@ class CoordinatedRebalance:
     is_started: bool = False
 
     def add(self, reason: Reason, who: str) -> None:
-        """There is another cause."""
+        """Add a cause."""
         self.causes.setdefault(reason, {})[who] = None
 
     def take_started(self, group: str, epoch: int, members: Sequence[str]) -> list[Started]:
-        """Return and clear the starts that have to be recorded, one event a reason."""
+        """Return and clear the starts that are still to be recorded, one event per reason."""
         events = [
             Started(group=group, epoch=epoch, reason=reason, who=tuple(who), members=tuple(members))
             for reason, who in self.causes.items()
@@ -53,7 +53,7 @@ class CoordinatedRebalance:
         return events
 
     def rename(self, old: str, new: str) -> None:
-        """A member took another's place; its queues have not moved."""
+        """Replace a member by its successor, which holds the same queues."""
         for queue, member in self.before.items():
             if member == old:
                 self.before[queue] = new
@@ -90,7 +90,7 @@ class CoordinatedRebalance:
         )
 
     def know(self, profiles: Sequence[MemberProfile]) -> None:
-        """Remember client ids: who is gone at the end had one too."""
+        """Remember client ids, so that members that leave can still be named at the end."""
         self.names.update({profile.member: profile.client_id for profile in profiles})
 
     def _moves(self, handover: QueueHandover) -> list[HandedOver]:

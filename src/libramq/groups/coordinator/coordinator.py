@@ -1,4 +1,4 @@
-"""The coordinator: all coordinated groups that live at this broker.
+"""The coordinator: all coordinated groups whose coordinator is this broker.
 
 A state machine: requests, events and times in, effects out; times are monotonic. A request is answered by an
 `Answer`, in the same call or a later one. The contract is in docs/design/coordinated-groups.md.
@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 #: Ours: as many as the group table takes (catalog.group_table.GROUPS_MAX).
 GROUPS_MAX: Final = 25_000
-#: The design's: 128 bits, which nobody guesses.
+#: The design's: 128 bits, which cannot be guessed.
 MEMBER_ID_BYTES: Final = 16
 #: Ours: members of all groups; one held poll each, as waits.held_pulls.HELD_PULLS_MAX.
 MEMBERS_OF_ALL_MAX: Final = 200_000
@@ -53,9 +53,9 @@ MEMBERS_OF_ALL_MAX: Final = 200_000
 class Coordinator(Generic[P, T]):
     """Groups by name. P: a connection; T: a request that is answered later.
 
-    record: persists a group's state before anybody hears of it; None removes it. restored: what was
-    persisted; those members count as heard of when the first call tells what time it is. must_gather: whether
-    another broker may have had a group that is not known here.
+    record: persists a group's state before any of it is published; None removes it. restored: the persisted
+    states; the sessions of their members begin with the first call, which brings the time. must_gather:
+    whether another broker may have coordinated a group that is not known here.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Coordinator(Generic[P, T]):
     # Requests of members and operators.
 
     def join(self, ticket: T, peer: P, join: Join, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """A client joins: answered at once."""
+        """Admit a client to a group; answered at once."""
         self._begin(now_ms)
         try:
             names.validate_group(join.group)
@@ -99,7 +99,7 @@ class Coordinator(Generic[P, T]):
         return group.publish(now_ms=now_ms)
 
     def poll(self, ticket: T, peer: P, poll: Poll, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """A member polls: answered when its assignment differs from what it says, or after a while."""
+        """Hold a member's poll until its assignment differs from the one it names, or a while has passed."""
         self._begin(now_ms)
         try:
             check_listed(poll.held)
@@ -111,7 +111,7 @@ class Coordinator(Generic[P, T]):
         return group.publish(now_ms=now_ms)
 
     def release(self, ticket: T, peer: P, release: Release, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """A member gives up queues: those that are not its own any more, or not yet, are passed over."""
+        """Free the queues that a member releases; queues that are not its own are ignored."""
         self._begin(now_ms)
         try:
             check_listed(release.queues)
@@ -123,7 +123,7 @@ class Coordinator(Generic[P, T]):
         return group.publish(now_ms=now_ms)
 
     def leave(self, ticket: T, leave: Leave, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """A member goes."""
+        """Remove a member that leaves."""
         self._begin(now_ms)
         is_timeout = leave.reason == Reason.PROCESSING_TIMEOUT
         try:
@@ -136,7 +136,7 @@ class Coordinator(Generic[P, T]):
         return group.publish(now_ms=now_ms)
 
     def remove(self, ticket: T, remove: Remove, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """An operator removes a member; one that is alive joins again."""
+        """Remove a member for an operator; one that is alive joins again."""
         self._begin(now_ms)
         try:
             operator = operator_of(remove)
@@ -154,7 +154,7 @@ class Coordinator(Generic[P, T]):
     # Events.
 
     def closed(self, peer: P, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """A connection ended: members that spoke over it have a grace to come over another."""
+        """Handle the end of a connection: its members have a grace period to reconnect."""
         self._begin(now_ms)
         effects: list[Effect[T]] = []
         for key in self._shared.connections.members(peer):
@@ -165,10 +165,10 @@ class Coordinator(Generic[P, T]):
     def queues_changed(
         self, topic: str, queues: Sequence[MessageQueue] | None, *, now_ms: MonotonicMs
     ) -> list[Effect[T]]:
-        """These are all queues of a topic over all brokers; none: there is no such topic.
+        """Take a topic's queues over all brokers; an empty list means that the topic does not exist.
 
-        None: nobody knows (any more), as another broker has come. They are held as they are until somebody
-        says, or `GroupTopics` has waited long enough.
+        None means that they are unknown, for example since another broker was found. The group then keeps its
+        queues until they are reported, or until `GroupTopics` has waited long enough.
         """
         self._begin(now_ms)
         topics = self._shared.topics
@@ -188,9 +188,9 @@ class Coordinator(Generic[P, T]):
         return effects
 
     def queues_removed(self, topic: str, broker_name: str, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """A topic was deleted at a broker, whose fence has forgotten who had its queues open.
+        """Handle the deletion of a topic at a broker, whose fence has forgotten who had its queues open.
 
-        They are granted anew if they are there again: it may have been made again before anybody looked.
+        Queues that exist are granted anew: the topic may have been created again before anybody looked.
         """
         effects: list[Effect[T]] = []
         for name in self._shared.topics.groups(topic):
@@ -201,11 +201,11 @@ class Coordinator(Generic[P, T]):
     def queues_reset(
         self, group: str, topic: str, broker_name: str, *, now_ms: MonotonicMs
     ) -> list[Effect[T]]:
-        """An operator has set the group's offsets at a broker, whose fence has closed the queues before."""
+        """Handle an operator's reset of the group's offsets at a broker; its fence has closed the queues."""
         return self._happen(group, ev.QueuesRemoved(topic, broker_name, Reason.OPERATOR), now_ms)
 
     def stock_members(self, group: str, client_ids: Sequence[str], *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """These members of a group, wherever connected, allocate for themselves; all of them."""
+        """Take the complete list of a group's stock members, which allocate queues for themselves."""
         if client_ids and len(self._stock) < GROUPS_MAX:
             self._stock[group] = tuple(client_ids)
         else:
@@ -214,33 +214,33 @@ class Coordinator(Generic[P, T]):
         return self._happen(group, event, now_ms)
 
     def gathered(self, group: str, reports: Sequence[FenceReport], *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Handle what the fences know of a group; the answer to `Gather`."""
+        """Take what the fences know of a group; the answer to `Gather`."""
         return self._happen(group, ev.FencesReported(reports), now_ms)
 
     def refused(self, group: str, granted: int, epoch: int, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """A fence did not take a grant under `granted`, as it knows better, up to `epoch`.
+        """Handle a fence's refusal of a grant under `granted`: it knows epochs up to `epoch`.
 
-        Somebody else had the group meanwhile. If it lives there now, `drop` it; else it is gathered again,
-        and goes on above that epoch.
+        Another broker has coordinated the group meanwhile. If it still does, call `drop`; else the fences are
+        queried again, and the group continues above that epoch.
         """
         return self._happen(group, ev.GrantRefused(granted, epoch), now_ms)
 
     def gather_again(self, group: str, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Fences may know other things than we do: a broker has come, or has deleted the group."""
+        """Query the fences again: they may know more, since a broker was found or has deleted the group."""
         known = self._groups.get(group)
         return self._happen(group, ev.FencesInDoubt(known.epoch if known is not None else 0), now_ms)
 
     def drop(self, group: str, address: str = "", *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """The group lives elsewhere now, at that address (empty: not known)."""
+        """Give up a group that another broker coordinates now, at that address (empty: not known)."""
         self._begin(now_ms)
         self._stock.pop(group, None)
         return self._dissolve(group, address, now_ms)
 
     def removed(self, group: str, *, may_return: bool, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """The group was deleted at this broker, whose fence has forgotten it; members may live.
+        """Handle the deletion of a group at this broker, whose fence has forgotten it; members may be alive.
 
-        may_return: who uses it makes it again. Members then keep what they hold and open it again; else they
-        are turned away.
+        may_return: using the group creates it again. Members then keep their queues and open them again;
+        otherwise they are refused.
         """
         self._begin(now_ms)
         known = self._groups.get(group)
@@ -255,12 +255,12 @@ class Coordinator(Generic[P, T]):
         known.handle(ev.Dissolved(address), now_ms=now_ms)
         try:
             self._shared.record(group, None)
-        except OSError as error:  # Read again after a restart, it is dropped again.
+        except OSError as error:  # A restart reads the group again, and drops it again.
             log.error("group state cannot be removed", group=group, reason=str(error))
         return known.publication.take()
 
     def tick(self, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Time has passed: sessions, graces, polls, revocations, and changes to act upon."""
+        """Handle what is due: sessions, grace periods, polls, revocations, and collected changes."""
         self._begin(now_ms)
         effects: list[Effect[T]] = []
         touched: dict[str, None] = {}
@@ -274,14 +274,14 @@ class Coordinator(Generic[P, T]):
                     group.look(now_ms=now_ms)
                 elif (member := group.members.get(key.member)) is not None:
                     group.look_at(member, now_ms=now_ms)
-            except Exception:  # What is wrong with one group must not stop the clocks of the others.
+            except Exception:  # A fault in one group must not stop the timers of the others.
                 log.exception("a group's timer failed", group=key.group)
         for name in touched:
             effects += self._groups[name].publish(now_ms=now_ms)
         return effects
 
     def stood_still(self, stood_ms: int, *, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Nobody listened for so long, until now: all that members have time for lasts as much longer."""
+        """Extend all deadlines by the time in which the process was stalled."""
         effects: list[Effect[T]] = []
         for name in self._groups:
             effects += self._happen(name, ev.StoodStill(stood_ms), now_ms)
@@ -289,43 +289,43 @@ class Coordinator(Generic[P, T]):
 
     @property
     def has_members(self) -> bool:
-        """Return whether anybody is a member of anything."""
+        """Return whether any group has a member."""
         return self._shared.connections.member_count > 0
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
-        """When `tick` has something to do next; at the earliest."""
+        """Return the earliest time at which `tick` may have something to do."""
         return self._shared.timers.next_due_ms if self._is_begun or not self._restored else MonotonicMs(0)
 
-    # What can be seen.
+    # Statistics.
 
     def __contains__(self, group: str) -> bool:
         return group in self._groups
 
     def names(self) -> list[str]:
-        """The groups that live here."""
+        """Return the names of the groups coordinated here."""
         return list(self._groups)
 
     def watches(self, topic: str) -> bool:
-        """Return whether a group that lives here subscribes to a topic."""
+        """Return whether a group coordinated here subscribes to a topic."""
         return bool(self._shared.topics.groups(topic))
 
     def topics(self) -> list[str]:
-        """The topics that somebody has to tell the queues of."""
+        """Return the topics whose queues have to be reported."""
         return list(self._shared.topics)
 
     def grants_for(self, broker_name: str) -> list[Grant]:
-        """All that a broker's fence is to know, of every group; for a link that is new."""
+        """Return everything that a broker's fence should know, of every group; for a new link."""
         grants = (group.grants(broker_name) for group in self._groups.values())
         return [Grant(broker_name, grant) for grant in grants if grant is not None]
 
     def group(self, name: str) -> GroupView | None:
-        """The group as it is now."""
+        """Return a view of the group as it is now."""
         group = self._groups.get(name)
         return view_of(group) if group is not None else None
 
     def _begin(self, now_ms: MonotonicMs) -> None:
-        """The first call tells what time it is: sessions of restored members begin."""
+        """Begin the sessions of restored members: the first call brings the time."""
         if self._is_begun:
             return
         self._is_begun = True
@@ -334,14 +334,14 @@ class Coordinator(Generic[P, T]):
         self._restored.clear()
 
     def _happen(self, group: str, event: ev.Event, now_ms: MonotonicMs) -> list[Effect[T]]:
-        """Have something happen to a group, if it lives here, and return what follows."""
+        """Apply an event to a group, if it is coordinated here, and return the effects."""
         self._begin(now_ms)
         known = self._groups.get(group)
         if known is None:
             return []
         try:
             known.handle(event, now_ms=now_ms)
-        except BrokerError as error:  # The state has no such event; what else there is to say is said.
+        except BrokerError as error:  # The state does not allow the event; other effects are still published.
             log.error("an event of a group failed", group=group, reason=str(error))
         return known.publish(now_ms=now_ms)
 
@@ -349,13 +349,13 @@ class Coordinator(Generic[P, T]):
         group = self._groups.get(name)
         if self._shared.connections.member_count >= MEMBERS_OF_ALL_MAX:
             raise broker_error(
-                ResponseCode.SYSTEM_ERROR, f"{MEMBERS_OF_ALL_MAX} members are here, the most there may be"
+                ResponseCode.SYSTEM_ERROR, f"{MEMBERS_OF_ALL_MAX} members are here, which is the limit"
             )
         if group is not None:
             return group
         if len(self._groups) >= GROUPS_MAX:
             raise broker_error(
-                ResponseCode.SYSTEM_ERROR, f"{GROUPS_MAX} groups live here, the most there may be"
+                ResponseCode.SYSTEM_ERROR, f"{GROUPS_MAX} groups are coordinated here, which is the limit"
             )
         group = self._groups[name] = CoordinatedGroup(name, shared=self._shared, now_ms=now_ms)
         if name in self._stock:

@@ -1,11 +1,11 @@
-"""Effects of a coordinator: values that its broker performs, in the order in which they stand.
+"""The effects of a coordinator: values that its broker performs, in order.
 
-    Answer                     to a member's request, now or after it was held
-    Grant                      to the fence of a broker: PEER_GRANT; sending one again does no harm
-    WatchTopic, Gather         questions; the answers are `queues_changed` and `gathered`
-    Started, Settled, Replaced, ModeChanged     what a group went through, for events and metrics
+        Answer                     to a member's request, at once or after it was held
+        Grant                      to a broker's fence, by PEER_GRANT; idempotent
+        WatchTopic, Gather         questions, answered by `queues_changed` and `gathered`
+    Started, Settled, Replaced, ModeChanged     what happened to a group, for events and metrics
 
-A grant stands before the answers that speak of it.
+A grant precedes the answers that mention it.
 """
 
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ from libramq.groups.coordinator.group_assignment import Assignment
 from libramq.groups.rebalance_event import Reason
 from libramq.message.queue import MessageQueue
 
-#: A request that is answered by an effect, as the broker knows it.
+#: The broker's handle for a request that is answered later, by an effect.
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
-    """The answer to a request. member: who was asked for, or named, by a GROUP_JOIN."""
+    """The answer to a request. member: the one that a GROUP_JOIN admitted."""
 
     ticket: T
     code: ResponseCode = ResponseCode.SUCCESS
@@ -36,7 +36,7 @@ class Answer(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Tell a broker's fence whose its queues are."""
+    """Send a broker's fence the owners of its queues."""
 
     broker_name: str
     grant: FenceGrant
@@ -44,7 +44,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class WatchTopic:
-    """Say which queues the topic has, soon (none: an empty answer) and whenever that changes."""
+    """Report the queues of a topic, now (an empty list if there are none) and after every change."""
 
     topic: str
 
@@ -58,7 +58,7 @@ class Gather:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A rebalance began or got another cause. who: client ids, or the topic, that brought it about."""
+    """A rebalance began or got another cause. who: the client ids, or the topic, that caused it."""
 
     group: str
     epoch: int
@@ -69,9 +69,9 @@ class Started:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOver:
-    """A queue that has another holder than before. Client ids; None: nobody held it. Times are monotonic.
+    """A queue has a new holder. Holders are client ids, or None for no holder. Times are monotonic.
 
-    freed_at_ms: when its holder had given it up, or lost it.
+    freed_at_ms: when the previous holder released or lost it.
     """
 
     queue: MessageQueue
@@ -84,12 +84,12 @@ class HandedOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """Every queue is held by whom it is meant for.
+    """A rebalance has ended: every queue is held by the member it is meant for.
 
-    minimum: the fewest queues that had to change hands so that loads are even, given who held what before.
-    unheld: queues that nobody may hold. uncommitted: those that were lost, or given up before all that was
-    handled was committed: messages may come again. duplicates: as members reported them meanwhile. loads: by
-    client id. holders: client ids by queue.
+    minimum: the fewest queues that had to change hands for even loads, given who held what before.
+    unheld: queues that no member may hold. uncommitted: queues that were lost, or released before everything
+    handled was committed: messages may be redelivered. duplicates: as reported by the members meanwhile.
+    loads: by client id. holders: client ids by queue.
     """
 
     group: str
@@ -106,7 +106,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """A client has taken the place of another, as a static member that comes back does: nothing has moved."""
+    """A client has taken another's place, as a returning static member does; no queue has moved."""
 
     group: str
     former: str
@@ -115,7 +115,7 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True)
 class ModeChanged:
-    """The group's queues are shared in another way from now on."""
+    """The group's queues are assigned in another way from now on."""
 
     group: str
     mode: str

@@ -19,12 +19,12 @@ Member = GroupMember[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """The process has begun: what was restored is waited for from now on."""
+    """The process has started: the sessions of restored members begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A client joins, or a member comes back. wanted: the id it says it has; held: what it says it holds."""
+    """A client joins, or a member comes back. wanted: the id it claims; held: the queues it reports."""
 
     ticket: Any
     peer: Any
@@ -36,7 +36,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Polled:
-    """A member asks for its assignment. epoch: of the one it goes by."""
+    """A member polls for its assignment. epoch: of the assignment it has."""
 
     ticket: Any
     peer: Any
@@ -49,7 +49,7 @@ class Polled:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A member has given up queues. committed: those of which nothing comes again."""
+    """A member has released queues. committed: those whose handled messages are all committed."""
 
     ticket: Any
     peer: Any
@@ -61,7 +61,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A member says that it goes. committed: queues of which nothing comes again."""
+    """A member leaves. committed: queues whose handled messages are all committed."""
 
     ticket: Any
     member: Member
@@ -71,7 +71,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """An operator takes a member out, by its static name or its client id."""
+    """An operator removes a member, by its static name or its client id."""
 
     ticket: Any
     name: str
@@ -80,14 +80,14 @@ class Removed:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionClosed:
-    """The connection of a member ended."""
+    """The connection of a member has ended."""
 
     member: Member
 
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded:
-    """A member was not heard of for its session, or for the grace after its connection ended."""
+    """A member was silent for its session, or for the grace period after its connection ended."""
 
     member: Member
     reason: Reason
@@ -95,14 +95,14 @@ class SessionEnded:
 
 @dataclass(frozen=True, slots=True)
 class PollTimedOut:
-    """A poll has waited for a third of its member's session."""
+    """A poll has been held for a third of its member's session."""
 
     member: Member
 
 
 @dataclass(frozen=True, slots=True)
 class QueuesChanged:
-    """A topic has other queues. No reason: they were not known before."""
+    """The queues of a topic have changed. reason: None if they were not known before."""
 
     topic: str
     reason: Reason | None
@@ -110,7 +110,7 @@ class QueuesChanged:
 
 @dataclass(frozen=True, slots=True)
 class QueuesRemoved:
-    """A fence has taken a topic's queues from their holders; those that exist are granted anew."""
+    """A fence has taken a topic's queues from their holders; queues that still exist are granted anew."""
 
     topic: str
     broker_name: str
@@ -119,19 +119,19 @@ class QueuesRemoved:
 
 @dataclass(frozen=True, slots=True)
 class StockMembersCame:
-    """These clients of the group allocate for themselves; they are all that do."""
+    """The group has stock members, which allocate queues for themselves. client_ids: all of them."""
 
     client_ids: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class StockMembersLeft:
-    """No client of the group allocates for itself."""
+    """The group has no stock member any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrantRefused:
-    """A fence has not taken what was granted under `granted`: it knows of openings up to `epoch`."""
+    """A fence has refused the grant of epoch `granted`: it knows of openings up to `epoch`."""
 
     granted: int
     epoch: int
@@ -139,14 +139,14 @@ class GrantRefused:
 
 @dataclass(frozen=True, slots=True)
 class FencesInDoubt:
-    """Fences may know other things than the coordinator, up to that epoch at least."""
+    """The fences may know more than the coordinator, at least up to that epoch."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class FencesReported:
-    """Fences have said what they know; those that have not are left out."""
+    """The fences have reported what they know; fences that have not answered are missing."""
 
     reports: Sequence[FenceReport]
 
@@ -158,24 +158,24 @@ class InquiryTimedOut:
 
 @dataclass(frozen=True, slots=True)
 class ChangesCollected:
-    """No further change is waited for."""
+    """The time for collecting further changes is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandoverDue:
-    """Queues are free to be granted, or overdue to be taken."""
+    """A free queue can be granted, or a revoked queue is overdue."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoodStill:
-    """The process did nothing for so long."""
+    """The process was stalled for that time."""
 
     stood_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Dissolved:
-    """The group was deleted, or lives elsewhere: at that address, if it is known."""
+    """The group was deleted, or another broker coordinates it now: at that address, if known."""
 
     address: str
 

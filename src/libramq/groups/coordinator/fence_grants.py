@@ -1,4 +1,4 @@
-"""The grants: what the fences of a coordinated group are told."""
+"""The grants: what a coordinator sends to the fences of a group's queues."""
 
 from libramq.fencing import Claim, FenceGrant
 from libramq.groups.coordinator.effect import Grant
@@ -7,7 +7,7 @@ from libramq.message.queue import MessageQueue
 
 
 def complete_grant(group: str, mode: str, queues: QueueHandover, broker_name: str) -> FenceGrant:
-    """Return all that one fence is to know."""
+    """Return everything that one fence should know."""
     return FenceGrant(
         group=group,
         epoch=queues.epoch,
@@ -18,7 +18,7 @@ def complete_grant(group: str, mode: str, queues: QueueHandover, broker_name: st
 
 
 def latest_grants(group: str, mode: str, queues: QueueHandover) -> list[Grant]:
-    """Return what has been granted since somebody asked last, a grant a broker."""
+    """Return the grants since the last call, one per broker."""
     by_broker: dict[str, dict[MessageQueue, Claim]] = {}
     for queue in queues.granted:
         holding = queues.holdings.get(queue)

@@ -1,4 +1,4 @@
-"""The assignment: what a member of a coordinated group may hold now, and what it is to give up."""
+"""The assignment: which queues a member of a coordinated group may hold now, and which it has to release."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,9 +13,9 @@ Epochs = Mapping[MessageQueue, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """One member's, under an epoch of its group. In mode `client` it allocates for itself.
+    """One member's assignment, under an epoch of its group. In mode `client` the member allocates itself.
 
-    warning: what is wrong with the group, for the member's user; "" for nothing.
+    warning: a problem of the group, for the member's user; "" for none.
     """
 
     epoch: int
@@ -26,7 +26,7 @@ class Assignment:
 
 
 def assignment_by(queues: QueueHandover, member: str, held: Epochs) -> Assignment:
-    """Return what the coordinator has a member hold; what it lists besides is not its own, and is to go."""
+    """Return a member's assignment; queues that it lists but does not own are to be released."""
     owned = queues.of(member)
     keep = {queue: holding.epoch for queue, holding in owned.items() if queue not in queues.revoked}
     drop = {queue: epoch for queue, epoch in held.items() if queue not in keep}

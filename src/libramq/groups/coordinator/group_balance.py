@@ -1,4 +1,4 @@
-"""The balance of a coordinated group: changes are collected, then every queue is brought to its target.
+"""The balance of a coordinated group: changes are collected, then every queue is moved to its target.
 
 touched → COLLECT_MS → a target by the strategy → handovers → settled
 """
@@ -23,9 +23,9 @@ log = get_logger(__name__)
 
 P = TypeVar("P", bound=Hashable)
 
-#: The design's: changes come in swarms.
+#: The design's: changes come in bursts.
 COLLECT_MS: Final = 20
-#: Ours: a larger group's state is not written for every single queue that is given up.
+#: Ours: a large group's state is not written again for every single queue that is released.
 GRANTED_SINGLY_MAX: Final = 500
 
 
@@ -41,29 +41,29 @@ class GroupBalance:
         self._members = members
         self._topics = topics
         self._rebalance: CoordinatedRebalance | None = None
-        #: When the changes that were collected are acted upon; None: there are none.
+        #: When the collected changes are acted upon; None: there are none.
         self.flush_at_ms: MonotonicMs | None = None
         self._grant_at_ms: MonotonicMs | None = None
         self._granted_at_ms: MonotonicMs | None = None
 
     @property
     def is_settled(self) -> bool:
-        """Return whether every queue is where it is meant to be, and nothing is to be looked at."""
+        """Return whether every queue is at its target, and no change is pending."""
         return self.flush_at_ms is None and self.queues.is_complete
 
     @property
     def due_ms(self) -> MonotonicMs | None:
-        """When something is to be done next."""
+        """Return when something is due next."""
         grant_at_ms = self._grant_at_ms if self.queues.has_free else None
         times = (self.flush_at_ms, grant_at_ms, self.queues.overdue_at_ms)
         return min((time for time in times if time is not None), default=None)
 
     def existing_queues(self) -> list[MessageQueue]:
-        """The queues there are to share."""
+        """Return the queues that exist and can be assigned."""
         return self._topics.queues(self.queues)
 
     def touch(self, reason: Reason | None, who: str, *, now_ms: MonotonicMs) -> CoordinatedRebalance:
-        """Something changed that may ask for another target; it is looked at soon."""
+        """Note a change that may need another target assignment, which is computed soon."""
         if self._rebalance is None:
             self._rebalance = CoordinatedRebalance(now_ms, holders_of(self.queues.holdings))
             self._rebalance.know(self._members.profiles)
@@ -74,32 +74,32 @@ class GroupBalance:
         return self._rebalance
 
     def touch_for_topic(self, reason: Reason | None, topic: str, *, now_ms: MonotonicMs) -> None:
-        """A topic has other queues than before; no reason: they were not known, and are waited for."""
+        """Note that a topic's queues changed. reason: None if they were unknown and waited for."""
         self.touch(reason, topic, now_ms=now_ms)
         assert self.flush_at_ms is not None
         self.flush_at_ms = min(self.flush_at_ms, now_ms + COLLECT_MS)
 
     def resume(self, queues: QueueHandover, before: Mapping[MessageQueue, Holding]) -> None:
-        """Go on with these; before: who held what, as far as we did not know it ourselves."""
+        """Continue with these queues. before: earlier holders, as far as we did not know them ourselves."""
         queues.to_notify |= self.queues.to_notify
         self.queues = queues
         if self._rebalance is not None and not self._rebalance.before:
             self._rebalance.before = holders_of(before)
 
     def forget_changes(self) -> None:
-        """Whose queues are is not ours to say: what becomes of changes is for others to see."""
+        """Drop the collected changes: the coordinator does not decide who owns the queues."""
         self._rebalance = self.flush_at_ms = None
 
     def rename(self, old: str, new: str, *, now_ms: MonotonicMs) -> None:
-        """A member takes another's place; nothing moves."""
+        """Replace a member by its successor; no queue moves."""
         self.queues.rename(old, new, now_ms=now_ms)
         if self._rebalance is not None:
             self._rebalance.rename(old, new)
 
     def depart(self, profile: MemberProfile, *, now_ms: MonotonicMs) -> None:
-        """A member stops: it is counted out at once, and gives up what it holds as that is drained.
+        """Handle a member that stops: it gets no more queues, and releases its own as they are drained.
 
-        Nothing is taken from it meanwhile: it has a deadline of its own, and its session.
+        Its queues are not taken by force: it has a deadline of its own, and its session.
         """
         if profile.member not in self._members.leaving:
             self.touch(Reason.MEMBER_LEFT, profile.client_id, now_ms=now_ms)
@@ -107,12 +107,12 @@ class GroupBalance:
             self.queues.depart(profile.member)
 
     def add_duplicates(self, count: int) -> None:
-        """A member saw messages again while queues changed hands."""
+        """Count messages that a member saw twice while queues changed hands."""
         if self._rebalance is not None:
             self._rebalance.duplicates += max(0, count)
 
     def flush(self, *, now_ms: MonotonicMs) -> list[Started]:
-        """Act upon all changes since the last time, unless a topic is still waited for; what has begun."""
+        """Act upon the collected changes, unless a topic's queues are waited for; return what has begun."""
         self.flush_at_ms = self._topics.wait_until_ms(now_ms) if self._rebalance is not None else None
         if self._rebalance is None or self.flush_at_ms is not None:
             return []
@@ -135,7 +135,7 @@ class GroupBalance:
         return started
 
     def hand_over(self, *, now_ms: MonotonicMs) -> None:
-        """Take what is overdue, and grant what is free: in a large group not more often than COLLECT_MS."""
+        """Take overdue queues and grant free ones; in a large group at most once per COLLECT_MS."""
         for queue, holding in self.queues.take_overdue(self._members.leaving, now_ms=now_ms):
             log.warning(
                 "queue revoked by force: its member does not release it",
@@ -151,7 +151,7 @@ class GroupBalance:
         self.queues.grant_free(now_ms=now_ms)
 
     def settle(self, *, now_ms: MonotonicMs) -> Settled | None:
-        """The end of the rebalance, if it has come."""
+        """Return the end of the rebalance, if it has come."""
         rebalance = self._rebalance
         if rebalance is None or not rebalance.is_started or not self.is_settled:
             return None

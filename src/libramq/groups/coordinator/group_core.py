@@ -1,10 +1,10 @@
-"""The parts of a coordinated group, shared by all of its actions.
+"""The parts of a coordinated group, which all of its actions share.
 
-members        who is a member, how it is heard of, what it says it holds
-balance        the queues: who holds them, whom they are meant for, the rebalance that is under way
-topics         what members subscribe to
-inquiry        what has to be found out before anybody is granted anything
-publication    what is to be recorded, granted and answered
+members        who is a member, when it was last heard from, which queues it reports
+balance        the queues: their holders, their targets, the rebalance that is under way
+topics         the topics that members subscribe to
+inquiry        what has to be found out before any queue is granted
+publication    what has to be recorded, granted and answered
 """
 
 from collections.abc import Hashable, Mapping
@@ -35,9 +35,9 @@ T = TypeVar("T")
 
 
 class GroupCore(Generic[P, T]):
-    """One group's parts. Times are monotonic; sessions of restored members begin with `Begun`.
+    """The parts of one group. Times are monotonic; sessions of restored members begin with `Begun`.
 
-    mode_epoch: the epoch under which the mode was changed last; members with an earlier one do not know it.
+    mode_epoch: the epoch of the last change of mode; a member with an earlier epoch does not know the mode.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class GroupCore(Generic[P, T]):
 
     @property
     def state(self) -> State:
-        """Where the group is, by what it has and what it waits for."""
+        """Return the group's state, derived from its parts."""
         if self.is_dead:
             return State.DEAD
         if self.inquiry is not None:
@@ -77,48 +77,48 @@ class GroupCore(Generic[P, T]):
 
     @property
     def epoch(self) -> int:
-        """The highest that is known of."""
+        """Return the highest known epoch."""
         epoch = self.balance.queues.epoch
         return epoch if self.inquiry is None else max(epoch, self.inquiry.epoch)
 
     def assignment(self, member: GroupMember[P, T]) -> Assignment:
-        """Return what a member may hold now, and what it is to give up."""
+        """Return the queues that a member may hold now, and those it has to release."""
         queues, state = self.balance.queues, self.state
         if state in SELF_ALLOCATED:
             assigned = Assignment(epoch=queues.epoch, mode=MODE_CLIENT)
-        elif state in UNKNOWN:  # It goes on with what it says it holds.
+        elif state in UNKNOWN:  # It keeps the queues that it reports.
             assigned = Assignment(epoch=queues.epoch, queues=dict(sorted(member.held.items())))
         else:
             assigned = assignment_by(queues, member.id, member.held)
         return replace(assigned, warning=self.warning) if self.warning else assigned
 
     def answer(self, member: GroupMember[P, T], now_ms: MonotonicMs) -> None:
-        """Answer the poll that waits."""
+        """Answer the held poll."""
         self.publication.answer(member, self.assignment(member), now_ms=now_ms)
 
     def begin_inquiry(self, state: State, until_ms: MonotonicMs, epoch: int) -> None:
-        """Ask something, or something else than before, and wait for the answers."""
+        """Start an inquiry, or replace the one under way, and wait for its answers."""
         self.inquiry = GroupInquiry(state, until_ms, epoch)
 
     def change_mode(self, mode: str, queues: QueueHandover, before: Mapping[MessageQueue, Holding]) -> None:
-        """Share the queues in another way."""
+        """Change the way in which queues are assigned."""
         self.mode, self.inquiry, self.mode_epoch = mode, None, queues.epoch
         self.publication.effects.append(ModeChanged(self.name, mode, queues.epoch))
         self.resume(queues, before)
 
     def resume(self, queues: QueueHandover, before: Mapping[MessageQueue, Holding]) -> None:
-        """Go on with these queues; every member and every fence is told of them."""
+        """Continue with these queues, and send them to every member and every fence."""
         self.balance.resume(queues, before)
         queues.to_notify.update(dict.fromkeys(self.members.members))
         self.publication.to_all = self.publication.is_changed = True
 
     def assign(self, now_ms: MonotonicMs) -> None:
-        """Act upon the changes that were collected, where the coordinator shares out the queues."""
+        """Act upon the collected changes, if the coordinator assigns the queues."""
         self.note_changes()
         self.publication.effects += self.balance.flush(now_ms=now_ms)
 
     def note_changes(self) -> None:
-        """Watch the topics that members subscribe to now; warn them of what is wrong, if that is new."""
+        """Watch the topics that members subscribe to now; warn the members of a new problem."""
         self.topics.keep({topic for profile in self.members.profiles for topic in profile.subscriptions})
         before, self.warning = self.warning, self._tag_conflict()
         if self.warning != before:
@@ -129,7 +129,7 @@ class GroupCore(Generic[P, T]):
         return tag_conflict((each.client_id, each.subscriptions) for each in self.members.staying)
 
     def conclude(self, now_ms: MonotonicMs) -> None:
-        """End the inquiry if all is known: who holds what goes on so, and the rest is assigned."""
+        """End the inquiry once all is known: holders keep their queues, and the rest is assigned."""
         inquiry = self.inquiry
         if inquiry is None or inquiry.awaited or inquiry.state not in (State.AWAITING, State.RETURNING):
             return

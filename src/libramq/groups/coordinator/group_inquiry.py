@@ -1,7 +1,7 @@
-"""The inquiry: what a coordinator has to find out before it may say who holds what.
+"""The inquiry: what a coordinator has to find out before it may decide who holds what.
 
-It is what a group has in the states GATHERING, AWAITING, PARTING and RETURNING. Members go on reading
-meanwhile: what they say they hold is what they are told to hold.
+A group has one in the states GATHERING, AWAITING, PARTING and RETURNING. Members continue reading meanwhile:
+their assignment is what they report to hold.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,28 +14,29 @@ from libramq.groups.coordinator.state import State
 from libramq.groups.handover_ledger import Holding
 from libramq.message.queue import MessageQueue
 
-#: Ours: a broker that has not answered by then is as good as gone, and its fence will refuse us if we err.
+#: Ours: a broker that has not answered by then counts as gone; if it is not, its fence will refuse our
+#: grants.
 GATHER_MS_MAX: Final = 5_000
-#: The design's: one session of our clients as they come; less if those who came have shorter ones.
+#: The design's: one default session of our clients; less if those that came back have shorter ones.
 AWAIT_MS_MAX: Final = 10_000
-#: Ours: Java's client commits one way, up to some milliseconds after its goodbye (bench/java_rebalance).
+#: Ours: Java's client commits one-way, up to some milliseconds after it unregisters (bench/java_rebalance).
 PARTING_MS: Final = 500
-#: Ours: a poll that is answered is followed by the next one at once.
+#: Ours: a client sends its next poll as soon as one is answered.
 RETURN_MS_MAX: Final = 500
 
-#: Ours: how far above all epochs known here one is believed: the disk may have lost the last ones with the
-#: power, and a rebalance raises them by a few.
+#: Ours: how far a reported epoch may lie above all known ones: a power cut may have lost the last ones, and
+#: a rebalance uses only a few.
 EPOCHS_LOST_MAX: Final = 1_000
 
-#: What members say they hold, by member in the order they joined.
+#: The queues that members report, by member in the order they joined.
 Claims = Mapping[str, Mapping[MessageQueue, int]]
 
 
 @dataclass(slots=True)
 class GroupInquiry:
-    """One that is under way. awaited: members not heard of yet; epoch: the highest that was seen.
+    """An inquiry under way. awaited: members not heard from yet; epoch: the highest that was seen.
 
-    gone: members that have come and gone meanwhile.
+    gone: members that have come back and left meanwhile.
     """
 
     state: State
@@ -53,11 +54,11 @@ class GroupInquiry:
         *,
         now_ms: MonotonicMs,
     ) -> None:
-        """The fences have answered; these members are here already, with their sessions.
+        """Take the reports of the fences. members: those that are here already, with their sessions.
 
-        unheard: members that were recorded, of whom nothing was heard since; they are awaited. Openings of
-        members that were none any more in the end are left from before; nobody waits for those. Of several
-        coordinators at one epoch, each alone with a part of the cluster, all members count.
+        unheard: recorded members that have not been heard from; they are awaited. Openings of members that
+        had already left are remnants, and nobody waits for them. If several coordinators used one epoch, each
+        cut off with a part of the cluster, the members of all of them count.
         """
         for answer in answers:
             openings = answer.openings.items()
@@ -82,16 +83,17 @@ class GroupInquiry:
         } | dict.fromkeys(unheard)
 
     def left(self, member: str) -> None:
-        """A member has gone: nobody waits for it, whatever fences still know of it."""
+        """Stop waiting for a member that has left, whatever fences still know of it."""
         self.gone.add(member)
         self.awaited.pop(member, None)
 
     def holdings(self, claims: Claims) -> dict[MessageQueue, Holding]:
-        """Return each queue's final holder: what members claim, unless somebody else has opened it since.
+        """Return each queue's final holder: what members claim, unless another member has opened it since.
 
-        Of several claims the one under the highest epoch. Who claims nothing has lost what it had, and gets
-        back what it had opened. An opening that its member does not name among others is from before it gave
-        that queue up. A claim above what its fence has seen was not opened yet, or is lost there.
+        Of several claims the one with the highest epoch wins. A member that claims nothing has lost its
+        state, and gets back the queues it had opened. An opening that its member does not list among others
+        dates from before it released that queue. A claim above its fence's epoch was not opened yet, or the
+        fence has lost it.
         """
         held = {
             queue: holding
@@ -109,7 +111,7 @@ class GroupInquiry:
         return held
 
     def _is_credible(self, queue: MessageQueue, claim: Holding) -> bool:
-        """Return whether a claim may be what was granted last, by what its fence knows."""
+        """Return whether a claim may be the last grant, judging by what its fence knows."""
         opening = self.openings.get(queue)
         if opening is not None and claim.epoch <= opening.epoch:
             return claim == opening

@@ -1,8 +1,8 @@
-"""The member of a coordinated group: what it said of itself, its session, its poll, and what it was told.
+"""The member of a coordinated group: its profile, its session, its poll, and the assignment last sent to it.
 
-A session lasts while requests of the member come; a poll is one, and is held until there is something to say
-or a third of the session has passed. When the member's connection ends a short grace begins, which any
-request over another one ends. A static member has none: it is known by its name and comes back to it.
+A session lasts while the member sends requests; a poll is one, and is held until there is news or a third of
+the session has passed. When the member's connection ends a short grace period begins, which any request over
+another connection ends. A static member has no grace period: it is known by its name and comes back to it.
 """
 
 from collections.abc import Hashable
@@ -19,17 +19,17 @@ from libramq.groups.rebalance_event import Reason
 P = TypeVar("P", bound=Hashable)
 T = TypeVar("T")
 
-#: The design's: as long as a connection that ended may take to come back.
+#: The design's: the time in which a member may reconnect.
 CLOSED_GRACE_MS: Final = 150
 #: Heartbeats come three times a session, so that one may be lost.
 POLLS_PER_SESSION: Final = 3
-#: Ours: how soon a grant that a member does not list is said again; it may be about to take it up.
+#: Ours: how soon a grant that a member does not list is repeated; the member may be about to open it.
 REPEAT_MS: Final = 100
 
 
 @dataclass(slots=True)
 class HeldPoll(Generic[T]):
-    """A poll that waits. epoch: of the assignment the member goes by."""
+    """A poll that is held. epoch: of the assignment the member has."""
 
     ticket: T
     epoch: int
@@ -38,7 +38,7 @@ class HeldPoll(Generic[T]):
 
 @dataclass(slots=True)
 class Sent(Generic[P]):
-    """An assignment that went out, when and over which connection."""
+    """An assignment that was sent, with its time and connection."""
 
     assignment: Assignment
     at_ms: MonotonicMs
@@ -47,7 +47,7 @@ class Sent(Generic[P]):
 
 @dataclass(slots=True)
 class GroupMember(Generic[P, T]):
-    """One member. held: what it believes to hold, as of its last request that said so."""
+    """One member. held: the queues it reported in its last request that listed them."""
 
     id: str
     profile: MemberProfile
@@ -60,7 +60,7 @@ class GroupMember(Generic[P, T]):
 
     @property
     def due_ms(self) -> MonotonicMs:
-        """When it is to be looked at, if nothing happens before."""
+        """Return when the member has to be looked at, if nothing happens before."""
         due = self.heard_at_ms + self.profile.session_ms
         if self.closed_at_ms is not None:
             due = min(due, self.closed_at_ms + CLOSED_GRACE_MS)
@@ -68,28 +68,28 @@ class GroupMember(Generic[P, T]):
 
     @property
     def was_heard(self) -> bool:
-        """Return whether it has spoken since it was recorded."""
+        """Return whether the member has sent a request since it was restored."""
         return self.peer is not None or self.last_sent is not None
 
     def heard(self, *, now_ms: MonotonicMs) -> None:
-        """A request of the member has come."""
+        """Note a request of the member."""
         self.heard_at_ms = now_ms
         self.closed_at_ms = None
 
     def stood_still(self, stood_ms: int, *, now_ms: MonotonicMs) -> None:
-        """Its coordinator did not listen for so long: its session and its grace last as much longer."""
+        """Extend the session and the grace period by the time that the coordinator was stalled."""
         self.heard_at_ms = min(now_ms, self.heard_at_ms + stood_ms)
         if self.closed_at_ms is not None:
             self.closed_at_ms = min(now_ms, self.closed_at_ms + stood_ms)
 
     def closed(self, *, now_ms: MonotonicMs) -> None:
-        """Its connection ended."""
+        """Note that the member's connection has ended."""
         self.peer = self.poll = None
         if self.profile.instance is None:
             self.closed_at_ms = now_ms
 
     def ended(self, *, now_ms: MonotonicMs) -> Reason | None:
-        """Why it is no member any more, if it is none."""
+        """Return why the member has to be removed, or None while it has not."""
         if now_ms - self.heard_at_ms >= self.profile.session_ms:
             return Reason.SESSION_EXPIRED
         if self.closed_at_ms is not None and now_ms - self.closed_at_ms >= CLOSED_GRACE_MS:
@@ -97,14 +97,15 @@ class GroupMember(Generic[P, T]):
         return None
 
     def hold(self, ticket: T, epoch: int, *, now_ms: MonotonicMs) -> None:
-        """Keep a poll; the one before it was answered."""
+        """Hold a poll; an earlier one has been answered."""
         assert self.poll is None
         self.poll = HeldPoll(ticket, epoch, now_ms + self.profile.session_ms // POLLS_PER_SESSION)
 
     def is_news(self, assignment: Assignment, mode_epoch: int) -> bool:
-        """Return whether the poll that waits is to be answered with this now.
+        """Return whether the held poll has to be answered with this assignment now.
 
-        What the member was told over this connection is not said again at once: it may be about to do it.
+        An assignment that was just sent over this connection is not repeated at once: the member may be
+        applying it.
         """
         assert self.poll is not None
         needed = self._needs(assignment, mode_epoch)
@@ -120,7 +121,7 @@ class GroupMember(Generic[P, T]):
         return False
 
     def _needs(self, assignment: Assignment, mode_epoch: int) -> bool:
-        """Return whether the member lacks a grant, or does not know how queues are shared."""
+        """Return whether the member lacks a grant, or does not know the group's mode."""
         assert self.poll is not None
         if self.poll.epoch < mode_epoch:
             return True
@@ -130,5 +131,5 @@ class GroupMember(Generic[P, T]):
 
 
 def _differ(one: Assignment, other: Assignment) -> bool:
-    """Return whether they say different things; the epoch alone is none."""
+    """Return whether two assignments differ in more than the epoch."""
     return one.queues != other.queues or one.revoke != other.revoke or one.mode != other.mode

@@ -1,12 +1,13 @@
-"""The membership of a coordinated group: who is a member, and who comes back as whom.
+"""The membership of a coordinated group: who is a member, and which member a returning client is.
 
     a new client                          a new id
     the id of a member                    that member: what it holds stays
-    the same client on its connection     that member: it has not heard the answer to its first join
-    an id that nobody has (any more)      that id: who has lost its coordinator keeps its own
-    the name of a static member           that one's place, under a new id; the former self is turned away
+        the same client on its connection     that member: the answer to its first join was lost
+        an id that nobody has (any more)      that id: after its coordinator was lost, a member keeps its id
+        the name of a static member           that member's place, under a new id; the former instance is
+        fenced
 
-Ids are 128 random bits: who knows one is its member.
+Ids are 128 random bits: whoever knows one is its member.
 """
 
 import re
@@ -27,10 +28,10 @@ from libramq.groups.rebalance_event import Reason
 P = TypeVar("P", bound=Hashable)
 T = TypeVar("T")
 
-#: Ours: former selves of static members that are still turned away by name.
+#: Ours: how many former instances of static members are remembered, to be fenced by name.
 REPLACED_MAX: Final = 1_000
 
-#: Ours: members that an error names.
+#: Ours: how many members an error names.
 NAMED_MAX: Final = 20
 
 #: 128 bits.
@@ -38,7 +39,7 @@ _ID = re.compile(r"[0-9a-f]{32}\Z")
 
 
 class Admission(NamedTuple, Generic[P, T]):
-    """A member was admitted. earlier: what it said of itself before; replaced: whose place it took."""
+    """An admitted member. earlier: its profile before; replaced: the member whose place it took."""
 
     member: GroupMember[P, T]
     earlier: MemberProfile | None = None
@@ -46,7 +47,7 @@ class Admission(NamedTuple, Generic[P, T]):
 
     @property
     def reason(self) -> Reason | None:
-        """Why there has to be a rebalance, if there has."""
+        """Return the reason for a rebalance, or None."""
         if self.earlier is None:
             return Reason.MEMBER_JOINED
         now = self.member.profile
@@ -58,7 +59,7 @@ class Admission(NamedTuple, Generic[P, T]):
 
     @property
     def is_new_expression(self) -> bool:
-        """Return whether the member wants other messages of its topics than before."""
+        """Return whether the member's subscription has another expression than before."""
         return self.earlier is not None and self.earlier.subscriptions != self.member.profile.subscriptions
 
     @property
@@ -77,7 +78,7 @@ class GroupMembership(Generic[P, T]):
         self.members: dict[str, GroupMember[P, T]] = {}
         self._instances: dict[str, str] = {}
         self._replaced: dict[str, str] = {}
-        #: Ids of members that stop: nothing is meant for them any more, and they give up what they hold.
+        #: Ids of members that stop: they get no more queues, and release those they hold.
         self.leaving: set[str] = set()
 
     def __len__(self) -> int:
@@ -90,11 +91,11 @@ class GroupMembership(Generic[P, T]):
         return iter(self.members.values())
 
     def get(self, member: str) -> GroupMember[P, T] | None:
-        """The member of that id."""
+        """Return the member of that id, or None."""
         return self.members.get(member)
 
     def require(self, member: str) -> GroupMember[P, T]:
-        """The member of that id; raises UnknownMember, or Fenced where another has taken its place."""
+        """Return the member of that id; raises UnknownMember, or Fenced if another has taken its place."""
         known = self.members.get(member)
         if known is not None:
             return known
@@ -105,7 +106,7 @@ class GroupMembership(Generic[P, T]):
         )
 
     def named(self, name: str) -> list[GroupMember[P, T]]:
-        """The static member of that name, else those with that client id; raises UnknownMember."""
+        """Return the static member of that name, else those with that client id; raises UnknownMember."""
         if name in self._instances:
             return [self.members[self._instances[name]]]
         found = [member for member in self if member.profile.client_id == name]
@@ -132,9 +133,9 @@ class GroupMembership(Generic[P, T]):
         if_free: bool = False,
         now_ms: MonotonicMs,
     ) -> Admission[P, T]:
-        """A client joins; profile.member is a new id, `wanted` the one it says it has.
+        """Admit a client. profile.member is a new id; wanted: the id that the client claims.
 
-        if_free: it takes nobody's place, and gets its name back only when nobody has it.
+        if_free: do not replace another member; the static name is given back only if it is free.
         Raises Fenced, InvalidParameter, or SystemError when the group is full.
         """
         wanted = wanted or self._twin(profile, peer)
@@ -156,7 +157,7 @@ class GroupMembership(Generic[P, T]):
         if replaced is None and len(self.members) >= MEMBERS_MAX:
             raise broker_error(
                 ResponseCode.SYSTEM_ERROR,
-                f"group {self._group} has {MEMBERS_MAX} members, the most there may be; let some leave first",
+                f"group {self._group} has {MEMBERS_MAX} members, which is the limit; let some leave first",
             )
         if wanted is not None and _ID.match(wanted) and wanted not in self._replaced:
             profile = msgspec.structs.replace(profile, member=wanted)
@@ -166,18 +167,18 @@ class GroupMembership(Generic[P, T]):
         return Admission(self._add(profile, peer, now_ms), replaced.profile if replaced else None, replaced)
 
     def restore(self, profile: MemberProfile, *, now_ms: MonotonicMs) -> None:
-        """A member that was recorded; it may be anywhere."""
+        """Add a recorded member; its connection is not known yet."""
         self._add(profile, None, now_ms)
 
     def heard(self, member: GroupMember[P, T], peer: P, *, now_ms: MonotonicMs) -> None:
-        """A request of a member has come."""
+        """Note a request of a member."""
         member.heard(now_ms=now_ms)
         if member.peer != peer:
             self._connections.move(MemberKey(self._group, member.id), member.peer, peer)
             member.peer = peer
 
     def closed(self, member: GroupMember[P, T], *, now_ms: MonotonicMs) -> None:
-        """A member's connection ended."""
+        """Note that a member's connection has ended."""
         self._connections.move(MemberKey(self._group, member.id), member.peer, None)
         member.closed(now_ms=now_ms)
 
@@ -192,7 +193,7 @@ class GroupMembership(Generic[P, T]):
 
     @property
     def profiles(self) -> list[MemberProfile]:
-        """Return the profiles that members sent of themselves."""
+        """Return the profiles of all members."""
         return [member.profile for member in self.members.values()]
 
     @property
@@ -202,15 +203,15 @@ class GroupMembership(Generic[P, T]):
 
     @property
     def client_ids(self) -> list[str]:
-        """The client ids of those, sorted, each once."""
+        """Return the client ids of the staying members, sorted and without duplicates."""
         return sorted({profile.client_id for profile in self.staying})
 
     def revoke_timeout_ms(self, member: str) -> int:
-        """How long a member may take to give up a queue."""
+        """Return how long a member may take to release a revoked queue."""
         return self.members[member].profile.revoke_timeout_ms
 
     def _twin(self, profile: MemberProfile, peer: P) -> str | None:
-        """The member that this client on this connection is already."""
+        """Return the member that this client on this connection is already, or None."""
         for key in self._connections.members(peer):
             if key.group == self._group and self.members[key.member].profile.client_id == profile.client_id:
                 return key.member

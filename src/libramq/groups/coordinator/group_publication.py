@@ -1,4 +1,4 @@
-"""The publication: what a coordinated group has to record, to grant and to answer.
+"""The publication: what a coordinated group has to record, grant and answer.
 
 Nothing is published of who holds what that is not recorded. While the disk refuses (`cannot_persist`), nobody
 is granted anything, and members that join or poll hear SYSTEM_BUSY. While it is unknown who holds what,
@@ -26,16 +26,16 @@ log = get_logger(__name__)
 P = TypeVar("P", bound=Hashable)
 T = TypeVar("T")
 
-#: Ours: how soon a record that the disk refused is tried again.
+#: Ours: how soon a failed record is tried again.
 RECORD_AGAIN_MS: Final = 1_000
 
 
 class GroupPublication(Generic[T]):
-    """The outgoing effects of one group. effects: those published since they were last taken.
+    """The outgoing effects of one group. effects: those published since the last `take`.
 
-    is_changed: there is something to record. to_all: fences are to hear everything, not only what is new.
-    welcomed, acknowledged: requests that are answered when what they changed is recorded: joins with their
-    members, removals.
+    is_changed: there is something to record. to_all: the fences need everything, not only what is new.
+    welcomed, acknowledged: requests to be answered once their change is recorded: joins with their members,
+    and removals.
     """
 
     def __init__(self, group: str, record: Record) -> None:
@@ -50,7 +50,7 @@ class GroupPublication(Generic[T]):
         self._record = record
 
     def record(self, state: GroupState, *, now_ms: MonotonicMs) -> None:
-        """Write the state down, unless the disk has refused it just now."""
+        """Write the state, unless the disk has just refused it."""
         if self.again_at_ms is not None and now_ms < self.again_at_ms:
             return
         try:
@@ -73,7 +73,7 @@ class GroupPublication(Generic[T]):
     def grant(
         self, mode: str, queues: QueueHandover, existing_queues: Callable[[], Iterable[MessageQueue]]
     ) -> None:
-        """Tell the fences what has been granted; all of it to all fences there are, where that is due."""
+        """Send the fences the new grants, or everything to all fences if that is due."""
         if self.to_all and (queues.granted or mode == MODE_CLIENT):
             names = sorted({queue.broker_name for queue in (*existing_queues(), *queues.granted)})
             self.effects += [Grant(name, complete_grant(self._group, mode, queues, name)) for name in names]
@@ -83,7 +83,7 @@ class GroupPublication(Generic[T]):
         queues.granted.clear()
 
     def answer(self, member: GroupMember[P, T], assignment: Assignment, *, now_ms: MonotonicMs) -> None:
-        """Answer the poll that waits."""
+        """Answer the held poll."""
         assert member.poll is not None
         if self.cannot_persist:
             self.refuse(member, ResponseCode.SYSTEM_BUSY, "the group's state cannot be written; poll again")
@@ -93,7 +93,7 @@ class GroupPublication(Generic[T]):
         member.poll = None
 
     def refuse(self, member: GroupMember[P, T], code: ResponseCode, remark: str) -> None:
-        """Answer the poll that waits, if there is one, by an error."""
+        """Answer the held poll, if any, with an error."""
         if member.poll is not None:
             self.effects.append(Answer(member.poll.ticket, code, remark))
             member.poll = None
@@ -101,7 +101,7 @@ class GroupPublication(Generic[T]):
     def answer_requests(
         self, assignment: Callable[[GroupMember[Any, T]], Assignment], *, now_ms: MonotonicMs
     ) -> None:
-        """Answer the requests whose changes were to be recorded first."""
+        """Answer the requests whose changes are recorded now."""
         for ticket, member in self.welcomed:
             if self.cannot_persist:
                 self.effects.append(refusal(ticket, busy(self._group)))

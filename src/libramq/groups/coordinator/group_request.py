@@ -1,4 +1,4 @@
-"""Requests to a coordinator, by members and by operators: within bounds, or one error with its remedy."""
+"""Requests to a coordinator, from members and operators; an invalid one is refused with its remedy."""
 
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
@@ -12,35 +12,35 @@ from libramq.groups.limits import SUBSCRIPTIONS_MAX
 from libramq.message import names
 from libramq.message.queue import MessageQueue
 
-#: The design's: shorter ones end by a pause of the interpreter.
+#: The design's: a pause of the interpreter would end shorter ones.
 SESSION_MS_MIN: Final = 1_000
 #: Ours; Kafka's group.max.session.timeout.ms is half of it.
 SESSION_MS_MAX: Final = 3_600_000
-#: Ours: a member hears of a revocation by the answer to its poll, and its release travels back.
+#: Ours: a member learns of a revocation by the answer to its poll, and its release has to travel back.
 REVOKE_TIMEOUT_MS_MIN: Final = 1_000
-#: Ours: for so long others may wait for a queue that nobody gives up.
+#: Ours: the longest that others may have to wait for a queue that is not released.
 REVOKE_TIMEOUT_MS_MAX: Final = 600_000
-#: Ours: upstream's client ids are address@instance@unit and bounded nowhere.
+#: Ours: upstream's client ids are address@instance@unit, without a limit.
 CLIENT_ID_LENGTH_MAX: Final = 255
-#: Ours: a strategy's name, with the inner one's.
+#: Ours: a strategy's name, including the inner strategy's.
 STRATEGY_LENGTH_MAX: Final = 255
-#: Ours: as long as a list of some hundred tags.
+#: Ours: a list of some hundred tags.
 EXPRESSION_LENGTH_MAX: Final = 16_384
-#: Linux: LOGIN_NAME_MAX, without its end.
+#: Linux: LOGIN_NAME_MAX, without its terminating NUL.
 OPERATOR_LENGTH_MAX: Final = 255
 #: Ours: ten times the design's 10,000 queues of a group.
 HELD_MAX: Final = 100_000
 
 
-#: Queues that a member says it holds, and their epochs.
+#: The queues that a member reports to hold, and their epochs.
 Held = dict[MessageQueue, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """A client becomes a member, or a member comes back. member: its id, if it has one; held: what it holds.
+    """A client joins, or a member comes back. member: its id, if it has one; held: the queues it holds.
 
-    if_free: it takes nobody's place.
+    if_free: do not replace another member.
     """
 
     group: str
@@ -58,9 +58,9 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """A member asks for its assignment. epoch: of the one it goes by; duplicates: seen since the last poll.
+    """A member polls for its assignment. epoch: of the one it has; duplicates: seen since the last poll.
 
-    is_leaving: it stops, and gives up what it holds as that is drained.
+    is_leaving: it stops, and releases its queues as they are drained.
     """
 
     group: str
@@ -73,9 +73,9 @@ class Poll:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """A member has given up queues. is_leaving: as in a poll.
+    """A member has released queues. is_leaving: as in a poll.
 
-    committed: those of them of which nothing comes again: all that it had handled is committed.
+    committed: those of them whose handled messages are all committed, so that none is redelivered.
     """
 
     group: str
@@ -87,9 +87,9 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """A member goes. reason: a rebalance reason; others than `processing_timeout` count as `member_left`.
+    """A member leaves. reason: a rebalance reason; any but `processing_timeout` counts as `member_left`.
 
-    committed: queues that it gives up with all that it had handled committed; else messages may come again.
+    committed: queues whose handled messages are all committed; messages of the others may be redelivered.
     """
 
     group: str
@@ -100,7 +100,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remove:
-    """An operator at a host takes a member out, by its static name or its client id."""
+    """An operator removes a member, by its static name or its client id. host: the operator's."""
 
     group: str
     name: str
@@ -110,14 +110,14 @@ class Remove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionLimits:
-    """How long sessions may be."""
+    """The bounds of a session."""
 
     ms_min: int = SESSION_MS_MIN
     ms_max: int = SESSION_MS_MAX
 
 
 def member_profile(join: Join, member: str, sessions: SessionLimits) -> MemberProfile:
-    """Return what a client says of itself, which gets that id; raises InvalidParameter, InvalidName."""
+    """Return a client's profile under that member id; raises InvalidParameter, InvalidName."""
     if not sessions.ms_min <= join.session_ms <= sessions.ms_max:
         raise _invalid(
             f"lbSessionMs is between {sessions.ms_min} and {sessions.ms_max}, not {join.session_ms}"
@@ -154,7 +154,7 @@ def member_profile(join: Join, member: str, sessions: SessionLimits) -> MemberPr
 
 
 def operator_of(remove: Remove) -> str:
-    """Return who asks for a removal, as it is recorded: name@host; raises InvalidParameter."""
+    """Return who asked for a removal, as name@host for the record; raises InvalidParameter."""
     _check_text("lbName", remove.name, CLIENT_ID_LENGTH_MAX)
     if remove.operator is None:
         return remove.host
@@ -165,7 +165,7 @@ def operator_of(remove: Remove) -> str:
 
 
 def check_listed(queues: Sized) -> None:
-    """Check the queues that a request lists; raises InvalidParameter."""
+    """Check how many queues a request lists; raises InvalidParameter."""
     if len(queues) > HELD_MAX:
         raise _invalid(f"a member lists {HELD_MAX} queues at most, not {len(queues)}")
 

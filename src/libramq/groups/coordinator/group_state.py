@@ -1,6 +1,6 @@
 """The state of a coordinated group that outlives its coordinator's process: config/groups.json.
 
-Ours; what is in it is written before anybody hears of it.
+Ours; everything in it is written before it is published.
 """
 
 from collections.abc import Callable
@@ -11,18 +11,18 @@ import msgspec
 from libramq.fencing import MODE_EPOCHS, Claim, Claims
 from libramq.message.queue import MessageQueue
 
-#: The design's: how long a member that says nothing else may take to give up a queue.
+#: The design's: how long a member may take to release a queue, unless it says otherwise.
 REVOKE_TIMEOUT_MS: Final = 10_000
 
 
 class _Stored(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The base of what the file has: snake_case here, camelCase there, unknown members ignored."""
+    """The base of the file's records: snake_case here, camelCase there; unknown fields are ignored."""
 
 
 class MemberProfile(_Stored, frozen=True, kw_only=True):
     """A member as it described itself.
 
-    instance: its name, if it is a static member. revoke_timeout_ms: how long it may take to give up a queue.
+    instance: its name, if it is a static member. revoke_timeout_ms: how long it may take to release a queue.
     """
 
     member: str
@@ -36,7 +36,7 @@ class MemberProfile(_Stored, frozen=True, kw_only=True):
 
 
 class StoredHolding(_Stored, frozen=True, kw_only=True):
-    """A queue, who holds it, and under which epoch."""
+    """A queue, its holder, and the epoch of its grant."""
 
     topic: str
     broker_name: str
@@ -46,7 +46,7 @@ class StoredHolding(_Stored, frozen=True, kw_only=True):
 
 
 class GroupState(_Stored, frozen=True, kw_only=True):
-    """One group: its members in the order they joined, and who holds which queue under which epoch."""
+    """One group: its members in the order they joined, and each queue's holder and epoch."""
 
     epoch: int = 0
     mode: str = MODE_EPOCHS
@@ -63,7 +63,7 @@ class GroupState(_Stored, frozen=True, kw_only=True):
 
 
 def stored_holdings(claims: Claims) -> list[StoredHolding]:
-    """Return who holds which queue, as the file has it."""
+    """Return the holders in the form of the file."""
     return [
         StoredHolding(
             topic=queue.topic,
@@ -82,5 +82,5 @@ class GroupStatesFile(_Stored, frozen=True, kw_only=True):
     groups: dict[str, GroupState] = {}
 
 
-#: Persist a group's state; None removes it. Raises OSError where the disk refuses.
+#: Persists a group's state; None removes it. Raises OSError if the disk refuses.
 Record = Callable[[str, GroupState | None], None]

@@ -1,4 +1,4 @@
-"""The topics of a coordinated group: what its members subscribe to, and which queues that makes."""
+"""The topics of a coordinated group: what its members subscribe to, and the queues of these."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -8,12 +8,12 @@ from libramq.groups.coordinator.queue_handover import QueueHandover
 from libramq.groups.coordinator.watched_topics import WatchedTopics
 from libramq.message.queue import MessageQueue
 
-#: Ours: a topic that nobody has told of by then is left as it is held.
+#: Ours: how long a topic's queues are waited for; afterwards the group keeps those that are held.
 TOPIC_WAIT_MS_MAX: Final = 1_000
 
 
 class GroupTopics:
-    """One group's subscriptions among all that are watched."""
+    """One group's subscriptions among all watched topics."""
 
     def __init__(self, group: str, watched: WatchedTopics) -> None:
         self._group = group
@@ -22,7 +22,7 @@ class GroupTopics:
         self._wait_until_ms = MonotonicMs(0)
 
     def add(self, topics: Iterable[str], *, now_ms: MonotonicMs) -> list[str]:
-        """Members subscribe to these too; the topics that nobody has watched before."""
+        """Add subscriptions; return the topics that no group has watched before."""
         new = [topic for topic in topics if topic not in self._subscribed]
         if new:
             self._subscribed.update(new)
@@ -30,24 +30,24 @@ class GroupTopics:
         return self._watched.watch(self._group, new)
 
     def begin(self, *, now_ms: MonotonicMs) -> None:
-        """Topics are waited for from now on."""
+        """Start waiting for the topics' queues."""
         self._wait_until_ms = now_ms + TOPIC_WAIT_MS_MAX
 
     def keep(self, topics: Iterable[str]) -> None:
-        """Members subscribe to these and to no others."""
+        """Replace the subscriptions."""
         gone = sorted(self._subscribed.difference(topics))
         self._subscribed.difference_update(gone)
         self._watched.unwatch(self._group, gone)
 
     def wait_until_ms(self, now_ms: MonotonicMs) -> MonotonicMs | None:
-        """Until when it is worth waiting for somebody to tell of a topic's queues; None: no longer."""
+        """Return until when to wait for a topic's queues to be reported; None: do not wait."""
         if now_ms >= self._wait_until_ms:
             return None
         is_known = all(self._watched.queues(topic) is not None for topic in self._subscribed)
         return None if is_known else self._wait_until_ms
 
     def queues(self, handover: QueueHandover) -> list[MessageQueue]:
-        """The queues of all topics; of a topic that nobody has told of, those that are held."""
+        """Return the queues of all topics; for a topic whose queues are unknown, those that are held."""
         queues: list[MessageQueue] = []
         for topic in sorted(self._subscribed):
             known = self._watched.queues(topic)

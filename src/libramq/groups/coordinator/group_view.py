@@ -13,7 +13,7 @@ P = TypeVar("P", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberView:
-    """One member. owned: its queues and their epochs; revoked: those of them that it is to give up."""
+    """One member. owned: its queues and their epochs; revoked: those of them that it has to release."""
 
     client_id: str
     member: str
@@ -25,7 +25,7 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """A group at one moment. owners: who holds which queue. strategy: what most members ask for."""
+    """A group at one moment. owners: each queue's holder. strategy: the one most members ask for."""
 
     name: str
     epoch: int
@@ -37,7 +37,7 @@ class GroupView:
 
 
 def view_of(group: CoordinatedGroup[P, Any]) -> GroupView:
-    """The group as it is now."""
+    """Return a view of the group as it is now."""
     revoked = group.balance.queues.revoked
     return GroupView(
         name=group.name,

@@ -1,4 +1,4 @@
-"""Which members speak over which connection: what to look at when one ends."""
+"""The members by connection: whom to look at when a connection ends."""
 
 from collections.abc import Hashable
 from typing import Generic, NamedTuple, TypeVar
@@ -7,21 +7,21 @@ P = TypeVar("P", bound=Hashable)
 
 
 class MemberKey(NamedTuple):
-    """A member of a group; the group itself where the member is empty."""
+    """A member of a group; with an empty member id, the group itself."""
 
     group: str
     member: str = ""
 
 
 class MemberConnections(Generic[P]):
-    """Members by connection; a member is at one connection at most. member_count: of all groups."""
+    """Members by connection; a member has at most one. member_count: over all groups."""
 
     def __init__(self) -> None:
         self.member_count = 0
         self._members: dict[P, dict[MemberKey, None]] = {}
 
     def move(self, key: MemberKey, old: P | None, new: P | None) -> None:
-        """A member speaks over another connection now; None: over none."""
+        """Move a member to another connection; None: to none."""
         if old is not None:
             members = self._members.get(old, {})
             members.pop(key, None)

@@ -1,11 +1,11 @@
-"""The handover: whose a group's queues are, whose they are meant to be, and under which epochs.
+"""The handover: who holds a group's queues, whom they are meant for, and under which epochs.
 
-    held by its target      nothing happens to it, its epoch included
-    held by another         revoked: the holder is asked to give it up, and loses it after its revoke timeout
-    held by nobody          granted to its target, under an epoch above all its earlier ones
+        held by its target      nothing happens, and the epoch stays
+        held by another         revoked: the holder is asked to release it, and loses it after its revoke
+        timeout held by nobody          granted to its target, under an epoch above all its earlier ones
 
-So no queue is ever held by two. What has to be said to fences and members is collected in `granted` and
-`to_notify` until somebody takes it from there.
+So no queue is ever held by two members. News for fences and members is collected in `granted` and `to_notify`
+until the caller takes it from there.
 """
 
 from collections.abc import Callable, Collection, Container, Mapping
@@ -18,10 +18,10 @@ from libramq.message.queue import MessageQueue
 
 
 class QueueHandover(HandoverLedger):
-    """The queues of one group. epoch: the group's, first_epoch at the beginning; it rises with the target.
+    """The queues of one group. epoch: the group's, first_epoch at the beginning; it rises with each target.
 
-    revoked: queues whose holder is to give them up, and until when. granted, to_notify: queues with a new
-    holder, members whose queues changed.
+    revoked: queues that their holder has to release, and until when. granted, to_notify: queues with a new
+    holder, and members whose queues changed.
     """
 
     def __init__(self, epoch: int = 0, claims: Claims | None = None) -> None:
@@ -42,7 +42,7 @@ class QueueHandover(HandoverLedger):
 
     @classmethod
     def resumed(cls, epoch: int, holdings: Mapping[MessageQueue, Holding]) -> Self:
-        """Begin under a new epoch with what was found out; all of it is to be said again."""
+        """Begin a new epoch with the holders that were found out; all of them are published again."""
         handover = cls(epoch)
         handover._floor = epoch - 1
         for queue, holding in holdings.items():
@@ -53,21 +53,21 @@ class QueueHandover(HandoverLedger):
         return handover
 
     def claims(self) -> dict[MessageQueue, Claim]:
-        """Return who holds what."""
+        """Return the holder of each queue."""
         return {queue: Claim(holding.member, holding.epoch) for queue, holding in self.holdings.items()}
 
     @property
     def is_complete(self) -> bool:
-        """Return whether every queue is where it is meant to be."""
+        """Return whether every queue is at its target."""
         return not self.revoked and not self._free
 
     @property
     def has_free(self) -> bool:
-        """Return whether a queue is meant for somebody and held by nobody."""
+        """Return whether a queue has a target but no holder."""
         return bool(self._free)
 
     def owned(self, member: str) -> list[MessageQueue]:
-        """Return what a member holds, longest held first: where some have to go, those stay."""
+        """Return a member's queues, longest held first: if some have to move, those stay."""
         held = self.of(member)
         return sorted(held, key=lambda queue: (held[queue].granted_at_ms, held[queue].epoch, queue))
 
@@ -78,9 +78,9 @@ class QueueHandover(HandoverLedger):
         *,
         now_ms: MonotonicMs,
     ) -> bool:
-        """The queues are meant for these members from now on; whether that is new.
+        """Set the members that the queues are meant for, and return whether that is a change.
 
-        revoke_timeout_ms: how long each member may take to give up a queue.
+        revoke_timeout_ms: how long each member may take to release a queue.
         """
         is_new = target != self.target
         if is_new:
@@ -101,10 +101,10 @@ class QueueHandover(HandoverLedger):
         return is_new
 
     def grant_free(self, *, now_ms: MonotonicMs) -> None:
-        """Grant what nobody holds to whom it is meant for."""
+        """Grant the queues that nobody holds to their targets."""
         ready = [queue for queue in self._free if self.target[queue] not in self._gone]
         if any(self._last.get(queue, self._floor) >= self.epoch for queue in ready):
-            self.epoch += 1  # Given up by whom it was meant for: a new grant all the same.
+            self.epoch += 1  # Released by its own target: it still needs a new grant.
         for queue in ready:
             del self._free[queue]
             self.hold(queue, Holding(self.target[queue], self.epoch, now_ms))
@@ -119,9 +119,9 @@ class QueueHandover(HandoverLedger):
         *,
         now_ms: MonotonicMs,
     ) -> list[MessageQueue]:
-        """A member has given up queues, each under that epoch; those that are free now.
+        """Release a member's queues, each under that epoch, and return those that are free now.
 
-        committed: those of which nothing comes again.
+        committed: those whose handled messages are all committed.
         """
         freed = []
         for queue, epoch in queues.items():
@@ -145,9 +145,9 @@ class QueueHandover(HandoverLedger):
     def take_overdue(
         self, spared: Container[str] = (), *, now_ms: MonotonicMs
     ) -> list[tuple[MessageQueue, Holding]]:
-        """Take the queues whose holders did not give them up in time; what was taken from whom.
+        """Take the queues that were not released in time, and return them with their former holders.
 
-        spared: members that stop, with a deadline of their own.
+        spared: members that stop; they have a deadline of their own.
         """
         due_ms = self.overdue_at_ms
         if due_ms is None or now_ms < due_ms:
@@ -157,7 +157,7 @@ class QueueHandover(HandoverLedger):
             for queue, until_ms in self.revoked.items()
             if now_ms >= until_ms and self.holdings[queue].member not in spared
         ]
-        # Who is spared now and stays after all has the group look again, and `retarget` this time.
+        # If a spared member stays after all, the group is balanced anew, and `retarget` sets a new time.
         self._overdue_at_ms = min((at_ms for at_ms in self.revoked.values() if at_ms > now_ms), default=None)
         taken = [(queue, self.holdings[queue]) for queue in overdue]
         for queue, holding in taken:
@@ -166,29 +166,29 @@ class QueueHandover(HandoverLedger):
         return taken
 
     def postpone(self, by_ms: int) -> None:
-        """Members that are to give up queues have so much more time."""
+        """Extend the deadlines of all revocations."""
         for queue, until_ms in self.revoked.items():
             self.revoked[queue] = until_ms + by_ms
 
     @property
     def overdue_at_ms(self) -> MonotonicMs | None:
-        """When the next queue is to be taken from a holder that has not given it up; at the earliest."""
+        """Return the earliest time at which a revoked queue has to be taken from its holder."""
         return self._overdue_at_ms if self.revoked else None
 
     def depart(self, member: str) -> None:
-        """A member is about to go: what it gives up is not granted to it again."""
+        """Note that a member is leaving: what it releases is not granted to it again."""
         self._gone.add(member)
 
     def expel(self, member: str, *, now_ms: MonotonicMs) -> None:
-        """A member is gone: what it held is free, and nothing is meant for it."""
+        """Remove a member: the queues it held are free, and none is meant for it."""
         self._gone.add(member)
         for queue in list(self.of(member)):
             self._free_queue(queue, now_ms)
 
     def rename(self, old: str, new: str, *, now_ms: MonotonicMs) -> None:
-        """A member takes another's place: the same queues under a new epoch, so that the other is fenced.
+        """Give a member's queues to its successor, under a new epoch, so that the predecessor is fenced.
 
-        What the other was to give up is free: its place is taken by a process that never had it.
+        Revoked queues are free: the successor is a new process that never had them open.
         """
         self.epoch += 1
         for queue in list(self.of(old)):
@@ -205,7 +205,7 @@ class QueueHandover(HandoverLedger):
                 self.target[queue] = new
 
     def vanish(self, queues: Collection[MessageQueue]) -> None:
-        """These do not exist any more; who held one is told, nobody is asked."""
+        """Remove queues that no longer exist; their holders are notified but not asked."""
         for queue in queues:
             if queue in self.holdings:
                 self.to_notify[self.holdings[queue].member] = None
@@ -215,16 +215,16 @@ class QueueHandover(HandoverLedger):
             self._committed.pop(queue, None)
 
     def vanish_at(self, topic: str, broker_name: str) -> None:
-        """The queues of a topic at one broker do not exist any more."""
+        """Remove the queues of a topic at one broker."""
         self.vanish([q for q in self.holdings if (q.topic, q.broker_name) == (topic, broker_name)])
 
     def hold(self, queue: MessageQueue, holding: Holding) -> None:
-        """Give a queue that nobody holds to a member, under an epoch."""
+        """Give a free queue to a member, under an epoch."""
         super().hold(queue, holding)
         self._last[queue] = holding.epoch
 
     def drop(self, queue: MessageQueue) -> None:
-        """Have nobody hold a queue."""
+        """Take a queue from its holder."""
         super().drop(queue)
         self.revoked.pop(queue, None)
 

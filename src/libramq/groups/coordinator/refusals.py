@@ -19,21 +19,21 @@ def refusal(ticket: T, error: BrokerError | InvalidName) -> Answer[T]:
 
 
 def busy(group: str) -> BrokerError:
-    """Return the error of a group whose state the disk refuses."""
+    """Return the error for a group whose state cannot be written."""
     remark = f"the state of group {group} cannot be written; look at the broker's disk"
     return broker_error(ResponseCode.SYSTEM_BUSY, remark)
 
 
 def no_members(group: str) -> BrokerError:
-    """Return the error of a group that is not known here."""
+    """Return the error for a group that is not known here."""
     return broker_error(ResponseCode.UNKNOWN_MEMBER, f"group {group} has no members here")
 
 
 def allocates_itself(group: str, stock: Sequence[str]) -> BrokerError:
-    """Return the error of a group that stock members have allocate for itself."""
+    """Return the error for a group whose stock members make all members allocate for themselves."""
     named = f": {', '.join(stock[:NAMED_MAX])}" if stock else ""
     remark = (
-        f"group {group} has stock members{named}; while it has, its members allocate queues for themselves"
-        " and nobody can be removed: stop the client instead"
+        f"group {group} has stock members{named}; until they are gone, all members allocate queues for"
+        " themselves and the coordinator can remove none: stop the client instead"
     )
     return broker_error(ResponseCode.INVALID_PARAMETER, remark)

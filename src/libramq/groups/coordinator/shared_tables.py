@@ -1,4 +1,4 @@
-"""Tables that all coordinated groups of a broker share: topics, connections, timers, where states go."""
+"""The tables that all coordinated groups of a broker share: topics, connections, timers, records."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ P = TypeVar("P", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class SharedTables(Generic[P]):
-    """Each is its owner's to change; a group touches its own entries."""
+    """Each table is its owner's to change; a group touches its own entries only."""
 
     record: Record
     topics: WatchedTopics = field(default_factory=WatchedTopics)

@@ -1,7 +1,7 @@
-"""The target assignment: which member each queue is meant for, as the group's strategy has it.
+"""The target assignment: the member that each queue is meant for, by the group's strategy.
 
-A strategy may be a user's own. One that raises, or gives a queue twice or to nobody we know, is logged, and
-balanced_sticky decides instead: a group is never without a target.
+A strategy may be a user's own. If it raises, or assigns a queue twice or to an unknown member, that is
+logged, and balanced_sticky is used instead: a group always has a target.
 """
 
 from collections import Counter, defaultdict
@@ -17,22 +17,22 @@ from libramq.message.queue import MessageQueue
 log = get_logger(__name__)
 
 DEFAULT_STRATEGY: Final = "balanced_sticky"
-#: Capacities that are all the same change nothing.
+#: Equal capacities change nothing.
 BALANCED_STICKY: Final = strategy_named(DEFAULT_STRATEGY, by_capacity=True)
 
-#: Strategies whose first step holds queues back until their holder has let go: a coordinator sees to that
-#: itself, and would wait for a second step that nobody asks for.
+#: Strategies whose first step holds queues back until their holder has released them: a coordinator does that
+#: itself, and would wait for a second step that never comes.
 IN_TWO_STEPS: Final[Mapping[str, str]] = {"cooperative-sticky": "sticky"}
 
 Target = dict[MessageQueue, str]
-#: What a member holds, in the order in which it had better keep it.
+#: A member's queues, in the order in which it should keep them.
 Owned = Callable[[str], Sequence[MessageQueue]]
 
 
 class StrategyChoice:
-    """The strategy that a group's members ask for: most of them; of several, the one that was named first.
+    """The strategy of a group: what most members ask for; of several, the one that was named first.
 
-    name: as it was chosen last, known or not; None before the first time.
+    name: the name chosen last, whether known or not; None before the first time.
     """
 
     def __init__(self, group: str, profiles: Sequence[MemberProfile] = ()) -> None:
@@ -41,7 +41,7 @@ class StrategyChoice:
         self.name = _wanted(profiles)
 
     def choose(self, profiles: Sequence[MemberProfile]) -> tuple[Strategy, bool]:
-        """The strategy to go by, and whether it is another than before; a name not known is logged once."""
+        """Return the strategy, and whether it differs from the last one; an unknown name is logged once."""
         name = _wanted(profiles) or self.name or DEFAULT_STRATEGY
         strategy = _find(name)
         is_another = self.name not in (name, None)
@@ -58,7 +58,7 @@ def _wanted(profiles: Sequence[MemberProfile]) -> str | None:
 
 
 def _find(name: str) -> Strategy | None:
-    """The strategy of that name; None where there is none, or where it needs what only a client knows."""
+    """Return the strategy of that name; None if there is none, or if it needs what only a client knows."""
     if name == DEFAULT_STRATEGY:
         return BALANCED_STICKY
     try:
@@ -74,7 +74,7 @@ def target_assignment(
     queues: Sequence[MessageQueue],
     owned: Owned,
 ) -> Target:
-    """Whom each queue is meant for, by member; queues that nobody may have are left out."""
+    """Return each queue's target member; queues that no member may have are left out."""
     ids = _strategy_ids(profiles)
     members = [
         Member(
@@ -90,7 +90,7 @@ def target_assignment(
     if strategy is not BALANCED_STICKY:
         try:
             return _checked(strategy.assign(balance_group), ids, queues)
-        except Exception:  # Whatever a user's own code may raise.
+        except Exception:  # A user's own code may raise anything.
             log.warning("strategy failed, using balanced_sticky", group=group, exc_info=True)
     return _checked(BALANCED_STICKY.assign(balance_group), ids, queues)
 
@@ -101,7 +101,7 @@ def fewest_moves(
     queues: Sequence[MessageQueue],
     holders: Mapping[MessageQueue, str],
 ) -> int:
-    """How many queues must get another holder, at best, so that the group is balanced."""
+    """Return how many queues must move, at least, for the group to be balanced."""
     owned: defaultdict[str, list[MessageQueue]] = defaultdict(list)
     for queue, member in holders.items():
         owned[member].append(queue)
@@ -110,7 +110,7 @@ def fewest_moves(
 
 
 def _strategy_ids(profiles: Sequence[MemberProfile]) -> dict[str, MemberProfile]:
-    """Members by what strategies know them by: their client ids, where these are their own."""
+    """Return the members by the ids that strategies use: their client ids, where these are unique."""
     counted = Counter(profile.client_id for profile in profiles)
     ids = {}
     for profile in profiles:
@@ -122,7 +122,7 @@ def _strategy_ids(profiles: Sequence[MemberProfile]) -> dict[str, MemberProfile]
 def _checked(
     assignment: Assignment, profiles: Mapping[str, MemberProfile], queues: Sequence[MessageQueue]
 ) -> Target:
-    """The assignment by queue; raises ConfigError where it makes no sense."""
+    """Return the assignment by queue; raises ConfigError if it is invalid."""
     existing = set(queues)
     target: Target = {}
     for client_id, share in assignment.items():

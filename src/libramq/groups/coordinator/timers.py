@@ -1,6 +1,6 @@
-"""Timers: who is to be looked at when. Each key has one; it may fire early, never late.
+"""Timers: when each key is due. A key has one timer, which may fire early but never late.
 
-A deadline that moves away is left where it is: who is woken too early says anew when to wake it.
+A deadline that moves later is left alone: a key that fires too early is given its new time then.
 """
 
 import heapq
@@ -22,11 +22,11 @@ class Timers(Generic[K]):
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
-        """When somebody is to be looked at next; at the earliest."""
+        """Return the earliest time at which a timer may fire."""
         return self._heap[0][0] if self._heap else None
 
     def wake_by(self, key: K, due_ms: MonotonicMs | None) -> None:
-        """Fire at that time at the latest; None: no need."""
+        """Fire at that time at the latest; None: no timer needed."""
         if due_ms is None or self._due.get(key, due_ms + 1) <= due_ms:
             return
         self._due[key] = due_ms
@@ -34,7 +34,7 @@ class Timers(Generic[K]):
         heapq.heappush(self._heap, (due_ms, self._sequence, key))
 
     def take_due(self, now_ms: MonotonicMs) -> list[K]:
-        """Whom to look at now, by their times; their timers are off."""
+        """Return the keys that are due, by their times, and clear their timers."""
         keys = []
         while self._heap and self._heap[0][0] <= now_ms:
             due_ms, _, key = heapq.heappop(self._heap)

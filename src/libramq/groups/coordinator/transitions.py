@@ -1,8 +1,8 @@
-"""The table of the coordinated group: what is done when something happens, by the state the group is in.
+"""The table of the coordinated group: the action for each event, by the state the group is in.
 
     TABLE[event][state]  =  action, states that the group may be in afterwards
 
-What is not in the table cannot happen: `CoordinatedGroup.handle` refuses it, and logs an error.
+A combination that is not in the table is impossible: `CoordinatedGroup.handle` refuses it, and logs an error.
 `python -m libramq.groups.coordinator.transitions` draws it for ARCHITECTURE.md (from BEGIN to END).
 """
 
@@ -19,14 +19,14 @@ E, A, R, S, G, W, C, P, B, D = State
 ALIVE: Final = (E, A, R, S, G, W, C, P, B)
 #: With members.
 PEOPLED: Final = (A, R, S, G, W, C, P, B)
-#: How an inquiry may end.
+#: The states in which an inquiry may end.
 CONCLUDED: Final = (E, A, R, S)
 
 Action = Callable[[GroupCore[Any, Any], Any, MonotonicMs], None]
 
 
 class Cell(NamedTuple):
-    """A rule: the action to take, and which states may follow."""
+    """A rule: the action, and the states that may follow."""
 
     action: Action
     then: frozenset[State]
@@ -40,13 +40,13 @@ def _to(action: Action, *then: State) -> Cell:
 
 
 def _stay(action: Action, *states: State) -> dict[State, Cell]:
-    """Return cells of states in which the group stays."""
+    """Return cells for states in which the group stays."""
     return {state: _to(action, state) for state in states}
 
 
 TABLE: Final[Mapping[type[ev.Event], Row]] = {
     ev.Begun: _stay(do.begin, E, S, C),
-    # What members and operators ask.
+    # Requests of members and operators.
     ev.Joined: {
         E: _to(do.join, A, G),
         A: _to(do.join, A, G),
@@ -86,7 +86,7 @@ TABLE: Final[Mapping[type[ev.Event], Row]] = {
         W: _to(do.remove, W, *CONCLUDED),
         **_stay(do.refuse_removal, *SELF_ALLOCATED),
     },
-    # Members that are silent.
+    # Silent members.
     ev.ConnectionClosed: _stay(do.close, *PEOPLED),
     ev.SessionEnded: {
         **{state: _to(do.end_session, A) for state in (A, R, S)},
@@ -148,7 +148,7 @@ TABLE: Final[Mapping[type[ev.Event], Row]] = {
 }
 
 
-#: Where ARCHITECTURE.md has the table.
+#: The place of the table in ARCHITECTURE.md.
 BEGIN: Final = "<!-- The table of the coordinated group: python -m libramq.groups.coordinator.transitions -->"
 END: Final = "<!-- End of the table -->"
 
@@ -156,7 +156,7 @@ END: Final = "<!-- End of the table -->"
 def draw() -> Iterator[str]:
     """Yield the table as lines of Markdown."""
     letters = dict(zip(State, "EARSGWCPBD", strict=True))
-    yield "| state | | what is going on |"
+    yield "| state | | meaning |"
     yield "|---|---|---|"
     for state in State:
         yield f"| {state.name} | {letters[state]} | {state.value} |"
@@ -176,7 +176,7 @@ def _drawn(state: State, cell: Cell | None, letters: Mapping[State, str]) -> str
 
 
 def unreachable(reached: Collection[tuple[type[ev.Event], State, State]]) -> list[str]:
-    """Return the transitions of the table that are not among those that were seen."""
+    """Return the transitions of the table that are missing from `reached`."""
     return [
         f"{event.__name__} in {state.name}: {then.name}"
         for event, row in TABLE.items()

@@ -16,15 +16,15 @@ class WatchedTopics:
         return iter(self._groups)
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
-        """The topic's queues, sorted; None while nobody has said."""
+        """Return the topic's queues, sorted; None while they are unknown."""
         return self._queues.get(topic)
 
     def groups(self, topic: str) -> list[str]:
-        """The groups that subscribe to a topic."""
+        """Return the groups that subscribe to a topic."""
         return list(self._groups.get(topic, ()))
 
     def watch(self, group: str, topics: Iterable[str]) -> list[str]:
-        """A group subscribes to these too; those that are new here."""
+        """Add a group's subscriptions; return the topics that are new here."""
         new = []
         for topic in topics:
             if topic not in self._groups:
@@ -33,7 +33,7 @@ class WatchedTopics:
         return new
 
     def unwatch(self, group: str, topics: Iterable[str]) -> None:
-        """A group does not subscribe to these any more."""
+        """Remove subscriptions of a group."""
         for topic in topics:
             groups = self._groups.get(topic, {})
             groups.pop(group, None)
@@ -42,11 +42,11 @@ class WatchedTopics:
                 self._queues.pop(topic, None)
 
     def doubt(self, topic: str) -> None:
-        """Nobody knows its queues any more."""
+        """Forget a topic's queues: they are unknown from now on."""
         self._queues.pop(topic, None)
 
     def update(self, topic: str, queues: Sequence[MessageQueue]) -> bool:
-        """These are the topic's queues; whether anybody cares and did not know."""
+        """Set a topic's queues; return whether that is news for a subscribed group."""
         sorted_queues = tuple(sorted(set(queues)))
         if topic not in self._groups or self._queues.get(topic) == sorted_queues:
             return False
