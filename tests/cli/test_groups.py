@@ -159,7 +159,7 @@ async def test_a_group_with_more_members_than_queues(up):
         table = await asyncio.to_thread(libra, "groups", "--once", "-n", namesrv)
     ((told,),) = [row["diagnoses"] for row in rows]
     assert told["kind"] == "idle_members"
-    assert f"{group}: idle_members: 2 members share 1 queues, so 1 of them get none" in table.out
+    assert f"{group}: idle_members: 2 members share 1 queues, so 1 of them are idle" in table.out
 
 
 def test_a_group_nobody_knows(up):

@@ -85,7 +85,7 @@ def test_retry_topics_are_no_difference():
 def test_more_members_than_queues():
     ((kind, _, text),) = found(member("alice"), member("bob"), member("carol"), queue_count=2)
     assert kind is Kind.IDLE_MEMBERS
-    assert text.startswith("3 members share 2 queues, so 1 of them get none")
+    assert text.startswith("3 members share 2 queues, so 1 of them are idle")
     assert found(member("alice"), member("bob"), queue_count=2) == []
     assert found(member("alice"), member("bob"), queue_count=None) == []
 

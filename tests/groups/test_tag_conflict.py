@@ -27,7 +27,7 @@ def test_other_messages_of_one_topic_are_a_conflict(other):
     assert text.startswith(
         f"of T, alice, carol want 'a' and bob wants '{other}': a queue is read by one member"
     )
-    assert text.endswith("give all members the same expression, or groups of their own")
+    assert text.endswith("give all members the same expression, or separate groups")
 
 
 def test_a_sentence_is_bounded():

@@ -1,1 +1,1 @@
-"""Consumer groups: who is a member, who locks which queue, and what happens when that changes."""
+"""Consumer groups: their members, queue locks, assignments and rebalances."""

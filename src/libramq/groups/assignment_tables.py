@@ -1,7 +1,7 @@
 """Assignment tables: the last assignment of every member with server-side assignment.
 
-Every broker keeps those of all groups, as updated by each group's own broker. When a group moves to another
-broker, that one goes on from the newest table that any of them has.
+Every broker keeps the tables of all groups, as updated by each group's coordinator broker. When a group moves
+to another broker, that one continues from the newest table that any broker has.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from libramq.message.queue import MessageQueue
 
-#: One member's, by topic.
+#: One member's assignments, by topic.
 Lots = dict[str, tuple[MessageQueue, ...]]
 
 
 class TopicAssignment(NamedTuple):
-    """An assignment to a member with server-side assignment: its queues of a topic."""
+    """The queues of one topic that a member with server-side assignment has."""
 
     client_id: str
     topic: str
@@ -24,11 +24,11 @@ class TopicAssignment(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentUpdate:
-    """The assignments sent to members with server-side assignment, at the broker where their group lives.
+    """A change of a group's assignment table, sent by the group's broker to all others.
 
-    version: of those of one broker the higher one is newer. is_whole: earlier updates are void; is_over: the
-    group has no members any more. gone: clients that are no members any more. ask_again: clients for whom
-    there is something else now, and in how many milliseconds they should ask.
+    version: grows with every update of one broker. is_whole: earlier updates are void; is_over: the group has
+    no members any more. gone: former members. ask_again: clients whose assignment will change, and in how
+    many milliseconds they should query it.
     """
 
     broker_name: str
@@ -58,7 +58,7 @@ class AssignmentTable:
             self.members.setdefault(lot.client_id, {})[lot.topic] = tuple(sorted(lot.queues))
 
     def update(self, group: str) -> AssignmentUpdate:
-        """The whole table."""
+        """Return the whole table as an update."""
         return AssignmentUpdate(
             broker_name=self.broker_name,
             group=group,
@@ -91,9 +91,9 @@ class AssignmentTables:
         return self.assignments(group).get(client_id, {}).get(topic, ()) == tuple(sorted(queues))
 
     def take(self, update: AssignmentUpdate) -> None:
-        """Take an update from a group's broker; a change of broker takes effect with a whole table."""
+        """Apply an update from a group's broker; after a change of broker, only a whole table counts."""
         if not update.version:
-            return  # It has no assignments.
+            return  # The sender has no assignments.
         known = self._tables.get(update.group)
         is_same = known is not None and known.broker_name == update.broker_name
         if is_same and known is not None and update.version <= known.version:
@@ -106,17 +106,17 @@ class AssignmentTables:
             known.apply(update)
 
     def offer(self, update: AssignmentUpdate) -> None:
-        """Accept another broker's record of a group that comes to live here: the newest counts."""
+        """Take another broker's table of a group that moves here: the newest table wins."""
         known = self._tables.get(update.group)
         if known is None or update.version > known.version:
             self._replace(update)
 
     def updates(self, is_wanted: Callable[[str], bool]) -> list[AssignmentUpdate]:
-        """The whole tables of some groups."""
+        """Return the whole tables of the wanted groups."""
         return [table.update(group) for group, table in self._tables.items() if is_wanted(group)]
 
     def version(self, group: str) -> int:
-        """The version of a group's table; 0: there is none."""
+        """Return the version of a group's table; 0 if there is none."""
         table = self._tables.get(group)
         return table.version if table is not None else 0
 

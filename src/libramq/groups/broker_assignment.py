@@ -1,12 +1,12 @@
-"""The broker's assignment: the queues of a group whose members ask the broker for theirs (QUERY_ASSIGNMENT).
+"""The broker's assignment: the queues of a group whose members ask a broker for theirs (QUERY_ASSIGNMENT).
 
     members, queues ──► target: sticky, over all topics
-    a member asks   ──► its target, without what others were given and have not asked again since
+        a member asks   ──► its target, without queues that another member has not given up by asking again
 
-A queue that moves is with its old owner until an answer to that owner lacks it, or the owner is gone; then it
-rests for a moment, because Java's client commits one way after it has let go. Whom it is for is told to ask
-again. Times are monotonic.
-Upstream: QueryAssignmentProcessor.java, which computes each topic anew from whoever is there.
+A queue that moves stays with its old owner until an answer to that owner lacks it, or the owner is gone; then
+it rests for a moment, because Java's client commits one-way after it has dropped the queue. The new owner is
+notified to ask again. Times are monotonic.
+Upstream: QueryAssignmentProcessor.java, which computes each topic anew from the members present.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -18,14 +18,14 @@ from libramq.clock import MonotonicMs
 from libramq.groups.handover_ledger import HandoverLedger, Holding
 from libramq.message.queue import MessageQueue
 
-#: Ours: within this the commit that follows an answer has come, on any machine that is not itself in trouble.
+#: Ours: the commit that follows an answer arrives within this time, unless the machine itself is in trouble.
 REST_MS: Final = 100
-#: Ours: a group that grows by a thousand members at once is not assigned a thousand times.
+#: Ours: a thousand members that join at once do not cause a thousand assignments.
 LARGE_GROUP: Final = 50
-#: Ours: a client that was told nothing asks again a second later.
+#: Ours: a client that was not notified asks again a second later.
 LARGE_GROUP_PAUSE_MS: Final = 500
 
-#: What members were given, by client id and topic.
+#: The queues that members were assigned, by client id and topic.
 Assignments = Mapping[str, Mapping[str, Sequence[MessageQueue]]]
 
 
@@ -33,7 +33,7 @@ Assignments = Mapping[str, Mapping[str, Sequence[MessageQueue]]]
 class Answer:
     """A member's queues of one topic.
 
-    ask_again: clients for whom there will be more, and in how many milliseconds they should ask.
+    ask_again: clients that will get more queues, and in how many milliseconds they should ask.
     """
 
     queues: Sequence[MessageQueue]
@@ -41,7 +41,7 @@ class Answer:
 
 
 class BrokerAssignment:
-    """One group's target, and what its members were given: so far, where another broker did that before."""
+    """One group's target and its members' current assignments, including those made by an earlier broker."""
 
     def __init__(self, assigned: Assignments | None = None) -> None:
         self._target: dict[str, dict[str, list[MessageQueue]]] = {}
@@ -62,7 +62,7 @@ class BrokerAssignment:
     ) -> bool:
         """Return whether the target is up to date for this version of the group and its topics' queues.
 
-        A large group keeps its target in any case before `fresh_until_ms`.
+        The target of a large group counts as up to date before `fresh_until_ms`, whatever has changed.
         """
         if self._version == version and all(
             self._queues.get(topic, []) == list(lot) for topic, lot in queues.items()
@@ -72,7 +72,7 @@ class BrokerAssignment:
 
     @property
     def fresh_until_ms(self) -> MonotonicMs:
-        """Until when the target stands whatever has changed, as the group is large; 0: it need not."""
+        """Return until when a large group's target stands, whatever changes; 0 for a small group."""
         if self._computed_at_ms is None or len(self._target) <= LARGE_GROUP:
             return MonotonicMs(0)
         return self._computed_at_ms + LARGE_GROUP_PAUSE_MS
@@ -87,7 +87,7 @@ class BrokerAssignment:
     ) -> list[str]:
         """Compute the target anew, for members by their client ids with the topics of each.
 
-        Returns who was given something and is no member any more.
+        Return the former members that still had an assignment.
         """
         gone = [client_id for client_id in self._assigned if client_id not in members]
         for client_id in gone:
@@ -111,7 +111,7 @@ class BrokerAssignment:
         return gone
 
     def waiting(self, *, now_ms: MonotonicMs) -> dict[str, int]:
-        """Members who would be answered something else than last time, and in how many milliseconds."""
+        """Return the members whose answer would differ from the last one, and in how many milliseconds."""
         waiting: dict[str, int] = {}
         for client_id, target in self._target.items():
             assigned = self._assigned.get(client_id, {})
@@ -129,7 +129,7 @@ class BrokerAssignment:
         return waiting
 
     def ask(self, client_id: str, topic: str, *, now_ms: MonotonicMs) -> Answer | None:
-        """A member asks for its queues of a topic; None before a target knows it: it keeps what it has."""
+        """Return a member's queues of a topic; None if no target knows the member: it keeps its queues."""
         target = self._target.get(client_id)
         if target is None:
             return None
@@ -152,7 +152,7 @@ class BrokerAssignment:
     def give(
         self, client_id: str, topic: str, queues: Sequence[MessageQueue], *, now_ms: MonotonicMs
     ) -> list[MessageQueue]:
-        """Note what a member is answered; returns what it held of the topic and lets go with that."""
+        """Record a member's answer; return the queues of the topic that it gives up with it."""
         wanted = set(queues)
         assigned = self._assigned.setdefault(client_id, {})
         let_go = [
@@ -166,7 +166,7 @@ class BrokerAssignment:
         return let_go
 
     def _hand(self, queues: Iterable[MessageQueue], client_id: str) -> None:
-        """Give queues to a member, whoever had them."""
+        """Record a member as the holder of queues, whoever held them."""
         for queue in queues:
             if queue in self._ledger.holdings:
                 self._ledger.drop(queue)
@@ -178,5 +178,5 @@ class BrokerAssignment:
 
     def _let_go(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> None:
         for queue in queues:
-            if queue in self._ledger.holdings:  # What other brokers told of may name a queue twice.
+            if queue in self._ledger.holdings:  # Tables of other brokers may name a queue twice.
                 self._ledger.free(queue, now_ms)

@@ -1,6 +1,6 @@
-"""The catch-up: how fast members read what waited in queues that they were given.
+"""The catch-up: how fast members read the backlog of queues that they were assigned.
 
-A backlog that is read at once loads whatever handlers write to; the busiest second says how much.
+A backlog that is read at once loads whatever the handlers write to; the busiest second shows how much.
 """
 
 from typing import Final
@@ -12,7 +12,7 @@ WINDOW_MS: Final = 1_000
 
 
 class CatchUp:
-    """The messages of the current second, and those of the busiest one."""
+    """Counts the messages of the current second, and of the busiest one."""
 
     def __init__(self) -> None:
         self._window = 0
@@ -21,7 +21,7 @@ class CatchUp:
 
     @property
     def peak_rate(self) -> int:
-        """Messages a second at the most so far."""
+        """Return the highest rate so far, in messages a second."""
         return self._peak
 
     def read(self, count: int, *, now_ms: MonotonicMs) -> None:

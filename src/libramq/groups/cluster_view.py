@@ -1,12 +1,12 @@
-"""The cluster view: which brokers there are, and which queues they have, as name servers report them.
+"""The cluster view: which brokers exist, and which queues they have, as name servers report them.
 
-A broker is one of ours if it has the topic of rebalance events, which ours register from the beginning and
-no other does. Who is in the view has its share of the groups.
+A broker is a LibraMQ broker if it has the topic of rebalance events, which ours register from the beginning
+and no other broker does. Every broker in the view coordinates its share of the groups.
 
-A name server that has just started knows nobody until they have come back to it. So a broker goes only when
-it is not reported and our connection to it has ended too. Until a name server has answered for the first
-time nobody knows where groups live. When a broker comes, nobody knows which queues there are until topics
-are reported again: without its own, they would seem to be gone.
+A name server that has just started knows no broker until they register again. So a broker is removed only
+when it is not reported and our connection to it has ended too. Until a name server has answered for the first
+time, the groups' coordinators are unknown. After a broker was added, queues are unknown until their topic is
+reported again: without the new broker's own, they would seem to be gone.
 """
 
 from collections.abc import Collection, Iterable
@@ -18,31 +18,31 @@ from libramq.groups.coordinator.location import coordinator_of
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.message.queue import MessageQueue
 
-#: The topic whose route names all brokers of ours.
+#: The topic whose route names all LibraMQ brokers.
 BROKERS_TOPIC: Final = REBALANCE_EVENTS_TOPIC
 
 
 class ClusterView:
-    """One broker's view of the cluster; it is always there itself."""
+    """One broker's view of the cluster; the broker itself is always in it."""
 
     def __init__(self, broker_name: str, address: str) -> None:
         self._own = broker_name
         self._masters = {broker_name: address}
         self._reported: frozenset[str] = frozenset()
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
-        #: Topics that have not been reported since a broker came.
+        #: Topics that have not been reported since a broker was added.
         self._doubted: set[str] = set()
         #: Whether a name server has answered yet.
         self.is_known = False
 
     @property
     def names(self) -> list[str]:
-        """All brokers, sorted."""
+        """Return the names of all brokers, sorted."""
         return sorted(self._masters)
 
     @property
     def others(self) -> dict[str, str]:
-        """The addresses of all other brokers, by name."""
+        """Return the addresses of all other brokers, by name."""
         return {name: self._masters[name] for name in self.names if name != self._own}
 
     @property
@@ -51,11 +51,11 @@ class ClusterView:
         return len(self._masters) == 1
 
     def home_of(self, group: str) -> str | None:
-        """The broker where a group lives; None while nobody knows."""
+        """Return the broker that coordinates a group; None while it is unknown."""
         return coordinator_of(group, self._masters) if self.is_known else None
 
     def address_of(self, broker_name: str) -> str:
-        """Where a broker of the view is."""
+        """Return the address of a broker of the view."""
         return self._masters[broker_name]
 
     def is_at(self, broker_name: str, host: str) -> bool:
@@ -67,12 +67,12 @@ class ClusterView:
         """Return whether another broker is known on that host."""
         return any(_host(address) == host for address in self.others.values())
 
-    # What name servers report.
+    # Reports of name servers.
 
     def brokers_reported(self, route: TopicRouteData | None, *, linked: Collection[str]) -> bool:
-        """The route of BROKERS_TOPIC; whether there are other brokers than before.
+        """Take the route of BROKERS_TOPIC; return whether the set of other brokers has changed.
 
-        linked: the brokers that our connection to stands.
+        linked: the brokers to which our connection stands.
         """
         reported = {}
         for broker in route.broker_datas if route is not None else ():
@@ -88,14 +88,14 @@ class ClusterView:
         return is_news
 
     def topic_reported(self, topic: str, route: TopicRouteData | None) -> bool:
-        """A topic's route; whether other brokers have other queues of it than before."""
+        """Take a topic's route; return whether its queues at other brokers have changed."""
         counts = {}
         for data in route.queue_datas if route is not None else ():
             if data.perm & PERM_READ and data.broker_name != self._own:
                 counts[data.broker_name] = data.read_queue_nums
         queues = [MessageQueue(topic, name, number) for name in counts for number in range(counts[name])]
         known = self._queues.get(topic)
-        # Of a broker that is kept though it is not reported, nobody says that the topic was deleted there.
+        # A broker that is kept though unreported keeps its queues: nothing says that they were deleted.
         queues += [
             queue
             for queue in known or ()
@@ -109,7 +109,7 @@ class ClusterView:
         return was_doubted or known != self._queues[topic]
 
     def topic_removed(self, topic: str, broker_name: str) -> bool:
-        """A broker has deleted a topic; whether it had queues of it, as far as was known."""
+        """Handle the deletion of a topic at a broker; return whether it was known to have queues of it."""
         known = self._queues.get(topic, ())
         left = tuple(queue for queue in known if queue.broker_name != broker_name)
         if len(left) == len(known):
@@ -120,18 +120,18 @@ class ClusterView:
     # Queues of other brokers.
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
-        """The topic's queues at other brokers; None while nobody has said."""
+        """Return the topic's queues at other brokers; None while they are unknown."""
         if self.is_known and self.is_alone:
             return ()
         return self._queues.get(topic) if topic not in self._doubted else None
 
     def forget_gone(self) -> None:
-        """Queues of brokers that are no more are none."""
+        """Forget the queues of brokers that have gone."""
         for topic, queues in self._queues.items():
             self._queues[topic] = tuple(queue for queue in queues if queue.broker_name in self._masters)
 
     def forget_all_but(self, topics: Iterable[str]) -> None:
-        """Nobody asks for other topics any more."""
+        """Forget topics that nobody needs any more."""
         self._queues = {topic: self._queues[topic] for topic in topics if topic in self._queues}
 
 

@@ -1,4 +1,4 @@
-"""The consumer: what a client says of itself as a member of a group, in whatever protocol."""
+"""The consumer: what a client declares as a member of a group, whatever its protocol."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

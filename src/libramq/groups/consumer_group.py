@@ -1,7 +1,7 @@
-"""The consumer group: who is connected, and what the group subscribes to.
+"""The consumer group: its connected members and its subscriptions.
 
-Members are known by their connections: a member is there from its first heartbeat until it unregisters, its
-connection ends or it has been silent too long.
+Members are identified by their connections: a member exists from its first heartbeat until it unregisters,
+its connection ends or it has been silent too long.
 Upstream: broker/client/ConsumerGroupInfo.java, ConsumerManager.java.
 """
 
@@ -18,7 +18,7 @@ from libramq.groups.limits import SUBSCRIPTIONS_MAX
 from libramq.groups.roster import ServerAssignedMembers
 from libramq.message.names import RETRY_PREFIX
 
-#: Whatever the shell knows a connection by.
+#: The shell's handle of a connection.
 P = TypeVar("P", bound=Hashable)
 
 
@@ -26,9 +26,9 @@ P = TypeVar("P", bound=Hashable)
 class Member(Generic[P]):
     """One connected member.
 
-    is_stock: it does without a coordinator. asks: when it wanted to know its queues last it asked for them
-    (QUERY_ASSIGNMENT) and did not look at the list of members; None before it did either. subscriptions: its
-    expressions by topic. heartbeat_gaps_ms: between its last three heartbeats.
+    is_stock: it knows no coordinator. asks: True if it last asked for its queues (QUERY_ASSIGNMENT), False if
+    it last fetched the member list, None before either. subscriptions: its expressions by topic.
+    heartbeat_gaps_ms: between its last three heartbeats.
     """
 
     peer: P
@@ -43,7 +43,7 @@ class Member(Generic[P]):
     heartbeat_gaps_ms: tuple[int, int] = (0, 0)
 
     def follow(self, known: "Member[P] | None") -> None:
-        """Take over what was known of the same client on the same connection."""
+        """Take over what is known of the same client on the same connection."""
         if known is None:
             self.joined_at_ms = self.heartbeat_at_ms
             return
@@ -57,8 +57,8 @@ class Member(Generic[P]):
 class ConsumerGroup(Generic[P]):
     """One group at this broker.
 
-    version: higher whenever members or what they subscribe to changed. is_server_assigned: a member
-    has asked for its queues.
+    version: grows with every change of members or subscriptions. is_server_assigned: a member has asked for
+    its queues.
     """
 
     name: str
@@ -78,29 +78,30 @@ class ConsumerGroup(Generic[P]):
 
     @property
     def client_ids(self) -> list[str]:
-        """The members' client ids, each once."""
+        """Return the members' client ids, without duplicates."""
         return list(self._connections)
 
     @property
     def is_broadcasting(self) -> bool:
-        """Return whether every member gets every message."""
+        """Return whether every member receives every message."""
         return self.message_model == BROADCASTING
 
     @property
     def stock_client_ids(self) -> list[str]:
-        """Return the client ids that allocate for themselves, each once; broadcasting ones are left out."""
+        """Return the client ids of stock members, without duplicates; broadcasting ones are left out."""
         return [] if self.is_broadcasting else list(self._stock)
 
     @property
     def allocates(self) -> bool:
-        """Return whether a member allocates for itself: it has fetched the member list, or is one of ours.
+        """Return whether a member allocates for itself: it has fetched the member list, or is one of our
+        clients.
 
-        Ours do beside stock ones, and only then does it matter.
+        Our clients do so beside stock ones, and only then does it matter.
         """
         return bool(self._looking) or len(self._stock) < len(self._connections)
 
     def server_assigned_members(self) -> ServerAssignedMembers:
-        """The members as who assigns their queues needs them."""
+        """Return the members in the form the assigner needs."""
         version = ("connected", self.version)
         if self._server_assigned is None or (
             self._server_assigned.version,
@@ -120,7 +121,7 @@ class ConsumerGroup(Generic[P]):
         return client_id in self._connections
 
     def beat(self, member: Member[P], consumer: Consumer) -> bool:
-        """Take in a heartbeat's membership; whether a member is new."""
+        """Apply a heartbeat; return whether the member is new."""
         known = self.members.get(member.peer)
         self.consume_type = consumer.consume_type
         self.message_model = consumer.message_model
@@ -136,7 +137,7 @@ class ConsumerGroup(Generic[P]):
         return not is_same_client
 
     def drop(self, peer: P) -> Member[P] | None:
-        """A connection is no member any more."""
+        """Remove the member of a connection."""
         member = self._remove(peer)
         if member is not None:
             self._unsubscribe(member.subscriptions)
@@ -157,14 +158,15 @@ class ConsumerGroup(Generic[P]):
                 del connections[member.client_id]
 
     def member_of(self, peer: P, client_id: str) -> Member[P] | None:
-        """The member at a connection, if it is the one with that client id."""
+        """Return the member at a connection, if it has that client id."""
         member = self.members.get(peer)
         return member if member is not None and member.client_id == client_id else None
 
     def looked(self, peer: P, *, asks: bool) -> bool:
-        """A member asks for its queues, or looks at the list; whether others must learn that it is that kind.
+        """Note that a member asked for its queues, or fetched the list; return whether other brokers must
+        know.
 
-        Who does neither yet does as the others do.
+        A member that has done neither yet counts as the others do.
         """
         member = self.members.get(peer)
         if member is None or member.asks is asks:
@@ -181,11 +183,12 @@ class ConsumerGroup(Generic[P]):
         )
 
     def subscribe(self, peer: P, subscriptions: Sequence[SubscriptionData]) -> bool:
-        """Take in what a member subscribes to; whether the group's subscriptions changed.
+        """Apply a member's subscriptions; return whether the group's subscriptions changed.
 
-        A topic's subscription is replaced only by a newer one (larger subVersion). A topic goes when no
-        member names it any more; upstream drops it at the next heartbeat of any that does not. Retry topics
-        come and go without being a change: Java's client subscribes to some only while it has queues.
+        A topic's subscription is replaced only by a newer one (larger subVersion). A topic is removed when no
+        member subscribes to it any more; upstream drops it at the next heartbeat of any member that does not.
+        Retry topics are added and removed without counting as a change: Java's client subscribes to some only
+        while it has queues.
         """
         changed = False
         wanted = {data.topic: data for data in subscriptions[:SUBSCRIPTIONS_MAX]}
@@ -205,7 +208,7 @@ class ConsumerGroup(Generic[P]):
         return self._unsubscribe(topic for topic in before if topic not in wanted) or changed
 
     def _unsubscribe(self, topics: Iterable[str]) -> bool:
-        """A member does not name these any more; whether one is gone that was more than a retry topic."""
+        """Remove topics that no member subscribes to; return whether one was more than a retry topic."""
         changed = False
         for topic in topics:
             if not any(topic in member.subscriptions for member in self.members.values()):
@@ -214,14 +217,14 @@ class ConsumerGroup(Generic[P]):
         return changed
 
     def _shared(self, expressions: Mapping[str, str]) -> Mapping[str, str]:
-        """Most members subscribe to the same: one mapping serves them all."""
+        """Return the stored mapping if equal: most members have the same subscriptions, and share one."""
         if self._common != expressions:
             self._common = expressions
         return self._common
 
 
 def _expression(data: SubscriptionData) -> str:
-    """Return what is wanted of a topic, with the language it is written in where it is not the usual one."""
+    """Return a subscription's expression, prefixed with its language unless that is TAG."""
     language = data.expression_type
     return data.sub_string if language in (None, "", TAG) else f"{language}: {data.sub_string}"
 
@@ -240,11 +243,11 @@ class ConsumerGroups(Generic[P]):
         return len(self._groups)
 
     def get(self, group: str) -> ConsumerGroup[P] | None:
-        """The group, if a member is connected."""
+        """Return the group, or None if no member is connected."""
         return self._groups.get(group)
 
     def get_or_create(self, consumer: Consumer) -> ConsumerGroup[P]:
-        """The group a heartbeat speaks of."""
+        """Return the group that a heartbeat names."""
         group = self._groups.get(consumer.group)
         if group is None:
             group = ConsumerGroup(
@@ -254,16 +257,16 @@ class ConsumerGroups(Generic[P]):
         return group
 
     def beat(self, group: ConsumerGroup[P], member: Member[P], consumer: Consumer) -> bool:
-        """Take in a heartbeat's membership; whether a member is new."""
+        """Apply a heartbeat; return whether the member is new."""
         self._names.setdefault(member.peer, {})[group.name] = None
         return group.beat(member, consumer)
 
     def group_count(self, peer: P) -> int:
-        """How many groups a connection is a member of."""
+        """Return how many groups a connection is a member of."""
         return len(self._names.get(peer, ()))
 
     def remove(self, group_name: str, peer: P) -> Member[P] | None:
-        """A member leaves the group; returns it, if it was one."""
+        """Remove a member from a group; return it, if it was one."""
         group = self._groups.get(group_name)
         member = group.drop(peer) if group is not None else None
         if group is not None and not group.members:
@@ -281,5 +284,5 @@ class ConsumerGroups(Generic[P]):
         return [(name, member) for name in names if (member := self.remove(name, peer)) is not None]
 
     def subscribers_of(self, topic: str) -> list[str]:
-        """The groups that subscribe to a topic."""
+        """Return the groups that subscribe to a topic."""
         return [group.name for group in self._groups.values() if topic in group.subscriptions]

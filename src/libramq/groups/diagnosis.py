@@ -1,13 +1,14 @@
-"""The diagnosis: what is wrong with a consumer group that its members cannot see.
+"""The diagnosis: problems of a consumer group that its members cannot see.
 
-    strategies_differ       queues that two members read, or none, although all have looked at who is there
-    duplicate_client_ids    two connections under one client id: both allocate the same queues to themselves
-    subscriptions_differ    members that want different topics or tags of one group; in a coordinated group,
-                            whose coordinator goes by topics, different tags of one topic
-    idle_members            more members than queues
-    slow_heartbeats         fewer than three heartbeats in the time after which brokers give a member up
+        strategies_differ       queues that two members read, or none, although all members know the member
+        list duplicate_client_ids    two connections under one client id: both allocate the same queues to
+        themselves subscriptions_differ    members with different topics or tags in one group; in a
+        coordinated group, whose
+                                coordinator knows who reads which topic, different tags of one topic
+        idle_members            more members than queues
+        slow_heartbeats         fewer than three heartbeats in the time after which brokers remove a member
 
-Each is noted once when it appears, once when it is over, and again when it comes back after that.
+Each is noted once when it appears, once when it is over, and again when it reappears.
 """
 
 from collections import Counter
@@ -21,15 +22,15 @@ from libramq.groups.tag_conflict import canonical, tag_conflict
 from libramq.message.names import RETRY_PREFIX
 from libramq.message.queue import MessageQueue
 
-#: A third of BrokerConfig.channelExpiredTimeout (120 s), Apache's patience. Here pulls count as life too, and
-#: a silent member is asked before it is given up.
+#: A third of BrokerConfig.channelExpiredTimeout (120 s), Apache's limit. Here pulls count as a sign of life
+#: too, and a silent member is probed before it is removed.
 HEARTBEAT_GAP_MS_MAX: Final = 40_000
 #: How many members, queues or subscriptions a diagnosis names.
 NAMED_MAX: Final = 8
 
 
 class Kind(StrEnum):
-    """The kinds of trouble a group can have."""
+    """The kinds of problems a group can have."""
 
     STRATEGIES_DIFFER = "strategies_differ"
     DUPLICATE_CLIENT_IDS = "duplicate_client_ids"
@@ -40,9 +41,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One thing that is wrong, whom it is about (a client id, or "" for the group), and a sentence with the
-    remedy.
-    """
+    """One problem, the client it concerns ("" for the group), and a sentence with the remedy."""
 
     kind: Kind
     about: str
@@ -51,7 +50,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connected:
-    """One connection of a group. heartbeat_gap_ms: the shorter one of the last two gaps, 0 before there are
+    """One connection of a group. heartbeat_gap_ms: the shorter of the last two gaps, 0 before there are
     two. subscriptions: the expression by topic.
     """
 
@@ -78,7 +77,7 @@ class GroupSeen:
 
 
 def diagnose(group: GroupSeen) -> list[Diagnosis]:
-    """Everything that is wrong with a group."""
+    """Return all problems of a group."""
     return [
         *_strategies(group.read_by_two, group.read_by_none),
         *_client_ids(group.connected),
@@ -89,13 +88,13 @@ def diagnose(group: GroupSeen) -> list[Diagnosis]:
 
 
 class Diagnoses:
-    """The current diagnosis of one group."""
+    """The current diagnoses of one group."""
 
     def __init__(self) -> None:
         self.current: Sequence[Diagnosis] = ()
 
     def update(self, found: Sequence[Diagnosis]) -> tuple[list[Diagnosis], list[Diagnosis]]:
-        """Take in what was found now; return what was not there before, and what is over."""
+        """Take the current problems; return those that are new, and those that are over."""
         before, self.current = self.current, found
         known, now = ({(each.kind, each.about) for each in lot} for lot in (before, found))
         return (
@@ -114,7 +113,7 @@ def _strategies(by_two: Sequence[MessageQueue], by_none: Sequence[MessageQueue])
         yield Diagnosis(
             Kind.STRATEGIES_DIFFER,
             "",
-            f"{' and '.join(parts)}, although all members know who is there; "
+            f"{' and '.join(parts)}, although all members know the member list; "
             "give all members the same allocation strategy",
         )
 
@@ -125,7 +124,7 @@ def _client_ids(connected: Iterable[Connected]) -> Iterable[Diagnosis]:
         by_id.setdefault(one.client_id, []).append(one)
     for client_id, lot in by_id.items():
         newest_ms = max(one.joined_at_ms for one in lot)
-        # A client that has reconnected sends no heartbeat on its old connection, which may take to end.
+        # A client that has reconnected sends no heartbeat on its old connection, which may end much later.
         live = [one for one in lot if one.heartbeat_at_ms > newest_ms or one.joined_at_ms == newest_ms]
         hosts = sorted({one.host for one in lot})
         if len(hosts) > 1 or len(live) > 1:
@@ -148,12 +147,14 @@ def _subscriptions(connected: Iterable[Connected]) -> Iterable[Diagnosis]:
         )
         members.setdefault(wanted, []).append(one.client_id)
     if len(members) > 1:
-        lots = [f"{_named(ids)} want {_named(wanted) or 'nothing'}" for wanted, ids in members.items()]
+        lots = [
+            f"{_named(ids)} subscribe to {_named(wanted) or 'nothing'}" for wanted, ids in members.items()
+        ]
         yield Diagnosis(
             Kind.SUBSCRIPTIONS_DIFFER,
             "",
-            f"{_named(lots, '; ')}: queues go to members that do not read them, and the latest tags count "
-            "for all; give all members the same subscriptions, or groups of their own",
+            f"{_named(lots, '; ')}: queues go to members that do not read them, and the latest tags apply "
+            "to all; give all members the same subscriptions, or separate groups",
         )
 
 
@@ -169,8 +170,8 @@ def _idle(group: GroupSeen) -> Iterable[Diagnosis]:
         yield Diagnosis(
             Kind.IDLE_MEMBERS,
             "",
-            f"{count} members share {group.queue_count} queues, so {count - group.queue_count} of them get "
-            "none; give the topics more queues or run fewer members",
+            f"{count} members share {group.queue_count} queues, so {count - group.queue_count} of them are "
+            "idle; give the topics more queues or run fewer members",
         )
 
 
@@ -180,13 +181,13 @@ def _heartbeats(connected: Iterable[Connected]) -> Iterable[Diagnosis]:
             yield Diagnosis(
                 Kind.SLOW_HEARTBEATS,
                 one.client_id,
-                f"{one.client_id} sends a heartbeat every {one.heartbeat_gap_ms / 1000:.0f} s: a lost one or "
-                "two may end its membership; set its heartbeatBrokerInterval to 30000 or less",
+                f"{one.client_id} sends a heartbeat every {one.heartbeat_gap_ms / 1000:.0f} s: one or two lost "
+                "ones may end its membership; set its heartbeatBrokerInterval to 30000 or less",
             )
 
 
 def _is_own(topic: str) -> bool:
-    """Retry topics are the client's own affair: Java's subscribes to one more while it has queues."""
+    """Return whether a topic counts: retry topics do not, Java's client has one more while it has queues."""
     return not topic.startswith(RETRY_PREFIX)
 
 

@@ -1,8 +1,8 @@
-"""The limits of groups, whoever shares out their queues."""
+"""The limits of groups, whoever assigns their queues."""
 
 from typing import Final
 
 #: Ours: the seeds' and the design's largest laboratory group on real sockets.
 MEMBERS_MAX: Final = 10_000
-#: Ours: a client subscribes to its topics, not to the world.
+#: Ours: a client subscribes to its own topics, not to all there are.
 SUBSCRIPTIONS_MAX: Final = 2_000

@@ -1,16 +1,16 @@
-"""Notices: what members of groups are to hear of their broker, in whatever protocol they speak."""
+"""Notices: what a broker sends to members of groups, whatever their protocol."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-#: Whatever the shell knows a connection by.
+#: The shell's handle of a connection.
 P = TypeVar("P", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupChanged(Generic[P]):
-    """The group has other members, or other queues: look again."""
+    """The members or queues of the group have changed: rebalance."""
 
     peer: P
     group: str
@@ -18,7 +18,7 @@ class GroupChanged(Generic[P]):
 
 @dataclass(frozen=True, slots=True)
 class AreYouThere(Generic[P]):
-    """A question to a member that has been silent; its answer carries the number."""
+    """A probe of a silent member; its answer carries the number."""
 
     peer: P
     group: str

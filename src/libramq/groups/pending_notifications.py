@@ -1,9 +1,10 @@
-"""The pending notifications: members that allocate queues themselves are notified of a change until each has
-looked.
+"""The pending notifications: members that allocate queues themselves are notified of a change until each of
+them has fetched the member list.
 
-A stock client learns of a change from one one-way notification; lost, it notices 20 s later. So a change is
-repeated, to each member that has not begun a round of looking at the member list since, at most once a second
-(the Java client keeps a second between its rounds). Whoever is current is not notified.
+A stock client learns of a change from one one-way notification; if that is lost, it notices 20 s later. So
+the notification is repeated, at most once a second (the Java client keeps a second between its rounds), to
+each member that has not begun a round of fetching the member list since. Members that are current are not
+notified.
 
 A round is a burst of list fetches, one a topic; one that was under way when the change came does not count.
 Upstream: RebalanceService.java, DefaultConsumerIdsChangeListener.java.
@@ -17,11 +18,11 @@ from libramq.clock import MonotonicMs
 
 P = TypeVar("P", bound=Hashable)
 
-#: RebalanceService.minInterval: a client notified sooner would only wait.
+#: RebalanceService.minInterval: a client that is notified sooner only waits.
 REPEAT_MS: Final = 1_000
-#: Ours: a thousand members that come or go together would cause a million notifications.
+#: Ours: a thousand members that join or leave together would cause a million notifications.
 NOTIFIED_AT_ONCE_MAX: Final = 50
-#: Ours: three of the client's own 20 s rounds. Who has not looked by then does not mean to.
+#: Ours: three of the client's own 20 s rounds. A member that has not fetched the list by then never will.
 PENDING_MS_MAX: Final = 60_000
 #: Ours: the fetches of one round follow each other at once; rounds are at least a second apart.
 ROUND_GAP_MS: Final = 200
@@ -29,7 +30,7 @@ ROUND_GAP_MS: Final = 200
 
 @dataclass(slots=True)
 class _Notified:
-    """One member: when it last looked, and when it was last notified."""
+    """One member: when it last fetched the list, and when it was last notified."""
 
     fetched_at_ms: MonotonicMs
     notified_at_ms: MonotonicMs
@@ -51,18 +52,19 @@ class PendingNotifications(Generic[P]):
 
     @property
     def is_current(self) -> bool:
-        """Return whether nobody need be notified again."""
+        """Return whether no member has to be notified again."""
         return self._changed_at_ms is None
 
     @property
     def looked_at_ms(self) -> MonotonicMs | None:
-        """Since when all members know the latest change; None while some do not, or never looked."""
+        """Return since when all members know the latest change; None while one does not or never fetched."""
         return self._looked_at_ms
 
     def changed(self, members: Collection[P], *, now_ms: MonotonicMs, wait_ms: int = 0) -> list[P]:
-        """Return whom to notify of a change now; of a large group those later who were notified just now.
+        """Return the connections to notify of a change now; in a large group, recently notified ones come
+        later.
 
-        wait_ms: nobody is notified before that, by `due`; at most REPEAT_MS.
+        wait_ms: notify nobody before that, but by `due`; at most REPEAT_MS.
         """
         self._changed_at_ms, self._looked_at_ms = now_ms, None
         is_large = len(members) > NOTIFIED_AT_ONCE_MAX
@@ -86,14 +88,14 @@ class PendingNotifications(Generic[P]):
         return []
 
     def again(self, member: P, *, now_ms: MonotonicMs, wait_ms: int) -> None:
-        """There is, or will be, something else for a member: have it look once more in wait_ms."""
+        """Have a member fetch again in wait_ms: its assignment changes, or will."""
         one = self._members.setdefault(member, _Notified(now_ms - ROUND_GAP_MS, now_ms, False))
         one.is_current = False
         one.notified_at_ms = now_ms - REPEAT_MS + min(wait_ms, REPEAT_MS)
         self._changed_at_ms, self._looked_at_ms = now_ms, None
 
     def fetched(self, member: P, *, now_ms: MonotonicMs) -> None:
-        """A member looks at the list."""
+        """Note that a member fetches the list."""
         one = self._members.get(member)
         if one is not None:
             begins_round = now_ms - one.fetched_at_ms >= ROUND_GAP_MS
@@ -101,7 +103,7 @@ class PendingNotifications(Generic[P]):
             one.fetched_at_ms = now_ms
 
     def due(self, *, now_ms: MonotonicMs) -> list[P]:
-        """Return whom to notify again now."""
+        """Return the connections to notify again now."""
         if self._changed_at_ms is None:
             return []
         stragglers = {member: one for member, one in self._members.items() if not one.is_current}

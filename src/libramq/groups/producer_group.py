@@ -1,4 +1,4 @@
-"""The producer group: which producers are connected.
+"""The producer group: its connected producers.
 
 Upstream: broker/client/ProducerManager.java.
 """
@@ -13,7 +13,7 @@ P = TypeVar("P", bound=Hashable)
 
 #: ClientHousekeepingService, BrokerConfig.channelExpiredTimeout.
 SILENCE_MS_MAX: Final = 120_000
-#: Ours: groups of one connection; a process has a producer or a few.
+#: Ours: groups of one connection; a process has one producer or a few.
 GROUPS_PER_CONNECTION_MAX: Final = 1_000
 #: Ours: ten for each connection that the server takes.
 MEMBERSHIPS_MAX: Final = 200_000
@@ -31,7 +31,7 @@ class ProducerGroups(Generic[P]):
         return self._count
 
     def beat(self, group: str, member: Member[P]) -> bool:
-        """Take in a heartbeat; False when that would be one too many."""
+        """Apply a heartbeat; return False if that would exceed a limit."""
         names = self._names.get(member.peer, {})
         if group not in names:
             if len(names) >= GROUPS_PER_CONNECTION_MAX or self._count >= MEMBERSHIPS_MAX:
@@ -46,7 +46,7 @@ class ProducerGroups(Generic[P]):
         return list(self._groups.get(group, {}).values())
 
     def remove(self, group: str, peer: P) -> None:
-        """A member leaves."""
+        """Remove a member."""
         members = self._groups.get(group)
         if members is None or members.pop(peer, None) is None:
             return
@@ -59,12 +59,12 @@ class ProducerGroups(Generic[P]):
             del self._names[peer]
 
     def remove_peer(self, peer: P) -> None:
-        """A connection ended."""
+        """Remove the members of a connection that ended."""
         for group in list(self._names.get(peer, ())):
             self.remove(group, peer)
 
     def remove_silent(self, now_ms: MonotonicMs) -> None:
-        """Forget those that sent no heartbeat for too long."""
+        """Remove members whose heartbeats have stopped."""
         oldest = now_ms - SILENCE_MS_MAX
         for group, members in list(self._groups.items()):
             for peer in [peer for peer, member in members.items() if member.heartbeat_at_ms < oldest]:

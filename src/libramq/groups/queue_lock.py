@@ -1,8 +1,8 @@
 """Queue locks: an orderly consumer owns a queue alone while it renews its lock.
 
-Upstream keeps the locks of a consumer that vanished for their whole lifetime, and its queues stand still.
-Here they last a short grace, in which the consumer may come back by another connection. What it had under
-way it may then still finish while the next owner begins: after a crash, order across owners is not promised.
+Upstream keeps the locks of a vanished consumer for their whole lifetime, while its queues make no progress.
+Here they last a short grace period, in which the consumer may reconnect. Messages it was handling it may
+still finish while the next owner begins: after a crash, order across owners is not guaranteed.
 
 Upstream: broker/client/rebalance/RebalanceLockManager.java.
 """
@@ -16,15 +16,15 @@ from libramq.message.queue import MessageQueue
 
 #: rocketmq.broker.rebalance.lockMaxLiveTime.
 LOCK_LIFETIME_MS: Final = 60_000
-#: Ours: as long as a connection that ended may take to come back; orderlyLockGraceMillis.
+#: Ours: the time in which a client may reconnect; orderlyLockGraceMillis.
 LOCK_GRACE_MS: Final = 150
-#: Ours: how soon a member that read a queue under an epoch must have locked it, once its group locks queues.
+#: Ours: how soon a member that read a queue under an epoch must lock it, once its group locks queues.
 RESERVED_MS: Final = 3_000
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLock:
-    """The holder of a queue, and since when it was last renewed."""
+    """The holder of a queue, and when its lock was last renewed."""
 
     client_id: str
     renewed_at_ms: MonotonicMs
@@ -48,9 +48,9 @@ class QueueLocks:
         self._reserved: dict[str, dict[MessageQueue, Reservation]] = {}
 
     def reserve(self, group: str, readers: Mapping[MessageQueue, str], *, now_ms: MonotonicMs) -> None:
-        """These clients read queues under epochs, and the group has begun to lock them: they come first.
+        """Reserve queues for their readers under epochs, now that the group has begun to lock queues.
 
-        Else a newcomer would lock a queue whose reader has not heard yet that locks count.
+        Otherwise a new member could lock a queue whose reader does not know yet that locks count.
         """
         until_ms = now_ms + RESERVED_MS
         if readers:
@@ -61,7 +61,7 @@ class QueueLocks:
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue], *, now_ms: MonotonicMs
     ) -> list[MessageQueue]:
-        """Lock what is free, expired or already the client's; return what it holds now."""
+        """Lock the queues that are free, expired or already the client's; return all it holds now."""
         self._forget_vanished(group, now_ms)
         locks = self._locks.get(group, {})
         held = []
@@ -77,7 +77,7 @@ class QueueLocks:
         return held
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
-        """Give up queues; those that others hold stay as they are."""
+        """Unlock queues; those that other clients hold stay locked."""
         locks, reserved = self._locks.get(group, {}), self._reserved.get(group, {})
         for queue in queues:
             if queue in reserved and reserved[queue].client_id == client_id:
@@ -89,7 +89,7 @@ class QueueLocks:
             self._locks.pop(group, None)
 
     def vanished(self, group: str, client_id: str, *, now_ms: MonotonicMs) -> int:
-        """A client is connected no more: its locks last for the grace returned (0: it held none)."""
+        """Handle a client's disconnection: return the grace period its locks have (0: it held none)."""
         reserved = self._reserved.get(group, {})
         for queue in [queue for queue, each in reserved.items() if each.client_id == client_id]:
             del reserved[queue]
@@ -99,7 +99,7 @@ class QueueLocks:
         return self._grace_ms
 
     def returned(self, group: str, client_id: str) -> None:
-        """A client is connected: what it locked is its own again."""
+        """Handle a client's reconnection: its locks are its own again."""
         clients = self._vanished.get(group, {})
         clients.pop(client_id, None)
         if not clients:
@@ -112,7 +112,7 @@ class QueueLocks:
         return any(not self._is_expired(lock, now_ms) for lock in locks.values())
 
     def _forget_vanished(self, group: str, now_ms: MonotonicMs) -> None:
-        """Free the locks of clients whose grace is over."""
+        """Free the locks of clients whose grace period is over."""
         for client_id, vanished_at_ms in list(self._vanished.get(group, {}).items()):
             if now_ms - vanished_at_ms >= self._grace_ms:
                 self.returned(group, client_id)

@@ -1,13 +1,15 @@
-"""The rebalance as a broker sees it: from a change in a group's membership until its queues lie still again.
+"""The rebalance as a broker sees it: from a change in a group's membership until its queues have settled.
 
 Who owns a queue, and when a rebalance has settled, depends on who allocates:
 
-    the members      the last member to pull a queue owns it; settled when every queue has an owner that is a
-                     member, no member stands idle that need not, and nothing has moved for a while
-    a coordinator    the member that opened a queue last owns it; settled when the coordinator has granted
-                     every queue to the member it is meant for, and all of these have opened theirs
+        the members      the last member to pull a queue owns it; settled when every queue is owned by a
+        present
+                         member, no member is idle without need, and nothing has moved for a while
+        a coordinator    the last member to open a queue owns it; settled when the coordinator has granted
+        every
+                         queue to its target, and all targets have opened theirs
 
-Everything is measured by the monotonic clock; events have wall times.
+All times are monotonic; events have wall times.
 """
 
 from collections import Counter
@@ -29,15 +31,15 @@ from libramq.message.queue import MessageQueue
 
 #: Ours: the Java client starts pulling a new queue 500 ms after it got it; twice that is quiet.
 QUIET_MS: Final = 1_000
-#: Ours: one of the Java client's 20 s rounds and some. Members that have no queue here by then have theirs at
-#: other brokers, or nobody gives them any.
+#: Ours: a bit more than one of the Java client's 20 s rounds. Members without a queue here by then have
+#: theirs at other brokers, or have none.
 IDLE_MS_MAX: Final = 25_000
 #: Ours: half as long again as a member has to give up a queue (group_state.REVOKE_TIMEOUT_MS). Where nothing
 #: has moved for so long, a coordinator at another broker was not heard when it had granted everything, or is
 #: of a release that does not say so. Who was the first to open a queue so long before we heard that a
 #: rebalance began did so in an earlier one, of which we did not hear.
 UNREPORTED_MS: Final = 15_000
-#: Ours: three of the Java client's 20 s rounds; what has not settled by then is reported as it is.
+#: Ours: three of the Java client's 20 s rounds; what has not settled by then is reported unsettled.
 SETTLE_MS_MAX: Final = 60_000
 
 
@@ -74,7 +76,7 @@ class GroupRebalance:
 
     @property
     def owners(self) -> Mapping[MessageQueue, str]:
-        """The member that read each queue last."""
+        """Return the last reader of each queue."""
         return {queue: owner.client_id for queue, owner in self._owners.items()}
 
     def changed(
@@ -87,10 +89,10 @@ class GroupRebalance:
         is_part: bool = False,
         now: Now,
     ) -> RebalanceEvent:
-        """The group changed: a rebalance begins, or the one under way goes on with new members.
+        """Begin a rebalance, or continue the one under way with new members.
 
-        epoch: the group's, where it has a coordinator; else changes are counted. is_part: that is at another
-        broker, which tells of the whole.
+        epoch: the group's, if it has a coordinator; else changes are counted. is_part: the coordinator is
+        another broker, which reports the whole.
         """
         self._members = sorted(set(members))
         self.contested.clear()
@@ -112,7 +114,7 @@ class GroupRebalance:
         )
 
     def replaced(self, former: str, client_id: str) -> None:
-        """Note that a client has taken the place of another, as a static member that comes back does."""
+        """Note that a client has taken another's place, as a returning static member does."""
         self._members = sorted(client_id if member == former else member for member in self._members)
         for owner in self._owners.values():
             if owner.client_id == former:
@@ -130,11 +132,11 @@ class GroupRebalance:
         duplicates: int = 0,
         minimum: int | None = None,
     ) -> None:
-        """Note that the coordinator has granted every queue to the member it is meant for.
+        """Note that the coordinator has granted every queue to its target.
 
-        holders: their client ids, where they are known. uncommitted: queues that were lost, or given up
-        before all that was handled was committed. duplicates: messages that members saw again meanwhile;
-        minimum: how many queues had to move, over all brokers.
+        holders: their client ids, as far as known. uncommitted: queues that were lost, or released before
+        everything handled was committed. duplicates: messages that members saw again meanwhile; minimum: how
+        many queues had to move, over all brokers.
         """
         self._members = sorted(set(members))
         if self._unsettled is not None:
@@ -185,7 +187,7 @@ class GroupRebalance:
         is_opened: bool = False,
         now_ms: MonotonicMs,
     ) -> None:
-        """A member asks for a queue's messages from `offset` on; is_opened: it has the queue open."""
+        """Note a member's pull of a queue from `offset` on; is_opened: it has the queue open."""
         owner = self._owners.get(queue)
         if owner is None and is_opened and queue not in self._opened_namelessly:
             # It had the queue open before this process began: nothing has moved.
@@ -214,7 +216,7 @@ class GroupRebalance:
     def answered(
         self, queue: MessageQueue, client_id: str, next_offset: int | None, *, now_ms: MonotonicMs
     ) -> None:
-        """A member's pull was answered: with the messages before `next_offset`, or with none."""
+        """Note the answer to a member's pull: the messages before `next_offset`, or none."""
         owner = self._owners.get(queue)
         if owner is None or owner.client_id != client_id:
             return
@@ -229,7 +231,7 @@ class GroupRebalance:
             owner.next_offset = max(before, next_offset)
 
     def diagnosed(self, kind: str, text: str | None, *, now: Now) -> RebalanceEvent:
-        """Return the event of something that is wrong with the group; text: None when it is over."""
+        """Return the event of a problem of the group; text: None when it is over."""
         state = "diagnosed" if text is not None else "recovered"
         return self._event(now, kind=state, diagnosis=kind, text=text)
 
@@ -240,10 +242,10 @@ class GroupRebalance:
         openings: Mapping[MessageQueue, bool] | None = None,
         now: Now,
     ) -> list[RebalanceEvent]:
-        """Look whether the rebalance has settled; return its last events.
+        """Return the last events of the rebalance if it has settled.
 
-        queues: those the group should own here; None where nobody of it is connected. openings: those that
-        are open or granted, and whether they are open to whom they were granted last; None where members
+        queues: those the group should own here; None if none of its members is connected. openings: queues
+        that are open or granted, and whether they are open to the member of the last grant; None if members
         allocate for themselves.
         """
         unsettled = self._unsettled
@@ -261,7 +263,7 @@ class GroupRebalance:
         wanted = set(queues or ())
         nameless: set[MessageQueue] = set()
         if openings is not None:
-            wanted |= owned.keys()  # Its owner may not have told us yet that it subscribes.
+            wanted |= owned.keys()  # Its owner's subscription may not have arrived yet.
             wanted |= {queue for queue, is_open in openings.items() if queues is None and not is_open}
             named = self._owners.keys() - self._opened_namelessly.keys()
             nameless = {queue for queue in wanted if openings.get(queue) and queue not in named}
@@ -278,9 +280,9 @@ class GroupRebalance:
     def _name_owners(
         self, unsettled: Unsettled, openings: Mapping[MessageQueue, bool], now_ms: MonotonicMs
     ) -> None:
-        """Take in who has opened queues by what the coordinator says, where it was not heard of here yet.
+        """Record owners from the coordinator's report, where they are not known here yet.
 
-        Some have had them open since before this process began; others' heartbeats have not come.
+        Some opened their queue before this process began; the heartbeats of others have not come.
         """
         for queue, client_id in unsettled.holders.items():
             if not openings.get(queue):
@@ -299,7 +301,7 @@ class GroupRebalance:
         openings: Mapping[MessageQueue, bool] | None,
         now_ms: MonotonicMs,
     ) -> bool:
-        """Return whether every queue is where it will stay."""
+        """Return whether every queue is at its final owner."""
         if openings is not None:
             is_complete = unsettled.is_complete or (
                 unsettled.is_part and now_ms - unsettled.changed_at_ms >= UNREPORTED_MS
@@ -310,7 +312,7 @@ class GroupRebalance:
         return len(wanted) == sum(loads.values()) and not (is_idle_needlessly and may_wait)
 
     def read_by_none(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Which of these queues no member reads; none while a rebalance is under way."""
+        """Return which of these queues no member reads; none while a rebalance is under way."""
         if self._unsettled is not None:
             return []
         owned = {queue for queue, owner in self._owners.items() if owner.client_id in self._members}
@@ -359,7 +361,7 @@ class GroupRebalance:
         return {q for q, owner in self._owners.items() if not owner.has_begun and owner.sent_before != 0}
 
     def _note_early(self, now_ms: MonotonicMs) -> None:
-        """Begin to note moves where no rebalance is under way; `changed` goes on with them."""
+        """Begin to note moves before a rebalance is reported; `changed` continues with them."""
         if self._unsettled is None and self._early is None:
             self._early = Unsettled(now_ms, now_ms, dict(self.owners))
 

@@ -1,9 +1,9 @@
-"""Rebalance events, version 1: what is written to LIBRA_REBALANCE_EVENTS, keyed by group.
+"""Rebalance events, version 1: the records in LIBRA_REBALANCE_EVENTS, keyed by group.
 
 started    why a rebalance began, and who caused it
-moved      which queues changed hands, and for how long each stood still
-settled    the sum: moves against the minimum, time to stable, worst pause, redelivered messages, loads
-diagnosed  what is wrong with the group, in a sentence; recovered: it is not any more
+moved      which queues changed hands, and how long each was not read
+settled    the totals: moves against the minimum, time to stable, worst pause, redelivered messages, loads
+diagnosed  a problem of the group, in a sentence; recovered: it is over
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,13 +15,13 @@ import msgspec
 T = TypeVar("T")
 
 VERSION: Final = 1
-#: The design's bound on one event; more moves go into further events.
+#: The design's bound on one event; further moves go into more events.
 EVENT_BYTES_MAX: Final = 256 * 1024
-#: Of which the list of members and their loads may each take so much; member_count is always whole.
+#: The list of members and their loads may each take this much of it; member_count is always exact.
 LIST_BYTES_MAX: Final = 64 * 1024
-#: Ours: a started event of a larger group names the first so many; it is written at every change.
+#: Ours: how many members a started event names; it is written at every change.
 MEMBERS_NAMED_MAX: Final = 200
-#: What else an event has: names and numbers.
+#: The rest of an event: names and numbers.
 REST_BYTES_MAX: Final = 4 * 1024
 
 
@@ -68,12 +68,12 @@ class QueueMove(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "fro
 
     @property
     def pause_ms(self) -> int:
-        """How long nobody read the queue."""
+        """Return how long the queue was not read."""
         return 0 if self.stopped_ms is None else max(0, self.resumed_ms - self.stopped_ms)
 
 
 class RebalanceEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One event; fields that do not belong to its kind are left out. diagnosis: a diagnosis.Kind.
+    """One event; fields of other kinds are left out. diagnosis: a diagnosis.Kind.
 
     redelivered_upper_bound: what owners before were sent beyond the offsets at which new ones began; 0 for
     queues that a coordinated member handed over with all that it had handled committed. Left out of a settled
@@ -111,18 +111,18 @@ _decode = msgspec.json.Decoder(RebalanceEvent).decode
 
 
 def bounded_members(members: Sequence[str]) -> list[str]:
-    """As many members as an event may name."""
+    """Return as many members as an event may name."""
     return list(_within(members[:MEMBERS_NAMED_MAX], LIST_BYTES_MAX, lambda member: len(_encode(member)) + 1))
 
 
 def bounded_loads(loads: Mapping[str, int]) -> dict[str, int]:
-    """As many loads as an event may name, the largest first where not all fit."""
+    """Return as many loads as an event may name, the largest first if not all fit."""
     ordered = sorted(loads.items(), key=lambda load: -load[1])
     return dict(_within(ordered, LIST_BYTES_MAX, lambda load: len(_encode(load[0])) + 22))
 
 
 def split_moves(moves: Sequence[QueueMove]) -> Iterator[list[QueueMove]]:
-    """The moves in parts that each fit in one event."""
+    """Split moves into parts that each fit in one event."""
     part: list[QueueMove] = []
     part_bytes = 0
     for move in moves:
@@ -145,7 +145,7 @@ def _within(items: Iterable[T], bytes_max: int, size: Callable[[T], int]) -> Ite
 
 
 def encode_event(event: RebalanceEvent) -> bytes:
-    """The event as JSON; members of version 1 are always there."""
+    """Encode an event as JSON; the fields of version 1 are always present."""
     return _encode(event)
 
 

@@ -1,6 +1,6 @@
-"""The rebalance history: rebalance events of all brokers put together to rebalances.
+"""The rebalance history: rebalances put together from the events of all brokers.
 
-Each broker records what it sees of a group by itself; what overlaps in time is one rebalance.
+Each broker records what it observes of a group; reports that overlap in time are one rebalance.
 
     broker-a  started ─ started ──── moved ─ settled
     broker-b      started ────── settled               ──►  one rebalance: two causes, sums, the worst pause
@@ -19,7 +19,7 @@ from libramq.groups.unsettled import sum_bounds
 
 
 class State(StrEnum):
-    """How far a rebalance is. Interrupted: its broker never said how it ended."""
+    """How far a rebalance has come. Interrupted: its broker never reported the end."""
 
     MOVING = "moving"
     SETTLED = "settled"
@@ -34,7 +34,7 @@ class BrokerEvent(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """Why queues were to be shared anew, and who was the reason."""
+    """Why queues were to be reassigned, and who caused it."""
 
     reason: str
     who: str | None
@@ -88,7 +88,7 @@ class _Part:
 
 
 def rebalances(events: Iterable[BrokerEvent], *, wall_ms: WallMs) -> list[Rebalance]:
-    """The rebalances of all groups in the events, by time. Each broker's events come in its order."""
+    """Return the rebalances of all groups in the events, by time. Each broker's events are in its order."""
     by_group: dict[str, dict[str, list[RebalanceEvent]]] = {}
     for broker_name, event in events:
         by_group.setdefault(event.group, {}).setdefault(broker_name, []).append(event)
@@ -103,7 +103,7 @@ def rebalances(events: Iterable[BrokerEvent], *, wall_ms: WallMs) -> list[Rebala
 
 
 def _parts(broker_name: str, events: Iterable[RebalanceEvent]) -> list[_Part]:
-    """One broker's rebalances. An end whose beginning is no longer there is left out."""
+    """Return one broker's rebalances. An end whose beginning is no longer there is left out."""
     parts: list[_Part] = []
     current: _Part | None = None
     for event in events:
@@ -125,7 +125,7 @@ def _parts(broker_name: str, events: Iterable[RebalanceEvent]) -> list[_Part]:
 
 
 def _overlapping(parts: list[_Part]) -> list[list[_Part]]:
-    """Parts in lots that touch in time."""
+    """Group parts that touch in time."""
     lots: list[list[_Part]] = []
     end_ms = 0
     for part in sorted(parts, key=lambda part: part.start_ms):
@@ -181,9 +181,9 @@ def _together(group: str, parts: Sequence[_Part], wall_ms: WallMs) -> Rebalance:
 
 
 def _minimum(settled: Sequence[RebalanceEvent], *, is_whole: bool) -> int | None:
-    """Return how many queues had to move: no more than did, once all have settled.
+    """Return how many queues had to move; at most as many as did, once all have settled.
 
-    A coordinator may have planned twice before a member took up what was meant for it, and counted both.
+    A coordinator may have planned twice before a member opened its new queues, and counted both.
     """
     minimum, moved = _sum(event.minimum for event in settled), _sum(event.moved for event in settled)
     return min(minimum, moved) if is_whole and minimum is not None and moved is not None else minimum

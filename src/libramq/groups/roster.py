@@ -1,12 +1,12 @@
-"""The roster: who is in groups, and which brokers that is known from.
+"""The roster: the members of groups, and the brokers that report them.
 
-    edges        who is connected to which broker, this one among them, as each reports it
-    list         who is in a group over all edges, as the group's coordinator lists it for its edges
-    published    the lists that this broker made as a coordinator, and the edges that have them
+        edges        who is connected to which broker, including this one, as each of them reports
+        list         the members of a group over all edges, as the group's coordinator lists them for its
+        edges published    the lists that this broker made as a coordinator, and the edges that have them
 
-Stock clients send heartbeats only to brokers that hold their topics, so that no broker knows them all. A
-group with members at one edge only needs no list: that edge knows them. While a coordinator is out of reach
-its last list stands.
+Stock clients send heartbeats only to brokers that hold their topics, so no broker knows them all. A group
+with members at one edge only needs no list: that edge knows them. While a coordinator is out of reach its
+last list stays valid.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -18,9 +18,9 @@ from libramq.clock import MonotonicMs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeMember:
-    """A client that is connected to an edge. stock: it does without a coordinator.
+    """A client that is connected to an edge. stock: it knows no coordinator.
 
-    topics: of a stock client, sorted. allocates: it has looked at the list of members there, to allocate for
+    topics: of a stock client, sorted. allocates: it has fetched the member list there, to allocate for
     itself.
     """
 
@@ -31,10 +31,10 @@ class EdgeMember:
 
 
 class ServerAssignedMembers(NamedTuple):
-    """The members of a group whose queues a broker is to assign.
+    """The members of a group whose queues are to be assigned by a broker.
 
-    version: another one whenever members or what they subscribe to changed. topics: of each member, by client
-    ids. allocates: one of them allocates for itself.
+    version: changes with every change of members or subscriptions. topics: of each member, by client id.
+    allocates: a member allocates for itself.
     """
 
     version: Hashable
@@ -43,7 +43,7 @@ class ServerAssignedMembers(NamedTuple):
 
     @classmethod
     def of(cls, version: Hashable, members: Iterable[tuple[str, Iterable[str]]], *, allocates: bool) -> Self:
-        """Build a roster of client ids with their topics; repeated ids get the topics of all entries."""
+        """Build the value from client ids with their topics; a repeated id gets all its topics."""
         topics: dict[str, frozenset[str]] = {}
         for client_id, wanted in members:
             topics[client_id] = topics.get(client_id, frozenset()).union(wanted)
@@ -51,9 +51,9 @@ class ServerAssignedMembers(NamedTuple):
 
 
 class MemberList(NamedTuple):
-    """One group's list, by a coordinator. No client ids: the group is here alone, and known without it.
+    """A coordinator's list of one group. No client ids: all members are here, and known without it.
 
-    version: of the lists of one coordinator the higher one is newer.
+    version: grows with each list of one coordinator.
     """
 
     broker_name: str
@@ -63,7 +63,7 @@ class MemberList(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A list that is to be sent, and to which edges. No client ids: there is none any more."""
+    """A list to be sent, and to which edges. No client ids: the list is withdrawn."""
 
     group: str
     client_ids: Sequence[str]
@@ -81,7 +81,7 @@ class _Edge:
 
 
 class Roster:
-    """Members by group and source. What changes an edge returns the groups that it changed."""
+    """Members by group and source. Methods that change an edge return the groups affected."""
 
     def __init__(self) -> None:
         self._edges: dict[str, _Edge] = {}
@@ -91,22 +91,22 @@ class Roster:
         self._server_assigned: dict[str, ServerAssignedMembers] = {}
         self._version = 0
 
-    # What edges report.
+    # Reports of edges.
 
     def edge_heard(self, edge: str, masters: Sequence[str], *, now_ms: MonotonicMs) -> bool:
-        """Note that an edge spoke; return whether it has reported all its groups before."""
+        """Note that an edge was heard; return whether it has reported all its groups before."""
         known = self._edges.setdefault(edge, _Edge(now_ms))
         known.heard_at_ms, known.masters = now_ms, masters
         return known.is_whole
 
     def report(self, edge: str, groups: Mapping[str, Sequence[EdgeMember]], *, complete: bool) -> list[str]:
-        """Take an edge's members of these groups; complete: of all groups that are reported here."""
+        """Take an edge's members of these groups; complete: these are all groups it reports here."""
         known = self._edges[edge]
         reported = {group: tuple(members) for group, members in groups.items()}
         if complete:
             known.is_whole = True
             reported = dict.fromkeys(known.groups, ()) | reported
-        # That a group has nobody there is news too, where nothing was known of it.
+        # An empty group is news too, if nothing was known of it.
         changed = [group for group, members in reported.items() if known.groups.get(group) != members]
         for group in changed:
             self._server_assigned.pop(group, None)
@@ -125,7 +125,7 @@ class Roster:
         return changed
 
     def edges(self) -> list[str]:
-        """Return all edges that have spoken."""
+        """Return all edges that have reported."""
         return list(self._edges)
 
     def groups(self) -> list[str]:
@@ -133,31 +133,31 @@ class Roster:
         return list(dict.fromkeys(group for edge in self._edges.values() for group in edge.groups))
 
     def stood_still(self, stood_ms: int, now_ms: MonotonicMs) -> None:
-        """Give edges the time again in which nobody listened to them."""
+        """Extend the edges' deadlines by the time in which this process was stalled."""
         for edge in self._edges.values():
             edge.heard_at_ms = min(now_ms, edge.heard_at_ms + stood_ms)
 
     def silent_edges(self, *, since_ms: MonotonicMs) -> list[str]:
-        """Return the edges that have not spoken since then."""
+        """Return the edges that have been silent since then."""
         return [name for name, edge in self._edges.items() if edge.heard_at_ms < since_ms]
 
     def agrees(self, edge: str, masters: Sequence[str]) -> bool:
-        """Return whether an edge has reported all its groups that live here, if these are all brokers."""
+        """Return whether an edge has reported all its groups coordinated here, if these are all brokers."""
         known = self._edges.get(edge)
         return known is not None and known.is_whole and list(known.masters) == list(masters)
 
-    # Who is in a group, over all edges.
+    # Members of a group, over all edges.
 
     def client_ids(self, group: str) -> list[str]:
-        """Return all members of a group, each once, sorted."""
+        """Return all members of a group, sorted, without duplicates."""
         return sorted({member.client_id for member in self._members(group)})
 
     def stock(self, group: str) -> list[str]:
-        """Return those of them that allocate for themselves."""
+        """Return the members that allocate for themselves."""
         return sorted({member.client_id for member in self._members(group) if member.stock})
 
     def server_assigned(self, group: str) -> ServerAssignedMembers | None:
-        """Return the members of a group in the form the assigner needs; None: there are none."""
+        """Return the members of a group in the form the assigner needs; None if there are none."""
         known = self._server_assigned.get(group)
         members = self._members(group) if known is None else ()
         if members:
@@ -165,7 +165,7 @@ class Roster:
             known = self._server_assigned[group] = ServerAssignedMembers.of(
                 ("edges", self._version),
                 ((member.client_id, member.topics) for member in members),
-                # Ours do beside stock ones, also if they have not looked since their broker came.
+                # Our clients do so beside stock ones, even if they have not fetched from a new broker.
                 allocates=any(member.allocates or not member.stock for member in members),
             )
         return known
@@ -176,14 +176,14 @@ class Roster:
     # Lists that this broker publishes, as the coordinator of groups.
 
     def listed_elsewhere(self, edge: str, group: str) -> None:
-        """Note that an edge has a list by another coordinator."""
+        """Note that an edge has another coordinator's list."""
         self._listed_elsewhere.setdefault(group, set()).add(edge)
 
     def publish(self, group: str) -> Publication | None:
-        """Return what is to be sent of a group's list, if that is news to anybody.
+        """Return the group's list to be sent, if any edge needs it.
 
-        Every edge has the list of a group with members at several; one that had a list before, of ours or by
-        another coordinator, hears that it is over.
+        Every edge has the list of a group with members at several edges; an edge with an earlier list, ours
+        or another coordinator's, is sent its withdrawal.
         """
         edges = frozenset(name for name, edge in self._edges.items() if group in edge.groups)
         wanted = (self.client_ids(group), edges) if len(edges) > 1 else None
@@ -201,25 +201,25 @@ class Roster:
         return Publication(group, client_ids, to) if to else None
 
     def published_to(self, edge: str) -> list[tuple[str, Sequence[str]]]:
-        """Return the groups whose lists an edge has, and these lists."""
+        """Return the groups whose lists an edge has, with these lists."""
         return [(group, ids) for group, (ids, edges) in self._published.items() if edge in edges]
 
     def forget_published(self, lives_here: Callable[[str], bool]) -> None:
-        """Forget what was published of groups that live elsewhere now."""
+        """Forget the lists of groups that are coordinated elsewhere now."""
         self._published = {group: known for group, known in self._published.items() if lives_here(group)}
         self._listed_elsewhere = {
             group: edges for group, edges in self._listed_elsewhere.items() if lives_here(group)
         }
 
-    # Lists that this broker has, as an edge.
+    # Lists that this broker has received, as an edge.
 
     def listed(self, group: str) -> Sequence[str] | None:
-        """Return the client ids of a group by its list; None: its members are all here."""
+        """Return the client ids of a group by its list; None if its members are all here."""
         known = self._lists.get(group)
         return known.client_ids if known is not None else None
 
     def listed_by_others(self, broker_name: str) -> list[str]:
-        """Return the groups whose list is not by that coordinator."""
+        """Return the groups whose list comes from another coordinator."""
         return [group for group, known in self._lists.items() if known.broker_name != broker_name]
 
     def take_list(self, group: str, members: MemberList) -> bool:

@@ -1,11 +1,11 @@
-"""Groups with server-side assignment: their members ask which queues to read, at the broker of the group.
+"""Groups with server-side assignment: their members ask the group's broker which queues to read.
 
-    all members ask                         the group's sticky assignment, over all its topics and all brokers
-    some allocate for themselves            what the strategy gives that the request names: theirs, too
-    members or queues are not known yet     no answer: who asked keeps what it has
+        all members ask                         the group's sticky assignment, over all its topics and all
+        brokers some allocate for themselves            the result of the strategy named in the request, which
+        is also theirs members or queues are not known yet     no answer: the member keeps what it has
 
-Decisions are returned: the answer, the members that should ask again, and what other brokers are to remember
-(`AssignmentUpdate`), so that one of them can go on from there. Times are monotonic.
+Decisions are returned: the answer, the members that should ask again, and the `AssignmentUpdate` for the
+other brokers, so that one of them can continue from there. Times are monotonic.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,15 +26,15 @@ class Decision(NamedTuple):
     update: AssignmentUpdate | None = None
 
 
-#: Keep what there is.
+#: Keep the current queues.
 KEEP = Decision()
 
 
 class ServerAssignedGroups:
-    """The groups that live here, and what is remembered of all.
+    """The groups coordinated here, and the assignment tables of all groups.
 
-    members: who is in a group, None if nobody is. queues: all of a topic, wherever, sorted; None while they
-    are not known.
+    members: the members of a group, None if there are none. queues: all queues of a topic at any broker,
+    sorted; None while they are unknown.
     """
 
     def __init__(
@@ -58,20 +58,20 @@ class ServerAssignedGroups:
         return group in self._assignments
 
     def topics(self) -> set[str]:
-        """The topics of all groups: which queues they have matters."""
+        """Return the topics of all groups, whose queues matter."""
         return {topic for group in self._assignments for topic in self.topics_of(group)}
 
     def topics_of(self, group: str) -> frozenset[str]:
-        """The topics of a group."""
+        """Return the topics of a group."""
         members = self._members(group)
         return frozenset().union(*members.topics.values()) if members is not None else frozenset()
 
     def fresh_until_ms(self, group: str) -> MonotonicMs:
-        """Until when a large group's target stands."""
+        """Return until when a large group's target stands."""
         return self._assignments[group].fresh_until_ms
 
     def ask(self, group: str, client_id: str, topic: str, strategy: str, *, now_ms: MonotonicMs) -> Decision:
-        """A member asks; ConfigError for a strategy that is not known or needs more."""
+        """Answer a member's request; ConfigError for a strategy that is unknown or needs more input."""
         members = self._members(group)
         queues = self._queues(topic)
         if members is None or client_id not in members.topics:
@@ -97,14 +97,14 @@ class ServerAssignedGroups:
         return Decision(answer.queues, update)
 
     def review(self, group: str, *, now_ms: MonotonicMs) -> AssignmentUpdate | None:
-        """Review a group whose members or queues have changed: return who is to ask again."""
+        """Review a group whose members or queues have changed: return the members that should ask again."""
         members = self._members(group)
         if members is None:
             return self.forget(group)
         assignment = self._assignments.get(group)
         if assignment is None:
             if not self.tables.assignments(group):
-                return None  # Nobody has asked yet.
+                return None  # No member has asked yet.
             assignment = self._assignments[group] = BrokerAssignment(self.tables.assignments(group))
         was_mixed = group in self._mixed
         if members.allocates or was_mixed:
@@ -116,7 +116,7 @@ class ServerAssignedGroups:
         return self._record_update(group, gone=gone, ask_again=assignment.waiting(now_ms=now_ms))
 
     def adopt(self, group: str) -> AssignmentUpdate:
-        """Take over a group that lives here now, with its newest table; return the whole table as ours."""
+        """Take over a group that is coordinated here now, with its newest table; return the table as ours."""
         (known,) = self.tables.updates(lambda name: name == group)
         update = AssignmentUpdate(
             broker_name=self._own,
@@ -129,12 +129,12 @@ class ServerAssignedGroups:
         return update
 
     def leave(self, group: str) -> None:
-        """A group lives elsewhere now."""
+        """Give up a group that is coordinated elsewhere now."""
         self._assignments.pop(group, None)
         self._mixed.discard(group)
 
     def forget(self, group: str) -> AssignmentUpdate | None:
-        """A group has no members any more."""
+        """Forget a group that has no members any more."""
         self.leave(group)
         if not self.tables.version(group):
             return None
@@ -147,7 +147,7 @@ class ServerAssignedGroups:
     def _update(
         self, assignment: BrokerAssignment, members: ServerAssignedMembers, now_ms: MonotonicMs
     ) -> list[str] | None:
-        """Compute the target; returns who is gone, None while the queues of a topic are not known."""
+        """Compute the target; return the former members, or None while a topic's queues are unknown."""
         everything: dict[str, Sequence[MessageQueue]] = {}
         for topic in sorted(frozenset().union(*members.topics.values())):
             queues = self._queues(topic)

@@ -1,11 +1,11 @@
-"""The session of a member that sends heartbeats only: how long it may be silent before it is given up.
+"""The session of a member that only sends heartbeats: how long it may be silent before it is removed.
 
     heartbeat, pull, commit ──► seen
-    75 s without            ──► asked once ──► an answer: seen
-                                           └─► "no such group here", or none for 3 s: expired
+        75 s of silence       ──► one probe ──► an answer: seen
+                                             └─► "no such group here", or none for 3 s: expired
 
-Upstream waits 120 s and asks nothing (ClientHousekeepingService, BrokerConfig.channelExpiredTimeout).
-Members of a coordinated group have a session at their coordinator besides.
+Upstream waits 120 s and sends no probe (ClientHousekeepingService, BrokerConfig.channelExpiredTimeout).
+Members of a coordinated group also have a session at their coordinator.
 """
 
 from collections.abc import Hashable
@@ -16,14 +16,14 @@ from libramq.clock import MonotonicMs
 
 P = TypeVar("P", bound=Hashable)
 
-#: The design: two of the Java client's heartbeats (heartbeatBrokerInterval, 30 s) and half of another.
+#: The design's: two and a half of the Java client's heartbeat intervals (heartbeatBrokerInterval, 30 s).
 SILENCE_MS_MAX: Final = 75_000
-#: NettyClientConfig.timeoutMillis: as long as clients wait for answers themselves.
+#: NettyClientConfig.timeoutMillis: clients wait as long for answers themselves.
 ANSWER_MS_MAX: Final = 3_000
 
 
 class Probe(NamedTuple, Generic[P]):
-    """A question to a silent member; its answer carries the number."""
+    """A probe of a silent member; its answer carries the number."""
 
     group: str
     peer: P
@@ -32,7 +32,7 @@ class Probe(NamedTuple, Generic[P]):
 
 @dataclass(slots=True)
 class _Session:
-    """asked: the number of the question that is open."""
+    """One member's session. asked: the number of its open probe."""
 
     seen_at_ms: MonotonicMs
     probe_number: int | None = None
@@ -48,7 +48,7 @@ class Sessions(Generic[P]):
         self._last_number = 0
 
     def beat(self, group: str, peer: P, *, now_ms: MonotonicMs) -> None:
-        """A heartbeat: a session begins, or goes on."""
+        """Apply a heartbeat: begin or renew a session."""
         session = self._sessions.get((group, peer))
         if session is None:
             self._sessions[group, peer] = _Session(now_ms)
@@ -56,13 +56,13 @@ class Sessions(Generic[P]):
             self._seen(session, now_ms)
 
     def seen(self, group: str, peer: P, *, now_ms: MonotonicMs) -> None:
-        """Something else that only the living do; nothing to those who are no members."""
+        """Note another sign of life; ignored for clients that are no members."""
         session = self._sessions.get((group, peer))
         if session is not None:
             self._seen(session, now_ms)
 
     def answered(self, peer: P, number: int, *, knows_group: bool, now_ms: MonotonicMs) -> None:
-        """An answer to a question; who does not know the group is no member of it any more."""
+        """Handle the answer to a probe; a client that does not know the group is no member of it any more."""
         group, probed_peer = self._open.get(number, ("", None))
         if probed_peer != peer:
             return
@@ -73,13 +73,13 @@ class Sessions(Generic[P]):
             session.requested_at_ms = now_ms - ANSWER_MS_MAX
 
     def ended(self, group: str, peer: P) -> None:
-        """A member is gone."""
+        """Forget a member that has gone."""
         session = self._sessions.pop((group, peer), None)
         if session is not None and session.probe_number is not None:
             del self._open[session.probe_number]
 
     def look(self, *, now_ms: MonotonicMs) -> tuple[list[Probe[P]], list[tuple[str, P]]]:
-        """Whom to ask, and whose session has expired."""
+        """Return the members to probe, and those whose session has expired."""
         probes: list[Probe[P]] = []
         expired: list[tuple[str, P]] = []
         for (group, peer), session in self._sessions.items():

@@ -1,7 +1,7 @@
-"""The tag conflict: members of one group that want different messages of one topic.
+"""The tag conflict: members of one group that subscribe to different tags of one topic.
 
-A queue is read by one member, and what that one does not want is passed over for the whole group: of two
-members with the tags `a` and `b`, each loses the group some of the other's messages.
+A queue is read by one member, and messages it did not subscribe to are skipped for the whole group: two
+members with the tags `a` and `b` each lose some of the other's messages.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,13 +11,13 @@ from libramq.errors import ConfigError
 from libramq.filter.tag import ALL, parse_tag_filter
 from libramq.message.names import RETRY_PREFIX
 
-#: Ours: how many topics, and members of each expression, a sentence names, and how much of an expression.
+#: Ours: how many topics, how many members of each expression and how much of an expression a sentence names.
 NAMED_MAX: Final = 8
 EXPRESSION_SHOWN_MAX: Final = 100
 
 
 def tag_conflict(members: Iterable[tuple[str, Mapping[str, str]]]) -> str:
-    """Return what members want differently, in a sentence with the remedy; "" where they agree.
+    """Return the conflict in a sentence with the remedy; "" if there is none.
 
     members: client ids, and the expression of each topic. A topic that only some subscribe to is no conflict.
     """
@@ -34,13 +34,13 @@ def tag_conflict(members: Iterable[tuple[str, Mapping[str, str]]]) -> str:
         return ""
     more = f" (and {len(conflicts) - NAMED_MAX} more topics)" if len(conflicts) > NAMED_MAX else ""
     return (
-        f"{'; '.join(conflicts[:NAMED_MAX])}{more}: a queue is read by one member, and what that one does "
-        "not want is lost to the group; give all members the same expression, or groups of their own"
+        f"{'; '.join(conflicts[:NAMED_MAX])}{more}: a queue is read by one member, and messages it did not "
+        "subscribe to are lost to the group; give all members the same expression, or separate groups"
     )
 
 
 def canonical(expression: str) -> str:
-    """Return an expression as all that mean the same are written."""
+    """Return an expression in the form shared by all that mean the same."""
     try:
         tag_filter = parse_tag_filter(expression)
     except ConfigError:

@@ -1,4 +1,4 @@
-"""The unsettled rebalance: what a broker has seen of one since it began."""
+"""The unsettled rebalance: what a broker has observed of a rebalance since it began."""
 
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping
@@ -43,7 +43,7 @@ class Move:
     redelivered: int | None
 
     def record(self, queue: MessageQueue, returned_ms: MonotonicMs | None, now: Now) -> QueueMove:
-        """Return the move as events have it; returned_ms: when the old owner read on, if it did."""
+        """Return the move in the form of events; returned_ms: when the old owner read on, if it did."""
         return QueueMove(
             topic=queue.topic,
             broker=queue.broker_name,
@@ -62,11 +62,11 @@ class Move:
 class Unsettled:
     """A rebalance under way.
 
-    first_reads_ms: when each member first read a queue that was not its own. returned_ms: when the owner
-    before read it again, once another had begun. is_complete: the coordinator has granted all queues as it
-    means to. holders: the client ids of whom they are granted to, as far as that is known here, for members
-    that were not heard of since this process began. uncommitted: queues that somebody lost, or gave up before
-    all that it had handled was committed. minimum: as a coordinator knows it over all brokers.
+    first_reads_ms: when each member first read a queue that was not its own. returned_ms: when the old owner
+    read it again, after the new one had begun. is_complete: the coordinator has granted all queues. holders:
+    the client ids of the grants' members, as far as known here, for members not heard from since this process
+    began. uncommitted: queues that were lost, or released before everything handled was committed. minimum:
+    as a coordinator counts it over all brokers.
     """
 
     started_at_ms: MonotonicMs
@@ -84,7 +84,7 @@ class Unsettled:
     minimum: int | None = None
 
     def begin(self, now_ms: MonotonicMs, *, first_since_ms: MonotonicMs) -> None:
-        """Take what has moved already for moves of the rebalance that begins now.
+        """Count moves that preceded the report of the rebalance as its own.
 
         Queues that had no owner before, and were taken before first_since_ms, have not moved in this one.
         """
@@ -129,13 +129,13 @@ class Unsettled:
         )
 
     def _stopped_ms(self, owner: Owner | None) -> MonotonicMs | None:
-        """Return when the old owner ceased to read: while its pull was held, it read on until the start."""
+        """Return when the old owner stopped reading: a held pull counts as reading until the start."""
         if owner is None:
             return None
         return max(owner.read_at_ms, self.started_at_ms) if owner.is_waiting else owner.read_at_ms
 
     def rename(self, old: str, new: str) -> None:
-        """A client has taken another's place: its queues have not moved."""
+        """Note that a client has taken another's place: its queues have not moved."""
         for queue, owner in self.owners_before.items():
             if owner == old:
                 self.owners_before[queue] = new
@@ -160,7 +160,7 @@ class Unsettled:
         return moves
 
     def least(self, before: Mapping[MessageQueue, str], loads: Mapping[str, int]) -> int | None:
-        """How many queues had to move: who sees but a part of it does not know."""
+        """Return how many queues had to move; unknown to a broker that sees only a part."""
         if self.is_part:
             return None
         return self.minimum if self.minimum is not None else minimum_moves(before, loads)
@@ -185,10 +185,10 @@ def sum_bounds(bounds: Iterable[int | None]) -> int | None:
 
 
 def minimum_moves(owners_before: Mapping[MessageQueue, str], loads: Mapping[str, int]) -> int:
-    """The fewest queues that must change hands so that members have such loads, whoever has which.
+    """Return the fewest queues that must change hands for members to have such loads, whichever has which.
 
-    A broker sees its own queues only: where a group's queues lie at several brokers, even loads over all are
-    uneven ones here, and the loads that the members came to are the only fair measure.
+    A broker sees its own queues only: for a group with queues at several brokers, loads that are even over
+    all are uneven here, and the loads that the members ended with are the only fair measure.
     """
     before = Counter(owners_before.values())
     kept = sorted((before[member] for member in loads), reverse=True)
