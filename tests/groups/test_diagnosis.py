@@ -59,7 +59,7 @@ def test_members_that_want_different_things():
         member("alice"), member("bob"), member("carol", subscriptions={"T": "a || b", "U": "*"})
     )
     assert kind is Kind.SUBSCRIPTIONS_DIFFER
-    assert text.startswith("alice, bob want T *; carol want T a || b, U *: ")
+    assert text.startswith("alice, bob subscribe to T *; carol subscribe to T a || b, U *: ")
 
 
 def test_tags_in_another_order_are_no_difference():

@@ -33,7 +33,7 @@ def test_a_dry_run(tmp_path: Path):
     assert (done.code, done.err) == (0, "")
     assert "flapping" in done.out
     assert f"would be written: {tmp_path / 'lab' / 'report.html'}" in done.out
-    assert done.out.endswith("nothing was touched\n")
+    assert done.out.endswith("nothing was changed\n")
     assert list(tmp_path.iterdir()) == []
 
 

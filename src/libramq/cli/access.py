@@ -1,6 +1,6 @@
-"""Access to servers that ask who comes: a file that the environment names, for every command.
+"""Access to servers with authentication or TLS: a file named by the environment, for every command.
 
-Not options: what stands on a command line, everybody on the machine can read. The file has the names of
+These are not options, since every user of the machine can read a command line. The file uses the names of
 `transport/access_properties.py`, as Apache's tools.yml and tls.properties have them.
 """
 
@@ -17,7 +17,7 @@ VARIABLE: Final = "LIBRA_ACCESS"
 
 
 def properties() -> dict[str, str]:
-    """Return the properties in the file; empty where the environment names none."""
+    """Return the properties in the file; empty if the environment names none."""
     file = os.environ.get(VARIABLE)
     if not file:
         return {}
@@ -28,7 +28,7 @@ def properties() -> dict[str, str]:
 
 
 def access() -> Access:
-    """How the commands come into servers; ConfigError names what is wrong in the file."""
+    """Return the commands' credentials and TLS; ConfigError names a fault in the file."""
     try:
         return access_of(properties())
     except ConfigError as error:

@@ -95,7 +95,7 @@ def delete_topic(
 
 @app.command("topicStatus", no_args_is_help=True)
 def topic_status(topic: options.Topic, namesrv: options.Namesrv = None, json: options.Json = False) -> None:
-    """Show the first and last offset of a topic's queues, and when each was last written to."""
+    """Show the first and last offsets of a topic's queues, and when each was last written to."""
     from libramq.cli import admin_queries, output
 
     with _session(namesrv) as session:
@@ -178,7 +178,7 @@ def consumer_progress(
     ] = None,
     json: options.Json = False,
 ) -> None:
-    """Show how far consumer groups are, and how far behind."""
+    """Show the offsets of consumer groups, and their lag."""
     from libramq.cli import admin_queries, output
 
     if group is None:
@@ -250,7 +250,7 @@ def reset_offset_by_time(
     output.print_table(("broker", "queue", "offset"), (list(row.values()) for row in rows))
 
 
-#: What the table shows of a connection, under its headings.
+#: The fields of a connection in the table, under its headings.
 _CONNECTION: Final = ("clientId", "clientAddr", "language", "version")
 
 

@@ -20,7 +20,7 @@ from libramq.rpc import admin_calls, name_server_calls
 
 Row = dict[str, Any]
 
-#: The longest list of queues that a client should be given; Apache leaves it open.
+#: The longest list of queues that a client should get; Apache leaves it open.
 QUEUES_PER_TOPIC_MAX = 65_536
 #: PermName: 2 write, 4 read, 6 both.
 PERMISSIONS = (2, 4, 6)
@@ -46,12 +46,12 @@ def _cluster_and_groups(session: AdminSession, topic: str) -> tuple[str, list[st
         for address in addresses(brokers):
             groups |= set(session.ask(address, admin_calls.topic_consumers(topic)))
     except RemoteError:
-        return "", []  # A topic that just went; mqadmin passes over it too.
+        return "", []  # A topic deleted just now; mqadmin skips it too.
     return ", ".join(sorted({broker.cluster for broker in brokers})), sorted(groups)
 
 
 def timestamp_of(text: str) -> int:
-    """Return the milliseconds since 1970 that mqadmin's ways of writing a time mean."""
+    """Return the milliseconds since 1970 of a time in one of mqadmin's notations."""
     if text == "now":
         return time.time_ns() // 1_000_000
     if re.fullmatch(r"-?\d+", text):
@@ -65,7 +65,7 @@ def timestamp_of(text: str) -> int:
 
 
 def truth_of(option: str, text: str) -> bool:
-    """Return what true and false mean."""
+    """Return the value of a text that is true or false."""
     if text.lower() not in ("true", "false"):
         raise ConfigError(f"{option} is true or false, not {text!r}")
     return text.lower() == "true"
@@ -108,7 +108,7 @@ def update_topic(
 
 def delete_topic(session: AdminSession, topic: str, *, cluster: str) -> list[str]:
     """Delete a topic at every master of a cluster, and its route; return the brokers' addresses."""
-    route = session.route(topic)  # A name that nobody has is a mistake, as everywhere.
+    route = session.route(topic)  # An unknown name is an error, as everywhere.
     if cluster not in {broker.cluster for broker in route.broker_datas}:
         named = ", ".join(sorted({broker.cluster for broker in route.broker_datas}))
         raise ConfigError(f"the topic {topic} is not in cluster {cluster}; it is in: {named}")
@@ -135,7 +135,7 @@ def topic_status(session: AdminSession, topic: str) -> list[Row]:
 
 
 def topic_route(session: AdminSession, topic: str) -> Row:
-    """Return a topic's route, as the name server has it."""
+    """Return a topic's route from the name server."""
     route: Row = msgspec.to_builtins(session.route(topic))
     return route
 
@@ -175,7 +175,7 @@ def _first_number(text: str) -> float:
 
 
 def group_progress(session: AdminSession, group: str, topic: str | None) -> Row:
-    """Return how far a group is, queue by queue."""
+    """Return a group's progress, queue by queue."""
     queues: list[Row] = []
     tps = 0.0
     for address in _brokers_of_group(session, group):

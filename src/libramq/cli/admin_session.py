@@ -20,7 +20,7 @@ TIMEOUT_MS = 5_000
 
 
 class AdminSession:
-    """Use it as `with AdminSession(...)`."""
+    """A session with a cluster. Use it as `with AdminSession(...)`."""
 
     def __init__(self, namesrv: str) -> None:
         self.namesrv = namesrv
@@ -64,7 +64,7 @@ class AdminSession:
         )
 
     def ask_each_name_server(self, call: Call[None]) -> None:
-        """Ask every name server, since they share nothing; raises the first failure once all were asked."""
+        """Ask every name server, since they share nothing; raises the first failure after all were asked."""
         failures: list[RemoteError] = []
         for address in self._name_servers:
             try:

@@ -1,4 +1,4 @@
-"""The benchmarks of the command line: progress while they run, one JSON object at the end."""
+"""The benchmark commands: progress while they run, one JSON object at the end."""
 
 from typing import Annotated
 
@@ -25,7 +25,7 @@ def produce(
     ] = 32,
     batched: Annotated[
         bool,
-        typer.Option("--batched", help="Send without waiting for each answer; messages travel in batches."),
+        typer.Option("--batched", help="Send without waiting for each response; messages travel in batches."),
     ] = False,
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:

@@ -1,4 +1,4 @@
-"""The benchmarks themselves: a producer and a consumer of ours against whatever cluster is named."""
+"""The benchmarks: a LibraMQ producer and consumer against any cluster."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ class Load:
 
 
 class _Meter:
-    """Counts what is done and shows it, with the rate so far."""
+    """Counts what is done and shows it, with the average rate."""
 
     def __init__(self, what: str, total: int) -> None:
         self.done = 0
@@ -79,7 +79,7 @@ async def produce(load: Load) -> None:
     """Send; print rate and latencies."""
     body = b"x" * load.size
     async with Producer(group=GROUP, namesrv=load.namesrv, **client_options()) as producer:
-        await producer.publish_queues(load.topic)  # Connect and look up before the clock runs.
+        await producer.publish_queues(load.topic)  # Connect and look up before the clock starts.
         async with _Meter(f"sending to {load.topic}", load.count) as meter:
             if load.batched:
                 latencies_ms: list[float] = []

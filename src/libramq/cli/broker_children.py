@@ -1,8 +1,8 @@
 """The broker children: the further brokers of `libra up --brokers N`, each a process of its own.
 
-A broker is one event loop, so more cores need more processes. They end with this one in every case
-(`broker_process` says how). A cluster that lost a broker is not what was asked for: `failure` tells of it,
-and `libra up` then ends as a whole, so that whoever watches it notices and starts it again.
+A broker is one event loop, so more cores need more processes. They always end with this one (`broker_process`
+says how). If a broker fails, `failure` reports it and `libra up` ends as a whole, so that a supervisor
+notices and restarts it.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ from libramq.broker.config import BrokerConfig
 from libramq.cli.options import LogLevel
 from libramq.errors import LibraError
 
-#: Ours: how long a broker may take to write down what it holds in memory.
+#: Ours: how long a broker may take to write its state at the end.
 STOP_SECONDS: Final = 20
-#: What a child says when it serves.
+#: The line that a child prints when it serves.
 READY: Final = "ready"
 
 
 class BrokerEnded(LibraError):
-    """A broker's process did not start, or ended by itself."""
+    """A broker's process did not start, or ended unexpectedly."""
 
 
 class BrokerChildren:
@@ -46,12 +46,12 @@ class BrokerChildren:
             raise
 
     async def stop(self) -> None:
-        """Ask all to end, wait, then insist."""
+        """Ask all to end, wait, then kill them."""
         processes, self._processes = list(self._processes.values()), {}
         await asyncio.gather(*map(_stop, processes))
 
     async def failure(self) -> BrokerEnded:
-        """Wait until one ends that was not asked to."""
+        """Wait until one ends unexpectedly."""
         waiting = {asyncio.create_task(child.wait()): name for name, child in self._processes.items()}
         try:
             if not waiting:
@@ -62,7 +62,7 @@ class BrokerChildren:
                 task.cancel()
         first = next(iter(done))
         return BrokerEnded(
-            f"{waiting[first]} ended by itself ({_status(first.result())}), so all others end too"
+            f"{waiting[first]} ended unexpectedly ({_status(first.result())}), so the others are stopped too"
         )
 
     async def _start(self, config: BrokerConfig) -> None:

@@ -1,9 +1,9 @@
 """The broker process: a further broker of `libra up --brokers N`, a child that ends with its parent.
 
-    parent ──stdin──►  the configuration, one line of JSON; then nothing until its end, which ends us
-    parent ◄─stdout──  "ready", or why not, one line
+        parent ──stdin──►  the configuration, one line of JSON; then nothing until it closes, which ends the
+        child parent ◄─stdout──  "ready" or the reason for a failure, one line
 
-The end of standard input comes in every case, even when the parent is killed: the system closes the pipe.
+Standard input closes in every case, even when the parent is killed: the system closes the pipe.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from libramq.transport.descriptors import raise_limit
 
 
 async def serve(config: BrokerConfig) -> None:
-    """Run the broker until the parent has gone, or SIGTERM. Ctrl-C is the parent's to answer."""
+    """Run the broker until the parent is gone or SIGTERM comes. The parent handles Ctrl-C."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -49,7 +49,7 @@ async def serve(config: BrokerConfig) -> None:
 
 
 def main() -> None:
-    """Read the configuration, serve, and say in one line what went wrong."""
+    """Read the configuration and serve; print a failure as one line."""
     logs.set_up(LogLevel(sys.argv[1]))
     line = sys.stdin.buffer.readline()
     if not line:

@@ -40,14 +40,14 @@ def timeline(rebalance: Rebalance) -> list[str]:
 
 
 def member_names(rebalance: Rebalance, *, static: Mapping[str, str] = MappingProxyType({})) -> MemberNames:
-    """Return short names for all clients that a rebalance names."""
+    """Return short names for all clients in a rebalance."""
     texts = [*(cause.who for cause in rebalance.causes if cause.who), *rebalance.loads]
     moves = [name for move in rebalance.moves for name in (move.from_, move.to) if name]
     return MemberNames([*texts, *moves], static=static)
 
 
 def causes(rebalance: Rebalance, names: MemberNames) -> str:
-    """Return the reasons, and who caused them: `member_joined a, b; connection_closed c`."""
+    """Return the reasons and who caused them: `member_joined a, b; connection_closed c`."""
     return "; ".join(
         " ".join([reason, _named([names.short(cause.who) for cause in lot if cause.who])]).rstrip()
         for reason, lot in groupby(rebalance.causes, key=lambda cause: cause.reason)

@@ -17,7 +17,7 @@ MEMBER_COLUMNS: Final = ("group", "client id", "static name", "queues", "which")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRow:
-    """One group now. diagnoses: what its brokers found wrong with it."""
+    """One group now. diagnoses: the problems that its brokers report."""
 
     group: str
     members: Sequence[ClientConnection] = ()
@@ -27,7 +27,7 @@ class GroupRow:
     diagnoses: Sequence[GroupDiagnosis] = ()
 
     def remarks(self) -> list[str]:
-        """Return what is wrong, one line each."""
+        """Return the group's problems, one line each."""
         return [f"{self.group}: {one.kind}: {one.text}" for one in self.diagnoses]
 
     def cells(self, wall_ms: WallMs) -> list[str]:

@@ -1,4 +1,4 @@
-"""The group watch: what a cluster's groups look like now, and the rebalances its brokers have recorded."""
+"""The group watch: the current state of a cluster's groups, and the rebalances its brokers have recorded."""
 
 import asyncio
 from collections.abc import Iterable
@@ -21,9 +21,9 @@ from libramq.remoting.body.consumers import ConsumerConnection
 from libramq.transport.address import split_name_servers
 
 READER_GROUP: Final = "LIBRA_GROUPS"
-#: Ours: the newest events of each broker that are looked at; some ten thousand rebalances.
+#: Ours: how many of each broker's newest events are read; some ten thousand rebalances.
 EVENTS_MAX: Final = 30_000
-#: Ours: groups that are asked about at once.
+#: Ours: how many groups are queried at once.
 GROUPS_AT_ONCE: Final = 16
 
 
@@ -36,7 +36,7 @@ class EventReader:
         self._positions: dict[MessageQueue, int] = {}
 
     def read(self) -> list[BrokerEvent]:
-        """Return the new events; raises ConfigError where brokers record none."""
+        """Return the new events; raises ConfigError if no broker records any."""
         try:
             queues = self._reader.queues(REBALANCE_EVENTS_TOPIC)
         except RouteNotFound:
@@ -49,7 +49,7 @@ class EventReader:
         found = []
         for queue, end in ends.items():
             start = self._positions.get(queue)
-            if start is None or start > end:  # New to us, or its broker begins anew with an empty store.
+            if start is None or start > end:  # A new queue, or its broker restarted with an empty store.
                 start = max(starts.get(queue, 0), end - EVENTS_MAX)
             for stretch in self._reader.read(queue, start, end, lost=_pass_over):
                 for message in decode_records(stretch.body, broker_name=queue.broker_name):
@@ -60,12 +60,12 @@ class EventReader:
         return found
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         self._reader.close()
 
 
 def _pass_over(queue: MessageQueue, start: int, end: int) -> None:
-    """Events that were deleted by age: the timeline begins later."""
+    """Skip events that were deleted by age: the timeline begins later."""
 
 
 def _event(body: bytes) -> RebalanceEvent | None:
@@ -76,7 +76,7 @@ def _event(body: bytes) -> RebalanceEvent | None:
 
 
 def group_rebalances(namesrv: str, group: str, *, last: int, clock: Clock | None = None) -> list[Rebalance]:
-    """Return the last rebalances of a group; raises ConfigError when there was none."""
+    """Return the last rebalances of a group; raises ConfigError if there was none."""
     reader = EventReader(namesrv)
     try:
         events = [one for one in reader.read() if one.event.group == group]
@@ -91,7 +91,7 @@ def group_rebalances(namesrv: str, group: str, *, last: int, clock: Clock | None
 
 
 class GroupWatch:
-    """Looks at all groups again and again. Use it as `async with`."""
+    """Polls the state of all groups. Use it as `async with`."""
 
     def __init__(self, namesrv: str, *, clock: Clock | None = None) -> None:
         self._admin = Admin(namesrv=namesrv, **client_options())
@@ -109,7 +109,7 @@ class GroupWatch:
         await self._admin.stop()
 
     async def look(self) -> list[GroupRow]:
-        """Return all groups as they are now, by name."""
+        """Return the current state of all groups, by name."""
         events = await asyncio.to_thread(self._reader.read)
         last = self._last_rebalances(events)
         topics = await self._admin.topics()
@@ -117,7 +117,7 @@ class GroupWatch:
         return list(await asyncio.gather(*(self._row(name, last.get(name)) for name in sorted(names))))
 
     def _last_rebalances(self, events: Iterable[BrokerEvent]) -> dict[str, Rebalance]:
-        """Return the last rebalance of each group; older events are dropped."""
+        """Return the last rebalance of each group; forget older events."""
         for one in events:
             self._events.setdefault(one.event.group, []).append(one)
         last = {}
@@ -133,7 +133,7 @@ class GroupWatch:
             try:
                 stats = await self._admin.consume_stats(group)
             except (BrokerError, RouteNotFound):
-                stats = {}  # A group that never committed, or is just going.
+                stats = {}  # A group that never committed, or is being deleted.
             try:
                 connected = await self._admin.consumer_connection(group)
             except LibraError:

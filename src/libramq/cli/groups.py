@@ -1,4 +1,4 @@
-"""The groups commands: groups live in the terminal, a timeline of their rebalances, removal of members."""
+"""The groups commands: a live view of groups, a timeline of their rebalances, removal of members."""
 
 import asyncio
 import getpass
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from libramq.cli.group_row import GroupRow
 
-#: Ours: how often the terminal shows groups anew.
+#: Ours: how often the live view is refreshed.
 LOOK_SECONDS: Final = 1.0
 NO_GROUP: Final = "no consumer group yet; a group appears when its first consumer starts"
 
@@ -101,7 +101,7 @@ def _user() -> str | None:
 
 
 def _name_servers(context: typer.Context, namesrv: str | None) -> str:
-    """The name servers, which may be named before the command as well."""
+    """Return the name servers, which may also be named before the command."""
     return options.name_servers(namesrv or (context.parent.params.get("namesrv") if context.parent else None))
 
 

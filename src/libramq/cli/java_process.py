@@ -1,7 +1,7 @@
-"""The Java process of a Spark command, and its end when Ctrl-C is pressed.
+"""The Java process of a Spark command: it ends when Ctrl-C is pressed.
 
 PySpark alone leaves it behind when Ctrl-C comes while it starts, and waits for running jobs when it comes
-later. Pipelines continue from any moment at which they are killed, so here the process is simply ended.
+later. Pipelines can continue after being killed at any moment, so the process is simply ended here.
 """
 
 import logging
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
-#: Ours: Spark removes its temporary files in less; a command is to end within five seconds of Ctrl-C.
+#: Ours: Spark removes its temporary files in less; a command should end within five seconds of Ctrl-C.
 STOP_SECONDS: Final = 3.0
 
 
@@ -29,7 +29,7 @@ class JavaProcess:
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Handle SIGINT from now on, also while PySpark starts the process.
+        """Handle SIGINT from now on, including while PySpark starts the process.
 
         Two names in PySpark's modules are replaced meanwhile: PySpark returns its process only when that is
         ready, and installs a handler that calls Java, which may be in the middle of another call.
@@ -56,18 +56,18 @@ class JavaProcess:
             gateway_module.Popen, context_module.signal = popen, signals
 
     def ignore(self) -> None:
-        """Leave SIGINT to Python again."""
+        """Restore Python's own handling of SIGINT."""
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def wait(self) -> None:
-        """Return when the process has ended after an interrupt."""
+        """Wait for the process to end after an interrupt."""
         if self._process is not None:
             self._process.wait()
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         self.was_interrupted = True
-        # Whatever PySpark's threads report from now on has failed for want of Java.
+        # PySpark's threads only report failures of the ended Java process from now on.
         logging.disable()
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
         if self._process is not None:
@@ -75,7 +75,7 @@ class JavaProcess:
         raise KeyboardInterrupt
 
     def _end(self, process: subprocess.Popen[Any]) -> None:
-        if not self._is_ready():  # It has nothing to clean up, and would print what it misses.
+        if not self._is_ready():  # It has nothing to clean up, and would only print errors.
             process.kill()
             return
         process.terminate()

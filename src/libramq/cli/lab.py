@@ -100,7 +100,7 @@ def run(
         seed=seed,
         output=output,
     )
-    plan = laboratory.plan()  # What is wrong is said before a Java machine starts.
+    plan = laboratory.plan()  # Report errors before a Java machine starts.
     if dry_run:
         _show_plan(plan)
         return
@@ -153,7 +153,7 @@ def _show_plan(plan: "LabPlan") -> None:
     print(f"strategies: {', '.join(entrant.name for entrant in experiment.entrants)}")
     for file in plan.files:
         print(f"would be written: {file}")
-    print("nothing was touched")
+    print("nothing was changed")
 
 
 def _show(result: "Result") -> None:

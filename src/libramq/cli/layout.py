@@ -1,4 +1,4 @@
-"""The layout: which broker of `libra up` keeps its files where.
+"""The layout: where each broker of `libra up` keeps its files.
 
 one broker      DIR/commitlog …
 N brokers       DIR/broker-a/commitlog … DIR/broker-b/commitlog …
@@ -12,12 +12,12 @@ from libramq.errors import ConfigError
 
 NAMES: Final = tuple(f"broker-{letter}" for letter in string.ascii_lowercase)
 BROKERS_MAX: Final = len(NAMES)
-#: What every store has from its start on.
+#: The entry that every store has from its start on.
 _OF_A_STORE: Final = ("commitlog", "config")
 
 
 def directories(data: Path, count: int) -> dict[str, Path]:
-    """Each broker's directory; ConfigError where messages that lie there would not be served."""
+    """Return each broker's directory; ConfigError if messages stored there would not be served."""
     if count == 1:
         _refuse_hidden(data, used=())
         return {NAMES[0]: data}

@@ -15,10 +15,10 @@ from libramq.cli.layout import BROKERS_MAX
 from libramq.cli.printable import printable
 
 EXIT_FAILED: Final = 2
-#: What a shell reports for a process that SIGINT ended.
+#: The exit code that a shell reports for a process ended by SIGINT.
 EXIT_INTERRUPTED: Final = 130
 _POSIX_MODULES: Final = ("fcntl", "resource", "pwd", "termios")
-#: What the command-line library raises after it has shown the help of a command that got no arguments.
+#: The exception by which the command-line library ends a command that got no arguments and showed its help.
 _HELP_SHOWN: Final = "NoArgsIsHelpError"
 _HELP: Final = ["-h", "--help"]
 
@@ -87,7 +87,7 @@ def up(
         str | None,
         typer.Option(
             metavar="IP",
-            help="IP address that clients connect to, where it differs from --host: behind published "
+            help="IP address that clients connect to, if it differs from --host: behind published "
             "ports of a container, for example.",
         ),
     ] = None,

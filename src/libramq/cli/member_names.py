@@ -1,6 +1,6 @@
-"""Member names: client ids as short as they can be without two members looking alike.
+"""Member names: client ids shortened as far as they stay unique.
 
-127.0.0.1@26622#16918612000   →   127.0.0.1@26622      while no other member is of that process
+127.0.0.1@26622#16918612000   →   127.0.0.1@26622      if no other member belongs to that process
 127.0.0.1@host-7              →   worker-1             the name of a static member
 """
 
@@ -9,14 +9,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-#: What clients without a name of their own, Java's and ours, append to address and process: a time.
+#: The time that unnamed clients, Java's and ours, append to address and process.
 _TIME: Final = re.compile(r"(?<=@)(\d+)#\d+$")
 _CLIENT_ID: Final = re.compile(r"[^\s,]+")
 _NONE: Final[Mapping[str, str]] = {}
 
 
 class MemberNames:
-    """Short names of the clients that some texts name. static: names of static members, by client id."""
+    """Short names of the clients in some texts. static: names of static members, by client id."""
 
     def __init__(self, texts: Iterable[str], *, static: Mapping[str, str] = _NONE) -> None:
         client_ids = {client_id for text in texts for client_id in _CLIENT_ID.findall(text)}
@@ -28,5 +28,5 @@ class MemberNames:
         self._names = {client_id: name for client_id, name in candidates.items() if uses[name] == 1}
 
     def short(self, text: str) -> str:
-        """Return a text with each client id in it shortened."""
+        """Return a text with all client ids in it shortened."""
         return _CLIENT_ID.sub(lambda client_id: self._names.get(client_id[0], client_id[0]), text)

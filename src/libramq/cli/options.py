@@ -12,7 +12,7 @@ NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
 
 
 class LogLevel(StrEnum):
-    """How much is logged."""
+    """The log levels."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -21,7 +21,7 @@ class LogLevel(StrEnum):
 
 
 class Damaged(StrEnum):
-    """The treatment of a damaged store: `libramq.store.config.Damaged`, which a help text need not load."""
+    """The treatment of a damaged store: `libramq.store.config.Damaged`, which a help text need not import."""
 
     SKIP = "skip"
     CUT = "cut"
@@ -71,5 +71,5 @@ AllowPublic = Annotated[
 
 
 def name_servers(option: str | None) -> str:
-    """The name servers to use: what was given, else the environment's, else this machine's."""
+    """Return the name servers to use: the option's, else the environment's, else this machine's."""
     return option or os.environ.get(NAMESRV_VARIABLE) or DEFAULT_NAMESRV

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from libramq.cli.printable import printable, printable_json
 
-#: What is not a terminal gets whole lines: nothing is cut to fit.
+#: Anything but a terminal gets whole lines, not cut to a width.
 WIDTH_WITHOUT_TERMINAL: Final = 400
 _NUMBER: Final = re.compile(r"[0-9][0-9,.]*")
 
@@ -23,12 +23,12 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print rows under the names of their columns; numbers are aligned right."""
+    """Print rows under column headings; numbers are aligned right."""
     console().print(table(columns, rows))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, caption: str | None = None) -> Table:
-    """Return a table of rows under the names of their columns."""
+    """Return a table of rows under column headings."""
     rows = [list(row) for row in rows]
     made = Table(
         caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0)
@@ -46,7 +46,7 @@ def _is_number(cell: object) -> bool:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that does not guess markup in names, and cuts nothing in a pipe."""
+    """Return a console that ignores markup in names, and cuts nothing in a pipe."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else WIDTH_WITHOUT_TERMINAL
     return Console(file=stream, width=width, markup=False, highlight=False, emoji=False)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Run pipelines on Spark: topics into tables, reports of groups.", no_args_is_help=True)
 
-#: The queues that a plan shows line by line.
+#: How many queues a plan lists.
 QUEUES_SHOWN_MAX: Final = 40
 
 
@@ -44,7 +44,7 @@ def run(
     logs.set_up(log_level)
     settings = spark_settings(conf or [])
     chosen = pipeline(name, config, namesrv=namesrv, access=access.properties() or None)
-    plan = chosen.plan()  # What is wrong is said before a Java machine starts.
+    plan = chosen.plan()  # Report errors before a Java machine starts.
     if dry_run:
         _show(plan)
         return
@@ -79,4 +79,4 @@ def _show(plan: "Plan") -> None:
         output.print_table(("column", "type"), list(table.columns.items()))
     for remark in plan.remarks:
         print(remark)
-    print("nothing was touched")
+    print("nothing was changed")

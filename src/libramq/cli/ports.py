@@ -1,4 +1,4 @@
-"""Ports: RocketMQ's own where nobody has them, else free ones."""
+"""Ports: RocketMQ's own if they are free, else others."""
 
 import errno
 import socket
@@ -8,17 +8,17 @@ from libramq.errors import ConfigError
 
 NAME_SERVER_PORT: Final = 9876
 BROKER_PORT: Final = 10911
-#: The broker answers at a second port too, two below (BrokerController's fast remoting server).
+#: The broker also listens on a second port, two below (BrokerController's fast remoting server).
 VIP_DISTANCE: Final = 2
 #: Ours: between the brokers of one machine, as in Apache's examples of several.
 BROKER_DISTANCE: Final = 10
 PORT_MAX: Final = 65_535
-#: Ours: ports below need rights that a development machine does not give.
+#: Ours: lower ports need privileges.
 FREE_PORT_TRIES: Final = 100
 
 
 class Ports(NamedTuple):
-    """Where name server and broker are to listen, and what is to be said about it."""
+    """The ports of name server and broker, and remarks for the user."""
 
     nameserver: int
     broker: int
@@ -26,7 +26,7 @@ class Ports(NamedTuple):
 
 
 def choose_ports(host: str, nameserver: int | None, broker: int | None) -> Ports:
-    """Keep what was asked for; ConfigError when that is taken. Defaults that are taken give way."""
+    """Choose the ports: ConfigError if a requested one is taken; defaults that are taken are replaced."""
     remarks = []
     if nameserver is not None:
         _require(host, nameserver, "--nameserver-port")
@@ -58,7 +58,7 @@ def choose_ports(host: str, nameserver: int | None, broker: int | None) -> Ports
 
 
 def further_broker_ports(host: str, ports: Ports, count: int) -> tuple[list[int], list[str]]:
-    """A port for each further broker, ten above the one before where that is free, and what to say else."""
+    """Return a port for each further broker, ten above the one before if that is free, and remarks."""
     found, remarks = [], []
     used = {ports.nameserver, *_of_broker(ports.broker)}
     for number in range(1, count + 1):
@@ -94,12 +94,12 @@ def is_free(host: str, port: int) -> bool:
                 f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --host"
             ) from None
         except OverflowError:
-            raise ConfigError(f"{port} is not a port; 1 to 65535 are") from None
+            raise ConfigError(f"{port} is not a port; 1 to 65535 are allowed") from None
     return True
 
 
 def free_port(host: str, *, below: int = 0, avoid: range | tuple[int, ...] = ()) -> int:
-    """A port that the system gives, and the one `below` it free too."""
+    """Return a free port chosen by the system, whose neighbour `below` it is free too."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for _ in range(FREE_PORT_TRIES):
         with socket.socket(family) as probe:

@@ -12,16 +12,16 @@ class Service(Protocol):
     """A server that can be started and stopped."""
 
     async def start(self) -> None:
-        """Begin; raises LibraError."""
+        """Start; raises LibraError."""
         ...
 
     async def stop(self) -> None:
-        """End gracefully."""
+        """Stop gracefully."""
         ...
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end, on uvloop where it is installed."""
+    """Run a coroutine to its end, on uvloop if that is installed."""
     try:
         import uvloop
     except ImportError:
@@ -31,7 +31,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 class StopSignal:
-    """SIGINT and SIGTERM as something to wait for. The second signal ends the process at once."""
+    """SIGINT and SIGTERM as an event to wait for. The second signal ends the process at once."""
 
     def __init__(self) -> None:
         self._arrived = asyncio.Event()
@@ -40,7 +40,7 @@ class StopSignal:
             self._loop.add_signal_handler(number, self._arrive)
 
     async def wait(self) -> None:
-        """Return when a signal came."""
+        """Wait for the first signal."""
         await self._arrived.wait()
 
     def _arrive(self) -> None:

@@ -13,7 +13,7 @@ from libramq.errors import LibraError, LocalProtocolError
 from libramq.message import Message
 
 READ_BYTES: Final = 256 * 1024
-#: Chunks read ahead of the sending; bounds what a fast pipe can pile up.
+#: Chunks read ahead of the sending; limits what a fast pipe can accumulate.
 CHUNKS_AHEAD: Final = 4
 GROUP: Final = "LIBRA_SEND"
 
@@ -21,7 +21,7 @@ GROUP: Final = "LIBRA_SEND"
 async def send_one(
     namesrv: str, topic: str, body: str, *, tags: str | None, keys: str | None, as_json: bool
 ) -> None:
-    """Send one message and say where it is."""
+    """Send one message and print its position."""
     async with Producer(group=GROUP, namesrv=namesrv, **client_options()) as producer:
         result = await producer.send(Message(topic, body.encode(), tags=tags, keys=keys or ()))
     if as_json:
@@ -33,7 +33,7 @@ async def send_one(
 async def send_lines(
     namesrv: str, topic: str, file: int, *, tags: str | None, keys: str | None, as_json: bool
 ) -> None:
-    """Send every line that is not empty; the first failure is raised when all others are done."""
+    """Send every non-empty line; the first failure is raised after all others have finished."""
     sent = 0
     failures: list[LibraError] = []
 
@@ -61,7 +61,7 @@ async def send_lines(
 
 
 async def _lines(file: int) -> AsyncIterator[bytes]:
-    """The lines of a file as they come, read by a thread that nobody waits for: it may sit at a terminal."""
+    """Yield the lines of a file as they come, read by a daemon thread, since a terminal may never end."""
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue(CHUNKS_AHEAD)
 

@@ -1,4 +1,4 @@
-"""The servers of the command line: composed, announced in a few lines, stopped by a signal."""
+"""The server commands: composed, announced in a few lines, stopped by a signal."""
 
 import asyncio
 import gc
@@ -37,13 +37,13 @@ from libramq.transport.descriptors import raise_limit
 
 Failure = Callable[[], Coroutine[Any, Any, LibraError]]
 
-#: Ours: as many as a SHA-256 has; HMAC uses no more than its block of 64.
+#: Ours: the size of a SHA-256; HMAC uses no more than its block of 64.
 SECRET_BYTES: Final = 32
-#: RFC 5737: an address for documentation; a datagram socket "connected" to it sends nothing.
+#: RFC 5737: a documentation address; a datagram socket "connected" to it sends nothing.
 _ELSEWHERE: Final = ("192.0.2.1", 9)
 _LOOPBACK: Final = "127.0.0.1"
 _WILDCARDS: Final = ("", "0.0.0.0", "::")
-#: Ours: some 10 MB of cycles at the most before they are looked for.
+#: Ours: at most some 10 MB of cycles before they are collected.
 _OBJECTS_PER_COLLECTION: Final = 50_000
 
 
@@ -60,8 +60,8 @@ async def up(
     damaged: Damaged | None,
     log_level: LogLevel,
 ) -> None:
-    """Name server and the first broker in this process, further brokers in their own, until a signal."""
-    check_bind_address(host, allow_public=allow_public, remedy="say --allow-public")
+    """Run the name server and the first broker here, others in their own processes, until a signal."""
+    check_bind_address(host, allow_public=allow_public, remedy="use --allow-public")
     stores = directories(data, brokers)
     ports = choose_ports(host, nameserver_port, broker_port)
     further, remarks = further_broker_ports(host, ports, brokers - 1)
@@ -105,17 +105,17 @@ async def up(
 
 
 def _metrics(port: int | None, index: int) -> dict[str, Any]:
-    """Settings of a broker that serves metrics; the first one at the port itself."""
+    """Return the metrics settings of a broker; the first one uses the port itself."""
     return {} if port is None else {"metrics_exporter_type": "PROM", "metrics_port": port + index}
 
 
 def _new_credentials() -> Credentials:
-    """Make what the brokers of one `libra up` sign with; further processes get it over a pipe."""
+    """Make the credentials that the brokers of one `libra up` share; child processes get them over a pipe."""
     return Credentials("libra-up", SYSTEM_SECRETS.token_hex(SECRET_BYTES))
 
 
 async def nameserver(*, config_file: Path | None, host: str, port: int, allow_public: bool) -> None:
-    """A name server, until a signal."""
+    """Run a name server until a signal."""
     properties = read_properties(config_file) if config_file is not None else {}
     text = properties.pop(CREDENTIALS_OPTION, "")
     for name in properties:
@@ -128,7 +128,7 @@ async def nameserver(*, config_file: Path | None, host: str, port: int, allow_pu
 async def broker(
     *, config_file: Path | None, namesrv: str | None, allow_public: bool, damaged: Damaged | None
 ) -> None:
-    """A broker as its file says, until a signal."""
+    """Run a broker by its configuration file until a signal."""
     overrides = {"namesrv_addr": namesrv, "allow_public": allow_public or None, "damaged": damaged}
     if config_file is None:
         config, unknown = broker_config({}, **overrides)
@@ -160,7 +160,7 @@ async def _serve(
     lines: Sequence[str],
     failure: Failure | None = None,
 ) -> None:
-    """Start in order, tell, wait for a signal, stop in reverse order. A failure ends all and is raised."""
+    """Start in order, announce, wait for a signal, stop in reverse order; raise any failure."""
     raise_limit()
     signal = StopSignal()
     started: list[Service] = []
@@ -184,7 +184,7 @@ async def _signal_or_failure(signal: StopSignal, failure: Failure | None) -> Non
     signalled, failed = asyncio.create_task(signal.wait()), asyncio.create_task(failure())
     try:
         await asyncio.wait((signalled, failed), return_when=asyncio.FIRST_COMPLETED)
-        if not signalled.done():  # A signal to all our processes ends the children too, and is no failure.
+        if not signalled.done():  # A signal to the process group ends the children too, which is no failure.
             raise failed.result()
     finally:
         signalled.cancel()
@@ -194,8 +194,8 @@ async def _signal_or_failure(signal: StopSignal, failure: Failure | None) -> Non
 def calm_garbage_collector() -> None:
     """Make garbage collection rare.
 
-    Objects made at the start stay, so they are never looked through again; those of a read are freed by
-    reference counting, so looking for cycles each 700 objects only costs (1 to 2 µs a message).
+    Objects made at the start stay, so they are never scanned again; those of a read are freed by reference
+    counting, so looking for cycles every 700 objects only costs time (1 to 2 µs a message).
     """
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""`libra simulate`: many simulated clusters, one a seed; what broke, and how to see it again."""
+"""`libra simulate`: many simulated clusters, one per seed; each failure with the command that repeats it."""
 
 import contextlib
 import time
@@ -13,9 +13,9 @@ from libramq.testing.happening import Happening
 from libramq.testing.seeds import RunSeed, run_seeds
 from libramq.testing.simulation import Report, Simulation
 
-#: As a failed check of a test.
+#: The exit code of a failed test run.
 EXIT_BROKEN: Final = 1
-#: The last events of a failure.
+#: How many events before a failure are printed.
 LINES_SHOWN: Final = 40
 
 
@@ -32,7 +32,7 @@ def simulate(
 ) -> int:
     """Run seeds in `jobs` processes, until one fails or to the end; return the exit code.
 
-    run: what runs a seed, if not the simulator.
+    run: runs one seed; the simulator by default.
     """
     out, began = console(), time.monotonic()
     run = run or RunSeed(steps=steps, lines_kept=None if shows_log else LINES_SHOWN)
@@ -90,7 +90,7 @@ class _Totals:
 
 
 def _explain(report: Report, steps: int | None, *, searches: bool) -> None:
-    """Print what broke and the command that shows it again; searches: by the fewest actions that do."""
+    """Print the violation and the command that repeats it; searches: with the fewest actions."""
     violation = report.violation
     assert violation is not None
     most = _fewest_steps(report, steps) if searches else steps
@@ -100,13 +100,13 @@ def _explain(report: Report, steps: int | None, *, searches: bool) -> None:
         "",
         f"seed {report.seed} broke the rule that {violation.invariant}:",
         f"  {violation.what}",
-        f"see it again: libra simulate --seed {report.seed}{only} --log",
+        f"repeat it: libra simulate --seed {report.seed}{only} --log",
     ):
         out.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _fewest_steps(report: Report, steps: int | None) -> int:
-    """How many of the scenario's actions are enough to break the same rule."""
+    """Return how many of the scenario's actions are enough to violate the same invariant."""
     assert report.violation is not None
     all_steps = len(Simulation(report.seed).scenario.actions)
     most = all_steps if steps is None else min(steps, all_steps)

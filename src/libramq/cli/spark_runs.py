@@ -1,4 +1,4 @@
-"""Runs on Spark from the terminal: a session that keeps quiet, and progress on standard error."""
+"""Spark runs in the terminal: a quiet session, and progress on standard error."""
 
 import logging
 import sys
@@ -27,7 +27,7 @@ def spark_session(
 ) -> Iterator["SparkSession"]:
     """Yield a session that ends with the command, soon after Ctrl-C.
 
-    Failures are reported in one line at the end, so Spark's own log is off unless one is asked for.
+    Failures are reported in one line at the end, so Spark's own log is off by default.
     """
     from libramq.spark import session
 
@@ -52,7 +52,7 @@ def spark_session(
 
 
 def spark_settings(pairs: Sequence[str]) -> dict[str, str]:
-    """Settings of Spark's, given as NAME=VALUE each."""
+    """Return Spark settings from texts NAME=VALUE."""
     found = {}
     for text in pairs:
         name, is_there, value = text.partition("=")
@@ -63,7 +63,7 @@ def spark_settings(pairs: Sequence[str]) -> dict[str, str]:
 
 
 class ProgressDisplay:
-    """Shows progress on standard error: a bar on a terminal, else a line a step."""
+    """Shows progress on standard error: a bar on a terminal, else a line per step."""
 
     def __init__(self, name: str) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -1,6 +1,6 @@
-"""Following a topic: what it holds, then what comes, queue by queue merged by the time of storing.
+"""Following a topic: its stored messages, then new ones, merged over the queues by store time.
 
-It reads as Spark's source does, outside any group: nothing is committed, nobody is rebalanced.
+It reads outside any group, as Spark's source does: it commits nothing and causes no rebalance.
 """
 
 import base64
@@ -20,7 +20,7 @@ from libramq.message.record import decode_records
 from libramq.transport.address import split_name_servers
 
 GROUP: Final = "LIBRA_TAIL"
-#: How often the ends of the queues are looked at while nothing comes.
+#: How often the queues are checked for new messages while there are none.
 POLL_SECONDS: Final = 0.2
 #: How often new queues are looked for, in polls.
 POLLS_PER_ROUTE: Final = 25
@@ -44,13 +44,13 @@ def tail(namesrv: str, topic: str, *, start: str, count: int | None, as_json: bo
 def follow(
     reader: QueueReader, topic: str, *, from_earliest: bool, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[MessageExt]:
-    """Every message of the topic, without end."""
+    """Yield every message of the topic, endlessly."""
     positions: dict[MessageQueue, int] = {}
     polls = 0
     while True:
         if polls % POLLS_PER_ROUTE == 0:
             fresh = [queue for queue in reader.queues(topic) if queue not in positions]
-            # Of queues that appear while we follow, everything is new.
+            # All messages of a queue that appears meanwhile are new.
             earliest = from_earliest or polls > 0
             positions |= reader.min_offsets(fresh) if earliest else reader.max_offsets(fresh)
         polls += 1
@@ -65,7 +65,7 @@ def follow(
 
 def _messages(reader: QueueReader, queue: MessageQueue, start: int, end: int) -> Iterator[MessageExt]:
     def skip(queue: MessageQueue, start: int, end: int) -> None:
-        """Messages that the broker no longer has: what is left is shown."""
+        """Skip messages that the broker no longer has."""
 
     for stretch in reader.read(queue, start, end, lost=skip):
         for message in decode_records(stretch.body, broker_name=queue.broker_name):

@@ -181,8 +181,8 @@ def _heartbeats(connected: Iterable[Connected]) -> Iterable[Diagnosis]:
             yield Diagnosis(
                 Kind.SLOW_HEARTBEATS,
                 one.client_id,
-                f"{one.client_id} sends a heartbeat every {one.heartbeat_gap_ms / 1000:.0f} s: one or two lost "
-                "ones may end its membership; set its heartbeatBrokerInterval to 30000 or less",
+                f"{one.client_id} sends a heartbeat every {one.heartbeat_gap_ms / 1000:.0f} s: losing one or "
+                "two may end its membership; set its heartbeatBrokerInterval to 30000 or less",
             )
 
 

@@ -63,7 +63,7 @@ class NameServer:
 
     async def start(self) -> None:
         """Listen; ConfigError when the port is taken or the address is public without leave."""
-        check_bind_address(self.host, allow_public=self._allow_public, remedy="say --allow-public")
+        check_bind_address(self.host, allow_public=self._allow_public, remedy="use --allow-public")
         self.port = await self._server.listen(self.host, self.port)
         self.performer.follow()
         log.info("name server started", address=self.address)

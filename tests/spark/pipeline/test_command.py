@@ -56,7 +56,7 @@ def test_a_dry_run(up: LibraUp, topic: str, tmp_path: Path):
     assert (done.code, done.err) == (0, "")
     assert "1 messages of 4 queues would be read into" in done.out
     assert f"t: {tmp_path / 't'} (parquet, partitioned by batch, date)" in done.out
-    assert "nothing was touched" in done.out
+    assert "nothing was changed" in done.out
     assert [path.name for path in tmp_path.iterdir()] == ["pipeline.toml"]
 
 
