@@ -1,6 +1,6 @@
-"""LibraMQ: the RocketMQ message system in Python.
+"""LibraMQ: a RocketMQ broker, name server and clients in Python.
 
-Clients and messages load on first use, so that a Spark worker that imports `libramq.spark` loads no client.
+Clients and messages are imported on first use, so that a Spark worker with `libramq.spark` loads no client.
 """
 
 from importlib import import_module
@@ -29,7 +29,7 @@ _MODULES: Final = {
 }
 
 
-if not TYPE_CHECKING:  # A type checker would believe that there is every name.
+if not TYPE_CHECKING:  # A type checker would accept every name.
 
     def __getattr__(name: str) -> Any:
         module = _MODULES.get(name)

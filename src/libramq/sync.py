@@ -1,12 +1,12 @@
-"""The client for blocking code: the same classes, each with its event loop on a thread of its own.
+"""The client for blocking code: the asyncio classes, each with its event loop on its own thread.
 
     from libramq.sync import Producer
 
     with Producer(group="orders", namesrv="127.0.0.1:9876") as producer:
         producer.send(Message("Orders", b"..."))
 
-Every method of the asynchronous class is here under its name and waits for its result; arguments and errors
-are the same. They may be called from any thread.
+Every method of the asynchronous class is here under its name and waits for its result, with the same
+arguments and errors. The methods may be called from any thread.
 """
 
 import asyncio
@@ -42,10 +42,10 @@ __all__ = ["Admin", "Producer", "PushConsumer"]
 
 log = get_logger(__name__)
 
-#: Ours: some milliseconds of work, between which answers are heard.
+#: Ours: some milliseconds of work, between which responses are read.
 TAKEN_IN_MAX: Final = 1_000
 
-#: The options that are called with queues; plain functions among them run where they may wait.
+#: The options that are called with queues; plain functions among them run on threads that may wait.
 HOOKS: Final[tuple[Literal["on_assigned", "on_revoked", "on_lost", "on_error"], ...]] = (
     "on_assigned", "on_revoked", "on_lost", "on_error",
 )  # fmt: skip
@@ -54,7 +54,7 @@ HOOKS: Final[tuple[Literal["on_assigned", "on_revoked", "on_lost", "on_error"], 
 class Producer(BlockingClient):
     """Sends messages; see libramq.client.Producer for the options.
 
-    Callbacks and selectors run on the producer's thread: of its methods they may call `send_nowait` only.
+    Callbacks and selectors run on the producer's thread, where they may call only `send_nowait`.
     """
 
     _advice = "in a callback or selector, use send_nowait() instead"
@@ -76,7 +76,7 @@ class Producer(BlockingClient):
         await self._producer.stop()
 
     def stop(self) -> None:
-        """Send what waits, say goodbye to the brokers, and end."""
+        """Send the buffered messages, unregister from the brokers, and close."""
         super().stop()
         if self._thread is None:
             self._announced = False
@@ -84,7 +84,7 @@ class Producer(BlockingClient):
             self._fail_late_ones()
 
     def _fail_late_ones(self) -> None:
-        """Report messages that other threads handed over while it stopped."""
+        """Report messages that other threads queued during the stop."""
         error = LocalProtocolError("this producer was stopped before the message was sent")
         while self._handed_over:
             _, callback, _, _ = self._handed_over.popleft()
@@ -121,7 +121,7 @@ class Producer(BlockingClient):
     def send_oneway(
         self, message: Message, *, queue: MessageQueue | None = None, selector: QueueSelector | None = None
     ) -> None:
-        """Send a message and ask for no answer: it may be lost."""
+        """Send a message without waiting for a response: it may be lost."""
         self._wait("send_oneway", self._producer.send_oneway(message, queue=queue, selector=selector))
 
     def send_nowait(
@@ -132,7 +132,7 @@ class Producer(BlockingClient):
         queue: MessageQueue | None = None,
         selector: QueueSelector | None = None,
     ) -> None:
-        """Hand a message over; it travels with others. Waits only when too much is on its way already.
+        """Queue a message for sending in a batch. Waits only while the buffer is full.
 
         callback: called on the producer's thread, which it must not block.
         """
@@ -156,12 +156,12 @@ class Producer(BlockingClient):
             try:
                 thread.call_soon(self._take_in)
             except LocalProtocolError:
-                with contextlib.suppress(ValueError):  # Reported already, as one that came too late.
+                with contextlib.suppress(ValueError):  # Reported already, as queued too late.
                     self._handed_over.remove(handed_over)
                     raise
 
     def flush(self) -> None:
-        """Wait until everything given to `send_nowait` has been answered."""
+        """Wait until everything passed to `send_nowait` has been answered."""
 
         async def flush() -> None:
             self._take(len(self._handed_over))
@@ -170,17 +170,17 @@ class Producer(BlockingClient):
         self._wait("flush", flush())
 
     def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues a topic can be sent to, in route order."""
+        """Return the queues to which a topic's messages can be sent, in route order."""
         return self._wait("publish_queues", self._producer.publish_queues(topic))
 
     def _take_in(self) -> None:
-        """Take some of what other threads handed over, then let others run; on the producer's thread."""
+        """Send some of the messages queued by other threads, then yield; on the producer's thread."""
         self._take(min(len(self._handed_over), TAKEN_IN_MAX))
         if not self._handed_over:
             self._announced = False
             if not self._handed_over or self._announced:
                 return
-            self._announced = True  # Somebody handed over a message just before, and did not announce it.
+            self._announced = True  # A message may have been queued just before, without an announcement.
         asyncio.get_running_loop().call_soon(self._take_in)
 
     def _take(self, count: int) -> None:
@@ -188,7 +188,7 @@ class Producer(BlockingClient):
             handed_over = self._handed_over.popleft()
             try:
                 hand_over(self._producer, *handed_over)
-            except Exception as error:  # A selector of the user's may raise anything.
+            except Exception as error:  # A user's selector may raise anything.
                 report_failure(self._producer, handed_over[1], error)
         if not self._producer.has_room and self._room.is_set() and self._thread is not None:
             self._room.clear()
@@ -202,7 +202,7 @@ class Producer(BlockingClient):
 
 
 class PushConsumer(BlockingClient):
-    """Has handlers called with messages; see libramq.client.PushConsumer for the options.
+    """Calls handlers with messages; see libramq.client.PushConsumer for the options.
 
     session_ms, max_processing_ms, instance_id and all others mean the same here. Plain functions, handlers
     and hooks, run on threads and may call its methods (a handler not `stop`). Coroutine functions run on the
@@ -226,21 +226,21 @@ class PushConsumer(BlockingClient):
         return self._consumer.client_id
 
     def subscribe(self, topic: str, expression: str, handler: Handler) -> None:
-        """Have a handler called with a topic's messages."""
+        """Set the handler of a topic's messages."""
         self._consumer.subscribe(topic, expression, handler)
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Begin no more handlers, of given queues or of any; they stay ours."""
+        """Start no more handlers, for the given queues or for all; the queues stay assigned."""
         self._wait("pause", self._consumer.pause(queues))
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Go on with given queues, or with all of them."""
+        """Continue the given queues, or all."""
         self._wait("resume", self._consumer.resume(queues))
 
     def stop(self, *, timeout_ms: int = asynchronous_push_consumer.STOP_TIMEOUT_MS) -> None:
-        """Leave the group: running handlers end, what is done is committed, brokers are told.
+        """Leave the group: running handlers finish, their messages are committed, brokers are notified.
 
-        A static member (instance_id) does not leave: its queues wait for it until its session is over.
+        A static member (instance_id) does not leave: its queues are kept for it until its session expires.
         A handler cannot call it (LocalProtocolError): it would wait for itself.
         """
         self._consumer.refuse_stop_in_handler()
@@ -248,16 +248,16 @@ class PushConsumer(BlockingClient):
         super().stop()
 
     def wait_closed(self) -> None:
-        """Wait until the consumer has ended, or cannot go on.
+        """Wait until the consumer has ended, or cannot continue.
 
-        Returns when another thread has stopped it; raises what libramq.client.PushConsumer.wait_closed does.
+        Returns when another thread has stopped it; raises as libramq.client.PushConsumer.wait_closed does.
         """
         thread = self._running("wait_closed")
         with contextlib.suppress(CancelledError, asyncio.CancelledError):  # It was stopped.
             thread.run(self._consumer.wait_closed()).result()
 
     def assignment(self) -> list[MessageQueue]:
-        """The queues that are ours now; none while the consumer does not run."""
+        """Return the queues that this consumer owns now; none while it does not run."""
         return [] if self._thread is None else self._wait("assignment", self._consumer.assignment())
 
     async def _start(self) -> None:
@@ -268,7 +268,7 @@ class PushConsumer(BlockingClient):
 
 
 class Admin(BlockingClient):
-    """Asks and changes; see libramq.client.Admin."""
+    """Queries and changes topics and groups; see libramq.client.Admin."""
 
     def __init__(self, **options: Unpack[AdminOptions]) -> None:
         super().__init__("admin")
@@ -281,15 +281,15 @@ class Admin(BlockingClient):
         await self._admin.stop()
 
     def topics(self) -> list[str]:
-        """All topics, sorted."""
+        """Return all topics, sorted."""
         return self._wait("topics", self._admin.topics())
 
     def cluster_info(self) -> ClusterInfo:
-        """All clusters and their brokers."""
+        """Return all clusters and their brokers."""
         return self._wait("cluster_info", self._admin.cluster_info())
 
     def topic_route(self, topic: str) -> TopicRouteData:
-        """Where a topic is."""
+        """Return a topic's route."""
         return self._wait("topic_route", self._admin.topic_route(topic))
 
     def create_topic(self, topic: str, **options: Unpack[TopicOptions]) -> list[str]:
@@ -301,17 +301,17 @@ class Admin(BlockingClient):
         self._wait("delete_topic", self._admin.delete_topic(topic, cluster=cluster))
 
     def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
-        """The ends of a topic's queues."""
+        """Return the first and last offsets of a topic's queues."""
         return self._wait("topic_stats", self._admin.topic_stats(topic))
 
     def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, OffsetWrapper]:
-        """How far a group is, queue by queue."""
+        """Return a group's progress, queue by queue."""
         return self._wait("consume_stats", self._admin.consume_stats(group, topic))
 
     def reset_offsets(
         self, group: str, topic: str, timestamp_ms: int = -1, *, force: bool = True
     ) -> dict[MessageQueue, int]:
-        """Move a group's offsets in a topic to a time (-1: the end); returns where it continues."""
+        """Set a group's offsets in a topic to a time (-1: the end); return where it continues."""
         return self._wait("reset_offsets", self._admin.reset_offsets(group, topic, timestamp_ms, force=force))
 
     def consumer_connection(self, group: str) -> ConsumerConnection:
@@ -319,12 +319,12 @@ class Admin(BlockingClient):
         return self._wait("consumer_connection", self._admin.consumer_connection(group))
 
     def remove_member(self, group: str, name: str, *, operator: str | None = None) -> None:
-        """Take a member out of a coordinated group: a static one by its name, or by client id."""
+        """Remove a member from a coordinated group: a static one by its name, or any by its client id."""
         self._wait("remove_member", self._admin.remove_member(group, name, operator=operator))
 
 
 def on_thread(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a hook whose plain function runs on a thread; a coroutine function is returned as it is."""
+    """Wrap a plain function so that it runs on a thread; a coroutine function is returned as it is."""
     if not callable(hook) or inspect.iscoroutinefunction(hook):
         return hook
 

@@ -1,6 +1,6 @@
-"""The client of RocketMQ: producer, push consumer, admin; asyncio first.
+"""The RocketMQ client: producer, push consumer, admin; asyncio first.
 
-The same for blocking code: `libramq.sync`.
+The same classes for blocking code are in `libramq.sync`.
 """
 
 from importlib import import_module
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from libramq.remoting.credentials import Credentials as Credentials
     from libramq.transport.tls import Tls as Tls
 
-# Loaded on first use: a Spark worker reads queues and needs no producer.
+# Imported on first use: a Spark worker reads queues and needs no producer.
 _HOME: Final = {
     "Admin": "libramq.client.admin",
     "ConsumeFrom": "libramq.client.core.consumer_settings",
@@ -58,7 +58,7 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # A type checker would believe that there is every name.
+if not TYPE_CHECKING:  # A type checker would accept every name.
 
     def __getattr__(name: str) -> Any:
         home = _HOME.get(name)

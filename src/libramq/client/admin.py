@@ -1,4 +1,4 @@
-"""The admin: asks name servers and brokers about topics, clusters and groups, and changes them.
+"""The admin client: queries and changes topics, clusters and groups at name servers and brokers.
 
     async with Admin(namesrv="127.0.0.1:9876") as admin:
         await admin.create_topic("Orders", queues=16)
@@ -42,18 +42,18 @@ T = TypeVar("T")
 
 #: DefaultMQAdminExt.timeoutMillis.
 TIMEOUT_MS: Final = 5_000
-#: Ours, as for routes: what one broker may be asked to have of one topic.
+#: Ours, as for routes: how many queues of one topic one broker may have.
 QUEUES_MAX: Final = 65_536
-#: Ours: how soon a group's coordinator is looked for again.
+#: Ours: how soon a group's coordinator is looked up again.
 FIND_AGAIN_SECONDS: Final = 0.1
 #: mqadmin updateTopic's default.
 QUEUES: Final = 8
 
 
 class Admin:
-    """Questions and changes; belongs to the event loop it was started on.
+    """The admin client; it belongs to the event loop it was started on.
 
-    credentials: whose requests these are, where brokers ask (ACL). tls: connections are encrypted.
+    credentials: sign the requests, for clusters with authentication (ACL). tls: connections are encrypted.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class Admin:
         self._remotes: AsyncioRemotes | None = None
 
     async def start(self) -> None:
-        """Begin; connections are made when they are needed."""
+        """Start; connections are made when they are needed."""
         self._remotes = AsyncioRemotes(self._clock.monotonic_ms, access=self._access)
         self._name_servers = NameServers(self._remotes, self._name_server_addresses, self._random)
 
     async def stop(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         remotes, self._remotes = self._remotes, None
         if remotes is not None:
             await remotes.aclose()
@@ -93,15 +93,15 @@ class Admin:
         await self.stop()
 
     async def topics(self) -> list[str]:
-        """All topics, sorted."""
+        """Return all topics, sorted."""
         return sorted(await answer_of(partial(self._name_servers.ask, name_server_calls.all_topics())))
 
     async def cluster_info(self) -> ClusterInfo:
-        """All clusters and their brokers."""
+        """Return all clusters and their brokers."""
         return await answer_of(partial(self._name_servers.ask, name_server_calls.cluster_info()))
 
     async def topic_route(self, topic: str) -> TopicRouteData:
-        """Return where a topic is; raises RouteNotFound."""
+        """Return a topic's route; raises RouteNotFound."""
         validate_topic(topic)
         return await answer_of(partial(self._name_servers.route, topic))
 
@@ -115,9 +115,9 @@ class Admin:
         read_queues: int | None = None,
         write_queues: int | None = None,
     ) -> list[str]:
-        """Create a topic at every master of a cluster, or change it; returns their addresses.
+        """Create a topic at every master of a cluster, or change it; return their addresses.
 
-        cluster: may be left out where there is only one.
+        cluster: may be omitted if there is only one.
         """
         validate_topic(topic)
         for name, count in (("queues", queues), ("read_queues", read_queues), ("write_queues", write_queues)):
@@ -142,23 +142,24 @@ class Admin:
         await answer_of(partial(self._name_servers.ask_each, name_server_calls.delete_topic(topic)))
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
-        """Return the ends of a topic's queues, at all its brokers."""
+        """Return the first and last offsets of a topic's queues, at all its brokers."""
         validate_topic(topic)
         answers = await self._ask_each(topic, lambda: admin_calls.topic_stats(topic))
         return {queue: ends for table in answers for queue, ends in table.offset_table.items()}
 
     async def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, OffsetWrapper]:
-        """How far a group is, queue by queue."""
+        """Return a group's progress, queue by queue."""
         answers = await self._ask_group(group, lambda: admin_calls.consume_stats(group, topic))
         return {queue: offset for stats in answers for queue, offset in stats.offset_table.items()}
 
     async def reset_offsets(
         self, group: str, topic: str, timestamp_ms: int = -1, *, force: bool = True
     ) -> dict[MessageQueue, int]:
-        """Set how far a group is in a topic, to a time (-1: the end); where it goes on, queue by queue.
+        """Set a group's offsets in a topic to a time (-1: the end); return where it continues, queue by
+        queue.
 
-        force: forwards too, not only back. Members of a coordinated group go on there at once: they lose
-        their queues, and open them again; what handlers have under way is not committed.
+        force: move forwards too, not only back. Members of a coordinated group continue there at once: they
+        lose their queues and open them again; messages that are being handled are not committed.
         """
         validate_group(group)
         validate_topic(topic)
@@ -189,11 +190,11 @@ class Admin:
         )
 
     async def remove_member(self, group: str, name: str, *, operator: str | None = None) -> None:
-        """Take a member out of a coordinated group: a static one by its name, or by client id.
+        """Remove a member from a coordinated group: a static one by its name, or any by its client id.
 
-        For members that will not come back; its queues move at once. Who is removed and alive joins again.
-        operator: who asks, for the record; the coordinator adds the host it sees. Raises
-        UnknownMember, or InvalidParameter where stock members have the group allocate for itself.
+        For members that will not come back; its queues move at once. A removed member that is alive joins
+        again. operator: who asks, for the record; the coordinator adds the host it sees. Raises
+        UnknownMember, or InvalidParameter if stock members make the group's members allocate for themselves.
         """
         validate_group(group)
         remove, find = group_calls.remove_member(group, name, operator), group_calls.find_group(group)
@@ -202,7 +203,9 @@ class Admin:
             try:
                 coordinators = await self._ask_group(group, lambda: find, passing=NotCoordinator)
                 return await self._ask(coordinators[0], remove)
-            except NotCoordinator:  # It has moved just now, or brokers have not found each other yet.
+            except (
+                NotCoordinator
+            ):  # The coordinator has just moved, or the brokers do not know each other yet.
                 if self._clock.monotonic_ms() >= deadline_ms:
                     raise
             await asyncio.sleep(FIND_AGAIN_SECONDS)
@@ -214,7 +217,7 @@ class Admin:
         return call.result(reply, where=f"broker {address}")
 
     async def _ask_each(self, topic: str, call: Callable[[], Call[T]]) -> list[T]:
-        """Ask one broker of each name that has the topic."""
+        """Ask one broker of each broker name that has the topic."""
         route = await answer_of(partial(self._name_servers.route, topic))
         addresses = [broker.any_address for broker in route.broker_datas]
         return await asyncio.gather(*(self._ask(a, call()) for a in addresses if a is not None))
@@ -222,7 +225,7 @@ class Admin:
     async def _ask_group(
         self, group: str, call: Callable[[], Call[T]], *, passing: type[BrokerError] | None = None
     ) -> list[T]:
-        """Ask the brokers that know a group; errors of the `passing` type count only when all give them."""
+        """Ask the brokers that know a group; errors of the `passing` type count only if all return them."""
         validate_group(group)
         try:
             route = await answer_of(partial(self._name_servers.route, retry_topic(group)))
@@ -241,12 +244,12 @@ class Admin:
                     raise
                 error = failure
         if not answers:
-            raise error or RouteNotFound(f"no broker of group {group} is there now")
+            raise error or RouteNotFound(f"no broker of group {group} is available")
         return answers
 
 
 def _merged(known: ClientConnection | None, member: ClientConnection) -> ClientConnection:
-    """Put together what two brokers know of a member: each knows its own queues, one the static name."""
+    """Merge two brokers' views of a member: each knows its own queues, one knows the static name."""
     if known is None:
         return member
     queues = {topic: dict(brokers) for topic, brokers in known.queues.items()}

@@ -1,4 +1,4 @@
-"""How a client's requests are made for its core."""
+"""The seam by which requests are made for a client's core."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Ask(Protocol):
-    """Make a request; its answer, or what went wrong, goes to the core with the time."""
+    """Make a request; its answer or error goes to the core, with the time."""
 
     def __call__(
         self,

@@ -13,11 +13,11 @@ _released: set[asyncio.Task[Any]] = set()
 
 
 async def answer_of(ask: Callable[[Callable[[T | LibraError], None]], object]) -> T:
-    """Ask, and wait for the answer; raises it when it is a LibraError."""
+    """Ask, and return the answer; raises it if it is a LibraError."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
     def answered(outcome: T | LibraError) -> None:
-        if future.done():  # Whoever waited has been cancelled.
+        if future.done():  # The waiting task was cancelled.
             return
         if isinstance(outcome, LibraError):
             future.set_exception(outcome)

@@ -1,6 +1,6 @@
 """The blocking client: an asynchronous one on a thread of its own, whose methods wait for their results.
 
-What could only wait for itself, or for a thread that is not there, is refused.
+A call that could only wait for itself, or for a thread that does not exist here, is refused.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ class BlockingClient:
     def __init__(self, name: str) -> None:
         self._name = name
         self._thread: NetworkThread | None = None
-        self._change = threading.Lock()  # Held while it starts or stops.
+        self._change = threading.Lock()  # Held during start and stop.
 
     def start(self) -> None:
-        """Begin."""
+        """Start the client."""
         self._refuse("start", self._thread)
         with self._change:
             if self._thread is not None:
@@ -45,7 +45,7 @@ class BlockingClient:
         self.stop()
 
     def stop(self) -> None:
-        """End. In the child of a fork it does nothing: the client is the parent's."""
+        """Stop the client. In the child of a fork this does nothing: the client is the parent's."""
         thread = self._thread
         if thread is None or thread.is_parents:
             return
@@ -88,10 +88,10 @@ class BlockingClient:
         return thread
 
     def _refuse(self, what: str, thread: NetworkThread | None) -> None:
-        """Raise LocalProtocolError where a call could only wait for ever."""
+        """Raise LocalProtocolError if the call would wait forever."""
         if thread is not None and thread.is_current:
             raise LocalProtocolError(
-                f"{what}() on the {self._name}'s own thread would wait for itself for ever; {self._advice}"
+                f"{what}() on the {self._name}'s own thread would wait for itself forever; {self._advice}"
             )
         if thread is not None and thread.is_parents:
             raise LocalProtocolError(FORKED)

@@ -1,7 +1,7 @@
-"""The cluster for synchronous code: routes from name servers, a connection a broker, questions to queues.
+"""The cluster for synchronous code: routes from name servers, one connection per broker, requests by queue.
 
-For one thread. A broker that restarts is away for seconds and may come back elsewhere, so a lost connection
-takes the address with it, and a question may be repeated for as long as its asker is patient.
+For one thread. A broker that restarts is away for seconds and may come back elsewhere, so the address is
+forgotten with a lost connection, and requests are repeated for as long as the caller is patient.
 
 Upstream: client/impl/factory/MQClientInstance.java (routes), here without a thread of its own.
 """
@@ -36,19 +36,19 @@ from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
 T = TypeVar("T")
 
 PERM_READ: Final = 4  # PermName.java.
-PATIENCE_MS: Final = 4_000  # Ours: a broker that is restarted by hand is back by then.
-PAUSES_MS: Final = (100, 500, 1_000, 2_000)  # Ours: between tries; the last one again and again.
+PATIENCE_MS: Final = 4_000  # Ours: a manual restart of a broker takes less.
+PAUSES_MS: Final = (100, 500, 1_000, 2_000)  # Ours: between attempts; the last one repeats.
 PASSING: Final = (
     ConnectFailed, ConnectionLost, RequestTimeout, SystemBusy, ServiceNotAvailable, NameServerUnavailable,
 )  # fmt: skip
-"""What may be over in a moment."""
+"""The errors that may be over in a moment."""
 
 
 class BlockingCluster:
     """Name servers and brokers. Connections are made when needed and kept.
 
-    timeout_ms: for one answer. patience_ms: how long questions are repeated while a broker is away.
-    access: how we come into them.
+    timeout_ms: for one response. patience_ms: how long requests are repeated while a broker is away.
+    access: credentials and TLS.
     """
 
     def __init__(
@@ -76,15 +76,15 @@ class BlockingCluster:
         self._slaves: set[str] = set()  # Brokers whose master is away.
 
     def topics(self) -> list[str]:
-        """The topics the name servers know, sorted."""
+        """Return the topics that the name servers know, sorted."""
         return sorted(self.ask_name_server(all_topics()))
 
     def broker_names(self) -> set[str]:
-        """The brokers that are registered now."""
+        """Return the brokers that are registered now."""
         return set(self.ask_name_server(cluster_info()).broker_addr_table)
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The readable queues of a topic, as the name server knows them now."""
+        """Return the readable queues of a topic, as the name server knows them now."""
         route = self._route(topic)
         return sorted(
             MessageQueue(topic, data.broker_name, queue_id)
@@ -94,11 +94,11 @@ class BlockingCluster:
         )
 
     def is_slave(self, broker_name: str) -> bool:
-        """Return whether a slave answers for a broker: it may be behind."""
+        """Return whether a slave serves a broker's queues: it may be behind."""
         return broker_name in self._slaves
 
     def broker(self, queue: MessageQueue) -> BlockingRemote:
-        """The connection to a queue's broker."""
+        """Return the connection to a queue's broker."""
         if queue.broker_name not in self._addresses:
             self._route(queue.topic)
         address = self._addresses.get(queue.broker_name)
@@ -107,17 +107,17 @@ class BlockingCluster:
         return self._remote(address)
 
     def start(self, remote: BlockingRemote, call: Call[T]) -> int:
-        """Send a request; returns the number to `finish` it with."""
+        """Send a request; return the number to `finish` it with."""
         return remote.start(call.command(), timeout_ms=self._timeout_ms)
 
     def finish(self, remote: BlockingRemote, call: Call[T], number: int) -> T:
-        """Wait for an answer and read it."""
+        """Wait for a response and decode it."""
         return call.result(remote.finish(number, timeout_ms=self._timeout_ms), where=remote.address)
 
     def ask(
         self, queues: Sequence[MessageQueue], call_of: Callable[[MessageQueue], Call[T]]
     ) -> dict[MessageQueue, T]:
-        """One question about each queue, all in flight at once. A failure ends the connections."""
+        """Send one request per queue, all in flight at once. A failure closes the connections."""
         started = []
         try:
             for queue in queues:
@@ -132,7 +132,7 @@ class BlockingCluster:
     def ask_patiently(
         self, queues: Iterable[MessageQueue], call_of: Callable[[MessageQueue], Call[T]]
     ) -> dict[MessageQueue, T]:
-        """The same, repeated while brokers are away."""
+        """Do as `ask`, repeating the requests while brokers are away."""
         queues = list(queues)
         for pause_ms in self.pauses_ms():
             try:
@@ -144,7 +144,7 @@ class BlockingCluster:
     def ask_reachable(
         self, queues: Iterable[MessageQueue], call_of: Callable[[MessageQueue], Call[T]]
     ) -> tuple[dict[MessageQueue, T], list[LibraError]]:
-        """The same, without waiting: leaves out the queues of brokers that do not answer, and says why."""
+        """Do as `ask`, leaving out the queues of brokers that do not answer; return their errors."""
         found: dict[MessageQueue, T] = {}
         failures: list[LibraError] = []
         for _, group in groupby(sorted(queues, key=_broker_name), key=_broker_name):
@@ -171,7 +171,7 @@ class BlockingCluster:
         raise NameServerUnavailable(f"no name server answered: {'; '.join(failures)}")
 
     def pauses_ms(self) -> Iterator[int]:
-        """The pauses to make between tries, together as long as we are patient."""
+        """Yield the pauses between attempts, as long as the patience lasts."""
         left_ms, number = self._patience_ms, 0
         while left_ms > 0:
             pause_ms = min(PAUSES_MS[min(number, len(PAUSES_MS) - 1)], left_ms)
@@ -184,13 +184,13 @@ class BlockingCluster:
         self._sleep(pause_ms / 1000)
 
     def disconnect(self, broker_name: str) -> None:
-        """Forget the connection, and the address too: the broker may come back elsewhere."""
+        """Forget the connection and the address: the broker may come back elsewhere."""
         address = self._addresses.pop(broker_name, None)
         if address is not None:
             self._forget(address)
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for remote in self._remotes.values():
             remote.close()
         self._remotes.clear()

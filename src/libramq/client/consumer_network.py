@@ -1,9 +1,9 @@
-"""The network side of a push consumer: performs what its core decides.
+"""The network side of a push consumer: performs the effects of its core.
 
     core ─► effects ─► requests ─► answers ─► core
                   └──► deliveries ─► handlers (elsewhere) ─► results ─► core
 
-It knows neither sockets nor loops: `consumer_run` runs it on a thread, the simulator in virtual time.
+It uses neither sockets nor loops itself: `consumer_run` runs it on a thread, the simulator in virtual time.
 Upstream: impl/MQClientInstance.java, MQClientAPIImpl.java, PullMessageService.java.
 """
 
@@ -40,8 +40,8 @@ from libramq.transport.remotes import Dialer, Remotes
 log = get_logger(__name__)
 T = TypeVar("T")
 
-#: Ours: after the time to drain, for the listener, for last commits, for goodbyes (the coordinator's, the
-#: brokers'), and one to spare.
+#: Ours: after the drain time: for the listener, for last commits, for unregistering (at the coordinator and
+#: the brokers), and one to spare.
 STOP_ROUNDS: Final = 5
 
 
@@ -49,30 +49,30 @@ class Run(Protocol):
     """The receiver of the network's deliveries and changes."""
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Have handlers run."""
+        """Run handlers."""
 
     def give_up(self, deliveries: Sequence[Delivery]) -> None:
-        """Let others run in the place of handlers that do not end."""
+        """Free the places of handlers that do not return."""
 
     def notify(self, change: fx.Assigned | fx.Revoked | fx.Lost) -> None:
-        """Have the hooks called."""
+        """Call the hooks."""
 
     def begin_trouble(self, trouble: fx.Trouble) -> None:
-        """Tell the user what keeps messages from us."""
+        """Report to the user what stops the delivery of messages."""
 
     def end_trouble(self, recovered: fx.Recovered) -> None:
-        """Nothing keeps us out any more."""
+        """Report that the problem is over."""
 
 
 def log_failure(what: str, error: Exception) -> None:
-    """Log what is a bug of ours."""
+    """Log a bug of ours."""
     log.error(what, exc_info=error)
 
 
 class ConsumerNetwork:
-    """One membership, from `start` to `stop`. Everything is called on one thread.
+    """One membership, from `start` to `stop`. All methods are called on one thread.
 
-    failed: hears of failures that are bugs of ours.
+    failed: called with failures that are bugs of ours.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class ConsumerNetwork:
         self._perform_one = self.by_effect()
 
     def by_effect(self) -> dict[type[Any], Callable[[Any], None]]:
-        """Return what performs each effect."""
+        """Return the function that performs each effect."""
         run = self._run
         requests = ConsumerRequests(self._settings, self.core, self._clock, self.ask)
         member_requests = MemberRequests(self._settings.group, self.core, self.ask)
@@ -136,10 +136,10 @@ class ConsumerNetwork:
             fx.Stopped: lambda _: self.end(),
         }
 
-    # Its life.
+    # Start and stop.
 
     def start(self, started: Callable[[LibraError | None], None]) -> None:
-        """Find the routes and begin; after NameServerUnavailable nothing is left of it."""
+        """Fetch the routes and start; after NameServerUnavailable everything is closed."""
         if self._local_offsets is not None:
             self._local_offsets.load()
         (fetch,) = self.core.start(read_clock(self._clock))
@@ -159,7 +159,7 @@ class ConsumerNetwork:
         self._name_servers.routes(fetch.topics, found)
 
     def stop(self, timeout_ms: int, stopped: Callable[[None], None]) -> None:
-        """Let handlers end, commit, say goodbye."""
+        """Let handlers finish, commit, and unregister."""
         if not self._is_running:
             self._remotes.close()
             stopped(None)
@@ -186,25 +186,25 @@ class ConsumerNetwork:
     # Events.
 
     def handled(self, results: Iterable[tuple[Delivery, Ending]]) -> None:
-        """Handlers have ended."""
+        """Take the results of handlers that have returned."""
         if self._is_running:
             self._perform(self.core.handled(results, self._clock.monotonic_ms()))
 
     def revoke_heard(self, queues: Sequence[MessageQueue]) -> None:
-        """The listener is done with revoked queues."""
+        """Note that the listener has finished with revoked queues."""
         if self._is_running:
             self._perform(self.core.revoke_heard(queues, self._clock.monotonic_ms()))
 
     def pause(self, queues: Sequence[MessageQueue] | None) -> None:
-        """Begin nothing more of queues."""
+        """Start no more handlers for queues."""
         self.core.pause(queues)
 
     def resume(self, queues: Sequence[MessageQueue] | None) -> None:
-        """Go on with queues."""
+        """Continue queues."""
         self._perform(self.core.resume(queues, self._clock.monotonic_ms()))
 
     def _request_received(self, address: str, request: Command, answer: Callable[[Command], None]) -> None:
-        """A broker asks us something."""
+        """Handle a broker's request."""
         if request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             if self._is_running and request.ext.get("consumerGroup") == self._settings.group:
                 self._perform(self.core.members_changed(self._clock.monotonic_ms()))
@@ -239,7 +239,7 @@ class ConsumerNetwork:
         for effect in effects:
             try:
                 self._perform_one[type(effect)](effect)
-            except Exception as error:  # One effect that fails must not keep the others from happening.
+            except Exception as error:  # A failed effect must not prevent the others.
                 self._failed(f"the effect {type(effect).__name__} failed", error)
         self._arm()
 
@@ -262,7 +262,7 @@ class ConsumerNetwork:
         answered: Callable[[T | LibraError, MonotonicMs], Sequence[fx.Effect]],
         timeout_ms: int,
     ) -> None:
-        """Make a request; its answer, or what went wrong, goes to the core with the time."""
+        """Make a request; its response or error goes to the core, with the time."""
 
         def done(reply: Command | LibraError) -> None:
             if not self._is_running:
@@ -270,7 +270,7 @@ class ConsumerNetwork:
             outcome = call.outcome(reply, where=f"broker {address}")
             try:
                 effects = answered(outcome, self._clock.monotonic_ms())
-            except Exception as error:  # What goes wrong with one answer must not end the connection of all.
+            except Exception as error:  # A fault in one response must not close the connection for all.
                 self._failed(f"a response of {address} could not be processed", error)
             else:
                 self._perform(effects)
@@ -294,7 +294,7 @@ class ConsumerNetwork:
         self._perform(self.core.committed_offset_answered(effect.queue, effect.generation, offset, now_ms))
 
     def _stored_offsets(self) -> LocalOffsetStore:
-        assert self._local_offsets is not None, "who broadcasts has a local offset store"
+        assert self._local_offsets is not None, "a broadcasting consumer has a local offset store"
         return self._local_offsets
 
     def _unregister(self, effect: fx.Unregister) -> None:

@@ -1,5 +1,5 @@
-"""The requests of a push consumer: each effect of its core that asks a broker something, and whom the answer
-goes to.
+"""The requests of a push consumer: one for each effect of its core that needs a broker, with the response's
+receiver.
 
 Upstream: impl/MQClientAPIImpl.java.
 """
@@ -39,7 +39,7 @@ LOCK_TIMEOUT_MS: Final = 1_000
 
 
 class ConsumerRequests:
-    """One method an effect."""
+    """Sends the requests: one method per effect."""
 
     def __init__(self, settings: ConsumerSettings, core: PushConsumerCore, clock: Clock, ask: Ask) -> None:
         self._settings = settings
@@ -48,7 +48,7 @@ class ConsumerRequests:
         self._ask = ask
 
     def by_effect(self) -> dict[type[Any], Callable[[Any], None]]:
-        """Which method performs which effect."""
+        """Return the method that performs each effect."""
         return {
             fx.SendHeartbeat: self._send_heartbeat,
             fx.FetchConsumerList: self._fetch_consumer_list,
@@ -83,8 +83,8 @@ class ConsumerRequests:
         self._ask(effect.address, calls.consumer_list(self._settings.group), answered, REQUEST_TIMEOUT_MS)
 
     def _query_offset(self, effect: fx.QueryOffset) -> None:
-        # A young queue is read from its start even when nothing is committed, as upstream's brokers
-        # decide it: otherwise what came into a new queue before its first reader would be lost.
+        # A young queue is read from its start even if nothing is committed, as upstream's brokers decide:
+        # otherwise messages that arrived before a new queue's first reader would be lost.
         self._ask(
             effect.address,
             calls.query_consumer_offset(self._settings.group, effect.queue, zero_if_not_found=True),
@@ -185,7 +185,7 @@ class ConsumerRequests:
 
     def _unlock_queues(self, effect: fx.UnlockQueues) -> None:
         def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
-            if outcome is not None:  # The broker frees them when it misses us.
+            if outcome is not None:  # The broker frees them when our session ends.
                 log_failed_request(log, "queues not unlocked", outcome, queues=len(effect.queues))
             return ()
 

@@ -1,10 +1,10 @@
 """The run of a push consumer, from its start to its end: its network thread, handlers and hooks.
 
     STARTING ─► RUNNING ─► STOPPING ─► ENDED
-                   └──► ENDED: the loop that it was started on is closed
+                                      └──► ENDED: the loop that it was started on was closed
 
-Two loops are at work: the user's, which handlers and hooks run on, and the network's own. `ended` is resolved
-when nothing of it is left, with the reason when that was not `stop`.
+Two loops are at work: the user's, where handlers and hooks run, and the network's own. `ended` is resolved
+when everything is closed, with the reason unless that was `stop`.
 """
 
 import asyncio
@@ -35,14 +35,14 @@ from libramq.transport.tls import Tls
 log = get_logger(__name__)
 T = TypeVar("T")
 
-#: Ours: how long the handlers on threads may take when the loop has been closed under them.
+#: Ours: how long handlers on threads may take after the user's loop was closed.
 LOOP_CLOSED_DRAIN_MS: Final = 1_000
-#: Ours: how often to look whether it was: nothing else says so where all handlers are plain functions.
+#: Ours: how often to check for that: nothing else reports it if all handlers are plain functions.
 LOOP_CHECK_SECONDS: Final = 1.0
 
 
 class Stage(Enum):
-    """How far a run is."""
+    """The stages of a run."""
 
     STARTING = "is being started"
     RUNNING = "runs already"
@@ -51,7 +51,7 @@ class Stage(Enum):
 
 
 class ConsumerRun:
-    """Made on the user's loop, which it keeps to."""
+    """One run of a consumer. It is made on the user's loop, which it keeps using."""
 
     def __init__(
         self,
@@ -63,15 +63,15 @@ class ConsumerRun:
         network: Callable[["ConsumerRun", Dialer], ConsumerNetwork],
         tls: Tls | None,
     ) -> None:
-        """Raises ConfigError for TLS files that cannot be used."""
+        """Set up the run; raises ConfigError for unusable TLS files."""
         self._group = group
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._stage = Stage.STARTING
         self._started: Future[None] = Future()
-        #: Resolved when nothing is left of it; with an exception when it has ended by itself.
+        #: Resolved when everything is closed; with an exception unless `stop` was the reason.
         self.ended: Future[None] = Future()
-        self._kept_out: Future[None] = Future()  # With the reason, as long as it holds.
+        self._kept_out: Future[None] = Future()  # Holds the reason while there is one.
         self._dialer = SocketDialer(tls)
         self._network = network(self, self._dialer)
         self._results: deque[tuple[Delivery, Ending]] = deque()
@@ -87,11 +87,11 @@ class ConsumerRun:
 
     @property
     def stage(self) -> Stage:
-        """How far it is."""
+        """Return the stage of the run."""
         return self._stage
 
     async def start(self) -> None:
-        """Join the group; raises NameServerUnavailable, after which nothing is left of it."""
+        """Join the group; raises NameServerUnavailable, after which everything is closed."""
         self._thread = NetworkThread(f"libramq-{self._group}")
         try:
             await asyncio.wrap_future(self._thread.run(answer_of(self._network.start)))
@@ -114,19 +114,19 @@ class ConsumerRun:
             await _outcome(self.ended)
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Have handlers run; called on the network thread, like the next two."""
+        """Run handlers; called on the network thread, like the next two."""
         self._handlers.deliver(deliveries)
 
     def give_up(self, deliveries: Sequence[Delivery]) -> None:
-        """Let others run in the place of handlers that do not end."""
+        """Free the places of handlers that do not return."""
         self._handlers.give_up(deliveries)
 
     def notify(self, change: Change) -> None:
-        """Have the hooks called."""
+        """Call the hooks."""
         self._listener.notify(change)
 
     def refuse_in_handler(self) -> None:
-        """Raise LocalProtocolError when the caller is a handler, which `stop` waits for."""
+        """Raise LocalProtocolError if the caller is a handler, for which `stop` waits."""
         if self._handlers.is_current():
             raise LocalProtocolError(
                 "stop() in a handler would wait for the handler itself; have another task (or thread) stop "
@@ -134,20 +134,20 @@ class ConsumerRun:
             )
 
     def begin_trouble(self, trouble: fx.Trouble) -> None:
-        """Tell the user what keeps messages from us; called on the network thread."""
+        """Report to the user what stops the delivery of messages; called on the network thread."""
         log.error("the consumer has a problem", group=self._group, reason=str(trouble.error))
         if trouble.keeps_out and not self._kept_out.done():
             self._kept_out.set_exception(trouble.error)
         self._listener.notify(trouble)
 
     def end_trouble(self, recovered: fx.Recovered) -> None:
-        """Nothing keeps us out any more."""
+        """Report that the problem is over."""
         log.warning("the consumer has joined its group again", group=self._group)
         if self._kept_out.done():
             self._kept_out = Future()
 
     async def wait_closed(self) -> None:
-        """Wait until the run has ended or is kept out; raises why, unless it was stopped."""
+        """Wait until the run has ended or cannot continue; raises the reason unless that was `stop`."""
         ended, kept_out = asyncio.wrap_future(self.ended), asyncio.wrap_future(self._kept_out)
         await asyncio.wait([ended, kept_out], return_when=asyncio.FIRST_COMPLETED)
         first = ended if ended.done() else kept_out
@@ -203,7 +203,7 @@ class ConsumerRun:
             await self._dialer.wait_closed()
 
     def _report(self, delivery: Delivery, ending: Ending) -> None:
-        """A handler has ended. Called from any thread; results are taken in together."""
+        """Take a handler's result. Called from any thread; results are passed on together."""
         self._results.append((delivery, ending))
         if not self._results_announced:
             self._results_announced = True
@@ -215,7 +215,7 @@ class ConsumerRun:
                 )
 
     def _take_results(self) -> None:
-        # In this order: a result that comes after the last one was taken announces itself again.
+        # In this order: a result that arrives after the last one was taken announces itself again.
         self._results_announced = False
         results = []
         while self._results:
@@ -223,12 +223,12 @@ class ConsumerRun:
         self._network.handled(results)
 
     def _revoke_heard(self, queues: Sequence[MessageQueue]) -> None:
-        """The listener is done with revoked queues. Called from any thread."""
-        with contextlib.suppress(LocalProtocolError):  # It has stopped: nobody waits any more.
+        """Note that the listener has finished with revoked queues. Called from any thread."""
+        with contextlib.suppress(LocalProtocolError):  # It has stopped: nothing waits for this.
             self._thread.call_soon(lambda: self._network.revoke_heard(queues))
 
     async def _watch_loop(self) -> None:
-        while not self._loop.is_closed():  # noqa: ASYNC110 # Nothing tells when that happens.
+        while not self._loop.is_closed():  # noqa: ASYNC110 # No event reports it.
             await asyncio.sleep(LOOP_CHECK_SECONDS)
         self.loop_closed()
 
@@ -242,7 +242,7 @@ class ConsumerRun:
             self._thread.end()
 
     def _enter(self, stage: Stage) -> bool:
-        """Go from RUNNING to another stage; False when somebody else did."""
+        """Go from RUNNING to another stage; return False if another thread was first."""
         with self._lock:
             if self._stage is not Stage.RUNNING:
                 return False
@@ -251,7 +251,7 @@ class ConsumerRun:
 
 
 async def _outcome(future: Future[None]) -> None:
-    """Wait until a future is done, whichever way; it stays as it is when the waiting is cancelled."""
+    """Wait until a future is done, whatever its result; cancelling the wait leaves it alone."""
     waiting = asyncio.wrap_future(future)
     await asyncio.wait([waiting])
     waiting.exception()

@@ -1,4 +1,4 @@
-"""The call of a handler: its result, whatever it was, as an ending; its failure in the log."""
+"""The call of a handler: its result as an ending, its failure in the log."""
 
 import asyncio
 import inspect
@@ -14,7 +14,7 @@ log = get_logger(__name__)
 
 
 async def awaited(returned: object) -> object:
-    """Return what comes of an awaitable in the end; anything else is returned as it is."""
+    """Return the final result of an awaitable; anything else is returned as it is."""
     while inspect.isawaitable(returned):
         returned = await returned
     return returned
@@ -37,11 +37,11 @@ def is_from_outside(error: BaseException) -> bool:
 
 
 def log_failure(messages: Sequence[MessageExt], topic: str) -> None:
-    """Log the exception at hand that a handler raised; never raises itself."""
+    """Log the exception that a handler has just raised; never raises itself."""
     error = sys.exception()
     about = {"topic": topic, "messages": len(messages)}
     try:
-        if isinstance(error, InvalidResult):  # Its text says it all.
+        if isinstance(error, InvalidResult):  # Its text is enough, without a traceback.
             log.error(
                 "messages of a failed handler are redelivered later",
                 reason=str(error),
@@ -58,5 +58,5 @@ def log_failure(messages: Sequence[MessageExt], topic: str) -> None:
             message_id=messages[0].message_id,
             **about,
         )
-    except Exception:  # The exception cannot even be shown.
+    except Exception:  # The exception cannot even be formatted.
         log.error("a handler failed; its messages are redelivered later", error=type(error).__name__, **about)

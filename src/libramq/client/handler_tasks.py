@@ -1,4 +1,4 @@
-"""The handler tasks: run coroutine functions on the loop that the consumer was started on."""
+"""The handler tasks: they run coroutine functions on the loop that the consumer was started on."""
 
 import asyncio
 from collections import deque
@@ -13,7 +13,7 @@ from libramq.message.message import MessageExt
 
 
 class HandlerTasks:
-    """At most `count` tasks; deliveries beyond wait. Other threads call only `put` and `give_up`."""
+    """Runs at most `count` tasks; further deliveries wait. Other threads call only `put` and `give_up`."""
 
     def __init__(
         self,
@@ -31,14 +31,16 @@ class HandlerTasks:
         self._loop_closed = loop_closed
         self._waiting: deque[Delivery] = deque()
         self._running: dict[Delivery, asyncio.Task[None]] = {}
-        self._abandoned: set[asyncio.Task[None]] = set()  # Cancelled, but not ended: kept from the collector.
+        self._abandoned: set[asyncio.Task[None]] = (
+            set()
+        )  # Cancelled, but not ended: referenced, so that they are not collected.
 
     def put(self, deliveries: Sequence[Delivery]) -> None:
         """Take deliveries."""
         self._call(self._accept, deliveries)
 
     def give_up(self, deliveries: Sequence[Delivery]) -> None:
-        """Cancel handlers, and let others run in their place at once."""
+        """Cancel handlers, and free their places at once."""
         self._call(self._cancel, deliveries)
 
     def is_current(self) -> bool:
@@ -49,7 +51,7 @@ class HandlerTasks:
     def _call(self, function: Callable[[Sequence[Delivery]], None], deliveries: Sequence[Delivery]) -> None:
         try:
             self._loop.call_soon_threadsafe(function, deliveries)
-        except RuntimeError:  # It is closed. Nobody waits for a report: this ends the consumer.
+        except RuntimeError:  # It is closed. No report is needed: this ends the consumer.
             self._loop_closed()
 
     def _accept(self, deliveries: Sequence[Delivery]) -> None:
@@ -77,7 +79,7 @@ class HandlerTasks:
         else:
             del self._running[delivery]
         if not task.cancelled():
-            task.exception()  # Only Ctrl-C, which the loop has raised already.
+            task.exception()  # Ctrl-C only, which the loop has raised already.
         self._start()
 
     async def _run(self, delivery: Delivery) -> None:

@@ -1,10 +1,10 @@
-"""The handler threads: run plain functions.
+"""The handler threads: they run plain functions.
 
     put ─► waiting ─► a thread: begin ─► the function ─► [its awaitable, on the loop] ─► report
 
-A thread is started when a delivery would have to wait and fewer than `count` threads take deliveries. One
-whose handler was given up on does not count; when that handler returns after all, it ends, unless its place
-is still free.
+A thread is started when a delivery would have to wait and fewer than `count` threads take deliveries. A
+thread whose handler was abandoned does not count; when that handler returns after all, the thread ends,
+unless its place is still free.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from libramq.message.message import MessageExt
 
 log = get_logger(__name__)
 
-#: Ours: how long to wait for threads whose handlers were given up on.
+#: Ours: how long to wait for threads with abandoned handlers.
 JOIN_SECONDS: Final = 0.5
 
 
@@ -50,12 +50,12 @@ class HandlerThreads:
         # All under the lock, which every delivery takes twice: it is on the hot path.
         self._waiting: deque[Delivery] = deque()
         self._threads: dict[int, threading.Thread] = {}  # By thread id.
-        self._taking = 0  # Threads that take deliveries: idle, or with a handler that may still end.
+        self._taking = 0  # Threads that take deliveries: idle, or with a handler that is not abandoned.
         self._idle = 0
-        self._running: dict[Delivery, Future[object] | None] = {}  # With the awaitable, where there is one.
+        self._running: dict[Delivery, Future[object] | None] = {}  # With the awaitable, if any.
         self._abandoned: set[Delivery] = set()
         self._number = 0
-        self._tasks: set[asyncio.Task[Any]] = set()  # On the loop: what threads await.
+        self._tasks: set[asyncio.Task[Any]] = set()  # Awaitables on the loop, for which threads wait.
         self._is_closed = False
 
     def put(self, deliveries: Sequence[Delivery]) -> None:
@@ -66,7 +66,7 @@ class HandlerThreads:
             self._change.notify(len(deliveries))
 
     def give_up(self, deliveries: Sequence[Delivery]) -> None:
-        """Let other threads run in the place of those that run these; what they await is cancelled."""
+        """Free the places of threads that run these; awaitables they wait for are cancelled."""
         with self._lock:
             for delivery in deliveries:
                 if delivery in self._running and delivery not in self._abandoned:
@@ -79,11 +79,11 @@ class HandlerThreads:
                 awaitable.cancel()
 
     def is_current(self) -> bool:
-        """Return whether the caller is one of the threads, or what one of them awaits."""
+        """Return whether the caller is one of the threads, or an awaitable that one waits for."""
         return threading.get_ident() in self._threads or current_task() in self._tasks
 
     def close(self) -> None:
-        """End the threads that are idle, and the others when their handlers end."""
+        """End the idle threads, and the others when their handlers return."""
         with self._lock:
             self._is_closed = True
             self._waiting.clear()
@@ -98,7 +98,8 @@ class HandlerThreads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _grow(self) -> None:
-        # As many threads as ever had to run at once, no more: idle ones only compete for the interpreter.
+        # As many threads as ever had to run at once, no more: idle ones only compete for the interpreter
+        # lock.
         while len(self._waiting) > self._idle and self._taking < self._count and not self._is_closed:
             self._taking += 1
             self._idle += 1  # It takes a delivery as soon as it runs.
@@ -106,7 +107,7 @@ class HandlerThreads:
             self._number += 1
             try:
                 thread.start()
-            except RuntimeError as error:  # The system, or an interpreter that ends, allows no more of them.
+            except RuntimeError as error:  # The system allows no more, or the interpreter is shutting down.
                 self._taking -= 1
                 self._idle -= 1
                 log.error("a handler's thread could not be started", reason=str(error), threads=self._taking)
@@ -122,7 +123,7 @@ class HandlerThreads:
             ending: Ending = Outcome.LATER
             try:
                 ending = self._run(delivery)
-            finally:  # Reported last: what has not begun may be put again at once, and run by another thread.
+            finally:  # Last: a delivery that has not begun may be put again at once, for another thread.
                 goes_on = self._ended(delivery)
                 self._report(delivery, ending)
             delivery = self._next() if goes_on else None
@@ -130,7 +131,7 @@ class HandlerThreads:
             del self._threads[ident]
 
     def _ended(self, delivery: Delivery) -> bool:
-        """Return whether the thread goes on after this delivery."""
+        """Return whether the thread continues after this delivery."""
         with self._lock:
             del self._running[delivery]
             if delivery in self._abandoned:
@@ -141,7 +142,7 @@ class HandlerThreads:
             return True
 
     def _next(self) -> Delivery | None:
-        """Return what to run next; None when the thread is to end."""
+        """Return the next delivery; None if the thread should end."""
         with self._lock:
             while not self._waiting:
                 if self._is_closed:
@@ -163,7 +164,7 @@ class HandlerThreads:
             if inspect.isawaitable(returned):
                 returned = self._await(delivery, returned)
             return ending_of(returned, messages)
-        except BaseException:  # SystemExit too: the handler has failed, the thread has not.
+        except BaseException:  # SystemExit too: it ends the handler, not the thread.
             log_failure(messages, topic)
             if self._loop.is_closed():
                 self._loop_closed()

@@ -1,9 +1,9 @@
-"""The handlers: run the user's code on messages, away from the network thread, and report how it ended.
+"""The handlers: run the user's code on messages, away from the network thread, and report each ending.
 
     plain function      ─► HandlerThreads ─► an awaitable it returns: on the loop, while its thread waits
     coroutine function  ─► HandlerTasks, on the loop that the consumer was started on
 
-At most `concurrency` of either kind at a time. Whatever a handler does, how it ended is reported, once.
+At most `concurrency` of either kind run at a time. Each ending is reported exactly once.
 Upstream: impl/consumer/ConsumeMessageConcurrentlyService.java.
 """
 
@@ -26,7 +26,7 @@ Handler = Callable[[list[MessageExt]], HandlerResult | Awaitable[HandlerResult]]
 
 
 class Handlers:
-    """Hands deliveries to the handlers of their topics."""
+    """Passes deliveries to the handlers of their topics."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Handlers:
         report: Callable[[Delivery, Ending], None],
         loop_closed: Callable[[], None],
     ) -> None:
-        """report: called, from any thread, with how a delivery ended. loop_closed: nothing runs any more."""
+        """report: called from any thread with each ending. loop_closed: called when the loop is closed."""
         self._report = report
         self._topics = frozenset(handlers)
         self._on_loop = {topic for topic, handler in handlers.items() if is_async(handler)}
@@ -58,7 +58,7 @@ class Handlers:
             elif topic in self._topics:
                 for_threads.append(delivery)
             else:
-                # The group's retry topic brings messages of topics that we have not subscribed to.
+                # The group's retry topic may hold messages of topics that this member does not subscribe to.
                 log.warning("a redelivered message has a topic without a handler", topic=topic)
                 self._report(delivery, Outcome.LATER)
         if for_threads:
@@ -67,7 +67,7 @@ class Handlers:
             self._tasks.put(for_loop)
 
     def give_up(self, deliveries: Sequence[Delivery]) -> None:
-        """Let others run in the place of handlers that do not end; called on the network thread."""
+        """Free the places of handlers that do not return; called on the network thread."""
         self._threads.give_up(deliveries)
         self._tasks.give_up(deliveries)
 
@@ -76,7 +76,7 @@ class Handlers:
         return self._threads.is_current() or self._tasks.is_current()
 
     def close(self) -> None:
-        """End the threads that are idle; a handler that does not end keeps its (daemon) thread."""
+        """End the idle threads; a handler that does not return keeps its (daemon) thread."""
         self._threads.close()
 
 
@@ -86,7 +86,7 @@ def is_async(handler: Handler) -> bool:
 
 
 def check_handler(handler: object, topic: str) -> None:
-    """Raise ConfigError for what cannot be a handler."""
+    """Raise ConfigError for anything that cannot be a handler."""
     if not callable(handler):
         raise ConfigError(f"the handler of topic {topic} is {handler!r}, not a function")
     if _is(handler, inspect.isgeneratorfunction) or _is(handler, inspect.isasyncgenfunction):

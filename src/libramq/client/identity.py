@@ -1,4 +1,4 @@
-"""The identity of a client: its address as its servers see it, and an id that no other client has.
+"""The identity of a client: its address as seen by its servers, and a unique id.
 
 Upstream: ClientConfig.buildMQClientId, UtilAll.getPid, MQClientManager.java.
 """
@@ -14,7 +14,7 @@ from libramq.clock import Clock
 from libramq.errors import ConfigError
 from libramq.transport.address import split_address, split_name_servers
 
-#: NameServerAddressUtils and ClientConfig: the environment's say when no name server is given.
+#: NameServerAddressUtils and ClientConfig: the environment's are used if no name server is given.
 NAMESRV_VARIABLE: Final = "NAMESRV_ADDR"
 
 #: Ours: it becomes the name of a directory.
@@ -28,7 +28,7 @@ NAMESRV_DEFAULT: Final = "127.0.0.1:9876"
 
 
 def name_server_addresses(namesrv: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the name servers a user gave, else the environment's, else the one of this machine."""
+    """Return the configured name servers, else the environment's, else this machine's."""
     if namesrv is None:
         namesrv = os.environ.get(NAMESRV_VARIABLE) or NAMESRV_DEFAULT
     if not isinstance(namesrv, str) and not (
@@ -42,7 +42,7 @@ def name_server_addresses(namesrv: str | Sequence[str] | None) -> tuple[str, ...
 
 
 def local_address(towards: str) -> str:
-    """The address of this machine from which another one is reached; nothing is sent."""
+    """Return the address of this machine from which another one is reached; nothing is sent."""
     host, port = split_address(towards)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
@@ -55,7 +55,7 @@ def local_address(towards: str) -> str:
 
 
 def named_client_id(ip: str, instance_name: str) -> str:
-    """The id of a client that its user has named; the same after a restart."""
+    """Return the id of a client with an instance name; it survives a restart."""
     if not isinstance(instance_name, str) or not _INSTANCE_NAME.fullmatch(instance_name):
         raise ConfigError(
             f"{instance_name!r} cannot be the name of an instance: 1 to 64 of A-Z a-z 0-9 _ . # -"
@@ -64,5 +64,5 @@ def named_client_id(ip: str, instance_name: str) -> str:
 
 
 def new_client_id(ip: str, clock: Clock) -> str:
-    """An id for one client of this process: address, process and moment."""
+    """Return an id for one client of this process: address, process and time."""
     return f"{ip}@{os.getpid()}#{clock.monotonic_ms()}{next(_instances):03}"

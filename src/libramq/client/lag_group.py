@@ -1,7 +1,7 @@
-"""The lag group: a group without members, whose committed offsets somebody else's positions are shown by.
+"""The lag group: a group without members, whose committed offsets show another reader's positions.
 
-Tools, Apache's and ours, find a group by its retry topic, which brokers make at its first heartbeat. So the
-group is introduced by one heartbeat and a goodbye; after that, offsets are committed one way.
+Tools, Apache's and ours, find a group by its retry topic, which brokers create at its first heartbeat. So the
+group is announced by one heartbeat and unregistered; after that, offsets are committed one-way.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class LagGroup:
-    """Offsets of a group that nobody consumes with."""
+    """The offsets of a group without consumers."""
 
     def __init__(self, cluster: BlockingCluster, group: str, clock: Clock | None = None) -> None:
         self._cluster = cluster
@@ -29,7 +29,7 @@ class LagGroup:
         self._clock = clock or SystemClock()
 
     def introduce(self, queues: Iterable[MessageQueue]) -> None:
-        """Make the group known to the brokers of queues; ConfigError where it has members, RemoteError."""
+        """Announce the group to the brokers of queues; raises ConfigError if it has members; RemoteError."""
         for queue in {queue.broker_name: queue for queue in queues}.values():
             with contextlib.suppress(BrokerError):  # It has no members.
                 self._refuse(len(self._ask(queue, consumer_list(self._group))))
@@ -40,7 +40,7 @@ class LagGroup:
             self._ask(queue, unregister_client(client_id, producer_group=None, consumer_group=self._group))
 
     def commit(self, positions: Mapping[MessageQueue, int]) -> None:
-        """Commit offsets; nobody says whether they arrived."""
+        """Commit offsets, without confirmation."""
         for queue, offset in positions.items():
             call = update_consumer_offset(self._group, queue, offset, oneway=True)
             self._cluster.broker(queue).send_oneway(call.command())
@@ -49,7 +49,7 @@ class LagGroup:
         if member_count:
             raise ConfigError(
                 f"the group {self._group} has {member_count} members, whose positions would be overwritten; "
-                "give a group of its own"
+                "use another group"
             )
 
     def _ask(self, queue: MessageQueue, call: Call[T]) -> T:

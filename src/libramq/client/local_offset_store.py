@@ -1,8 +1,8 @@
-"""The local offset store: how far a broadcasting consumer is, in a file of this machine.
+"""The local offset store: the offsets of a broadcasting consumer, in a file of this machine.
 
-    <directory>/<client id>/<group>/offsets.json, the text before beside it as offsets.json.bak
+        <directory>/<client id>/<group>/offsets.json, the version before it as offsets.json.bak
 
-Path and text are Apache's, so that either client goes on where the other stopped.
+Path and format are Apache's, so that either client continues where the other stopped.
 Upstream: store/LocalFileOffsetStore.java, OffsetSerializeWrapper.java.
 """
 
@@ -21,12 +21,12 @@ log = get_logger(__name__)
 #: LocalFileOffsetStore.LOCAL_OFFSET_STORE_DIR, below the home directory.
 DIRECTORY: Final = ".rocketmq_offsets"
 FILE: Final = "offsets.json"
-#: Ours: a million queues.
+#: Ours: enough for a million queues.
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 class LocalOffsetStore:
-    """Offsets of one client in one group."""
+    """The offsets of one client in one group."""
 
     def __init__(self, directory: Path, client_id: str, group: str, filesystem: FileSystem) -> None:
         self.path = safe_child(safe_child(directory, client_id), group) / FILE
@@ -34,7 +34,7 @@ class LocalOffsetStore:
         self._offsets: dict[MessageQueue, int] = {}
 
     def load(self) -> None:
-        """Read the file, or the one before it; raises ConfigError when none that is there can be read."""
+        """Read the file, or its backup; raises ConfigError if neither of those present can be read."""
         errors = []
         for path in (self.path, self.path.with_name(FILE + BACKUP_SUFFIX)):
             try:
@@ -51,11 +51,11 @@ class LocalOffsetStore:
             )
 
     def read(self, queue: MessageQueue) -> int | None:
-        """How far the queue was read; None when that is not known."""
+        """Return the offset of a queue; None if it is unknown."""
         return self._offsets.get(queue)
 
     def write(self, offsets: Iterable[tuple[MessageQueue, int]]) -> None:
-        """Take offsets in and write all of them; where the disk refuses, with the next."""
+        """Take offsets and write all of them; after a disk error, with the next call."""
         self._offsets.update(offsets)
         text = fastjson.dumps({"offsetTable": self._offsets}, indent=True).decode()
         try:

@@ -1,4 +1,4 @@
-"""The requests of a member of a coordinated group: each effect of its core for the coordinator or a fence.
+"""The requests of a member of a coordinated group: one for each effect for its coordinator or a fence.
 
 Ours; the contract is in docs/design/coordinated-groups.md.
 """
@@ -18,12 +18,12 @@ from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
 
-#: Ours: a release that is lost is asked for again with the next poll.
+#: Ours: a lost release is requested again by the response to the next poll.
 RELEASE_TIMEOUT_MS: Final = 3_000
 
 
 class MemberRequests:
-    """One method an effect."""
+    """Sends the requests: one method per effect."""
 
     def __init__(self, group: str, core: PushConsumerCore, ask: Ask) -> None:
         self._group = group
@@ -31,7 +31,7 @@ class MemberRequests:
         self._ask = ask
 
     def by_effect(self) -> dict[type[Any], Callable[[Any], None]]:
-        """Which method performs which effect."""
+        """Return the method that performs each effect."""
         return {
             fx.FindGroup: self._find,
             fx.JoinGroup: self._join,
@@ -82,7 +82,7 @@ class MemberRequests:
 
     def _leave(self, effect: fx.LeaveGroup) -> None:
         def answered(outcome: LibraError | None, now_ms: MonotonicMs) -> Sequence[fx.Effect]:
-            if outcome is not None:  # Our session ends by itself.
+            if outcome is not None:  # Our session will expire.
                 log.warning("the coordinator could not be notified of our leaving", reason=str(outcome))
             return self._core.group_left()
 

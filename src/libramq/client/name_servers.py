@@ -1,4 +1,4 @@
-"""The name servers: any of them can answer; the one that did is asked again.
+"""The name servers: any of them can answer; the one that did is asked first the next time.
 
 Upstream: NettyRemotingClient.getAndCreateNameserverChannel.
 """
@@ -30,14 +30,14 @@ from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
 log = get_logger(__name__)
 T = TypeVar("T")
 
-#: Called with a route, or with why there is none.
+#: Called with a route, or the reason why there is none.
 Routed = Callable[[TopicRouteData | LibraError], None]
-#: Called with the routes of topics, None where there is none, and with why when no name server answered.
+#: Called with the routes of topics (None for no route), and the error if no name server answered.
 Found = Callable[[dict[str, TopicRouteData | None], NameServerUnavailable | None], None]
 
 
 class NameServers:
-    """Asks one, and the next when it does not answer."""
+    """Asks one name server, and the next if it does not answer."""
 
     def __init__(self, remotes: Remotes, addresses: Sequence[str], randomness: random.Random) -> None:
         self._remotes = remotes
@@ -52,7 +52,7 @@ class NameServers:
         *,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
-        """Make a call; `answered` gets the result, the error that it is, or NameServerUnavailable."""
+        """Make a call; `answered` gets the result, its error, or NameServerUnavailable."""
         failures: list[str] = []
 
         def ask_current() -> None:
@@ -64,7 +64,7 @@ class NameServers:
                     answered(outcome)
                     return
                 failures.append(str(outcome))
-                if address == self._addresses[self._current]:  # Else another question has moved on.
+                if address == self._addresses[self._current]:  # Else another request has switched already.
                     self._current = (self._current + 1) % len(self._addresses)
                 if len(failures) < len(self._addresses):
                     ask_current()
@@ -82,7 +82,7 @@ class NameServers:
         *,
         timeout_ms: int = REQUEST_TIMEOUT_MS,
     ) -> None:
-        """Ask every name server, since they share nothing; `answered` gets the first failure, after all."""
+        """Ask every name server, since they share nothing; `answered` gets the first failure at the end."""
         waiting = dict.fromkeys(self._addresses)
         failures: list[LibraError] = []
 
@@ -98,7 +98,7 @@ class NameServers:
             self._remotes.send(address, call.command(), partial(done, address), timeout_ms=timeout_ms)
 
     def route(self, topic: str, routed: Routed) -> None:
-        """Look a topic up; RouteNotFound where no broker has it."""
+        """Look up a topic; RouteNotFound if no broker has it."""
 
         def answered(outcome: TopicRouteData | LibraError) -> None:
             if isinstance(outcome, TopicNotExist):
@@ -112,7 +112,7 @@ class NameServers:
         self.ask(topic_route(topic), answered)
 
     def route_to_send(self, topic: str, routed: Routed, *, queue_count: int) -> None:
-        """Look a topic up or, where brokers create topics on the first send, where it is going to be."""
+        """Look up a topic; if brokers create topics on the first send, return where it will be."""
 
         def found(outcome: TopicRouteData | LibraError) -> None:
             if not isinstance(outcome, RouteNotFound):
@@ -132,7 +132,7 @@ class NameServers:
         self.route(topic, found)
 
     def routes(self, topics: Sequence[str], found: Found) -> None:
-        """Look topics up, one after the other; the first question that nobody answers ends the search."""
+        """Look up topics one after the other; the search ends if no name server answers."""
         routes: dict[str, TopicRouteData | None] = dict.fromkeys(topics)
         rest = iter(topics)
 
@@ -159,7 +159,7 @@ class NameServers:
 
 
 def _outcome(call: Call[T], reply: Command | RemoteError, address: str) -> T | LibraError:
-    """Return the result that a name server's answer has, or what is wrong with it."""
+    """Return the result in a name server's response, or its error."""
     if isinstance(reply, RemoteError):
         return reply
     try:

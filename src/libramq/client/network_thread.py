@@ -1,6 +1,6 @@
-"""A thread with an event loop of its own, for what must go on while the user's code blocks.
+"""A thread with its own event loop, for work that must continue while the user's code blocks.
 
-A call never waits for itself, nor for a thread that is not there: what could only deadlock is refused.
+No call waits for its own thread, nor for a thread that does not exist here: deadlocks are refused.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from libramq.logs import get_logger
 log = get_logger(__name__)
 T = TypeVar("T")
 
-#: Ours: how long cancelled tasks may take to end; a handler of the user's may never do so.
+#: Ours: how long cancelled tasks may take to end; a user's handler may never end.
 CANCEL_SECONDS: Final = 1.0
 
-#: What is wrong with a client in the child of a fork.
+#: The error of a client in the child of a fork.
 FORKED: Final = (
     "this client was started before the process forked: its threads and connections are the parent's; make a "
     "new one in the child"
@@ -29,7 +29,7 @@ FORKED: Final = (
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """The fastest loop there is."""
+    """Return the fastest available loop."""
     try:
         import uvloop  # Not for Windows nor PyPy.
     except ImportError:
@@ -52,11 +52,11 @@ class NetworkThread:
 
     @property
     def is_current(self) -> bool:
-        """Return whether the caller runs on it, so that it must not wait for it."""
+        """Return whether the caller runs on this thread, so that it must not wait for it."""
         return threading.get_ident() == self._thread.ident
 
     def run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine on the thread; the future says how it ended. Raises LocalProtocolError."""
+        """Run a coroutine on the thread; the future has its result. Raises LocalProtocolError."""
         if self.is_parents:
             work.close()
             raise LocalProtocolError(FORKED)
@@ -77,7 +77,7 @@ class NetworkThread:
         raise LocalProtocolError("this client has been stopped")
 
     def stop(self) -> None:
-        """End the thread; called from any other one. Nothing to do in the child of a fork."""
+        """End the thread; called from another one. Does nothing in the child of a fork."""
         if self.is_parents:
             return
         with self._lock:
@@ -86,14 +86,14 @@ class NetworkThread:
         self._thread.join()
 
     def end(self) -> None:
-        """End the thread after what runs now; called on it."""
+        """End the thread after its current work; called on it."""
         self.loop.call_soon(self.loop.stop)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
             self.loop.run_forever()
-            with self._lock:  # Whoever comes later is refused; whoever came before is heard of below.
+            with self._lock:  # Later calls are refused; earlier ones are completed below.
                 self._is_open = False
             self.loop.run_until_complete(_cancel_all())
             self.loop.run_until_complete(self.loop.shutdown_asyncgens())
@@ -103,7 +103,7 @@ class NetworkThread:
 
 
 async def _cancel_all() -> None:
-    await asyncio.sleep(0)  # So that what was handed over becomes tasks.
+    await asyncio.sleep(0)  # So that submitted coroutines become tasks.
     loop = asyncio.get_running_loop()
     deadline = loop.time() + CANCEL_SECONDS
     while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
@@ -116,12 +116,12 @@ async def _cancel_all() -> None:
 
 
 async def run_on_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Call a function that may block, on a thread of its own that keeps no program from ending."""
+    """Call a function that may block, on its own daemon thread."""
     loop = asyncio.get_running_loop()
     outcome: asyncio.Future[T] = loop.create_future()
 
     def finish(result: T | None, error: BaseException | None) -> None:
-        if outcome.done():  # Nobody waits any more.
+        if outcome.done():  # The caller no longer waits.
             return
         if error is not None:
             outcome.set_exception(error)
@@ -149,5 +149,5 @@ def _forked() -> None:
         thread.is_parents = True
 
 
-if hasattr(os, "register_at_fork"):  # Where there is no fork, nothing can be forked.
+if hasattr(os, "register_at_fork"):  # Not on platforms without fork.
     os.register_at_fork(after_in_child=_forked)

@@ -1,4 +1,4 @@
-"""The options of clients, with their types: the same for asyncio and for blocking code."""
+"""The options of clients, with their types, for asyncio and for blocking code."""
 
 import random
 from collections.abc import Collection, Mapping, Sequence
@@ -16,12 +16,12 @@ from libramq.filesystem import FileSystem
 from libramq.remoting.credentials import Credentials
 from libramq.transport.tls import Tls
 
-#: Where a new group begins; the words are those of other clients.
+#: Where a new group begins, in the words of other clients.
 Beginning = ConsumeFrom | Literal["earliest", "latest", "timestamp"]
 
 
 class ConsumerTuning(TypedDict, total=False):
-    """Options that few programs change; see ConsumerSettings for what each means."""
+    """Options that few programs change; ConsumerSettings documents each."""
 
     consume_timeout_ms: int
     pull_batch_size: int
@@ -119,7 +119,7 @@ class TopicOptions(TypedDict, total=False):
 
 
 def beginning(consume_from: object) -> ConsumeFrom:
-    """Return where a group begins, by one of its names; raises ConfigError."""
+    """Return where a group begins, by its name; raises ConfigError."""
     if isinstance(consume_from, ConsumeFrom):
         return consume_from
     if isinstance(consume_from, str):
@@ -132,7 +132,7 @@ def beginning(consume_from: object) -> ConsumeFrom:
 
 
 def check_names(options: Mapping[str, Any], allowed: Collection[str], what: str) -> None:
-    """Raise ConfigError for an option that there is not, with the nearest that there is."""
+    """Raise ConfigError for an unknown option, suggesting the nearest known one."""
     for name in options:
         if name not in allowed:
             near = get_close_matches(name, allowed, n=1)
@@ -141,7 +141,7 @@ def check_names(options: Mapping[str, Any], allowed: Collection[str], what: str)
 
 
 def whole_number(name: str, value: object, low: int, high: int | None = None) -> None:
-    """Raise ConfigError for what is no whole number, or not between the two."""
+    """Raise ConfigError unless the value is a whole number within the bounds."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(f"{name} is a whole number, not {value!r}")
     if value < low or (high is not None and value > high):

@@ -3,7 +3,7 @@
     async with Producer(group="orders", namesrv="127.0.0.1:9876") as producer:
         result = await producer.send(Message("Orders", b"...", keys="17"))
 
-`send` waits for the broker's answer; `send_nowait` collects messages into batches and is meant for many.
+`send` waits for the broker's response; `send_nowait` collects messages into batches and is meant for many.
 Upstream: client/producer/DefaultMQProducer.java.
 """
 
@@ -48,13 +48,13 @@ from libramq.transport.tls import Tls
 
 
 class Producer:
-    """Sends messages. One for a process is enough; it belongs to the event loop it was started on.
+    """Sends messages. One per process is enough; it belongs to the event loop it was started on.
 
-    namesrv: "host:port", several separated by ";"; else the environment's NAMESRV_ADDR, else 127.0.0.1:9876.
+    namesrv: "host:port", several separated by ";"; default: NAMESRV_ADDR, else 127.0.0.1:9876.
     retries: further attempts, at other brokers, within send_timeout_ms.
-    latency_fault: keep away from brokers that were slow or failed, for the times of back_off_table.
-    linger_ms: how long `send_nowait` waits for company. buffer_bytes_max: how much may wait.
-    credentials: whose requests these are, where brokers ask (ACL). tls: connections are encrypted.
+    latency_fault: avoid brokers that were slow or failed, for the times of back_off_table.
+    linger_ms: how long `send_nowait` waits for more messages. buffer_bytes_max: how much may wait.
+    credentials: sign the requests, for clusters with authentication (ACL). tls: connections are encrypted.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Producer:
         self._running = self._stopping = False
 
     async def start(self) -> None:
-        """Begin; brokers are contacted when there is something to send."""
+        """Start; brokers are contacted when there is something to send."""
         if self._running or self._stopping:
             state = "is being stopped" if self._stopping else "runs already"
             raise LocalProtocolError(f"this producer {state}")
@@ -126,7 +126,7 @@ class Producer:
         self._running = True
 
     async def stop(self) -> None:
-        """Send what waits, say goodbye to the brokers, and end."""
+        """Send the buffered messages, unregister from the brokers, and close."""
         if not self._running:
             return
         self._check_loop()
@@ -181,7 +181,7 @@ class Producer:
         queue: MessageQueue | None = None,
         timeout_ms: int | None = None,
     ) -> list[SendResult]:
-        """Send messages of one topic together: one request, or as many as their size asks for."""
+        """Send messages of one topic together: in one request, or as many as their size requires."""
         check_batch(messages)
         if queue is not None:
             instance_of("queue", queue, MessageQueue, A_QUEUE)
@@ -202,7 +202,7 @@ class Producer:
     async def send_oneway(
         self, message: Message, *, queue: MessageQueue | None = None, selector: QueueSelector | None = None
     ) -> None:
-        """Send a message and ask for no answer: it may be lost."""
+        """Send a message without waiting for a response: it may be lost."""
         validate(message, self._settings.body_bytes_max)
         info = await self._info(message.topic)
         queue = wanted_queue(message, info, queue, selector)
@@ -217,10 +217,10 @@ class Producer:
         queue: MessageQueue | None = None,
         selector: QueueSelector | None = None,
     ) -> None:
-        """Hand a message over; it travels with others. Raises BufferFull when too much waits.
+        """Queue a message for sending in a batch. Raises BufferFull if the buffer is full.
 
-        callback: called with the SendResult or the LibraError. Errors of messages without one are raised by
-        the next `flush`.
+        callback: called with the SendResult or the LibraError. Errors of messages without a callback are
+        raised by the next `flush`.
         """
         self.check(message)
         check_hand_over(callback, queue)
@@ -232,23 +232,23 @@ class Producer:
         pipeline.send(message, callback, queue, selector)
 
     def check(self, message: Message) -> None:
-        """Raise InvalidMessage for what no broker would take."""
+        """Raise InvalidMessage for a message that no broker would accept."""
         self._check_running()
         validate(message, self._settings.body_bytes_max)
 
     @property
     def has_room(self) -> bool:
-        """Return whether `send_nowait` takes a message now."""
+        """Return whether `send_nowait` accepts a message now."""
         return self._network.pipeline.has_room
 
     async def flush(self) -> None:
-        """Wait until everything given to `send_nowait` has been answered."""
+        """Wait until everything passed to `send_nowait` has been answered."""
         self._check_running()
         self._check_loop()
         await answer_of(self._network.pipeline.flush)
 
     async def wait_for_room(self) -> None:
-        """Wait until `send_nowait` takes more without raising BufferFull soon."""
+        """Wait until `send_nowait` accepts more messages."""
         self._check_running()
         pipeline = self._network.pipeline
         if pipeline.take_pause():
@@ -257,7 +257,7 @@ class Producer:
             await answer_of(pipeline.when_half_empty)
 
     async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues a topic can be sent to, in route order."""
+        """Return the queues to which a topic's messages can be sent, in route order."""
         return (await self._info(topic)).queues
 
     async def _info(self, topic: str) -> TopicPublishInfo:
@@ -269,7 +269,7 @@ class Producer:
         return await answer_of(partial(self._network.routes.publish_info, topic))
 
     def _left_ms(self, timeout_ms: int | None, began_ms: MonotonicMs) -> int:
-        """Return how much of the time for a send is left, at least 1 ms."""
+        """Return how much time is left for a send, at least 1 ms."""
         if timeout_ms is not None:
             whole_number("timeout_ms", timeout_ms, 1)
         budget_ms = self._settings.send_timeout_ms if timeout_ms is None else timeout_ms
@@ -287,13 +287,13 @@ class Producer:
 
 
 class _Sending:
-    """One request under way, for a coroutine that waits for it."""
+    """One request under way, with a coroutine that waits for it."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[list[SendResult]] = asyncio.get_running_loop().create_future()
 
     def sent(self, outcome: list[SendResult] | LibraError) -> None:
-        if self.future.done():  # Whoever waited has been cancelled.
+        if self.future.done():  # The waiting task was cancelled.
             return
         if isinstance(outcome, LibraError):
             self.future.set_exception(outcome)
@@ -302,7 +302,7 @@ class _Sending:
 
 
 def check_hand_over(callback: object, queue: object) -> None:
-    """Raise ConfigError for what cannot go with a message that `send_nowait` takes."""
+    """Raise ConfigError for an invalid callback or queue argument of `send_nowait`."""
     if callback is not None and not callable(callback):
         raise ConfigError(f"the callback is a function, not {callback!r}")
     if queue is not None:
@@ -316,10 +316,10 @@ def hand_over(
     queue: MessageQueue | None,
     selector: QueueSelector | None,
 ) -> None:
-    """Do what `send_nowait` does, for shells of ours that have looked at `check` and `has_room` already."""
+    """Do as `send_nowait`, for callers of ours that have called `check` and `has_room` already."""
     producer._network.pipeline.send(message, callback, queue, selector)
 
 
 def report_failure(producer: Producer, callback: Callback | None, error: Exception) -> None:
-    """Report a message that could not be handed over as `send_nowait` reports one that was not sent."""
+    """Report a message that could not be queued as `send_nowait` reports one that was not sent."""
     producer._network.pipeline.fail(callback, error)

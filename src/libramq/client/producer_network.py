@@ -1,6 +1,7 @@
 """The network side of a producer: routes, sends and their retries, batches, heartbeats.
 
-It knows neither sockets nor loops: `Producer` runs it on the user's loop, the simulator in virtual time.
+It uses neither sockets nor loops itself: `Producer` runs it on the user's loop, the simulator in virtual
+time.
 Upstream: impl/MQClientInstance.java, DefaultMQProducerImpl.java.
 """
 
@@ -39,7 +40,7 @@ RETRIES: Final = 2
 #: ClientConfig.pollNameServerInterval and heartbeatBrokerInterval.
 ROUTE_REFRESH_MS: Final = 30_000
 HEARTBEAT_MS: Final = 30_000
-#: Ours: how long goodbye may take.
+#: Ours: how long unregistering may take.
 UNREGISTER_TIMEOUT_MS: Final = 1_000
 
 A_QUEUE: Final = "a MessageQueue, as publish_queues() lists them"
@@ -47,7 +48,7 @@ A_QUEUE: Final = "a MessageQueue, as publish_queues() lists them"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings(SendSettings):
-    """How a producer sends; see `Producer`. Raises ConfigError for what cannot be."""
+    """How a producer sends; see `Producer`. Raises ConfigError for invalid values."""
 
     client_id: str
     send_timeout_ms: int = SEND_TIMEOUT_MS
@@ -86,7 +87,7 @@ _LOWEST: Final = {
 
 
 class ProducerNetwork:
-    """One run of a producer, from `start` to `stop`. Everything is called on one thread."""
+    """One run of a producer, from `start` to `stop`. All methods are called on one thread."""
 
     def __init__(
         self,
@@ -139,12 +140,12 @@ class ProducerNetwork:
         self._is_stopped = False
 
     def start(self) -> None:
-        """Begin; brokers are contacted when there is something to send."""
+        """Start; brokers are contacted when there is something to send."""
         self._refresh_later()
         self._greeting = self._timers.after(self._settings.heartbeat_ms, self._greet)
 
     def stop(self, stopped: Callable[[None], None]) -> None:
-        """Say goodbye to the brokers, and end; what still waits is not sent."""
+        """Unregister from the brokers, and close; messages that still wait are not sent."""
         self._is_stopped = True
         for timer in (self._refreshing, self._greeting):
             if timer is not None:
@@ -168,7 +169,7 @@ class ProducerNetwork:
         selector: QueueSelector | None = None,
         timeout_ms: int,
     ) -> None:
-        """Send a message to a queue of its topic, or to the one that is chosen for it."""
+        """Send a message to a queue of its topic, or to the one chosen for it."""
         queue = wanted_queue(message, info, queue, selector)
         prepared = prepare_one(message, self._next_id, compress_over_bytes=self._settings.compress_over_bytes)
         self.sender.send(prepared, info, queue, sent, timeout_ms=timeout_ms)
@@ -181,7 +182,7 @@ class ProducerNetwork:
         self.routes.refresh(self._refresh_later)
 
     def _greet(self) -> None:
-        """Tell the masters of our topics that we are there; it also keeps the connections open."""
+        """Send a heartbeat to the masters of our topics; it also keeps the connections open."""
         self._greeting = self._timers.after(self._settings.heartbeat_ms, self._greet)
         data = HeartbeatData(
             client_id=self._settings.client_id,
@@ -218,7 +219,7 @@ class ProducerNetwork:
 def wanted_queue(
     message: Message, info: TopicPublishInfo, queue: MessageQueue | None, selector: QueueSelector | None
 ) -> MessageQueue | None:
-    """Return the queue the user wants; None for any. Raises ConfigError for what is none."""
+    """Return the user's choice of queue; None for any. Raises ConfigError for anything but a queue."""
     wanted = selector(info.queues, message) if selector is not None else queue
     if wanted is not None:
         instance_of(

@@ -1,11 +1,11 @@
-"""The push consumer: has handlers called with the messages of topics, shared with the rest of its group.
+"""The push consumer: calls handlers with the messages of topics, shared with the other members of its group.
 
     consumer = PushConsumer(group="billing", namesrv="127.0.0.1:9876")
     consumer.subscribe("Orders", "paid || refunded", handler)
     async with consumer:
         ...
 
-Its network side runs on a thread of its own, so that a handler that blocks cannot starve its heartbeats.
+Its network side runs on its own thread, so that a handler that blocks cannot delay its heartbeats.
 Upstream: client/consumer/DefaultMQPushConsumer.java.
 """
 
@@ -54,44 +54,43 @@ log = get_logger(__name__)
 
 #: DefaultMQPushConsumer.consumeTimestamp: half an hour ago.
 CONSUME_TIMESTAMP_AGO_MS: Final = 30 * 60 * 1000
-#: Ours: how long running handlers may take when the consumer stops.
+#: Ours: how long running handlers may take while the consumer stops.
 STOP_TIMEOUT_MS: Final = 10_000
 
-#: ClientConfig.instanceName: who broadcasts keeps it, so that the file is found again.
+#: ClientConfig.instanceName: broadcasting consumers keep it, so that the offset file is found again.
 BROADCASTING_INSTANCE: Final = "DEFAULT"
 
 
 class PushConsumer:
     """A member of a consumer group.
 
-    consume_from: where a group begins that is new to a queue; consume_timestamp_ms for TIMESTAMP.
-    strategy: a load balancing strategy, by name or as strategy_named made it, the same in all members. None:
-    members that allocate for themselves go by AVG, and a coordinator, which knows names only, goes by
-    balanced_sticky.
-    Where brokers have coordinators (LibraMQ's), the group is coordinated: each queue has one owner at any
-    moment, also in order, and moves without pauses for the others. Against Apache's brokers, and while a
-    member is in the group that allocates for itself, members allocate for themselves.
-    session_ms: after so long without a word from this member its queues go to others (10 s); it begins no
-    handler while it has not heard from its coordinator for so long.
-    max_processing_ms: a handler that runs longer (5 min) makes the member leave the group until it is done.
-    instance_id: makes the member a static one: stopped and started again within its session under the same
-    name it keeps its queues, and nothing moves. No two members may have the same.
-    consume_timeout_ms: messages whose handler has run for longer (15 min) are delivered again without it, as
-    if it had failed. Other handlers run in its place; a coroutine is cancelled, a plain function cannot be.
-    In order its messages are handled again while it may still run.
+    consume_from: where a new group begins to read a queue; consume_timestamp_ms applies to TIMESTAMP.
+    strategy: an allocation strategy, by name or from strategy_named, the same for all members. None: AVG for
+    members that allocate for themselves, and balanced_sticky for a coordinator, which accepts names only.
+    With brokers that have coordinators (LibraMQ's), the group is coordinated: each queue has exactly one
+    owner at any moment, also in orderly mode, and moves without pauses for other queues. With Apache's
+    brokers, or while the group has a member that allocates for itself, all members allocate for themselves.
+    session_ms: after this time without a request from this member its queues go to others (10 s); the member
+    starts no handler while it has not heard from its coordinator for this long.
+    max_processing_ms: while a handler runs longer than this (5 min), the member leaves the group.
+    instance_id: makes this a static member: restarted within its session under the same name, it keeps its
+    queues, and nothing moves. It must be unique in the group.
+    consume_timeout_ms: messages whose handler runs longer than this (15 min) are redelivered as if it had
+    failed. Other handlers run in its place; a coroutine is cancelled, a plain function cannot be. In orderly
+    mode its messages may be handled again while it still runs.
     threads: how many handlers run at once. batch_size: how many messages one call of a handler gets.
     orderly: each queue is locked for one member, and its messages are handled one batch after the other; a
     batch whose handler fails is handled again after suspend_ms, and the queue waits for it.
-    broadcasting: every member gets every message, keeps its own offsets in a file below local_offsets, and
-    messages whose handler fails are dropped. instance_name: the name the file goes by, besides the address.
+    broadcasting: every member gets every message and keeps its own offsets in a file below local_offsets;
+    messages whose handler fails are dropped. instance_name: the name of the file, besides the address.
     on_assigned, on_revoked, on_lost: called with queues on the loop that the consumer was started on, one
-    after the other; plain or coroutine functions. A revoked queue is given away when on_revoked has ended,
-    at the latest after revoke_timeout_ms. What a lost one had under way, somebody else may have got already.
-    credentials: whose requests these are, where brokers ask (ACL). tls: connections are encrypted.
-    on_error: called with what keeps messages from this consumer, once each time it begins: MemberReplaced
-    (another client has its instance_id), NoPermission, HandlerTooSlow, SubscriptionsDiffer (members of the
-    group want different messages of a topic, and the group loses some). It goes on by itself when that is
-    over; `wait_closed` raises the first two meanwhile.
+    after the other; plain or coroutine functions. A revoked queue is released when on_revoked has returned,
+    at the latest after revoke_timeout_ms. Messages of a lost queue may already be handled by another member.
+    credentials: sign the requests, for clusters with authentication (ACL). tls: connections are encrypted.
+    on_error: called once at the beginning of each problem that stops deliveries: MemberReplaced (another
+    client has its instance_id), NoPermission, HandlerTooSlow, SubscriptionsDiffer (members of the group
+    subscribe to different messages of a topic, and the group loses some). The consumer continues when the
+    problem is over; `wait_closed` raises the first two meanwhile.
     tuning: further fields of ConsumerSettings, each a whole number.
     """
 
@@ -156,13 +155,13 @@ class PushConsumer:
         self._run: ConsumerRun | None = None
 
     def subscribe(self, topic: str, expression: str, handler: Handler) -> None:
-        """Have a handler called with a topic's messages: "*" for all, or "tagA || tagB".
+        """Set the handler of a topic's messages: "*" for all, or "tagA || tagB".
 
         A plain function runs on a thread, a coroutine function on the loop the consumer is started on. Either
-        may return an awaitable, which is awaited on that loop. It returns None (or True) when it is done with
-        the messages. After an exception (or False) all of them are delivered again later, to any member of
-        the group; Retry and Reject, or a list of them, name those that are not done, with a delay or for the
-        dead letters. Any other value is logged as a mistake, and all messages are delivered again.
+        may return an awaitable, which is awaited on that loop. None (or True) means that all messages are
+        done. After an exception (or False) all of them are redelivered later, to any member of the group;
+        Retry and Reject, or a list of them, name messages that are not done, to be redelivered after a delay
+        or to become dead letters. Any other value is logged as an error, and all messages are redelivered.
         """
         if self._run is not None and self._run.stage is not Stage.ENDED:
             raise LocalProtocolError("subscribe before the consumer is started")
@@ -202,7 +201,7 @@ class PushConsumer:
         )
 
     async def stop(self, *, timeout_ms: int = STOP_TIMEOUT_MS) -> None:
-        """Leave the group: running handlers end, what is done is committed, brokers are told.
+        """Leave the group: running handlers finish, their messages are committed, brokers are notified.
 
         Handlers that run longer than the timeout are not waited for; their messages come again elsewhere.
         A static member (instance_id) does not leave: its queues wait for it until its session is over.
@@ -214,17 +213,17 @@ class PushConsumer:
             await self._run.stop(timeout_ms)
 
     async def wait_closed(self) -> None:
-        """Wait until the consumer has ended, or cannot go on.
+        """Wait until the consumer has ended, or cannot continue.
 
-        Returns when it was stopped. Raises MemberReplaced or NoPermission while one of these keeps it out of
-        its group (it still goes on by itself when that is over), and LoopClosed when its loop was closed.
+        Returns after `stop`. Raises MemberReplaced or NoPermission while one of these keeps it out of its
+        group (it still continues when that is over), and LoopClosed if its loop was closed.
         """
         if self._run is None:
             raise LocalProtocolError("this consumer was not started; use `async with` or await start()")
         await self._run.wait_closed()
 
     def refuse_stop_in_handler(self) -> None:
-        """Raise LocalProtocolError when a handler of this consumer is the caller."""
+        """Raise LocalProtocolError if the caller is a handler of this consumer."""
         if self._run is not None:
             self._run.refuse_in_handler()
 
@@ -236,21 +235,21 @@ class PushConsumer:
         await self.stop()
 
     async def assignment(self) -> list[MessageQueue]:
-        """Return the queues that are ours now; none while the consumer does not run."""
+        """Return the queues that this consumer owns now; none while it does not run."""
         if self._run is None or self._run.stage is not Stage.RUNNING:
             return []
         return await self._run.call(lambda network: network.core.owned())
 
     async def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Begin no more handlers, of given queues or of any; they stay ours, and brokers hear from us.
+        """Start no more handlers, for the given queues or for all; the queues stay assigned.
 
-        It holds until `resume`, also for queues that become ours later.
+        The pause holds until `resume`, also for queues that are assigned later.
         """
         listed = _listed(queues)
         await self._running().call(lambda network: network.pause(listed))
 
     async def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Go on with given queues, or with all of them."""
+        """Continue the given queues, or all."""
         listed = _listed(queues)
         await self._running().call(lambda network: network.resume(listed))
 

@@ -1,6 +1,6 @@
-"""The queue listener: the user's hooks about queues and errors, called one by one on the user's loop.
+"""The queue listener: calls the user's hooks for queues and errors, one by one on the user's loop.
 
-    network thread ─► tell ─► hook, plain or coroutine function ─► heard ─► network thread
+        network thread ─► notify ─► hook, plain or coroutine function ─► heard ─► network thread
 
 Upstream: consumer/MessageQueueListener.java; the three hooks are those of Kafka's ConsumerRebalanceListener.
 """
@@ -26,12 +26,12 @@ QueueHook = Callable[[tuple[MessageQueue, ...]], Any]
 #: Called with an error of LibraMQ's.
 ErrorHook = Callable[[LibraError], Any]
 Change = fx.Assigned | fx.Revoked | fx.Lost
-#: By what they are told of.
+#: The hooks, by the change they are called for.
 Hooks = Mapping[type[Change | fx.Trouble], Callable[[Any], Any] | None]
 
 
 class QueueListener:
-    """Hooks by what they are told of. heard: called with revoked queues when their hook has ended."""
+    """Calls the hooks. heard: called with revoked queues when their hook has returned."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class QueueListener:
         self._is_closed = False
 
     def notify(self, change: Change | fx.Trouble) -> None:
-        """Called on the network thread."""
+        """Call the hook for a change; called on the network thread."""
         if type(change) not in self._hooks:
             return
         try:

@@ -1,13 +1,13 @@
-"""The queue reader: exact stretches of queues, for synchronous code that keeps its own positions.
+"""The queue reader: exact ranges of queues, for synchronous code that keeps its own positions.
 
-It belongs to no consumer group's membership and commits nothing. Stretches are pulled with several
-requests in flight, because Apache's brokers give at most 32 messages a pull (8 when they must go to
-disk) and the offsets of a queue are dense: the next pull can be sent before the last one is answered.
+It joins no consumer group and commits nothing. Ranges are pulled with several requests in flight, because
+Apache's brokers return at most 32 messages per pull (8 if they must read the disk) and the offsets of a queue
+are dense: the next pull can be sent before the last one is answered.
 
-    ask [0,32) [32,64) [64,96) …  ──►  replies in that order; a short one is topped up before the next
+        ask [0,32) [32,64) [64,96) …  ──►  replies in that order; a short one is completed before the next
 
-Ours gives as many messages as fit in REPLY_BYTES_MAX. With a filter nobody knows where a reply will end,
-so there is one pull at a time.
+Ours returns as many messages as fit in REPLY_BYTES_MAX. With a filter the end of a reply is unpredictable, so
+only one pull is in flight.
 
 Upstream: store/DefaultMessageStore.getMessage (limits), client/impl/consumer/PullAPIWrapper.java.
 """
@@ -43,11 +43,11 @@ from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
 Lost = Callable[[MessageQueue, int, int], None]
 
 CHUNK_MAX: Final = 8192  # Messages asked for in one pull; Apache answers 32, ours what fits.
-#: An eighth of the largest frame, and above what Apache's clients ask for, which tells our broker to answer
-#: in bulk. With half as much a Spark task takes a fifth longer for a row; twice as much gains little.
+#: An eighth of the largest frame, and above what Apache's clients ask for, which makes our broker answer in
+#: bulk. With half as much a Spark task takes a fifth longer per row; twice as much gains little.
 REPLY_BYTES_MAX: Final = 2 * 1024 * 1024
 DEPTH: Final = 16  # Pulls in flight for one queue.
-IN_FLIGHT_BYTES: Final = 4 * REPLY_BYTES_MAX  # Fewer where replies are large: memory, and nothing gained.
+IN_FLIGHT_BYTES: Final = 4 * REPLY_BYTES_MAX  # Fewer if replies are large: they cost memory and gain nothing.
 GROW_AFTER: Final = 64  # Full replies before more is asked for at once.
 
 
@@ -59,7 +59,7 @@ class PullFilter(NamedTuple):
 
     @property
     def is_everything(self) -> bool:
-        """Return whether nothing is left out."""
+        """Return whether the filter passes every message."""
         return self.expression == "*"
 
 
@@ -67,7 +67,7 @@ EVERYTHING: Final = PullFilter()
 
 
 class MessagesLost(LibraError):
-    """Messages that were to be read are no longer, or not, at their broker."""
+    """Messages to be read are no longer, or not, at their broker."""
 
     def __init__(self, queue: MessageQueue, start: int, end: int) -> None:
         super().__init__(
@@ -81,7 +81,7 @@ class MessagesLost(LibraError):
 
 
 class Stretch(NamedTuple):
-    """The records of one reply, back to back, and which offsets [start, end) they are to cover."""
+    """The records of one reply, back to back, and the offsets [start, end) that they cover."""
 
     queue: MessageQueue
     start: int
@@ -94,9 +94,9 @@ def refuse_loss(queue: MessageQueue, start: int, end: int) -> None:
 
 
 class QueueReader:
-    """Blocking and for one thread; the parameters are those of `BlockingCluster`.
+    """Reads ranges of queues. Blocking, for one thread; the parameters are those of `BlockingCluster`.
 
-    group: the consumer group brokers know the pulls by. pull_filter: what they leave out.
+    group: the consumer group in the pull requests. pull_filter: applied by the brokers.
     """
 
     def __init__(
@@ -125,43 +125,43 @@ class QueueReader:
         self._filter = pull_filter
 
     def topics(self) -> list[str]:
-        """The topics the name servers know, sorted."""
+        """Return the topics that the name servers know, sorted."""
         return self.cluster.topics()
 
     def broker_names(self) -> set[str]:
-        """The brokers that are registered now."""
+        """Return the brokers that are registered now."""
         return self.cluster.broker_names()
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The readable queues of a topic, as the name server knows them now."""
+        """Return the readable queues of a topic, as the name server knows them now."""
         return self.cluster.queues(topic)
 
     def max_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """The offset that the next message of each queue will get."""
+        """Return the offset that the next message of each queue will get."""
         return self.cluster.ask_patiently(queues, max_offset)
 
     def min_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """The offset of the oldest message of each queue."""
+        """Return the offset of the oldest message of each queue."""
         return self.cluster.ask_patiently(queues, min_offset)
 
     def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """The first message of each queue stored at its time or later; the queue's end where none is."""
+        """Return the first message of each queue stored at its time or later; the queue's end if none is."""
         return self.cluster.ask_patiently(times_ms, lambda queue: search_offset(queue, times_ms[queue]))
 
     def reachable_max_offsets(
         self, queues: Iterable[MessageQueue]
     ) -> tuple[dict[MessageQueue, int], list[LibraError]]:
-        """As `max_offsets`, without the queues of brokers that do not answer, and why they do not."""
+        """Do as `max_offsets`, without the queues of brokers that do not answer; return their errors too."""
         return self.cluster.ask_reachable(queues, max_offset)
 
     def is_slave(self, broker_name: str) -> bool:
-        """Return whether a slave answers for a broker: it may be behind."""
+        """Return whether a slave serves a broker's queues: it may be behind."""
         return self.cluster.is_slave(broker_name)
 
     def probe(self, queue: MessageQueue) -> None:
-        """Brokers that do not take the filter or the group say so; raises BrokerError.
+        """Check that the broker accepts the filter and the group; raises BrokerError.
 
-        Apache's pulls take an expression that cannot be parsed for none, and give every message.
+        Apache's pulls ignore an expression that cannot be parsed, and return every message.
         """
         remote = self.cluster.broker(queue)
         subscription = SubscriptionData(
@@ -177,10 +177,10 @@ class QueueReader:
     def read(
         self, queue: MessageQueue, start: int, end: int, *, lost: Lost = refuse_loss
     ) -> Iterator[Stretch]:
-        """The records with offsets [start, end), in order, a reply at a time.
+        """Yield the records with offsets [start, end), in order, one reply at a time.
 
-        `lost` is called with each stretch that the broker does not have; when it returns, reading goes
-        on behind the stretch.
+        `lost` is called with each range that the broker does not have; when it returns, reading continues
+        after the range.
         """
         position = start
         pauses_ms = self.cluster.pauses_ms()
@@ -201,11 +201,11 @@ class QueueReader:
                 self.cluster.pause(pause_ms)
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         self.cluster.close()
 
     def _read_once(self, queue: MessageQueue, start: int, end: int, lost: Lost) -> Iterator[Stretch]:
-        """Over one connection. The first pull goes alone and tells what a reply holds."""
+        """Read over one connection. The first pull goes alone and shows how much a reply holds."""
         remote = self.cluster.broker(queue)
         in_flight: deque[_Requested] = deque()
         chunk, depth, full_replies = CHUNK_MAX, 1, 0
@@ -233,12 +233,12 @@ class QueueReader:
                         chunk, full_replies = min(2 * chunk, CHUNK_MAX), 0
                     continue
                 chunk, full_replies = _smaller(reached - position, len(reply.body)), 0
-                if in_flight:  # The rest of this stretch comes before those already asked for.
+                if in_flight:  # The rest of this range precedes the ones already requested.
                     in_flight.appendleft(self._ask_for(remote, queue, reached, stop))
                 else:
                     requested = reached
         finally:
-            if in_flight:  # Left in the middle: nobody will take the answers that are still to come.
+            if in_flight:  # Abandoned in the middle: the outstanding replies will not be read.
                 self.cluster.disconnect(queue.broker_name)
 
     def _ask_for(self, remote: BlockingRemote, queue: MessageQueue, start: int, stop: int) -> "_Requested":
@@ -261,7 +261,7 @@ class QueueReader:
         )
 
     def _reached(self, queue: MessageQueue, position: int, stop: int, reply: PullReply, lost: Lost) -> int:
-        """How far a reply brings us, at most to `stop`; what it skips is reported as lost."""
+        """Return the offset that a reply reaches, at most `stop`; offsets it skips are reported as lost."""
         if reply.code == ResponseCode.SUCCESS and reply.body:
             return max(position + 1, min(reply.next_offset, stop))
         if position < reply.min_offset:
@@ -269,11 +269,11 @@ class QueueReader:
         elif position >= reply.max_offset and self.is_slave(queue.broker_name):
             raise ConnectionLost(f"the slave of {queue.broker_name} does not have what its master had yet")
         elif position >= reply.max_offset or reply.next_offset <= position:
-            reached = stop  # Beyond what the broker has: its end was cut.
+            reached = stop  # Beyond the broker's end: its log was cut.
         else:
             reached = min(reply.next_offset, stop)
             if not self._filter.is_everything and reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
-                return reached  # Nothing of it passed the filter.
+                return reached  # No message passed the filter.
         lost(queue, position, reached)
         return reached
 
@@ -286,6 +286,6 @@ class _Requested(NamedTuple):
 
 
 def _smaller(count: int, size: int) -> int:
-    """Return the next size to ask for after a reply that was shorter than asked for."""
+    """Return the next size to request after a reply that was shorter than requested."""
     is_full = size > REPLY_BYTES_MAX // 2  # Messages vary in size: a little less, so that the next ones fit.
     return max(1, count * 7 // 8 if is_full else count)

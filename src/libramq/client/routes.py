@@ -1,4 +1,4 @@
-"""The routes of a client: fetched when first needed, fetched again now and then.
+"""The routes of a client: fetched on first use, and refreshed at intervals.
 
 Upstream: MQClientInstance.updateTopicRouteInfoFromNameServer.
 """
@@ -16,12 +16,12 @@ from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
 
-#: Called when a route was looked for, with what went wrong.
+#: Called when a route was fetched, with the error if that failed.
 Fetched = Callable[[LibraError | None], None]
 
 
 class Routes:
-    """A producer's routes. Topics asked for at the same time are fetched once."""
+    """A producer's routes. Concurrent requests for one topic share a fetch."""
 
     def __init__(self, name_servers: NameServers, *, default_queue_count: int) -> None:
         self.table = RouteTable()
@@ -31,11 +31,11 @@ class Routes:
         self._is_closed = False
 
     def close(self) -> None:
-        """Ask about no further topics."""
+        """Stop fetching."""
         self._is_closed = True
 
     def publish_info(self, topic: str, found: Callable[[TopicPublishInfo | LibraError], None]) -> None:
-        """Find where a topic can be sent to; NameServerUnavailable or RouteNotFound where it cannot."""
+        """Find the queues to send a topic to; NameServerUnavailable or RouteNotFound if there are none."""
         info = self.table.publish_info(topic)
         if info is not None and info.queues:
             found(info)
@@ -53,14 +53,14 @@ class Routes:
         self.fetch(topic, fetched)
 
     def fetch(self, topic: str, fetched: Fetched) -> None:
-        """Ask a name server, unless somebody is asking already."""
+        """Ask a name server, or wait for a fetch that is under way."""
         waiting = self._fetching.get(topic)
         if waiting is not None:
             waiting.append(fetched)
             return
         self._fetching[topic] = [fetched]
         if self.table.publish_info(topic) is not None:
-            # The template is for topics that were never there: a name server may forget for a moment.
+            # The template is for topics that never existed: a name server may forget a route for a moment.
             self._name_servers.route(topic, partial(self._routed, topic))
         else:
             self._name_servers.route_to_send(
@@ -68,7 +68,7 @@ class Routes:
             )
 
     def refresh(self, done: Callable[[], None]) -> None:
-        """Ask again about every topic used, in turn; a topic that cannot be had keeps its old route."""
+        """Fetch every topic in use again, in turn; a topic whose route is unavailable keeps its old one."""
         self._refresh_next(iter(self.table.topics()), done)
 
     def _refresh_next(self, topics: Iterator[str], done: Callable[[], None]) -> None:
@@ -95,7 +95,7 @@ class Routes:
 
 
 def not_writable(topic: str) -> RouteNotFound:
-    """The topic is there, but no queue of it takes messages."""
+    """Return the error for a topic that exists but has no writable queue."""
     return RouteNotFound(
         f"no queue of topic {topic} can be written to now; check its permission and its brokers "
         f"(libra admin topicRoute -t {topic})"

@@ -1,8 +1,8 @@
-"""The send pipeline: messages handed over without waiting, collected, sent in batches, several in flight.
+"""The send pipeline: messages queued without waiting, collected, sent in batches, several in flight.
 
     send_nowait ─► encoded item ─► accumulator ─► at most IN_FLIGHT_BYTES_MAX in flight ─► callbacks
 
-What cannot be sent yet stays in the accumulator, so that batches grow when the broker is slow. A message
+Messages that cannot be sent yet stay in the accumulator, so batches grow when the broker is slow. A message
 costs about 5 µs here. Upstream: ProduceAccumulator.java, DefaultMQProducerImpl (back pressure).
 """
 
@@ -33,16 +33,16 @@ log = get_logger(__name__)
 
 #: ProduceAccumulator.totalHoldSize.
 BUFFER_BYTES_MAX: Final = 32 * 1024 * 1024
-#: Ours: what a broker stores well within sendMsgTimeout.
+#: Ours: as much as a broker stores well within sendMsgTimeout.
 IN_FLIGHT_BYTES_MAX: Final = 8 * 1024 * 1024
 
-#: Called with the result of a message, or with what went wrong.
+#: Called with the result of a message, or its error.
 Callback = Callable[[SendResult | LibraError], None]
 _Unrouted = tuple[Message, Callback | None, MessageQueue | None, QueueSelector | None]
 
 
 class SendPipeline:
-    """Collects, sends, and tells."""
+    """Collects messages, sends batches, and reports results."""
 
     def __init__(
         self,
@@ -76,12 +76,12 @@ class SendPipeline:
 
     @property
     def buffered_bytes(self) -> int:
-        """How much waits or is in flight."""
+        """Return how many bytes wait or are in flight."""
         return self._buffered_bytes
 
     @property
     def has_room(self) -> bool:
-        """Return whether less waits than may wait."""
+        """Return whether the buffer is not full."""
         return self._buffered_bytes < self._buffer_bytes_max
 
     def send(
@@ -91,7 +91,7 @@ class SendPipeline:
         queue: MessageQueue | None,
         selector: QueueSelector | None,
     ) -> None:
-        """Take a message, room or no room."""
+        """Take a message, even if the buffer is full."""
         info = self._routes.table.publish_info(message.topic)
         if info is None or not info.queues or message.topic in self._unrouted:
             self._hold(message, callback, queue, selector)
@@ -99,13 +99,13 @@ class SendPipeline:
             self._place(message, callback, queue, selector, info)
 
     def fail(self, callback: Callback | None, error: Exception) -> None:
-        """Say that a message could not be taken."""
+        """Report that a message could not be taken."""
         if not isinstance(error, LibraError):
             error = LibraError(f"the queue selector failed: {error!r}")
         self._complete(callback, error)
 
     def flush(self, flushed: Callable[[LibraError | None], None]) -> None:
-        """Send what waits; `flushed` is called when all is answered, with the error nobody was told of."""
+        """Send what waits; `flushed` is called after all responses, with the first unreported error."""
         self._linger_over()
         if self._buffered_bytes:
             self._waiting_for_all.append(flushed)
@@ -113,24 +113,24 @@ class SendPipeline:
             flushed(self._take_error())
 
     def take_pause(self) -> bool:
-        """Return whether anything was sent since the last call: then answers should be let in."""
+        """Return whether anything was sent since the last call: then responses should be read."""
         has_sent, self._sent_since_pause = self._sent_since_pause, False
         return has_sent
 
     @property
     def is_half_full(self) -> bool:
-        """Return whether more than half of what may wait does."""
+        """Return whether the buffer is more than half full."""
         return self._buffered_bytes > self._buffer_bytes_max // 2
 
     def when_half_empty(self, ready: Callable[[None], None]) -> None:
-        """Call back when at most half of the buffer is taken."""
+        """Call back when the buffer is at most half full."""
         if self.is_half_full:
             self._waiting_for_room.append(ready)
         else:
             ready(None)
 
     def close(self) -> None:
-        """Stop; what still waits is not sent."""
+        """Stop; messages that still wait are not sent."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -164,7 +164,7 @@ class SendPipeline:
         queue: MessageQueue | None,
         selector: QueueSelector | None,
     ) -> None:
-        """Keep a message until its topic has a route."""
+        """Hold a message until its topic has a route."""
         topic = message.topic
         self._buffered_bytes += len(message.body)
         held = self._unrouted.setdefault(topic, [])
@@ -179,7 +179,7 @@ class SendPipeline:
                     self._complete(callback, info)
                 else:
                     self._place(message, callback, queue, selector, info)
-            except Exception as error:  # A selector of the user's may raise anything.
+            except Exception as error:  # A user's selector may raise anything.
                 self.fail(callback, error)
             self._finished(len(message.body))
         if self._waiting_for_all:
@@ -192,7 +192,7 @@ class SendPipeline:
         self._dispatch()
 
     def _dispatch(self) -> None:
-        """Send full batches, and the others too unless they still wait for company."""
+        """Send full batches, and the others too unless they still wait for more messages."""
         only_full = self._timer is not None
         while self._in_flight_bytes < IN_FLIGHT_BYTES_MAX:
             batch = self._accumulator.take(only_full=only_full)
@@ -205,7 +205,7 @@ class SendPipeline:
         assert info is not None, "messages are placed when their topic has a route"
         waiting = batch.messages
         if not info.queues and batch.queue is None:
-            for each in waiting:  # They were placed before the topic lost its permission.
+            for each in waiting:  # They were queued before the topic lost its permission.
                 self._complete(each.token, not_writable(batch.topic))
             self._finished(batch.size)
             return

@@ -1,4 +1,4 @@
-"""The result of a send: what the broker did with a message, and where it is.
+"""The result of a send: the broker's status for a message, and its position.
 
 Upstream: client/producer/SendResult.java, SendStatus.java.
 """
@@ -13,7 +13,7 @@ from libramq.rpc.broker_calls import SendReply
 
 
 class SendStatus(Enum):
-    """How safe a stored message is."""
+    """How safely a message is stored."""
 
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -30,7 +30,7 @@ _STATUS: Final = {
 
 
 class SendResult(NamedTuple):
-    """message_id is the unique id its producer gave; offset_message_id says where it is stored."""
+    """message_id is the producer's unique id; offset_message_id is the position where it is stored."""
 
     status: SendStatus
     message_id: str
@@ -41,7 +41,7 @@ class SendResult(NamedTuple):
 
 
 def send_results(ids: Sequence[str], queue: MessageQueue, reply: SendReply) -> list[SendResult]:
-    """One result for each message of a request: a batch lies in its queue one after the other."""
+    """Return one result per message of a request: a batch is contiguous in its queue."""
     status = _STATUS[reply.code]
     stored_in = MessageQueue(queue.topic, queue.broker_name, reply.queue_id)
     offset_ids = reply.offset_message_id.split(",")

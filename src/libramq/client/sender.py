@@ -1,4 +1,4 @@
-"""The sender: carries prepared messages to a broker, attempt by attempt, and says how it ended.
+"""The sender: sends prepared messages to brokers, attempt by attempt, and reports the result.
 
 Callbacks and no tasks: one send of a fast producer costs a request and a closure.
 Upstream: DefaultMQProducerImpl.sendDefaultImpl, MQClientAPIImpl.sendMessage.
@@ -19,12 +19,12 @@ from libramq.message.queue import MessageQueue
 from libramq.remoting.command import Command
 from libramq.transport.remotes import Remotes
 
-#: Called with one result for each message, or with what went wrong.
+#: Called with one result per message, or the error.
 Sent = Callable[[list[SendResult] | LibraError], None]
 
 
 class Sender:
-    """Sends what is prepared."""
+    """Sends prepared requests."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Sender:
         *,
         timeout_ms: int,
     ) -> None:
-        """Send to a queue of the topic, or to the one given; `sent` is called exactly once."""
+        """Send to a queue of the topic, or to the given one; `sent` is called exactly once."""
         now_ms = self._clock.monotonic_ms()
         attempts = SendAttempts(
             self._strategy,
@@ -70,7 +70,7 @@ class Sender:
     def send_oneway(
         self, prepared: Prepared, info: TopicPublishInfo, chosen_queue: MessageQueue | None
     ) -> None:
-        """Send once and ask for no answer."""
+        """Send once, without a response."""
         queue = (
             chosen_queue
             if chosen_queue is not None

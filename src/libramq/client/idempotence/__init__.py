@@ -1,9 +1,9 @@
-"""Idempotence: handlers that a repeated message does not run twice.
+"""Idempotence: handlers that do not process a repeated message twice.
 
     handle = idempotent(handle, store=SqliteStore("handled.db"))
     consumer.subscribe("Orders", "*", handle)
 
-A group gives every message at least once: what was under way when a member died comes again.
+A group delivers every message at least once: messages being handled when a member dies are redelivered.
 """
 
 from importlib import import_module
@@ -25,7 +25,7 @@ _HOME: Final = {
 __all__ = ["Claim", "MemoryStore", "RedisStore", "SqliteStore", "Store", "idempotent"]
 
 
-if not TYPE_CHECKING:  # A type checker would believe that there is every name.
+if not TYPE_CHECKING:  # A type checker would accept every name.
 
     def __getattr__(name: str) -> Any:
         home = _HOME.get(name)

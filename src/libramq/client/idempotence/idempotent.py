@@ -1,8 +1,8 @@
-"""The idempotent handler: passes on the messages that no handler of the group has succeeded with.
+"""The idempotent handler: passes on only messages that no handler of the group has processed.
 
 claimed by us        ─► handled ─► success: done · retried, rejected or failed: released
-done already         ─► left out
-another is at it     ─► left out, and delivered again: the other may fail
+done already         ─► skipped
+claimed by another   ─► skipped, and redelivered: the other may fail
 """
 
 import asyncio
@@ -20,18 +20,18 @@ from libramq.errors import ConfigError
 from libramq.message import properties as names
 from libramq.message.message import MessageExt
 
-#: What tells a repeated message: its producer's id for it, or its keys.
+#: The identity of a repeated message: its producer's id for it, or its keys.
 Key = Literal["unique_id", "key"] | Callable[[MessageExt], str]
-#: Ours: what stores index well; a longer key counts by its digest.
+#: Ours: a size that stores index well; longer keys are replaced by their digest.
 KEY_LENGTH_MAX: Final = 256
 
 
 def idempotent(handler: Handler, *, store: Store, key: Key = "unique_id", scope: str = "") -> Handler:
     """Wrap a handler, plain or coroutine function, so that repeated messages do not reach it.
 
-    key: "unique_id" knows a message that a broker delivers again. "key" also knows one that a producer sends
-    again under the same keys; a message without keys counts by its id. Or a function of the message.
-    scope: tells apart handlers that share a store, such as those of two groups.
+    key: "unique_id" recognises a message that a broker delivers again. "key" also recognises one that a
+    producer sends again under the same keys; a message without keys counts by its id. Or a function of the
+    message. scope: separates handlers that share a store, such as those of two groups.
     """
     key_of = _KEYS.get(key) if isinstance(key, str) else key
     if key_of is None:
@@ -46,7 +46,7 @@ def idempotent(handler: Handler, *, store: Store, key: Key = "unique_id", scope:
     async def finish(attempt: _Attempt, returned: object) -> HandlerResult:
         try:
             attempt.judge(await awaited(returned))
-        finally:  # Also when the task is cancelled.
+        finally:  # Also if the task is cancelled.
             for method, keys in attempt.endings(store):
                 await _call(store, method, keys, attempt.owner)
         return attempt.result
@@ -79,9 +79,9 @@ def idempotent(handler: Handler, *, store: Store, key: Key = "unique_id", scope:
 
 
 class _Attempt:
-    """One call: which messages are ours to handle, and what came of them.
+    """One call: which messages it has claimed, and their results.
 
-    Until it is judged, all of them have failed.
+    Until `judge`, all of them count as failed.
     """
 
     def __init__(self, by_key: dict[str, MessageExt]) -> None:
@@ -93,16 +93,16 @@ class _Attempt:
 
     @property
     def keys(self) -> list[str]:
-        """The keys to claim."""
+        """Return the keys to claim."""
         return list(self._ours)
 
     @property
     def messages(self) -> list[MessageExt]:
-        """The messages for the handler."""
+        """Return the messages for the handler."""
         return list(self._ours.values())
 
     def take(self, claims: Sequence[Claim]) -> None:
-        """The store has answered: keep what is ours to handle."""
+        """Keep the messages that the store's answer gives to this call."""
         by_key, self._ours = self._ours, {}
         for (key, message), claim in zip(by_key.items(), claims, strict=True):
             if claim is Claim.NEW:
@@ -111,7 +111,7 @@ class _Attempt:
                 self._busy.append(message)
 
     def judge(self, returned: object) -> None:
-        """The handler has returned; raises InvalidResult."""
+        """Take the handler's return value; raises InvalidResult."""
         self._ending = ending_of(returned, self.messages)
         if self._ending is Outcome.SUCCESS:
             self._done = set(self._ours)
@@ -121,7 +121,7 @@ class _Attempt:
 
     @property
     def result(self) -> HandlerResult:
-        """Return the result for the consumer: messages unfinished, or with another handler, come again."""
+        """Return the result for the consumer: messages unfinished, or claimed by another, are redelivered."""
         if self._ending is Outcome.LATER:
             return False
         results = self._ending.results() if isinstance(self._ending, NotDone) else []
@@ -130,7 +130,7 @@ class _Attempt:
         return results or True
 
     def endings(self, store: Store) -> list[tuple[Callable[[Sequence[str], str], None], list[str]]]:
-        """Return which method of the store to call with which keys."""
+        """Return the methods of the store to call, with their keys."""
         done = [key for key in self._ours if key in self._done]
         left = [key for key in self._ours if key not in self._done]
         return [(method, keys) for method, keys in ((store.done, done), (store.release, left)) if keys]
@@ -146,7 +146,7 @@ async def _call(
 
 def _unique_id(message: MessageExt) -> str:
     properties = message.properties
-    # A message without an id of its producer is, after a retry, known by the one it first had.
+    # A message without a producer's id is identified, after a retry, by the id it had first.
     return properties.get(names.UNIQ_KEY) or properties.get(names.ORIGIN_MESSAGE_ID) or message.offset_id
 
 

@@ -1,4 +1,4 @@
-"""The store in memory: for one process, and for as long as it lives. The oldest keys are forgotten first."""
+"""The store in memory: for one process and its lifetime. The oldest keys are forgotten first."""
 
 import threading
 from collections import OrderedDict
@@ -13,7 +13,7 @@ CAPACITY: Final = 100_000
 
 
 class MemoryStore:
-    """Remembers so many keys. Claims need no lease: they cannot outlive their handler."""
+    """Remembers up to `capacity` keys. Claims need no lease: they cannot outlive their handler."""
 
     is_blocking = False
 
@@ -34,7 +34,7 @@ class MemoryStore:
             return [self._claim(key, owner) for key in keys]
 
     def done(self, keys: Sequence[str], owner: str) -> None:
-        """The handler has succeeded."""
+        """Mark keys as done: the handler has succeeded."""
         with self._lock:
             for key in keys:
                 self._claimed.pop(key, None)
@@ -44,7 +44,7 @@ class MemoryStore:
                 self._done.popitem(last=False)
 
     def release(self, keys: Sequence[str], owner: str) -> None:
-        """The handler has failed."""
+        """Release keys: the handler has failed."""
         with self._lock:
             for key in keys:
                 if self._claimed.get(key) == owner:

@@ -10,15 +10,16 @@ if TYPE_CHECKING:
     import redis
 
 _DONE: Final = b"done"
-# Only what the owner itself has claimed: its lease may have run out, and another may be at it.
+# Deletes only the owner's own claims: its lease may have expired, and another may have claimed the key.
 _RELEASE: Final = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end"
 
 
 class RedisStore:
-    """Keys in Redis, which forgets them by itself.
+    """Keys in Redis, which expire there.
 
-    client: a URL as redis://host:6379/0, or a client of the package. prefix: of the keys in Redis.
-    lease_ms, keep_ms: as for SqliteStore. What Redis loses, when it fails over or evicts, is handled again.
+    client: a URL like redis://host:6379/0, or a client of the package. prefix: of the keys in Redis.
+    lease_ms, keep_ms: as for SqliteStore. Messages whose keys Redis loses, by failover or eviction, are
+    handled again.
     """
 
     is_blocking = True
@@ -53,14 +54,14 @@ class RedisStore:
         ]
 
     def done(self, keys: Sequence[str], owner: str) -> None:
-        """The handler has succeeded."""
+        """Mark keys as done: the handler has succeeded."""
         with self._client.pipeline(transaction=False) as pipeline:
             for key in keys:
                 pipeline.set(self._prefix + key, _DONE, px=self._keep_ms)
             pipeline.execute()
 
     def release(self, keys: Sequence[str], owner: str) -> None:
-        """The handler has failed."""
+        """Release keys: the handler has failed."""
         with self._client.pipeline(transaction=False) as pipeline:
             for key in keys:
                 pipeline.eval(_RELEASE, 1, self._prefix + key, owner)
@@ -68,7 +69,7 @@ class RedisStore:
 
 
 def _is_done(value: bytes | str | None) -> bool:
-    return value in (_DONE, _DONE.decode())  # Text where the user's client decodes answers.
+    return value in (_DONE, _DONE.decode())  # Text if the user's client decodes responses.
 
 
 def _connected(url: str) -> Any:

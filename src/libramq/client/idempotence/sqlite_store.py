@@ -1,4 +1,4 @@
-"""The store in SQLite: for the processes of one machine, and over their restarts."""
+"""The store in SQLite: for the processes of one machine, across their restarts."""
 
 import sqlite3
 import threading
@@ -11,9 +11,9 @@ from libramq.client.idempotence.store import KEEP_MS, LEASE_MS, Claim
 from libramq.clock import Clock, SystemClock, WallMs
 from libramq.errors import ConfigError
 
-#: Ours: how long to wait for another process that writes.
+#: Ours: how long to wait for another process's write.
 BUSY_SECONDS: Final = 10.0
-#: Ours: after so many claims, so many keys that are kept no longer are removed.
+#: Ours: after this many claims, this many expired keys are removed.
 PRUNE_EVERY: Final = 1_000
 PRUNE_KEYS: Final = 2_000
 
@@ -35,14 +35,14 @@ _PRUNE: Final = """
 
 
 class SqliteStore:
-    """Keys in a file, which processes share. Close it when its consumers have stopped.
+    """Keys in a file shared by processes. Close it after its consumers have stopped.
 
-    Leases end by the wall clock: processes share them, and they outlive all of them. Set back by an hour, it
-    holds up what a dead process had claimed for an hour more; set forward, what is being handled may be
-    handled twice.
+    Leases end by the wall clock, since processes share them and they outlive processes. A clock set back by
+    an hour delays messages claimed by a dead process for an hour more; after a clock is set forward, messages
+    being handled may be handled twice.
 
-    lease_ms: how long a claim holds up others when its process has died; longer than a handler takes.
-    keep_ms: how long what was handled is remembered; as long as the brokers keep messages.
+    lease_ms: how long the claim of a dead process blocks others; longer than a handler takes.
+    keep_ms: how long done keys are remembered; as long as the brokers keep messages.
     """
 
     is_blocking = True
@@ -61,7 +61,7 @@ class SqliteStore:
         self._lock = threading.Lock()
         self._claims = 0
         try:
-            # Transactions are begun by hand: BEGIN IMMEDIATE, so that two processes cannot both read first.
+            # Transactions are explicit: BEGIN IMMEDIATE, so that two processes cannot both read first.
             self._database = sqlite3.connect(
                 path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
@@ -87,12 +87,12 @@ class SqliteStore:
             return [self._claim(key, owner, wall_ms) for key in keys]
 
     def done(self, keys: Sequence[str], owner: str) -> None:
-        """The handler has succeeded."""
+        """Mark keys as done: the handler has succeeded."""
         until_ms = int(self._clock.wall_ms()) + self._keep_ms
         self._write(_DONE, ((key, until_ms) for key in keys))
 
     def release(self, keys: Sequence[str], owner: str) -> None:
-        """The handler has failed."""
+        """Release keys: the handler has failed."""
         self._write("DELETE FROM handled WHERE key = ? AND owner = ?", ((key, owner) for key in keys))
 
     def _claim(self, key: str, owner: str, wall_ms: WallMs) -> Claim:

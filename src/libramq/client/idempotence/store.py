@@ -1,22 +1,22 @@
-"""The store of what was handled: keys, each claimed by a handler at work, or done.
+"""The store of processed messages: keys, each claimed by a running handler, or done.
 
           claim                done
-unknown ────────► claimed ────────────► done ───► unknown, when it is kept no longer
-                     └──► unknown: released after a failure, or its lease ran out
+unknown ────────► claimed ────────────► done ───► unknown, after its retention time
+                     └──► unknown: released after a failure, or its lease has expired
 """
 
 from collections.abc import Sequence
 from enum import Enum
 from typing import Final, Protocol
 
-#: Ours: longer than most handlers take. A claim of a process that died holds up its message so long.
+#: Ours: longer than most handlers take. A dead process's claim blocks its message for this long.
 LEASE_MS: Final = 30_000
-#: BrokerConfig.fileReservedTime: brokers keep messages 72 hours, after which none can come again.
+#: BrokerConfig.fileReservedTime: brokers keep messages 72 hours, after which none can be redelivered.
 KEEP_MS: Final = 72 * 60 * 60 * 1000
 
 
 class Claim(Enum):
-    """The outcome of a claim. BUSY: another handler is at it, here or elsewhere."""
+    """The outcome of a claim. BUSY: another handler is processing the message, here or elsewhere."""
 
     NEW = "new"
     BUSY = "busy"
@@ -24,19 +24,19 @@ class Claim(Enum):
 
 
 class Store(Protocol):
-    """Called from any thread. What it raises makes the handler fail, so that the messages come again."""
+    """A store, called from any thread. If it raises, the handler fails and its messages are redelivered."""
 
     #: Whether calls may wait for a disk or another machine; coroutines then make them on a thread.
     is_blocking: bool
 
     def claim(self, keys: Sequence[str], owner: str) -> list[Claim]:
-        """Claim keys for an owner; no two get NEW for one key until it is released."""
+        """Claim keys for an owner; no two owners get NEW for one key until it is released."""
         ...
 
     def done(self, keys: Sequence[str], owner: str) -> None:
-        """The handler has succeeded."""
+        """Mark keys as done: the handler has succeeded."""
         ...
 
     def release(self, keys: Sequence[str], owner: str) -> None:
-        """The handler has failed: give back what the owner has claimed."""
+        """Release the owner's claims: the handler has failed."""
         ...
