@@ -238,7 +238,7 @@ async def test_a_message_that_was_not_given_is_a_reported_mistake(namesrv, broke
     reader.subscribe("T", "*", handle)
     async with reader:
         await watch.until(lambda: len(broker.sent_back) == 1)
-    assert "was not given" in caplog.text
+    assert "was not passed" in caplog.text
 
 
 async def test_the_dead_cannot_be_kept_alive_in_a_broadcast(namesrv, broker, watch, tmp_path):

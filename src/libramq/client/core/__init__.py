@@ -1,1 +1,1 @@
-"""The client as a pure core: events and time in, effects out. It knows no socket, clock or thread."""
+"""The client as a pure core: events and time in, effects out. It uses no socket, clock or thread."""

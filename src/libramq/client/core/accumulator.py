@@ -1,7 +1,7 @@
-"""The accumulator: messages that wait a moment so that many of them travel in one request.
+"""The accumulator: messages wait a moment so that many of them travel in one request.
 
-Messages without a queue of their own are collected by topic, and each batch of them takes the next queue;
-messages for a given queue are collected by queue and stay in order.
+Messages without a fixed queue are collected by topic, and each batch of them takes the next queue; messages
+for a given queue are collected by queue and stay in order.
 Upstream: impl/producer/ProduceAccumulator.java.
 """
 
@@ -16,12 +16,12 @@ T = TypeVar("T")
 
 #: Ours: a quarter of the broker's maxMessageSize (4 MiB), which bounds a batch as a whole.
 BATCH_BYTES_MAX: Final = 1024 * 1024
-#: Ours: the answer to a batch holds an id of 32 characters for each message.
+#: Ours: the response to a batch holds an id of 32 characters for each message.
 BATCH_COUNT_MAX: Final = 1000
 
 
 class Waiting(NamedTuple, Generic[T]):
-    """One encoded message, and what its sender wants to be told."""
+    """One encoded message, and its sender's callback data."""
 
     unique_id: str
     item: bytes
@@ -30,7 +30,7 @@ class Waiting(NamedTuple, Generic[T]):
 
 @dataclass(slots=True)
 class Batch(Generic[T]):
-    """Messages that go together."""
+    """Messages that are sent together."""
 
     topic: str
     queue: MessageQueue | None
@@ -48,7 +48,7 @@ class Accumulator(Generic[T]):
         self._ready: deque[Batch[T]] = deque()
 
     def add(self, topic: str, queue: MessageQueue | None, message: Waiting[T]) -> bool:
-        """Take a message; says whether a batch is full, so that waiting longer is of no use."""
+        """Take a message; return whether a batch is full, so that waiting longer is of no use."""
         key: str | MessageQueue = topic if queue is None else queue
         batch = self._open.get(key)
         if batch is not None and (
@@ -63,7 +63,7 @@ class Accumulator(Generic[T]):
         return bool(self._ready)
 
     def take(self, *, only_full: bool = False) -> Batch[T] | None:
-        """The next batch, full ones first; those of one queue come in order. None when nothing waits."""
+        """Return the next batch, full ones first; those of one queue are in order. None if nothing waits."""
         if not self._ready and not only_full:
             self._ready.extend(self._open.values())
             self._open.clear()
@@ -78,7 +78,7 @@ class Accumulator(Generic[T]):
 def split(
     messages: list[Waiting[T]], bytes_max: int = BATCH_BYTES_MAX, count_max: int = BATCH_COUNT_MAX
 ) -> Iterator[list[Waiting[T]]]:
-    """Cut messages into runs that fit into one request each."""
+    """Split messages into runs that fit into one request each."""
     run: list[Waiting[T]] = []
     size = 0
     for message in messages:

@@ -1,4 +1,4 @@
-"""The broker contacts: which brokers know us, and which are to be tried again.
+"""The broker contacts: which brokers know us, and which ones to try again.
 
 Upstream: MQClientInstance.sendHeartbeatToAllBroker; the reconnecting is ours.
 """
@@ -10,20 +10,20 @@ from libramq.client.core.route_table import RouteTable
 from libramq.client.core.timers import Timers
 from libramq.clock import MonotonicMs
 
-#: Ours: a broker whose connection ended may only have restarted.
+#: Ours: a broker whose connection ended may only be restarting.
 RECONNECT_MS: Final = 100
 RECONNECT_AGAIN_MS: Final = 1_000
 
 
 class BrokerContacts:
-    """Whom to send heartbeats to, and when."""
+    """Decides which brokers get a heartbeat, and when."""
 
     def __init__(self, routes: RouteTable, timers: Timers[Due]) -> None:
         self._routes = routes
         self._timers = timers
         self._known: frozenset[str] = frozenset()
         self._to_reconnect: set[str] = set()
-        #: Brokers that answered our last heartbeat, over a connection that still stands.
+        #: Brokers that answered our last heartbeat, over a connection that is still open.
         self.alive: set[str] = set()
         #: Those of them that offer coordinated groups.
         self.offering: set[str] = set()
@@ -35,26 +35,26 @@ class BrokerContacts:
 
     @property
     def all_named_offer(self) -> bool:
-        """Return whether every broker that the routes name is known to offer coordinated groups."""
+        """Return whether every broker in the routes is known to offer coordinated groups."""
         return self._known <= self.offering
 
     def whom_to_ask(self) -> list[str]:
-        """Brokers that may know something, sorted: those that answered; when none does, all masters."""
+        """Return the brokers to query, sorted: those that answered; if none did, all masters."""
         return sorted(self.alive) or sorted(self._routes.masters())
 
     def take_new(self) -> frozenset[str]:
-        """The addresses that the routes name since the last time."""
+        """Return the addresses that are new in the routes since the last call."""
         addresses = self._routes.addresses()
         new, self._known = addresses - self._known, addresses
         self.alive &= addresses
         return new
 
     def regular(self) -> frozenset[str]:
-        """Whom the regular heartbeat goes to; brokers that do not answer are tried at a pace of their own."""
+        """Return the targets of the regular heartbeat; silent brokers are retried at a pace of their own."""
         return self._routes.addresses() - self._to_reconnect
 
     def answered(self, address: str, now_ms: MonotonicMs, *, ok: bool, offers: bool) -> bool:
-        """A heartbeat was answered or not; says whether the broker had not known us before."""
+        """Note the result of a heartbeat; return whether the broker did not know us before."""
         if ok and address not in self.alive:
             (self.offering.add if offers else self.offering.discard)(address)
         if not ok:
@@ -65,12 +65,12 @@ class BrokerContacts:
         return is_new
 
     def lost(self, address: str, now_ms: MonotonicMs) -> None:
-        """A connection ended: the broker has forgotten us, or is gone."""
+        """Note that a connection ended: the broker has forgotten us, or is gone."""
         if address in self.alive:
             self._try_again(address, now_ms + RECONNECT_MS)
 
     def reconnect(self, address: str) -> bool:
-        """A pause is over: whether the broker is still to be tried."""
+        """Return whether to retry the broker after its pause."""
         self._to_reconnect.discard(address)
         return address in self._routes.addresses() and address not in self.alive
 

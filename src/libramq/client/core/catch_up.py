@@ -1,14 +1,14 @@
-"""The catching up: how fast a queue that was taken over may bring what has gathered in it.
+"""The catch-up pace: how fast a queue that was taken over may deliver its backlog.
 
-A queue whose last owner is gone has a backlog, and its next owner would meet all of it at once. The pace
-holds until the queue has been read to its end once.
+A queue whose last owner is gone has a backlog, and its next owner would get all of it at once. The pace holds
+until the queue has been read to its end once.
 """
 
 from typing import Final
 
 from libramq.clock import MonotonicMs
 
-#: Ours: pulls of a queue that catches up are a tenth of a second's messages, so that the pace is even.
+#: Ours: pulls of a queue that catches up bring a tenth of a second's messages, so that the pace is even.
 PULLS_A_SECOND: Final = 10
 
 
@@ -21,11 +21,11 @@ class CatchUp:
 
     @property
     def portion(self) -> int:
-        """How many messages one pull may bring."""
+        """Return how many messages one pull may bring."""
         return max(1, self.rate // PULLS_A_SECOND)
 
     def brought(self, count: int, now_ms: MonotonicMs) -> int:
-        """Messages came; how long to wait with the next pull."""
+        """Count messages that came; return how long to wait before the next pull."""
         now_us = int(now_ms) * 1000
         self._due_us = max(self._due_us, now_us) + count * 1_000_000 // self.rate
         return max(0, (self._due_us - now_us) // 1000)

@@ -1,7 +1,7 @@
-"""The commits: what of our offsets the brokers, or the local store, do not know yet.
+"""The commits: which of our offsets the brokers, or the local store, do not know yet.
 
-A queue has one commit under way at most: a broker of many threads may work two requests off in any order. The
-first ones of a topic go one after the other (`first_commits`).
+A queue has at most one commit under way: a multi-threaded broker may process two requests in any order. The
+first commits of a topic are sent one after the other (`first_commits`).
 Upstream: RemoteBrokerOffsetStore.persistAll, LocalFileOffsetStore.persistAll.
 """
 
@@ -18,7 +18,7 @@ from libramq.client.core.queue_table import QueueTable
 from libramq.client.core.route_table import RouteTable
 from libramq.message.queue import MessageQueue
 
-#: Ours: how often the last commit of a queue is tried.
+#: Ours: how often the last commit of a queue is attempted.
 LAST_COMMITS_MAX: Final = 2
 
 
@@ -41,7 +41,7 @@ class Commits:
         self._firsts = FirstCommits()
 
     def commit(self, queues: Iterable[ProcessQueue], *, all_of_them: bool = False) -> list[fx.Effect]:
-        """Commit what changed since it was last acknowledged, or all of it."""
+        """Return the commits of changed offsets, or of all offsets."""
         by_queue = {owned.queue: owned for owned in queues}
         to_persist = self._offsets.to_persist(by_queue, all_of_them=all_of_them)
         if self._settings.broadcasting:
@@ -62,7 +62,7 @@ class Commits:
         return found
 
     def last(self, owned: ProcessQueue) -> list[fx.Effect] | None:
-        """Return the last commit of a queue that ends, after the one under way; None when there is none."""
+        """Return the last commit of a queue that ends, to follow the one under way; None if there is none."""
         if owned.commit_awaited or not self._lease.holds():
             return []
         if self._must_wait(owned) and self._offsets.to_persist([owned.queue], all_of_them=False):
@@ -72,13 +72,13 @@ class Commits:
         return last or None
 
     def known(self, queue: MessageQueue) -> None:
-        """The broker told us a committed offset."""
+        """Note a committed offset that the broker reported."""
         self._firsts.known(queue)
 
     def answered(self, commit: fx.CommitOffset, *, ok: bool) -> tuple[ProcessQueue | None, bool]:
-        """A commit was acknowledged, or was not.
+        """Handle the result of a commit.
 
-        Its queue, unless that was lost since, and whether others have waited for it.
+        Return its queue, unless that was lost since, and whether other commits have waited for it.
         """
         others_may_go = self._firsts.answered(commit.queue, ok=ok)
         owned = self._table.get(commit.queue)

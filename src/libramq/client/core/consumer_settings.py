@@ -12,38 +12,38 @@ from libramq.balance import TopicRule, averagely
 from libramq.errors import ConfigError
 from libramq.message.names import validate_group
 
-#: Ours: Apache's brokers give 32 a pull (pullBatchSize) whatever is asked for; ours give more.
+#: Ours: Apache's brokers return 32 per pull (pullBatchSize) whatever is requested; ours return more.
 PULL_BATCH_SIZE: Final = 256
 #: Integer.MAX_VALUE.
 RECONSUME_TIMES_MAX: Final = (1 << 31) - 1
-#: Java waits 500 ms before it pulls a queue it was given (RebalanceImpl.dispatchPullRequest). Ours waits only
-#: where somebody else may have had it, and long enough for them to finish a handler and commit.
+#: Java waits 500 ms before it pulls a new queue (RebalanceImpl.dispatchPullRequest). Ours waits only if
+#: another member may have had it, and long enough for that one to finish a handler and commit.
 TAKEOVER_DELAY_MS: Final = 100
 REVOKE_DRAIN_MS: Final = 75
-#: RebalancePushImpl.UNLOCK_DELAY_TIME_MILLS: how long a batch under way in order keeps the queue's lock.
+#: RebalancePushImpl.UNLOCK_DELAY_TIME_MILLS: how long a running orderly batch keeps the queue's lock.
 ORDERLY_DRAIN_MS: Final = 20_000
-#: Ours: Java's client gives its locks back before it commits one way; those commits were seen 3 ms after its
-#: goodbye.
+#: Ours: Java's client unlocks before it commits one-way; those commits were seen 3 ms after it
+#: unregistered.
 ORDERLY_TAKEOVER_MS: Final = 50
 #: ConsumeOrderlyContext.suspendCurrentQueueTimeMillis: DefaultMQPushConsumer's default.
 SUSPEND_MS: Final = 1_000
-#: Ours: how long a listener may take over queues that are revoked; in coordinated groups handlers and
-#: listener together.
+#: Ours: how long a listener may take for revoked queues; in coordinated groups, handlers and listener
+#: together.
 REVOKE_TIMEOUT_MS: Final = 10_000
-#: Ours, as the bounds: how long a member of a coordinated group may be silent (Kafka: 45 s), and how long one
-#: handler may run (Kafka: max.poll.interval.ms).
+#: Ours, as are the bounds: how long a member of a coordinated group may be silent (Kafka: 45 s), and how long
+#: a handler may run (Kafka: max.poll.interval.ms).
 SESSION_MS: Final = 10_000
 MAX_PROCESSING_MS: Final = 300_000
 #: DefaultMQPushConsumer.consumeThreadMin, and its bound; consumeTimeout: 15 minutes.
 THREADS: Final = 20
 THREADS_MAX: Final = 1000
 CONSUME_TIMEOUT_MS: Final = 15 * 60 * 1000
-#: What the coordinator shares queues by unless a strategy is chosen by name.
+#: The coordinator's strategy unless one is chosen by name.
 GROUP_STRATEGY: Final = "balanced_sticky"
 
 
 class ConsumeFrom(Enum):
-    """Where a group begins in a queue that it has no offset for."""
+    """Where a group begins in a queue without a committed offset."""
 
     LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
@@ -54,18 +54,18 @@ class ConsumeFrom(Enum):
 class ConsumerSettings:
     """Names follow DefaultMQPushConsumer; -1 means no limit for the two thresholds of a topic.
 
-    consume_timeout_ms: how long a handler may run before its messages are delivered again without it.
-    persist_ms: how often offsets that moved are committed (upstream: 5 s); what a member that is killed had
-    done since comes again.
-    catch_up_rate: messages a second of each queue that was taken over, until it is read to its end; 0: any.
+    consume_timeout_ms: how long a handler may run before its messages are redelivered.
+    persist_ms: how often changed offsets are committed (upstream: 5 s); messages handled after the last
+    commit are redelivered if the member is killed.
+    catch_up_rate: messages a second from each queue that was taken over, until it is read to its end; 0: any.
     In coordinated groups only:
-    session_ms: after so long without a word from us the coordinator gives our queues to others, and after so
-    long without a word from it we begin no handler; it hears from us every third.
-    revoke_timeout_ms: how long handlers that run and the listener may take, together, when a queue is asked
-    back; then the coordinator gives it to others. 1 s is the least that it waits.
-    max_processing_ms: a handler that runs longer makes the member leave its group until it is done.
-    instance_id: the name of a static member, which keeps its queues over a restart within its session.
-    group_strategy: the name of what the coordinator shares queues by.
+    session_ms: after this time without a request from us the coordinator gives our queues to others, and
+    after this time without a response from it we start no handler; we send a request every third of it.
+    revoke_timeout_ms: how long running handlers and the listener may take, together, for a revoked queue;
+    then the coordinator gives it to another member. It waits at least 1 s.
+    max_processing_ms: while a handler runs longer than this, the member leaves its group.
+    instance_id: the name of a static member, which keeps its queues when it restarts within its session.
+    group_strategy: the name of the coordinator's strategy.
     """
 
     group: str
@@ -122,14 +122,14 @@ class ConsumerSettings:
 
     @property
     def retries_max(self) -> int:
-        """After how many redeliveries a message is a dead letter; in order, unless told: never."""
+        """Return after how many redeliveries a message becomes a dead letter; orderly default: never."""
         if self.max_reconsume_times != -1:
             return self.max_reconsume_times
         return RECONSUME_TIMES_MAX if self.orderly else 16
 
     @property
     def drain_ms(self) -> int:
-        """How long handlers of a queue that is no longer ours may go on."""
+        """Return how long running handlers of a revoked queue are waited for."""
         return self.orderly_drain_ms if self.orderly else self.revoke_drain_ms
 
 
@@ -155,7 +155,7 @@ _RANGES: Final = (
     ("rebalance_ms", 100, 600_000),
     ("takeover_delay_ms", 0, 60_000),
     ("revoke_drain_ms", 0, 60_000),
-    ("orderly_drain_ms", 0, 30_000),  # Locks of queues on their way out are not renewed.
+    ("orderly_drain_ms", 0, 30_000),  # Locks of queues being released are not renewed.
     ("orderly_takeover_ms", 0, 60_000),
     ("suspend_ms", 10, 30_000),
     ("revoke_timeout_ms", 0, 600_000),

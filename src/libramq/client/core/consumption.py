@@ -1,9 +1,9 @@
-"""The consumption: what follows when a handler has returned.
+"""The consumption: what happens after a handler has returned.
 
-    done               ─► removed, offset moves on
-    retried, rejected  ─► sent back to the broker ─► removed
-      that fails too   ─► a copy sent to the retry topic ─► removed
-        that as well   ─► given to a handler again, after a while
+        done               ─► removed, offset advances
+        retried, rejected  ─► sent back to the broker ─► removed
+          if that fails    ─► a copy sent to the retry topic ─► removed
+            if that fails  ─► passed to a handler again, after a while
 
 Upstream: ConsumeMessageConcurrentlyService.processConsumeResult, DefaultMQPushConsumerImpl.sendMessageBack.
 """
@@ -38,7 +38,7 @@ REDELIVER_MS: Final = 5_000
 
 
 class Consumption:
-    """Turns how handlers ended into offsets and redeliveries."""
+    """Turns the results of handlers into offsets and redeliveries."""
 
     def __init__(
         self,
@@ -64,12 +64,12 @@ class Consumption:
         self._pulling = pulling
 
     def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> list[fx.Effect]:
-        """Handlers have returned."""
+        """Handle the results of handlers."""
         found: list[fx.Effect] = []
         for delivery, ending in results:
             owned = delivery.process_queue
             owned.deliveries.discard(delivery)
-            is_current = self._table.is_current(owned)  # Else its new owner delivers what is not done.
+            is_current = self._table.is_current(owned)  # Else its new owner delivers the rest.
             if ending is Outcome.SKIPPED:
                 if is_current:
                     found += self._delivering.not_begun(delivery) + self._go_on(delivery, now_ms)
@@ -86,18 +86,18 @@ class Consumption:
         return found
 
     def sent_back(self, sent: fx.SendBack, now_ms: MonotonicMs, *, ok: bool) -> list[fx.Effect]:
-        """The broker took a message back, or did not."""
+        """Handle the result of a send-back."""
         if not ok:
             return self._send_copy(sent.delivery, sent.message, sent.delay_level, now_ms)
         return self._returned(sent.delivery, sent.message, now_ms)
 
     def copy_sent(self, sent: fx.SendCopy, now_ms: MonotonicMs, *, ok: bool) -> list[fx.Effect]:
-        """The retry topic took a copy, or did not."""
+        """Handle the result of sending a copy to the retry topic."""
         what_follows = self._returned if ok else self._keep
         return what_follows(sent.delivery, sent.message, now_ms)
 
     def redeliver(self, delivery: Delivery) -> list[fx.Effect]:
-        """Messages that could not be sent back have waited."""
+        """Deliver messages again after their send-back failed and their pause is over."""
         owned = delivery.process_queue
         if owned.dropped or not self._table.is_current(owned):
             return []
@@ -107,7 +107,7 @@ class Consumption:
     def _failed(self, delivery: Delivery, not_done: NotDone, now_ms: MonotonicMs) -> list[fx.Effect]:
         messages = [message for message, _ in not_done.retries] + list(not_done.rejects)
         if self._settings.broadcasting:
-            # As upstream: nobody would get it again, for the retry topic belongs to the group as a whole.
+            # As upstream: the retry topic belongs to the whole group, so broadcasting has no redelivery.
             log.warning(
                 "messages of a failed handler are dropped: a broadcasting group has no redelivery",
                 messages=len(messages),
@@ -154,7 +154,7 @@ class Consumption:
         info = self._routes.publish_info(self._retry_topic)
         if info is not None and info.queues:
             queue = info.queues[message.queue_offset % len(info.queues)]
-        else:  # A broker makes the retry topic when its first message comes.
+        else:  # A broker creates the retry topic with its first message.
             queue = MessageQueue(self._retry_topic, delivery.process_queue.queue.broker_name, 0)
         address = self._routes.master(queue.broker_name)
         if address is None:

@@ -1,11 +1,11 @@
-"""The coordination: what the coordinator's word means for our queues, and what it is told of them.
+"""The coordination of a member: who allocates the queues, and what that means for those we have.
 
-    mode      who allocates      queues                                   handlers and commits
-    none      we do              as at Apache's brokers                   while the queue is ours
-    epochs    the coordinator    opened, given back when drained          while the lease holds, too
-    client    we do, as a        as at Apache's brokers; what was ours    while the queue is ours
-              stock client is    goes on
-              in the group
+        mode      who allocates      queues                                   handlers and commits
+        none      we do              as with Apache's brokers                 while the queue is ours
+        epochs    the coordinator    opened; released when drained            also only while the lease holds
+        client    we do, since the   as with Apache's brokers; our queues     while the queue is ours
+                  group has a        stay
+                  stock member
 
 Ours; the contract is in docs/design/coordinated-groups.md.
 """
@@ -44,15 +44,15 @@ from libramq.rpc.group_calls import Joined
 
 log = get_logger(__name__)
 
-#: Ours: how often offsets that moved are committed under epochs. Our brokers journal all commits of a read by
-#: one write, so it costs them little, and a member that is killed repeats little.
+#: Ours: how often changed offsets are committed under epochs. Our brokers journal all commits of a read in
+#: one write, so it costs them little, and little is redelivered when a member is killed.
 COMMIT_MS: Final = 100
-#: Ours: how long a queue that was let go waits for the others' last commits, to be released with them.
+#: Ours: how long a released queue waits for others' last commits, to be reported with them.
 RELEASE_LINGER_MS: Final = 5
 
 
 class Coordination:
-    """A member's duties."""
+    """A member's part in coordination."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Coordination:
         self._is_leaving = self._is_leave_sent = False
         self._overdue = Overdue(settings, timers, table)
         self._is_warned = False
-        #: Set when we begin to allocate for ourselves.
+        #: Called when we begin to allocate for ourselves.
         self.must_rebalance = False
 
     @property
@@ -95,17 +95,17 @@ class Coordination:
 
     @property
     def persist_ms(self) -> int:
-        """How often to commit."""
+        """Return how often to commit."""
         return (
             min(self._settings.persist_ms, COMMIT_MS)
             if self._mode == MODE_EPOCHS
             else self._settings.persist_ms
         )
 
-    # Whether to be a member
+    # Membership.
 
     def look(self, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """Brokers have answered, or are gone: be a member when all of them offer it."""
+        """Join the group's coordinator if all brokers offer coordination, else leave it."""
         if self._settings.broadcasting or not self._contacts.alive:
             return []
         was_offered, self._is_offered = self._is_offered, self._contacts.all_offer
@@ -129,10 +129,10 @@ class Coordination:
         self.must_rebalance = True
         return found
 
-    # What we ask and tell
+    # Requests.
 
     def requests(self, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """Return the requests that go to the coordinator now."""
+        """Return the requests to send to the coordinator now."""
         found = self._releases(now_ms)
         question = self._membership.request(
             self._held, self._duplicates.count, now_ms, leaving=self._is_leaving
@@ -140,18 +140,18 @@ class Coordination:
         return [*found, question] if question is not None else found
 
     def rearm(self, now_ms: MonotonicMs) -> None:
-        """All timers were cleared."""
+        """Set the timers again after all were cleared."""
         self._membership.rearm(now_ms)
 
     def begin_leaving(self) -> None:
-        """We stop: what is drained goes back at once, though others are not. A static member keeps its."""
+        """Begin to stop: each queue is released once it is drained. A static member keeps its queues."""
         if self._mode == MODE_EPOCHS and self._settings.instance_id is None:
             self._is_leaving = True
             for owned in self._table.each():
                 owned.is_revocation_requested = True
 
     def farewell(self) -> list[fx.Effect]:
-        """Nothing is ours any more, and we go. A static member comes back: its queues wait for a session."""
+        """Leave, with no queue left. A static member will come back: its queues are kept for its session."""
         released, uncommitted = self._owned.take_released()
         if self._settings.instance_id is not None:
             self._membership.end()
@@ -170,7 +170,7 @@ class Coordination:
                 found.append(QueueGrant.of(owned.queue, owned.granted.epoch))
             elif owned.state not in (QueueState.LOCKING, QueueState.WAITING):
                 found.append(QueueGrant.of(owned.queue, 0))
-        return found + self._owned.released  # Until the coordinator is told, and hears how they were let go.
+        return found + self._owned.released  # Until the coordinator has been notified of their release.
 
     def _releases(self, now_ms: MonotonicMs) -> list[fx.Effect]:
         if not self._owned.released and (self._is_leave_sent or not self._is_leaving):
@@ -191,10 +191,10 @@ class Coordination:
         known = self._membership
         return [fx.ReleaseQueues(known.coordinator, known.member, queues, self._is_leaving, uncommitted)]
 
-    # What the coordinator says
+    # Responses of the coordinator.
 
     def found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """A broker said where the coordinator is."""
+        """Handle a broker's answer to where the coordinator is."""
         if isinstance(outcome, RequestCodeNotSupported | VersionNotSupported):
             log.warning(
                 "the broker has no coordinator for this group; the members allocate queues themselves",
@@ -208,7 +208,7 @@ class Coordination:
     def joined(
         self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: MonotonicMs
     ) -> list[fx.Effect]:
-        """The coordinator took us in, or did not."""
+        """Handle the coordinator's answer to a join."""
         answer = self._membership.joined(request, outcome, now_ms)
         self._note(outcome)
         return self._heard(answer, now_ms)
@@ -216,7 +216,7 @@ class Coordination:
     def polled(
         self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
     ) -> list[fx.Effect]:
-        """The coordinator said what is ours, or does not know us."""
+        """Handle the coordinator's answer to a poll."""
         answer = self._membership.polled(request, outcome, now_ms)
         self._note(outcome)
         if answer is not None and answer.assignment is not None:
@@ -224,20 +224,20 @@ class Coordination:
         return self._heard(answer, now_ms)
 
     def _note(self, outcome: object) -> None:
-        """Report when the coordinator does not let us in, and when it does again."""
+        """Report when the coordinator refuses us, and when it accepts us again."""
         self._troubles.answered("coordinator", outcome, keeps_out=True)
         if self._membership.is_replaced:
             error = MemberReplaced(
                 f"another client has joined group {self._settings.group} as instance_id "
-                f"{self._settings.instance_id}; this consumer gets nothing until that one is gone, and then "
-                "goes on (give each member a name of its own)"
+                f"{self._settings.instance_id}; this consumer gets no messages until that one is gone, "
+                "and then continues (give each member its own instance_id)"
             )
             self._troubles.begin("name", error, keeps_out=True)
         elif not isinstance(outcome, LibraError):
             self._troubles.over("name")
 
     def _pass_on(self, warning: str) -> None:
-        """Report what the coordinator finds wrong with the group, when it begins and when it is over."""
+        """Report the coordinator's warning about the group when it appears, and when it is over."""
         if warning:
             self._troubles.begin("subscriptions", SubscriptionsDiffer(warning))
         elif self._is_warned:
@@ -254,7 +254,7 @@ class Coordination:
             self._pass_on(assignment.warning)
         if assignment is None:
             if held and self._membership.is_on:
-                return []  # We come back with what we hold.
+                return []  # We rejoin with the queues that we hold.
             self._membership.forget_member()
             return self._lose_all(now_ms)
         if assignment.mode == MODE_CLIENT:
@@ -266,12 +266,12 @@ class Coordination:
         else:
             self._lease.renew(answer.requested_ms + self._settings.session_ms)
             found = self._apply(assignment, now_ms)
-        if not held:  # The lease was over.
+        if not held:  # The lease had expired.
             found += self._owned.go_on(now_ms) + self._giving_up.go_on(now_ms)
         return found
 
     def _apply(self, assignment: GroupAssignment, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """Give up what is not ours any more, open what is ours now."""
+        """Release queues that are no longer ours, and open those that are ours now."""
         if self._owned.closing:
             return []
         found: list[fx.Effect] = []
@@ -287,14 +287,14 @@ class Coordination:
                 drain_ms = self._settings.revoke_timeout_ms
                 found += self._giving_up.give_up(owned.queue, now_ms, drain_ms=drain_ms)
         for queue, claim in claims.items():
-            if claim.epoch:  # Else the coordinator repeats what we hold, until it knows more.
+            if claim.epoch:  # Else the coordinator only repeats what we reported, until it knows more.
                 found += self._opening.grant(queue, claim, now_ms)
         return found
 
     def _allocate_ourselves(self, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """From epochs to allocating for ourselves: what is ours goes on until a round says otherwise.
+        """Switch from epochs to our own allocation: our queues stay until a round decides otherwise.
 
-        So does what was about to be opened once more, and waited for that.
+        This includes queues that were waiting to be opened again.
         """
         self._owned.take_released()
         self._owned.forget_claims(now_ms)
@@ -307,10 +307,10 @@ class Coordination:
             found += self._owned.lose(owned, now_ms)
         return found
 
-    # Handlers that run too long
+    # Handlers that run too long.
 
     def check_handlers(self, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """Leave when a handler has run for longer than it may; we join again when it is done."""
+        """Leave the group when a handler exceeds its time; we rejoin when it is done."""
         self._overdue.watch(now_ms)
         if self._mode != MODE_EPOCHS or self._owned.closing or not self._membership.is_on:
             return []
@@ -318,14 +318,14 @@ class Coordination:
         if not self._overdue:
             return []
         error = HandlerTooSlow(
-            f"a handler runs for longer than max_processing_ms={self._settings.max_processing_ms}; the "
+            f"a handler runs longer than max_processing_ms={self._settings.max_processing_ms}; the "
             f"consumer has left group {self._settings.group} until it is done"
         )
         self._troubles.begin("handler", error)
         return self._lose_all(now_ms) + self._leave("processing_timeout")
 
     def ended(self, deliveries: Iterable[Delivery], now_ms: MonotonicMs) -> list[fx.Effect]:
-        """Handlers have returned."""
+        """Note that handlers have returned."""
         if not self._overdue:
             return []
         self._overdue.ended(deliveries)

@@ -1,10 +1,10 @@
-"""The delivering: pulled messages cut into portions for handlers.
+"""The delivering: pulled messages are split into portions for handlers.
 
-    concurrent    everything that came, at once
-    orderly       one portion a queue; the next when that one is done with
+        concurrent    everything that came, at once
+        orderly       one portion per queue; the next when that one is done
 
-Portions hold at most batch_size messages of one topic. A paused queue keeps its portions back, and so do all
-while the lease is over.
+Portions hold at most batch_size messages of one topic. A paused queue's portions are held, and all are held
+while the lease has expired.
 Upstream: ConsumeMessageConcurrentlyService.submitConsumeRequest, ConsumeMessageOrderlyService.java.
 """
 
@@ -19,7 +19,7 @@ from libramq.message.names import retry_topic
 
 
 class Delivering:
-    """The deliveries that handlers get next."""
+    """Decides which deliveries handlers get next."""
 
     def __init__(self, settings: ConsumerSettings, lease: Lease) -> None:
         self._lease = lease
@@ -28,7 +28,7 @@ class Delivering:
         self._retry_topic = retry_topic(settings.group)
 
     def arrived(self, owned: ProcessQueue, messages: Sequence[MessageExt]) -> list[fx.Effect]:
-        """A pull brought messages."""
+        """Handle the messages of a pull."""
         if self._orderly:
             owned.waiting.extend(messages)
             return self.next(owned)
@@ -40,7 +40,7 @@ class Delivering:
         return [fx.Deliver(deliveries)]
 
     def next(self, owned: ProcessQueue) -> list[fx.Effect]:
-        """The next portion of a queue in order, when nothing keeps it."""
+        """Return the next portion of an orderly queue, if nothing holds it."""
         if not owned.waiting or owned.deliveries or owned.sending_back:
             return []
         if owned.suspended or owned.dropped or not owned.is_locked or self._is_kept_back(owned):
@@ -54,7 +54,7 @@ class Delivering:
         return [fx.Deliver((delivery,))]
 
     def not_begun(self, delivery: Delivery) -> list[fx.Effect]:
-        """A handler did not begin: its queue was paused or dropped, or the lease was over."""
+        """Hold a delivery whose handler did not begin: queue paused or dropped, or lease expired."""
         owned = delivery.process_queue
         if owned.dropped:
             return []
@@ -66,10 +66,10 @@ class Delivering:
         if self._is_kept_back(owned):
             owned.kept.append(delivery)
             return []
-        return [fx.Deliver((delivery,))]  # Paused and resumed before we heard of it.
+        return [fx.Deliver((delivery,))]  # Paused and resumed in the meantime.
 
     def resume(self, owned: ProcessQueue) -> list[fx.Effect]:
-        """A pause is over, or the lease holds again."""
+        """Continue after a pause, or after the lease was renewed."""
         if self._is_kept_back(owned):
             return []
         if self._orderly:

@@ -1,4 +1,4 @@
-"""The timed events of a push consumer, each with a deadline of its own."""
+"""The timed events of a push consumer, each with its own deadline."""
 
 from dataclasses import dataclass
 
@@ -8,39 +8,39 @@ from libramq.message.queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class RoutesDue:
-    """Look at the routes again."""
+    """Fetch the routes again."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatDue:
-    """Tell every broker that we live."""
+    """Send a heartbeat to every broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReconnectDue:
-    """Try a broker again that did not answer."""
+    """Try a silent broker again."""
 
     address: str
 
 
 @dataclass(frozen=True, slots=True)
 class PersistDue:
-    """Commit what changed."""
+    """Commit changed offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlineDue:
-    """Look for handlers that do not end."""
+    """Look for handlers that exceed their time."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebalanceDue:
-    """Look at the members again."""
+    """Fetch the member list again."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadDue:
-    """The last owner has had its time, or a pause is over: ask for the committed offset."""
+    """Query the committed offset: the last owner has had its time, or a pause is over."""
 
     queue: MessageQueue
     generation: int
@@ -56,7 +56,7 @@ class PullDue:
 
 @dataclass(frozen=True, slots=True)
 class DrainOver:
-    """Handlers of a queue that is no longer ours have had their time."""
+    """Stop waiting for running handlers of a queue that is no longer ours."""
 
     queue: MessageQueue
     generation: int
@@ -64,7 +64,7 @@ class DrainOver:
 
 @dataclass(frozen=True, slots=True)
 class RedeliverDue:
-    """Give messages to a handler again that could not be sent back."""
+    """Pass messages to a handler again after their send-back failed."""
 
     delivery: Delivery
 
@@ -84,7 +84,7 @@ class LockDue:
 
 @dataclass(frozen=True, slots=True)
 class SuspendOver:
-    """A queue whose handler failed has waited."""
+    """Continue a queue that was suspended after a failure."""
 
     queue: MessageQueue
     generation: int
@@ -92,7 +92,7 @@ class SuspendOver:
 
 @dataclass(frozen=True, slots=True)
 class RevokeOver:
-    """The listener has had its time with a queue that is no longer ours."""
+    """Stop waiting for the listener's hook for a revoked queue."""
 
     queue: MessageQueue
     generation: int
@@ -100,12 +100,12 @@ class RevokeOver:
 
 @dataclass(frozen=True, slots=True)
 class MembershipDue:
-    """Ask the coordinator, or for it, again."""
+    """Send the next request to the coordinator, or look it up again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseDue:
-    """Queues that were let go have waited for others to be released with."""
+    """Release queues that have waited to be released with others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class ProcessingDue:
 
 @dataclass(frozen=True, slots=True)
 class StopDue:
-    """The time to stop in is over."""
+    """Stop now: the stop timeout is over."""
 
 
 Due = (

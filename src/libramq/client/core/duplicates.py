@@ -1,7 +1,7 @@
-"""The duplicates: messages that we are given again after a queue has moved, although we had handled them.
+"""The duplicates: messages delivered again after a queue has moved, although we had handled them.
 
-Only what one member can know of: it counts messages below the highest offset that it handled itself when the
-queue was its own before. What somebody else handled in between, it does not see.
+It counts what one member can know: messages below the highest offset that it handled itself when it owned the
+queue before. What other members handled in between, it cannot see.
 Ours; Kafka and RocketMQ leave this to the user.
 """
 
@@ -11,19 +11,19 @@ from typing import Final
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 
-#: Ours: of how many queues it is remembered how far we were; the one that was handled first is forgotten.
+#: Ours: for how many queues the highest offset is remembered; the oldest is forgotten first.
 QUEUES_MAX: Final = 100_000
 
 
 class Duplicates:
-    """How far we ever were, and how many messages came again since the coordinator was told."""
+    """Our highest handled offsets, and how many messages came again since the last report."""
 
     def __init__(self) -> None:
         self._handled: dict[MessageQueue, int] = {}
         self.count = 0
 
     def handled(self, queue: MessageQueue, messages: Sequence[MessageExt]) -> None:
-        """A handler is done with messages of a queue, ours or no longer so."""
+        """Note messages that a handler has processed, whether the queue is still ours or not."""
         highest = messages[-1].queue_offset
         if highest >= self._handled.get(queue, -1):
             self._handled[queue] = highest
@@ -31,10 +31,10 @@ class Duplicates:
                 del self._handled[next(iter(self._handled))]
 
     def highest(self, queue: MessageQueue) -> int:
-        """The highest offset of a queue that was handled here; -1 for none."""
+        """Return the highest offset of a queue that was handled here; -1 for none."""
         return self._handled.get(queue, -1)
 
     def arrived(self, messages: Sequence[MessageExt], highest: int) -> None:
-        """Messages came of a queue of which we had handled so much when it became ours again."""
+        """Count messages of a queue of which we had handled up to `highest` before it became ours again."""
         if messages[0].queue_offset <= highest:
             self.count += sum(message.queue_offset <= highest for message in messages)

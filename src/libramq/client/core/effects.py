@@ -1,7 +1,7 @@
 """The effects of the push consumer's core: what its shell has to do.
 
-A shell performs them in order and reports what came of each through the core's method named beside it.
-`generation` goes back unchanged: an answer about a queue that was lost and taken again is not mixed up.
+A shell performs them in order and reports each result by the core's method named beside it. `generation` is
+returned unchanged: an answer about a queue that was lost and taken again is recognised as stale.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class FetchRoutes:
 
 @dataclass(frozen=True, slots=True)
 class SendHeartbeat:
-    """Tell a broker who we are → `heartbeat_answered`."""
+    """Send a heartbeat to a broker → `heartbeat_answered`."""
 
     address: str
     data: HeartbeatData
@@ -43,7 +43,7 @@ class FetchConsumerList:
 
 @dataclass(frozen=True, slots=True)
 class QueryOffset:
-    """Ask what is committed → `committed_offset_answered`."""
+    """Query a committed offset → `committed_offset_answered`."""
 
     queue: MessageQueue
     generation: int
@@ -52,7 +52,7 @@ class QueryOffset:
 
 @dataclass(frozen=True, slots=True)
 class OpenQueue:
-    """Begin with a queue that the coordinator granted us, and ask what is committed → `opened`."""
+    """Open a queue that the coordinator granted, and query its committed offset → `opened`."""
 
     queue: MessageQueue
     generation: int
@@ -62,7 +62,7 @@ class OpenQueue:
 
 @dataclass(frozen=True, slots=True)
 class MaxOffset:
-    """Ask where the queue ends → `start_offset_answered`."""
+    """Query where the queue ends → `start_offset_answered`."""
 
     queue: MessageQueue
     generation: int
@@ -71,7 +71,7 @@ class MaxOffset:
 
 @dataclass(frozen=True, slots=True)
 class SearchOffset:
-    """Ask for the first message stored at or after a time → `start_offset_answered`."""
+    """Query the first message stored at or after a time → `start_offset_answered`."""
 
     queue: MessageQueue
     generation: int
@@ -81,10 +81,10 @@ class SearchOffset:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Ask for messages from an offset on → `pulled`.
+    """Pull messages from an offset on → `pulled`.
 
-    claim: what the queue is open under in a coordinated group.
-    It commits nothing on its way, as upstream's do: brokers of many threads let it overtake later commits.
+    claim: under which the queue is open in a coordinated group.
+    The pull commits nothing, unlike upstream's: multi-threaded brokers let it overtake later commits.
     """
 
     queue: MessageQueue
@@ -97,21 +97,21 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Have handlers run → `handled`."""
+    """Run handlers → `handled`."""
 
     deliveries: Sequence[Delivery]
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Let other handlers run in the place of those that do not end."""
+    """Abandon handlers that do not return, and free their places."""
 
     deliveries: tuple[Delivery, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SendBack:
-    """Have a message delivered again later → `sent_back`. delay_level: see core/send_back.py."""
+    """Have a message redelivered later → `sent_back`. delay_level: see core/send_back.py."""
 
     delivery: Delivery
     message: MessageExt
@@ -121,7 +121,7 @@ class SendBack:
 
 @dataclass(frozen=True, slots=True)
 class SendCopy:
-    """The way round: send a copy to the group's retry topic → `copy_sent`. delay_level: as in a send-back."""
+    """Send a copy to the group's retry topic, if a send-back failed → `copy_sent`. delay_level: as there."""
 
     delivery: Delivery
     message: MessageExt
@@ -143,7 +143,7 @@ class CommitOffset:
 
 @dataclass(frozen=True, slots=True)
 class ReadOffset:
-    """Look up in the local offset store how far we were → `committed_offset_answered`."""
+    """Read an offset from the local offset store → `committed_offset_answered`."""
 
     queue: MessageQueue
     generation: int
@@ -151,14 +151,14 @@ class ReadOffset:
 
 @dataclass(frozen=True, slots=True)
 class StoreOffsets:
-    """Write to the local offset store; what cannot be written is tried again with the next."""
+    """Write offsets to the local offset store; what cannot be written is written with the next call."""
 
     offsets: tuple[tuple[MessageQueue, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LockQueues:
-    """Ask a broker for queues, each with its generation → `locks_answered`."""
+    """Lock queues at a broker, each with its generation → `locks_answered`."""
 
     address: str
     queues: tuple[tuple[MessageQueue, int], ...]
@@ -167,7 +167,7 @@ class LockQueues:
 
 @dataclass(frozen=True, slots=True)
 class UnlockQueues:
-    """Give locks back."""
+    """Unlock queues."""
 
     address: str
     queues: tuple[MessageQueue, ...]
@@ -175,16 +175,16 @@ class UnlockQueues:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """Tell the listener about queues that are ours now."""
+    """Notify the listener of queues that are ours now."""
 
     queues: tuple[MessageQueue, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """Tell the listener about queues that are no longer ours; their handlers have ended, or time was up.
+    """Notify the listener of queues that are no longer ours: drained, or out of time.
 
-    → `revoke_heard`, when the settings say that somebody listens: until then the queues are not given away.
+    → `revoke_heard`, if there is a listener: until then the queues are not released.
     """
 
     queues: tuple[MessageQueue, ...]
@@ -192,14 +192,14 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Tell the listener about queues that others have, or may have, before we could commit."""
+    """Notify the listener of queues that others have, or may have, before we could commit."""
 
     queues: tuple[MessageQueue, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Tell the user what keeps messages from us. keeps_out: all of them, and until others do something."""
+    """Report a problem that stops deliveries. keeps_out: it stops all, until others act."""
 
     error: LibraError
     keeps_out: bool
@@ -207,12 +207,12 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """Nothing keeps us out any more."""
+    """Report that nothing keeps us out any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class FindGroup:
-    """Ask a broker for the coordinator of our group → `group_found`. number: of the question."""
+    """Ask a broker for the coordinator of our group → `group_found`. number: of the request."""
 
     address: str
     number: int
@@ -221,7 +221,7 @@ class FindGroup:
 
 @dataclass(frozen=True, slots=True)
 class JoinGroup:
-    """Become a member, or come back as one → `group_joined`. requested_ms: the lease counts from there."""
+    """Join the group, or rejoin it → `group_joined`. requested_ms: when the lease begins."""
 
     address: str
     number: int
@@ -233,7 +233,7 @@ class JoinGroup:
 
 @dataclass(frozen=True, slots=True)
 class PollGroup:
-    """Tell the coordinator that we live, and ask for what is to be done → `group_polled`."""
+    """Poll the coordinator: a sign of life, and a request for the assignment → `group_polled`."""
 
     address: str
     number: int
@@ -246,9 +246,9 @@ class PollGroup:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseQueues:
-    """Tell the coordinator about queues that were let go. leaving: we stop.
+    """Notify the coordinator of released queues. leaving: we stop.
 
-    uncommitted: those of which more was handled than the broker knows.
+    uncommitted: queues whose last handled messages are not committed.
     """
 
     address: str
@@ -260,7 +260,7 @@ class ReleaseQueues:
 
 @dataclass(frozen=True, slots=True)
 class LeaveGroup:
-    """Stop being a member → `group_left`. queues: what was let go, drained and committed, just now."""
+    """Leave the group → `group_left`. queues: released just now, drained and committed."""
 
     address: str
     member: str
@@ -270,14 +270,14 @@ class LeaveGroup:
 
 @dataclass(frozen=True, slots=True)
 class Unregister:
-    """Say goodbye to brokers → `unregistered`."""
+    """Unregister from brokers → `unregistered`."""
 
     addresses: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """Nothing more will come."""
+    """Report the end: no further effects will come."""
 
 
 Effect = (

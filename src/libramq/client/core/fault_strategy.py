@@ -1,7 +1,7 @@
-"""The fault strategy: which queue a producer sends to next, keeping away from brokers that were slow.
+"""The fault strategy: which queue a producer sends to next, avoiding slow brokers.
 
-Round robin from a random start; the broker that just failed is passed over. With `enabled`, a broker whose
-send took long, or failed, is left alone for a time that a table gives.
+Round robin from a random start; the broker that just failed is skipped. With `enabled`, a broker whose send
+was slow, or failed, is avoided for a time taken from a table.
 Upstream: latency/MQFaultStrategy.java, LatencyFaultToleranceImpl.java, TopicPublishInfo.java.
 """
 
@@ -18,7 +18,7 @@ from libramq.message.queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class BackOff:
-    """A send that took `latency_ms` or longer keeps its broker out for `unavailable_ms`."""
+    """A send that took `latency_ms` or longer excludes its broker for `unavailable_ms`."""
 
     latency_ms: int
     unavailable_ms: int
@@ -34,7 +34,7 @@ BACK_OFF_TABLE: Final = (
     BackOff(5_000, 10_000),
     BackOff(15_000, 30_000),
 )
-#: MQFaultStrategy.updateFaultItem: a broker that failed counts as one this slow.
+#: MQFaultStrategy.updateFaultItem: a failed broker counts as one this slow.
 ISOLATION_LATENCY_MS: Final = 10_000
 _INDEX_MASK: Final = 0x7FFF_FFFF
 
@@ -48,13 +48,13 @@ class FaultItem:
 
 
 class FaultStrategy:
-    """Chooses queues; remembers how brokers did."""
+    """Chooses queues; remembers the latency of brokers."""
 
     def __init__(
         self, randomness: random.Random, *, enabled: bool = False, table: Sequence[BackOff] = BACK_OFF_TABLE
     ) -> None:
         if any(line.latency_ms < 0 or line.unavailable_ms < 0 for line in table):
-            raise ConfigError("a back-off table has milliseconds of latency and of pause, both from 0 on")
+            raise ConfigError("a back-off table has latencies and pauses in milliseconds, none below 0")
         self._random = randomness
         self._enabled = enabled
         self._table = sorted(table, key=lambda line: line.latency_ms, reverse=True)
@@ -62,7 +62,7 @@ class FaultStrategy:
         self._index = randomness.randint(0, _INDEX_MASK)
 
     def select(self, info: TopicPublishInfo, last_broker: str | None, now_ms: MonotonicMs) -> MessageQueue:
-        """The queue to try next; `last_broker` has just failed."""
+        """Return the queue to try next; `last_broker` has just failed."""
         queues = info.queues
         if self._enabled:
             found = self._next(queues, last_broker, lambda name: self._is_available(name, now_ms))
@@ -73,13 +73,13 @@ class FaultStrategy:
         return found if found is not None else queues[self._advance() % len(queues)]
 
     def start_anew(self) -> None:
-        """Go on from another random queue: the rule for a retry."""
+        """Continue from another random queue: the rule for a retry."""
         self._index = self._random.randint(0, _INDEX_MASK)
 
     def update(
         self, broker_name: str, latency_ms: int, *, isolated: bool, reachable: bool, now_ms: MonotonicMs
     ) -> None:
-        """Remember how a send went. A later word can only prolong the pause."""
+        """Record the result of a send. A later result can only extend the pause."""
         if not self._enabled:
             return
         pause_ms = self.pause_ms(ISOLATION_LATENCY_MS if isolated else latency_ms)
@@ -89,7 +89,7 @@ class FaultStrategy:
             item.available_from_ms = max(item.available_from_ms, now_ms + pause_ms)
 
     def pause_ms(self, latency_ms: int) -> int:
-        """How long a broker with that latency is left alone."""
+        """Return how long a broker with that latency is avoided."""
         return next((line.unavailable_ms for line in self._table if latency_ms >= line.latency_ms), 0)
 
     def _is_available(self, broker_name: str, now_ms: MonotonicMs) -> bool:
@@ -103,7 +103,7 @@ class FaultStrategy:
     def _next(
         self, queues: Sequence[MessageQueue], last_broker: str | None, wanted: Callable[[str], bool]
     ) -> MessageQueue | None:
-        """The next queue, in one round at most, that is wanted and not at the broker that just failed."""
+        """Return the next wanted queue, within one round, that is not at the broker that just failed."""
         for _ in queues:
             queue = queues[self._advance() % len(queues)]
             if queue.broker_name != last_broker and wanted(queue.broker_name):

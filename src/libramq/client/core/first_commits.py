@@ -1,21 +1,21 @@
-"""The first commits: one at a time for each topic at each broker, until one is acknowledged.
+"""The first commits: one at a time per topic and broker, until one is acknowledged.
 
-Apache's broker makes a group's table of a topic when the first offset comes, and does not lock it
-(ConsumerOffsetManager.commitOffset): of two that come at once one is lost, although both are acknowledged.
+Apache's broker creates a group's offset table of a topic with the first commit, without a lock
+(ConsumerOffsetManager.commitOffset): of two concurrent ones one is lost, although both are acknowledged.
 """
 
 from libramq.message.queue import MessageQueue
 
 
 class FirstCommits:
-    """Which topics the group has a table of, as far as we know, and whose first commit is under way."""
+    """The topics known to have an offset table for the group, and the first commits under way."""
 
     def __init__(self) -> None:
         self._known: set[tuple[str, str]] = set()
         self._awaited: dict[tuple[str, str], MessageQueue] = {}
 
     def known(self, queue: MessageQueue) -> None:
-        """The broker told us a committed offset: there is a table."""
+        """Note a committed offset from the broker: the table exists."""
         self._known.add(_key(queue))
 
     def must_wait(self, queue: MessageQueue) -> bool:
@@ -23,12 +23,12 @@ class FirstCommits:
         return self._awaited.get(_key(queue), queue) != queue
 
     def sent(self, queue: MessageQueue) -> None:
-        """A commit goes out."""
+        """Note that a commit is sent."""
         if _key(queue) not in self._known:
             self._awaited[_key(queue)] = queue
 
     def answered(self, queue: MessageQueue, *, ok: bool) -> bool:
-        """A commit was answered; whether those that waited for it may go now."""
+        """Handle the result of a commit; return whether commits that waited for it may be sent now."""
         key = _key(queue)
         if ok:
             self._known.add(key)

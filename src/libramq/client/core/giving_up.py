@@ -1,4 +1,4 @@
-"""The giving up: from the moment a queue is no longer ours to the moment somebody else may have it.
+"""The giving up: from the moment a queue is revoked to the moment another member may have it.
 
     DRAINING ─► REVOKING ─► LEAVING ─► GONE
     handlers    listener    commit
@@ -51,7 +51,7 @@ class GivingUp:
         self._opening = opening
 
     def give_up(self, queue: MessageQueue, now_ms: MonotonicMs, *, drain_ms: int) -> list[fx.Effect]:
-        """Start no more handlers, wait for those that run, commit, let go."""
+        """Start no more handlers, wait for running ones, commit, release."""
         owned = self._table.get(queue)
         if owned is None:
             return []
@@ -70,18 +70,18 @@ class GivingUp:
         return self._revoke(owned, now_ms)
 
     def drained(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """A handler of a queue that we give up is done; the last one lets it go."""
+        """Note that a handler of a queue being given up has returned; after the last, continue."""
         if owned.state is not QueueState.DRAINING or owned.is_busy or self._offsets.is_frozen(owned.queue):
             return []
         return self._revoke(owned, now_ms)
 
     def drain_over(self, queue: MessageQueue, generation: int, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """Time is up: what still runs will run again elsewhere."""
+        """Stop waiting for running handlers: their messages will be redelivered elsewhere."""
         owned = self._going(queue, generation, QueueState.DRAINING)
         return [] if owned is None else self._revoke(owned, now_ms)
 
     def revoke_heard(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> list[fx.Effect]:
-        """The listener has had its say about queues that it was told are revoked."""
+        """Note that the listener has finished with revoked queues."""
         found: list[fx.Effect] = []
         for queue in queues:
             owned = self._table.get(queue)
@@ -90,7 +90,7 @@ class GivingUp:
         return found
 
     def revoke_over(self, queue: MessageQueue, generation: int, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """The listener takes too long."""
+        """Stop waiting for the listener."""
         owned = self._going(queue, generation, QueueState.REVOKING)
         if owned is None:
             return []
@@ -98,7 +98,7 @@ class GivingUp:
         return self.leave(owned, now_ms)
 
     def leave(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """Let a queue go when its last commit is acknowledged."""
+        """Release a queue when its last commit is acknowledged."""
         owned.state = QueueState.LEAVING
         if self._settings.broadcasting:
             return [*self._commits.commit([owned]), *self._owned_queues.let_go(owned, now_ms)]
@@ -106,7 +106,7 @@ class GivingUp:
         return self._owned_queues.let_go(owned, now_ms) if awaited is None else awaited
 
     def go_on(self, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """Send the last commits that were held back."""
+        """Send the last commits that were held."""
         found: list[fx.Effect] = []
         for owned in self._table.each():
             if not owned.commit_awaited:
@@ -116,7 +116,7 @@ class GivingUp:
     def committed(
         self, commit: fx.CommitOffset, outcome: LibraError | None, now_ms: MonotonicMs
     ) -> list[fx.Effect]:
-        """A commit was acknowledged (None), or was not."""
+        """Handle the result of a commit."""
         owned, others_may_go = self._commits.answered(commit, ok=outcome is None)
         found: list[fx.Effect] = []
         if owned is not None:
@@ -132,7 +132,7 @@ class GivingUp:
         return self.leave(owned, now_ms) if owned.state is QueueState.LEAVING else []
 
     def _hurry(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """There is no time left: whatever a queue waits for, it is next."""
+        """Skip to the next step: there is no time left for what a queue waits for."""
         if owned.state is QueueState.DRAINING:
             return self._revoke(owned, now_ms)
         return self._owned_queues.let_go(owned, now_ms)
@@ -145,7 +145,7 @@ class GivingUp:
         found = [*self._commits.commit([owned]), fx.Revoked((queue,))]
         if self._settings.revoke_is_heard:
             owned.state = QueueState.REVOKING
-            # A coordinator's patience is for handlers and listener together.
+            # The coordinator's revoke timeout covers handlers and listener together.
             since_ms = owned.revocation_requested_at_ms if owned.granted is not None else now_ms
             self._timers.at(since_ms + self._settings.revoke_timeout_ms, RevokeOver(queue, owned.generation))
             return found

@@ -1,8 +1,8 @@
-"""The handler deadlines: a handler that does not end in consume_timeout_ms is given up on.
+"""The handler deadlines: a handler that does not return within consume_timeout_ms is abandoned.
 
-Its messages are delivered again, they alone; the handler's place is free for others, and its end, should it
-come, counts for nothing. At most as many are given up on at a time as may run: threads cannot be ended.
-Upstream: ConsumeMessageConcurrentlyService.cleanExpireMsg (consumeTimeout), which leaves out those in order.
+Only its own messages are redelivered; its place is free for others, and its result, if any, is ignored. At
+most as many handlers are abandoned at a time as may run, since threads cannot be killed.
+Upstream: ConsumeMessageConcurrentlyService.cleanExpireMsg (consumeTimeout), which leaves out orderly ones.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,13 +23,13 @@ from libramq.logs import get_logger
 
 log = get_logger(__name__)
 
-#: Ours: how often to look, as a part of the time that is allowed, and at least.
+#: Ours: how often to look, as a fraction of the allowed time, and at least.
 CHECKS: Final = 10
 CHECK_MS_MAX: Final = 60_000
 
 
 class HandlerDeadlines:
-    """Looks for handlers that do not end, and remembers those that were given up on."""
+    """Looks for overdue handlers, and remembers the abandoned ones."""
 
     def __init__(
         self,
@@ -47,12 +47,12 @@ class HandlerDeadlines:
         self._abandoned: set[Delivery] = set()
 
     def watch(self, now_ms: MonotonicMs) -> None:
-        """Look again after a while."""
+        """Set the next check."""
         delay_ms = min(self._settings.consume_timeout_ms // CHECKS, CHECK_MS_MAX)
         self._timers.at(now_ms + delay_ms, DeadlineDue())
 
     def due(self, now_ms: MonotonicMs) -> Effects:
-        """Give up on the handlers whose time is up, as if they had failed."""
+        """Abandon overdue handlers, as if they had failed."""
         self.watch(now_ms)
         late = self._late(now_ms)
         if not late:
@@ -61,7 +61,7 @@ class HandlerDeadlines:
         return [fx.GiveUp(tuple(late)), *self._ended(failed, now_ms)]
 
     def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
-        """Handlers have returned; the results of those that were given up on do not count."""
+        """Handle results; those of abandoned handlers are ignored."""
         counting = []
         for result in results:
             delivery = result[0]

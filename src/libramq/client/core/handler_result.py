@@ -1,11 +1,11 @@
-"""The handler result: what a handler that has returned says about its messages.
+"""The handler result: what a handler's return value means for its messages.
 
-    None, True              done with all of them
-    False                   all of them are delivered again later
-    Retry(messages, after)  these are delivered again, the others are done
-    Reject(messages)        these become dead letters, the others are done
-    a list of these two     as each of them says; what none of them names is done
-    anything else           a mistake: InvalidResult
+        None, True              all of them are done
+        False                   all of them are redelivered later
+        Retry(messages, after)  these are redelivered, the others are done
+        Reject(messages)        these become dead letters, the others are done
+        a list of these two     as each of them says; messages that none of them names are done
+        anything else           an error: InvalidResult
 
 Upstream: listener/ConsumeConcurrentlyStatus.java, ConsumeConcurrentlyContext.java (ackIndex,
 delayLevelWhenNextConsume).
@@ -27,12 +27,12 @@ AFTER_MS_MAX: Final = 2 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
-    """Deliver messages again; those of the same call that it does not name are done.
+    """Redeliver messages; messages of the same call that it does not name are done.
 
-    messages: which ones; None: all of the call. after: in how many seconds, at the earliest, up to two hours;
-    None: at intervals that grow with the tries (10 s, 30 s, 1 min …), or in order after suspend_ms. A broker
-    rounds it up to its next delay level (1, 5, 10, 30 s, 1 to 10, 20, 30 min, 1, 2 h); in order it is exact,
-    and the messages behind it wait.
+    messages: which ones; None: all of the call. after: a minimum delay in seconds, up to two hours;
+    None: growing delays (10 s, 30 s, 1 min …), or suspend_ms in orderly mode. A broker rounds the delay up to
+    its next delay level (1, 5, 10, 30 s, 1 to 10, 20, 30 min, 1, 2 h); in orderly mode it is exact, and the
+    messages behind it wait.
     """
 
     messages: Sequence[MessageExt] | None = None
@@ -50,7 +50,7 @@ class Retry:
 
     @property
     def after_ms(self) -> int | None:
-        """The delay, rounded up; None when the retry leaves it to the broker."""
+        """Return the delay, rounded up; None if the broker decides."""
         if self.after is None:
             return None
         seconds = self.after.total_seconds() if isinstance(self.after, timedelta) else self.after
@@ -59,9 +59,9 @@ class Retry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reject:
-    """Put messages among the group's dead letters (%DLQ%group) without another try.
+    """Make messages dead letters of the group (%DLQ%group) without another attempt.
 
-    messages: which ones; None: all of the call. Those of the same call that it does not name are done.
+    messages: which ones; None: all of the call. Messages of the same call that it does not name are done.
     """
 
     messages: Sequence[MessageExt] | None = None
@@ -75,7 +75,7 @@ HandlerResult = None | bool | Retry | Reject | Sequence[Retry | Reject]
 
 
 class Outcome(Enum):
-    """How a handler ended. SKIPPED: it never began, its queue was taken away."""
+    """The outcome of a handler. SKIPPED: it never began, its queue was taken away."""
 
     SUCCESS = "success"
     LATER = "later"
@@ -84,9 +84,9 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotDone:
-    """The messages of a delivery that its handler is not done with; it is done with the others.
+    """The messages of a delivery that are not done; the others are.
 
-    retries: each with the delay in milliseconds that was asked for, if any.
+    retries: each with the requested delay in milliseconds, if any.
     """
 
     retries: tuple[tuple[MessageExt, int | None], ...] = ()
@@ -99,7 +99,7 @@ class NotDone:
         return [message for message in messages if message.queue_offset not in left]
 
     def results(self) -> "list[Retry | Reject]":
-        """Return it as a handler would."""
+        """Return it in the form of a handler's result."""
         found: list[Retry | Reject] = [
             Retry(messages=[message], after=None if after_ms is None else after_ms / 1000)
             for message, after_ms in self.retries
@@ -107,12 +107,12 @@ class NotDone:
         return [*found, Reject(messages=self.rejects)] if self.rejects else found
 
 
-#: How a delivery ended: as a whole, or message by message.
+#: The ending of a delivery: as a whole, or message by message.
 Ending = Outcome | NotDone
 
 
 def ending_of(returned: object, messages: Sequence[MessageExt]) -> Ending:
-    """Return how a delivery ended whose handler returned this; raises InvalidResult."""
+    """Return the ending of a delivery whose handler returned this; raises InvalidResult."""
     if returned is None or returned is True:
         return Outcome.SUCCESS
     if returned is False:
@@ -130,7 +130,7 @@ def ending_of(returned: object, messages: Sequence[MessageExt]) -> Ending:
 
 
 def _not_done(results: Iterable[Retry | Reject], messages: Sequence[MessageExt]) -> Ending:
-    # By place, not by identity: a handler may have had them handled in another process, and have copies.
+    # By offset, not by identity: a handler may use another process, and return copies.
     left = {_place(message): message for message in messages}
     retries: list[tuple[MessageExt, int | None]] = []
     rejects: list[MessageExt] = []
@@ -140,7 +140,7 @@ def _not_done(results: Iterable[Retry | Reject], messages: Sequence[MessageExt])
             if message is None:
                 raise InvalidResult(
                     f"the handler of topic {messages[0].topic} returned a {type(result).__name__} with a "
-                    f"message that it was not given, or that it names twice: {named.message_id}"
+                    f"message that was not passed to it, or that it names twice: {named.message_id}"
                 )
             if isinstance(result, Retry):
                 retries.append((message, result.after_ms))
@@ -162,4 +162,4 @@ def _messages(messages: object, result: str) -> tuple[MessageExt, ...] | None:
         together = tuple(messages)
         if all(isinstance(each, MessageExt) for each in together):
             return together
-    raise ConfigError(f"{result}: messages is a list of the messages that the handler was given")
+    raise ConfigError(f"{result}: messages is a list of messages that were passed to the handler")

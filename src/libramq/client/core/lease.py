@@ -1,9 +1,9 @@
-"""The lease: until when a member of a coordinated group may take itself for one.
+"""The lease: until when a member of a coordinated group may consider itself a member.
 
-It holds for one session, counted from when the question was asked that the coordinator answered last; so it
-ends before the coordinator gives our queues to others, also in a process that was stopped meanwhile. Handlers
-look at it on their own threads, at the time it is then: a process that wakes up begins nothing before it has
-heard from the coordinator. Who is no member of a coordinated group has a lease without end.
+It holds for one session, counted from the sending of the last request that the coordinator answered; so it
+expires before the coordinator gives our queues to others, even if the process was stopped meanwhile. Handlers
+check it on their own threads at the current time: a process that wakes up starts nothing before it has heard
+from the coordinator. Outside coordinated groups the lease has no end.
 Ours.
 """
 
@@ -12,12 +12,12 @@ from typing import Final
 
 from libramq.clock import MonotonicMs
 
-#: The end of a lease that does not end.
+#: The end of a lease without end.
 FOREVER: Final = MonotonicMs(2**63)
 
 
 class Lease:
-    """Written by the core, read by any thread."""
+    """The lease: written by the core, read by any thread."""
 
     def __init__(self, monotonic_ms: Callable[[], MonotonicMs]) -> None:
         self.monotonic_ms = monotonic_ms
@@ -28,13 +28,13 @@ class Lease:
         return self.holds_at(self.monotonic_ms())
 
     def holds_at(self, now_ms: MonotonicMs) -> bool:
-        """The same, at a time that was just looked at."""
+        """Return whether the lease holds at a time that was just read."""
         return now_ms < self._until_ms
 
     def renew(self, until_ms: MonotonicMs) -> None:
-        """The coordinator has answered."""
+        """Extend the lease after an answer of the coordinator."""
         self._until_ms = until_ms
 
     def lift(self) -> None:
-        """No coordinator decides about our queues."""
+        """Remove the end: no coordinator decides about our queues."""
         self._until_ms = FOREVER

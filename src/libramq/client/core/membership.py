@@ -1,10 +1,10 @@
-"""The membership: our conversation with the coordinator of a coordinated group.
+"""The membership: a member's requests to the coordinator of a coordinated group.
 
     OFF ─► FIND ─► JOIN ─► POLL ⟲
-            ▲       ▲        ├► another broker is the coordinator: there
-            │       └────────┼► it does not know us any more: joined again
-            ├────────────────┴► no answer: asked for at the next broker, after a pause
-            │       ▲────────┴► another client has our instance id: asked for again, until nobody has it
+                        ▲       ▲        ├► another broker is the coordinator: continue there
+                        │       └────────┼► it does not know us any more: join again
+                        ├────────────────┴► no answer: ask the next broker, after a pause
+                        │       ▲────────┴► another client has our instance id: retry until it is free
 
 One question at a time. An answer to an earlier one (`number` tells) comes too late and is ignored.
 Ours; the contract is in docs/design/coordinated-groups.md.
@@ -36,21 +36,22 @@ from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
 
-#: Ours: how soon to ask again after no answer, or one that helps nobody; twice as long each time.
+#: Ours: how soon to retry after no answer, or a useless one; doubled each time.
 ASK_AGAIN_MS: Final = 50
 ASK_AGAIN_MS_MAX: Final = 1_000
-#: Ours: a poll that is answered at once with what we know already is not repeated at once.
+#: Ours: a poll that is answered at once without news is not repeated at once.
 POLL_AGAIN_MS: Final = 100
-#: Ours: the least time an answer may take, however short the session is.
+#: Ours: the shortest timeout of a request, however short the session is.
 ANSWER_MS_MIN: Final = 500
 
 
-#: Ours: how often a former self asks whether its name is free; the other's session is as long or longer.
+#: Ours: how often a fenced instance checks whether its name is free; the other's session is as long or
+#: longer.
 NAME_AGAIN_MS: Final = 5_000
 
 
 class Step(Enum):
-    """The next request of a member. OFF: nothing; we are no member and do not want to be one."""
+    """The next request of a member. OFF: none; we are no member and do not want to be one."""
 
     OFF = "off"
     FIND = "find"
@@ -59,14 +60,14 @@ class Step(Enum):
 
 
 class Answer(NamedTuple):
-    """The meaning of a coordinator's answer. assignment: None when we are no member of its any more."""
+    """The meaning of a coordinator's answer. assignment: None if we are not its member any more."""
 
     requested_ms: MonotonicMs
     assignment: GroupAssignment | None
 
 
 class Membership:
-    """Our membership in a group, and the next request. brokers: where to ask for the coordinator."""
+    """Our membership in a group, and the next request. brokers: whom to ask for the coordinator."""
 
     def __init__(
         self,
@@ -86,34 +87,34 @@ class Membership:
         self._due_ms = MonotonicMs(0)
         self._finds = 0
         self._last: GroupAssignment | None = None
-        #: Where the coordinator is, as far as we know.
+        #: The coordinator's address, as far as known.
         self.coordinator = ""
-        #: Who we are to it; "" while we are no member.
+        #: Our member id; "" while we are no member.
         self.member = ""
-        #: Whether another client has our name; we ask for it until it is free.
+        #: Whether another client has our static name; we retry until it is free.
         self.is_replaced = False
         self._former_self = ""
 
     @property
     def is_on(self) -> bool:
-        """Return whether we are a member, or will be one as soon as we are answered."""
+        """Return whether we are a member, or will be one after the next answer."""
         return self._step is not Step.OFF and not self.is_replaced
 
     def begin(self) -> None:
-        """Become a member, unless we are one."""
+        """Begin to join, unless we are a member."""
         if self._step is Step.OFF:
             self._step = Step.FIND
             self._failures, self._due_ms = 0, MonotonicMs(0)
 
     def end(self) -> tuple[str, str] | None:
-        """Be no member any more; whom to tell, and as whom. None when nobody knows us."""
+        """End the membership; return the coordinator's address and our member id, or None if unknown."""
         known = (self.coordinator, self.member) if self.member and self.coordinator else None
         self._step, self._is_asking, self._last = Step.OFF, False, None
         self.member, self.is_replaced = "", False
         self._number += 1
         return known
 
-    # Questions
+    # Requests.
 
     def request(
         self,
@@ -123,7 +124,7 @@ class Membership:
         *,
         leaving: bool = False,
     ) -> fx.FindGroup | fx.JoinGroup | fx.PollGroup | None:
-        """The next question; None while one is under way, or during a pause."""
+        """Return the next request; None while one is under way, or during a pause."""
         if self._step is Step.OFF or self._is_asking or now_ms < self._due_ms:
             return None
         session_ms = self._settings.session_ms
@@ -163,10 +164,10 @@ class Membership:
         self._is_asking = True
         return question
 
-    # Answers
+    # Answers.
 
     def found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: MonotonicMs) -> None:
-        """A broker said where the coordinator is."""
+        """Handle a broker's answer to where the coordinator is."""
         if not self._is_awaited(request.number):
             return
         if isinstance(outcome, NotCoordinator) and outcome.remark:
@@ -180,7 +181,7 @@ class Membership:
     def joined(
         self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: MonotonicMs
     ) -> Answer | None:
-        """The coordinator took us in, or did not."""
+        """Handle the coordinator's answer to a join."""
         if not self._is_awaited(request.number):
             return None
         if isinstance(outcome, Fenced):
@@ -194,7 +195,7 @@ class Membership:
     def polled(
         self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
     ) -> Answer | None:
-        """The coordinator said what is ours, or does not know us."""
+        """Handle the coordinator's answer to a poll."""
         if not self._is_awaited(request.number):
             return None
         if isinstance(outcome, UnknownMember):
@@ -212,12 +213,12 @@ class Membership:
         return answer
 
     def rearm(self, now_ms: MonotonicMs) -> None:
-        """All timers were cleared."""
+        """Set the timers again after all were cleared."""
         if self._due_ms > now_ms:
             self._timers.at(self._due_ms, MembershipDue())
 
     def forget_member(self) -> None:
-        """Come back as somebody new."""
+        """Join as a new member next time."""
         self.member = ""
 
     def _is_awaited(self, number: int) -> bool:
@@ -244,7 +245,7 @@ class Membership:
 
     def _failed(self, error: LibraError, now_ms: MonotonicMs) -> None:
         if not self._failures and isinstance(error, ConnectionLost):
-            self._failures = 1  # It may still be there, and has begun to wait for us to come back.
+            self._failures = 1  # It may still be there, and waits for us to come back.
             return
         if not self._failures and isinstance(error, NotCoordinator) and error.remark:
             self.coordinator = error.remark
@@ -253,9 +254,9 @@ class Membership:
         self._look_again(now_ms, error)
 
     def _look_again(self, now_ms: MonotonicMs, reason: LibraError | str) -> None:
-        what = "was not reached"
+        what = "could not be reached"
         if isinstance(reason, VersionNotSupported):
-            what = "reads another version of the group protocol"
+            what = "uses another version of the group protocol"
         event = f"the group's coordinator {what}"
         if isinstance(reason, LibraError):
             log_failed_request(log, event, reason, group=self._settings.group)

@@ -1,4 +1,4 @@
-"""The offset store: how far the group is in our queues, and what of it the brokers know.
+"""The offset store: the group's offsets in our queues, and which of them the brokers know.
 
 Upstream: store/RemoteBrokerOffsetStore.java, ControllableOffset.java.
 """
@@ -17,22 +17,22 @@ class _Entry:
 
 
 class OffsetStore:
-    """Offsets in memory, those the broker has acknowledged beside them."""
+    """Offsets in memory, beside those that the broker has acknowledged."""
 
     def __init__(self) -> None:
         self._entries: dict[MessageQueue, _Entry] = {}
 
     def read(self, queue: MessageQueue) -> int | None:
-        """The offset of a queue; None while nothing of it was consumed."""
+        """Return the offset of a queue; None if none of it was consumed."""
         entry = self._entries.get(queue)
         return None if entry is None else entry.offset
 
     def loaded(self, queue: MessageQueue, offset: int) -> None:
-        """The broker told us the committed offset."""
+        """Set the committed offset that the broker reported."""
         self._entries[queue] = _Entry(offset, persisted=offset)
 
     def advance(self, queue: MessageQueue, offset: int) -> None:
-        """Move on; never back."""
+        """Advance the offset; never move it back."""
         entry = self._entries.get(queue)
         if entry is None:
             self._entries[queue] = _Entry(offset)
@@ -40,7 +40,7 @@ class OffsetStore:
             entry.offset = offset
 
     def freeze(self, queue: MessageQueue, offset: int) -> None:
-        """Set the offset, back if need be, and ignore what handlers still report."""
+        """Set the offset, backwards if necessary, and ignore later results of handlers."""
         self._entries[queue] = _Entry(offset, frozen=True)
 
     def is_frozen(self, queue: MessageQueue) -> bool:
@@ -51,7 +51,7 @@ class OffsetStore:
     def to_persist(
         self, queues: Iterable[MessageQueue], *, all_of_them: bool
     ) -> list[tuple[MessageQueue, int]]:
-        """The offsets to commit: those that changed since the broker acknowledged them, or all."""
+        """Return the offsets to commit: those changed since the last acknowledgement, or all."""
         found = []
         for queue in queues:
             entry = self._entries.get(queue)
@@ -60,7 +60,7 @@ class OffsetStore:
         return found
 
     def persisted(self, queue: MessageQueue, offset: int) -> None:
-        """The broker acknowledged an offset."""
+        """Note that the broker acknowledged an offset."""
         entry = self._entries.get(queue)
         if entry is not None:
             entry.persisted = offset
@@ -71,5 +71,5 @@ class OffsetStore:
         return None if entry is None else entry.persisted
 
     def forget(self, queue: MessageQueue) -> None:
-        """The queue is no longer ours."""
+        """Forget a queue that is no longer ours."""
         self._entries.pop(queue, None)

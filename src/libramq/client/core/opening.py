@@ -1,15 +1,15 @@
-"""The opening: how queues that the coordinator grants become ours at their brokers, and stop being it.
+"""The opening: how queues that the coordinator grants are opened at their brokers, and lost again.
 
-    granted ─► opened ─► PULLING ─► granted under a later epoch: opened again while it goes on
-       ▲          ├► not granted yet: again in a moment
-       └──────────┴► fenced: lost
-                  └► refused for 2 s: released, and granted anew
+        granted ─► opened ─► PULLING ─► granted under a later epoch: opened again meanwhile
+           ▲          ├► not granted yet: retried in a moment
+           └──────────┴► fenced: lost
+                      └► refused for 2 s: released, and granted anew
 
-Pulls and commits go under the claim that was opened last. One that is fenced under an older claim than the
-one we have now says nothing: our own opening overtook it.
+Pulls and commits use the claim that was opened last. One that is fenced under a claim older than our current
+one means nothing: our own opening has overtaken it.
 
-A claim that stays refused would leave its queue to nobody: the coordinator takes it for ours, its broker does
-not. Whatever the cause, we say that we do not hold it, and get another claim.
+A claim that stays refused would leave its queue unread: the coordinator considers it ours, its broker does
+not. Whatever the cause, we release the queue, and get another claim.
 Ours.
 """
 
@@ -30,12 +30,12 @@ from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
 
-#: Ours: a grant reaches the queue's broker within milliseconds, within a second if their link was lost.
+#: Ours: a grant reaches the queue's broker within milliseconds, or within a second if their link was lost.
 REFUSED_MS_MAX: Final = 2_000
 
 
 class Opening:
-    """The answers of fences to our claims."""
+    """Handles the answers of fences to our claims."""
 
     def __init__(
         self, offsets: OffsetStore, table: QueueTable, pulling: Pulling, owned_queues: OwnedQueues
@@ -45,14 +45,14 @@ class Opening:
         self._pulling = pulling
         self._owned_queues = owned_queues
         self._fenced: dict[MessageQueue, Claim] = {}
-        #: Claims that were refused, and since when, until one of the queue is taken.
+        #: Claims that were refused, and since when, until one for the queue is accepted.
         self._refused: dict[MessageQueue, tuple[Claim, MonotonicMs]] = {}
 
     def grant(self, queue: MessageQueue, claim: Claim, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """The coordinator says that a queue is ours."""
+        """Open a queue that the coordinator has granted us."""
         if self._owned_queues.closing:
             return []
-        if self._fenced.get(queue) == claim:  # A fence has the last word: no use in asking again.
+        if self._fenced.get(queue) == claim:  # The fence decides: asking again is of no use.
             self._release_refused(queue, claim, now_ms)
             return []
         owned = self._table.get(queue)
@@ -70,7 +70,7 @@ class Opening:
     def opened(
         self, request: fx.OpenQueue, outcome: int | LibraError | None, now_ms: MonotonicMs
     ) -> list[fx.Effect]:
-        """The queue's broker opened it and said what is committed (None: nothing), or refused."""
+        """Handle the answer to an opening: the committed offset (None: none), or a refusal."""
         owned = self._table.current(request.queue, request.generation)
         if owned is None or request.claim != owned.granted:
             return []
@@ -100,14 +100,14 @@ class Opening:
         if not isinstance(error, NotYetGranted):
             log_failed_request(log, "queue not opened yet", error, queue=str(owned.queue))
         if not isinstance(error, BrokerError):
-            self._refused.pop(owned.queue, None)  # Nobody has refused it: nobody was there.
+            self._refused.pop(owned.queue, None)  # No refusal: the broker was not reached.
         elif self._release_refused(owned.queue, claim, now_ms) and owned.opened is None:
             return self._owned_queues.lose(owned, now_ms)
         self._owned_queues.load_later(owned, now_ms)
         return []
 
     def _release_refused(self, queue: MessageQueue, claim: Claim, now_ms: MonotonicMs) -> bool:
-        """Release a queue whose claim has been refused for too long; say whether it was."""
+        """Release a queue whose claim has been refused for too long; return whether it was."""
         known, since_ms = self._refused.get(queue, (None, now_ms))
         is_overdue = known == claim and now_ms - since_ms >= REFUSED_MS_MAX
         if known != claim or is_overdue:
@@ -125,7 +125,7 @@ class Opening:
         error: Fenced | NotYetGranted,
         now_ms: MonotonicMs,
     ) -> list[fx.Effect]:
-        """A fence refused a pull."""
+        """Handle a fence's refusal of a pull."""
         owned = self._table.current(queue, generation)
         if owned is None or owned.state is not QueueState.PULLING:
             return []
@@ -135,16 +135,16 @@ class Opening:
     def refused(
         self, owned: ProcessQueue, claim: Claim, error: Fenced | NotYetGranted, now_ms: MonotonicMs
     ) -> list[fx.Effect]:
-        """A fence refused a pull or a commit under a claim."""
+        """Handle a fence's refusal of a pull or commit under a claim."""
         if claim != owned.granted:
             return self._pulling.pull(owned, now_ms) if owned.opened == owned.granted else []
         if isinstance(error, Fenced):
             return self._owned_queues.lose(owned, now_ms)
-        owned.opened = None  # The fence has forgotten that we opened it.
+        owned.opened = None  # The fence has forgotten our opening.
         return self._owned_queues.load(owned.queue, owned.generation, now_ms)
 
     def _fits(self, owned: ProcessQueue, committed: int | None) -> bool:
-        """Return whether our position is still valid: nobody has read further or reset the offset."""
+        """Return whether our position is still valid: no member has read further or reset the offset."""
         if owned.was_missing:
             return False
         known = self._offsets.acknowledged(owned.queue)
@@ -155,7 +155,7 @@ class Opening:
 
 
 def _is_behind(claim: Claim, owned: ProcessQueue) -> bool:
-    """Return whether the coordinator has yet to learn what the fence has opened for us."""
+    """Return whether the coordinator's view is behind what the fence has opened for us."""
     opened = owned.opened
     return (
         opened is not None

@@ -1,9 +1,9 @@
-"""The consumption in order: what follows when the handler of a queue's one portion has returned.
+"""Orderly consumption: what happens after the handler of a queue's only portion has returned.
 
-    done              ─► removed, offset moves on, next portion
-    retried           ─► put back, counted; the whole queue waits, then the same messages again
-      once too often  ─► sent to the retry topic, whence the broker puts it among the dead letters ─► removed
-    rejected          ─► sent back to the broker as a dead letter ─► removed
+        done              ─► removed, offset advances, next portion
+        retried           ─► put back, counted; the whole queue waits, then the same messages again
+          too often       ─► sent to the retry topic, from which the broker makes it a dead letter ─► removed
+        rejected          ─► sent back to the broker as a dead letter ─► removed
 
 Upstream: ConsumeMessageOrderlyService.processConsumeResult, checkReconsumeTimes, sendMessageBack.
 """
@@ -25,10 +25,10 @@ log = get_logger(__name__)
 
 
 class OrderlyConsumption(Consumption):
-    """Turns how handlers ended into offsets, and holds up a queue that has trouble."""
+    """Turns results of handlers into offsets, and suspends a queue after a failure."""
 
     def suspend_over(self, queue: MessageQueue, generation: int) -> list[fx.Effect]:
-        """A queue has waited."""
+        """Continue a queue after its suspension."""
         owned = self._table.current(queue, generation)
         if owned is None:
             return []

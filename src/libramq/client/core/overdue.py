@@ -1,4 +1,4 @@
-"""The overdue handlers: those that have run for longer than a handler may (max_processing_ms).
+"""The overdue handlers: those that have run longer than allowed (max_processing_ms).
 
 Kafka's client leaves its group for the same reason (max.poll.interval.ms).
 """
@@ -13,13 +13,13 @@ from libramq.client.core.queue_table import QueueTable
 from libramq.client.core.timers import Timers
 from libramq.clock import MonotonicMs
 
-#: Ours: how often to look, as a part of the time that is allowed, and at least.
+#: Ours: how often to look, as a fraction of the allowed time, and at least.
 CHECKS: Final = 10
 CHECK_MS_MAX: Final = 5_000
 
 
 class Overdue:
-    """Looks for them, and knows when the last one has returned."""
+    """Looks for overdue handlers, and knows when the last one has returned."""
 
     def __init__(self, settings: ConsumerSettings, timers: Timers[Due], table: QueueTable) -> None:
         self._max_ms = settings.max_processing_ms
@@ -31,11 +31,11 @@ class Overdue:
         return len(self._deliveries)
 
     def watch(self, now_ms: MonotonicMs) -> None:
-        """Look again after a while."""
+        """Set the next check."""
         self._timers.at(now_ms + min(self._max_ms // CHECKS, CHECK_MS_MAX), ProcessingDue())
 
     def look(self, now_ms: MonotonicMs) -> None:
-        """Find those of queues that are ours; of queues that we give up, nobody waits for them for ever."""
+        """Find the overdue handlers of owned queues; queues being given up have a deadline of their own."""
         for owned in self._table.each():
             if not owned.dropped:
                 self._deliveries.update(
@@ -45,5 +45,5 @@ class Overdue:
                 )
 
     def ended(self, deliveries: Iterable[Delivery]) -> None:
-        """Handlers have returned."""
+        """Note that handlers have returned."""
         self._deliveries.difference_update(deliveries)

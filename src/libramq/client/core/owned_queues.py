@@ -1,9 +1,9 @@
-"""The owned queues: each from the moment it is given to us, and what becomes of it while it is ours.
+"""The owned queues: each from its assignment on, and what happens to it while it is ours.
 
     LOCKING ⟲ ─► WAITING ─► LOADING ⟲ ─► PULLING ⟲ ─► given up, or lost
      in order    last owner  its offset
 
-In a coordinated group a queue is LOADING while it is opened (`opening`). How a queue is given up is in
+In a coordinated group a queue is LOADING while it is opened (`opening`). Giving up a queue is described in
 `giving_up`.
 Upstream: RebalancePushImpl.java, RebalanceImpl.updateProcessQueueTableInRebalance.
 """
@@ -35,10 +35,10 @@ from libramq.rpc.broker_calls import PullReply
 
 log = get_logger(__name__)
 
-#: Ours: a queue whose offset was refused again so soon is not asked for in a circle.
+#: Ours: a queue whose offset is refused again this soon is not retried in a loop.
 ILLEGAL_OFFSET_PAUSE_MS: Final = 1_000
-#: Ours: how soon a queue that could not be opened is opened again; twice as long each time. A grant is on its
-#: way from the coordinator to the queue's broker for about a millisecond.
+#: Ours: how soon a failed opening is retried; doubled each time. A grant takes about a millisecond from the
+#: coordinator to the queue's broker.
 OPEN_AGAIN_MS: Final = 10
 OPEN_AGAIN_MS_MAX: Final = 200
 _READ: Final = (QueueState.LOADING, QueueState.PULLING)
@@ -46,7 +46,7 @@ _ANNOUNCED: Final = (QueueState.REVOKING, QueueState.LEAVING)
 
 
 class OwnedQueues:
-    """The owned queues, and what each needs next."""
+    """The owned queues, and the next step of each."""
 
     def __init__(
         self,
@@ -69,9 +69,9 @@ class OwnedQueues:
         self._commits = commits
         self._refused_at_ms: dict[MessageQueue, MonotonicMs] = {}
         self._retry_topic = retry_topic(settings.group)
-        #: Set when we leave: nothing is taken any more.
+        #: Set when we leave: no queue is taken any more.
         self.closing = False
-        #: Queues that a coordinator has asked back and that were let go; it is to be told.
+        #: Revoked queues that were released; the coordinator is to be notified.
         self.released: list[QueueGrant] = []
         #: Those of them of which we handled more than the broker has acknowledged.
         self.uncommitted: list[QueueGrant] = []
@@ -85,14 +85,14 @@ class OwnedQueues:
         is_announced: bool = False,
         claim: Claim | None = None,
     ) -> list[fx.Effect]:
-        """A queue was given to us; whoever had it gets `delay_ms` to commit, or gives its lock back.
+        """Take a queue that was assigned to us; its former owner gets `delay_ms` to commit, or unlocks it.
 
-        claim: from the coordinator, which has seen to it that nobody has it.
+        claim: from the coordinator, which has made sure that nobody else has it.
         """
         if self.closing:
             return []
         going = self._table.get(queue)
-        if going is not None:  # Still on its way out; it comes back when that is done.
+        if going is not None:  # Still being given up; it is taken again afterwards.
             going.wanted_again = True
             return []
         owned = self._table.add(queue, now_ms)
@@ -109,19 +109,19 @@ class OwnedQueues:
         return found + self.load(queue, owned.generation, now_ms)
 
     def announce(self, owned: ProcessQueue) -> list[fx.Effect]:
-        """Tell the listener about a queue, once."""
+        """Notify the listener of a queue, once."""
         if owned.is_announced:
             return []
         owned.is_announced = True
         return [fx.Assigned((owned.queue,))]
 
-    # Locks
+    # Locks.
 
     def locks_answered(
         self, request: fx.LockQueues, granted: Collection[MessageQueue] | LibraError, now_ms: MonotonicMs
     ) -> list[fx.Effect]:
-        """A broker said which queues we hold."""
-        if not self._locking.is_needed:  # A coordinator allocates by now.
+        """Handle a broker's answer about our locks."""
+        if not self._locking.is_needed:  # A coordinator allocates in the meantime.
             return self._locking.give_back(request, granted)
         verdict = self._locking.answered(request, granted, now_ms)
         found: list[fx.Effect] = []
@@ -133,7 +133,7 @@ class OwnedQueues:
                 self._timers.at(due_ms, LoadDue(owned.queue, owned.generation))
             else:
                 found += self.load(owned.queue, owned.generation, now_ms)
-        for owned in verdict.confirmed:  # Somebody may have held it meanwhile: the offset tells.
+        for owned in verdict.confirmed:  # Another member may have held it meanwhile: the offset shows it.
             found.append(fx.QueryOffset(owned.queue, owned.generation, request.address))
         for owned in verdict.lost:
             found += self.lose(owned, now_ms)
@@ -142,14 +142,14 @@ class OwnedQueues:
         return found
 
     def give_lock_up(self, owned: ProcessQueue) -> list[fx.Effect]:
-        """A queue is no longer wanted whose lock was not ours yet."""
+        """Give up a queue whose lock was not ours yet."""
         self._remove(owned)
         return [fx.Revoked((owned.queue,)) for _ in range(owned.is_announced)] + self._unlock(owned)
 
-    # From one mode of coordination to the other
+    # Changes of the coordination mode.
 
     def need_no_locks(self) -> list[fx.Effect]:
-        """The coordinator allocates from now on: grants are stronger than locks."""
+        """Stop locking: the coordinator allocates from now on, and grants are stronger than locks."""
         self._locking.is_needed = False
         found: list[fx.Effect] = []
         for owned in self._table.each():
@@ -158,7 +158,7 @@ class OwnedQueues:
         return found
 
     def forget_claims(self, now_ms: MonotonicMs) -> None:
-        """We allocate for ourselves from now on; queues in order are locked before they go on."""
+        """Return to our own allocation; orderly queues are locked before they continue."""
         self._locking.need()
         for owned in self._table.each():
             owned.granted = owned.opened = None
@@ -166,7 +166,7 @@ class OwnedQueues:
                 continue
             is_pulling = owned.state is QueueState.PULLING
             if self._locking.is_needed:
-                # What we have open its broker keeps for us until we have locked it (groups.queue_lock).
+                # Brokers reserve our open queues until we have locked them (groups.queue_lock).
                 owned.is_locked = is_pulling
                 owned.lock_requested_at = self._routes.master(owned.queue.broker_name) or ""
                 owned.state = owned.state if is_pulling else QueueState.LOCKING
@@ -176,10 +176,10 @@ class OwnedQueues:
                 due_ms = now_ms + self._settings.takeover_delay_ms
                 self._timers.at(due_ms, LoadDue(owned.queue, owned.generation))
 
-    # Where to begin
+    # The start offset.
 
     def load(self, queue: MessageQueue, generation: int, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """Ask for the committed offset; a granted queue is opened for it."""
+        """Query the committed offset; a granted queue is opened instead."""
         owned = self._table.current(queue, generation)
         if owned is None or (owned.state is QueueState.PULLING and owned.opened == owned.granted):
             return []
@@ -203,14 +203,14 @@ class OwnedQueues:
     def committed_offset_answered(
         self, queue: MessageQueue, generation: int, outcome: int | LibraError | None, now_ms: MonotonicMs
     ) -> list[fx.Effect]:
-        """The broker said what is committed (None: nothing), or nothing could be learnt."""
+        """Handle the committed offset (None: none), or the failure of its query."""
         owned = self._table.current(queue, generation)
         if owned is None:
             return []
         if owned.is_in_doubt and owned.state is QueueState.PULLING:
             return self._doubt_answered(owned, outcome, now_ms)
         if owned.state is not QueueState.LOADING or owned.granted != owned.opened:
-            return []  # Asked before the coordinator took over, or let go.
+            return []  # Asked before the coordination mode changed.
         if isinstance(outcome, LibraError):
             return self._cannot_load(owned, str(outcome), now_ms)
         decision = where_to_pull_from(
@@ -219,7 +219,7 @@ class OwnedQueues:
         if isinstance(decision, StartAt):
             if outcome is not None:
                 self._offsets.loaded(queue, outcome)
-            if outcome:  # Brokers say 0 of a young queue without an offset, too.
+            if outcome:  # Brokers also answer 0 for a new queue without an offset.
                 self._commits.known(queue)
             return self._pulling.start(owned, decision.offset, now_ms, was_committed=outcome is not None)
         address = self._routes.master(queue.broker_name)
@@ -232,7 +232,7 @@ class OwnedQueues:
     def start_offset_answered(
         self, queue: MessageQueue, generation: int, outcome: int | LibraError, now_ms: MonotonicMs
     ) -> list[fx.Effect]:
-        """The broker said where the queue ends, or where a time is in it."""
+        """Handle the offset of a queue's end, or of a time."""
         owned = self._table.current(queue, generation)
         if owned is None or owned.state is not QueueState.LOADING or owned.granted != owned.opened:
             return []
@@ -243,7 +243,7 @@ class OwnedQueues:
     def _doubt_answered(
         self, owned: ProcessQueue, outcome: int | LibraError | None, now_ms: MonotonicMs
     ) -> list[fx.Effect]:
-        """The lock is ours again after our connection ended: go on, unless somebody else has been further."""
+        """Continue after our lock was confirmed, unless another member has read further."""
         if isinstance(outcome, LibraError):
             self._locking.retry(owned, now_ms, LOCK_FAILED_MS)
             return []
@@ -262,7 +262,7 @@ class OwnedQueues:
         self._table.needs_rebalance = True
         return [fx.Revoked((owned.queue,)), *self._unlock(owned)]
 
-    # What pulls bring
+    # Pull results.
 
     def pulled(
         self,
@@ -277,18 +277,17 @@ class OwnedQueues:
         if owned is None or owned.state is not QueueState.PULLING:
             return []
         if isinstance(outcome, PullReply):
-            if owned.was_missing:  # What is there now is another topic of that name.
+            if owned.was_missing:  # The topic was deleted and created again under the same name.
                 return self._begin_where_committed(owned, now_ms)
             if outcome.code == ResponseCode.PULL_OFFSET_MOVED:
                 return self._offset_refused(owned, outcome.next_offset, now_ms)
         return self._pulling.pulled(owned, outcome, messages, now_ms)
 
     def _offset_refused(self, owned: ProcessQueue, next_offset: int, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """The broker does not have that offset: begin anew where it says, or where the group is committed.
+        """Handle an offset that the broker does not have: continue where it says, or at the committed offset.
 
-        The latter if we have read further than the queue goes: its end was lost with the power of its
-        broker's machine, or its topic was made again. Where the broker says that it ends now, we would pass
-        over what we have not handled.
+        The latter if we have read beyond the queue's end: the end was lost in a power cut, or the topic was
+        created again. Continuing at the queue's present end would skip messages that we have not handled.
         """
         queue = owned.queue
         log.warning("offset refused", queue=str(queue), offset=owned.next_offset, next_offset=next_offset)
@@ -311,9 +310,9 @@ class OwnedQueues:
     def offsets_set(
         self, topic: str, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs
     ) -> list[fx.Effect]:
-        """An operator has set how far the group is; it is for us to commit, and to go on there.
+        """Handle an operator's reset of the group's offsets: commit them, and continue there.
 
-        Of a queue that a coordinator granted the broker has set it, and lets us open it anew.
+        For a granted queue the broker has set the offset itself, and lets us open the queue again.
         """
         found: list[fx.Effect] = []
         for queue, offset in offsets.items():
@@ -326,7 +325,7 @@ class OwnedQueues:
         return found
 
     def begin_anew(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """Take a queue again whose offset was refused, once the broker has our word for the new one."""
+        """Take a queue whose offset was refused again, once the broker has acknowledged the new offset."""
         awaited = self._commits.last(owned)
         return self._take_anew(owned, now_ms) if awaited is None else awaited
 
@@ -341,19 +340,19 @@ class OwnedQueues:
         return self.take(queue, now_ms, delay_ms=delay_ms, is_announced=True, claim=owned.granted)
 
     def go_on(self, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """Resume the handlers that were held back."""
+        """Resume the handlers that were held."""
         found: list[fx.Effect] = []
         for owned in self._table.each():
             if not owned.dropped:
                 found += self._pulling.go_on(owned, now_ms)
         return found
 
-    # The end
+    # The end.
 
     def lose(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """Somebody else has it: what we know of it is worth nothing.
+        """Drop a queue that another member has: our state of it is void.
 
-        What was locked is asked for again; in a coordinated group the coordinator says what comes next.
+        A locked queue is requested again; in a coordinated group the coordinator decides.
         """
         log.warning("queue lost", queue=str(owned.queue))
         found: list[fx.Effect] = []
@@ -365,7 +364,7 @@ class OwnedQueues:
         return found
 
     def let_go(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """A queue has been given up."""
+        """Handle the end of giving up a queue."""
         is_committed = self._is_committed(owned)
         self._remove(owned)
         found = self._unlock(owned)
@@ -376,13 +375,13 @@ class OwnedQueues:
         return found
 
     def release(self, grant: QueueGrant, *, is_committed: bool) -> None:
-        """Have the coordinator told that a queue was let go."""
+        """Schedule the coordinator's notification of a released queue."""
         self.released.append(grant)
         if not is_committed:
             self.uncommitted.append(grant)
 
     def take_released(self) -> tuple[tuple[QueueGrant, ...], tuple[QueueGrant, ...]]:
-        """Return what the coordinator is to be told: queues that were let go, and those not committed."""
+        """Return the released queues to report to the coordinator, and those not committed."""
         taken = tuple(self.released), tuple(self.uncommitted)
         self.released.clear()
         self.uncommitted.clear()

@@ -1,4 +1,4 @@
-"""The parts of a push consumer's core, put together: who knows whom."""
+"""The parts of a push consumer's core, and how they are connected."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ from libramq.filter.tag import TagFilter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The receiver of the core's events."""
+    """The parts, which receive the core's events."""
 
     troubles: Troubles
     timers: Timers[Due]

@@ -1,4 +1,4 @@
-"""The presence: which brokers our topics are at, and what they are told of us.
+"""The presence: the brokers of our topics, and the heartbeats they get.
 
 Upstream: MQClientInstance.java (updateTopicRouteInfoFromNameServer, sendHeartbeatToAllBroker).
 """
@@ -20,12 +20,12 @@ from libramq.logs import get_logger
 
 log = get_logger(__name__)
 
-#: Ours: a topic without route is asked for so soon, then half as often each time.
+#: Ours: how soon a topic without a route is looked up again, then half as often each time.
 ROUTE_MISSING_MS: Final = 1_000
 
 
 class Presence:
-    """Looks at routes, and sends heartbeats."""
+    """Fetches routes, and sends heartbeats."""
 
     def __init__(
         self,
@@ -47,29 +47,29 @@ class Presence:
         self._looked_at_ms: MonotonicMs | None = None
 
     def start(self, now: Now) -> list[fx.Effect]:
-        """Begin with the routes."""
+        """Start by fetching the routes."""
         self._started = now
         self._version = int(now.wall_ms)
         self._timers.at(now.monotonic_ms + self._settings.heartbeat_ms, HeartbeatDue())
         return self.look()
 
     def look(self) -> list[fx.Effect]:
-        """Ask for the routes."""
+        """Fetch the routes."""
         return [fx.FetchRoutes(tuple(self._subscriptions))]
 
     def due(self, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """Ask for the routes, unless they were asked for meanwhile."""
+        """Fetch the routes, unless that was done meanwhile."""
         return self.look() if now_ms >= self._look_at_ms else []
 
     def look_soon(self, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """A broker is spoken of that no route names: ask for the routes, unless that was just done."""
+        """Fetch the routes because a broker is unknown, unless that was just done."""
         if self._looked_at_ms is not None and now_ms - self._looked_at_ms < ROUTE_MISSING_MS:
             return []
         self._looked_at_ms = now_ms
         return self.look()
 
     def routes_fetched(self, found: Mapping[str, TopicRouteData | None], now_ms: MonotonicMs) -> bool:
-        """A name server answered; says whether something is different now."""
+        """Handle fetched routes; return whether anything has changed."""
         changed = [topic for topic, route in found.items() if route and self._update(topic, route)]
         missing = [topic for topic in self._subscriptions if self._routes.publish_info(topic) is None]
         if missing:
@@ -82,20 +82,20 @@ class Presence:
         return bool(changed)
 
     def regular(self, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """The heartbeats that are due."""
+        """Return the heartbeats that are due."""
         self._timers.at(now_ms + self._settings.heartbeat_ms, HeartbeatDue())
         return self.heartbeats(self._contacts.regular())
 
     def changed(self, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """Which queues are ours has changed: tell who knows us."""
-        # Brokers take a subscription as newer only when its version is higher: the first reading of the wall
-        # clock, carried on by the monotonic clock, which nobody sets back.
+        """Send heartbeats because our queues have changed."""
+        # Brokers accept a subscription as newer only with a higher version: the wall clock's first reading,
+        # continued by the monotonic clock, which is never set back.
         assert self._started is not None, "nothing is ours before the start"
         self._version = max(self._version + 1, int(self._started.wall_of(now_ms)))
         return self.heartbeats(self._contacts.alive)
 
     def heartbeats(self, addresses: Iterable[str]) -> list[fx.Effect]:
-        """Tell brokers who we are."""
+        """Return heartbeats to brokers."""
         data = heartbeat_data(self._settings, self._subscriptions, self._version)
         return [fx.SendHeartbeat(address, data) for address in sorted(addresses)]
 

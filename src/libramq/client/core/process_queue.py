@@ -1,6 +1,6 @@
-"""The process queue: the messages of one queue that were pulled and are not done with.
+"""The process queue: the pulled messages of one queue that are not done.
 
-    pulled ─► put ─► Delivery to a handler ─► remove ─► commit offset: the smallest one that is left
+        pulled ─► put ─► Delivery to a handler ─► remove ─► commit offset: the smallest remaining one
 
 Upstream: impl/consumer/ProcessQueue.java.
 """
@@ -18,11 +18,11 @@ from libramq.message.queue import MessageQueue
 
 
 class QueueState(Enum):
-    """How far an owned queue is.
+    """The states of an owned queue.
 
     WAITING for its last owner to commit, or LOCKING · LOADING its offset, in a coordinated group by opening
-    it · PULLING · DRAINING running handlers · REVOKING, while the listener has its say · LEAVING, until its
-    offset is committed · GONE
+    it · PULLING · DRAINING running handlers · REVOKING: waiting for the listener · LEAVING: waiting for the
+    last commit · GONE
     """
 
     WAITING = "waiting"
@@ -36,14 +36,14 @@ class QueueState(Enum):
 
 
 class Claim(NamedTuple):
-    """A member of a coordinated group, and the epoch under which it was granted a queue."""
+    """A member of a coordinated group, and the epoch of its grant of a queue."""
 
     member: str
     epoch: int
 
 
 class Delivery:
-    """Messages handed to one call of a handler. The handler's thread calls `begin`; the core all else."""
+    """Messages passed to one call of a handler. The handler's thread calls `begin`; the core all else."""
 
     __slots__ = ("began_ms", "messages", "process_queue", "started")
 
@@ -54,10 +54,10 @@ class Delivery:
         self.began_ms = MonotonicMs(0)
 
     def begin(self) -> bool:
-        """Return whether the handler may run; no longer when the queue was taken from us or is paused.
+        """Return whether the handler may run: not if the queue was taken from us or is paused.
 
-        Nor when the lease is over. `started` is set before `dropped` is read, and the core does it the other
-        way round: whichever thread comes second sees the other.
+        Nor if the lease has expired. `started` is set before `dropped` is read, and the core does it in the
+        opposite order: whichever thread comes second sees the other's write.
         """
         owned = self.process_queue
         self.began_ms = owned.lease.monotonic_ms()
@@ -75,11 +75,11 @@ class ProcessQueue:
         self.state = QueueState.WAITING
         self.dropped = False
         self.paused = False
-        #: Whether the listener has heard of it.
+        #: Whether the listener has been notified of it.
         self.is_announced = False
         self.start_offset = 0
         self.next_offset = 0
-        #: The highest offset that we handled when the queue was ours before.
+        #: The highest offset that we handled in an earlier ownership.
         self.handled_before = -1
         self.broker_id = 0
         self.last_pull_ms = now_ms
@@ -87,28 +87,29 @@ class ProcessQueue:
         self.is_pulling = False
         self.is_throttled = False
         self.has_failed = False
-        #: Its topic was gone for a while: its offsets may mean other messages now.
+        #: Its topic was missing for a while: its offsets may mean other messages now.
         self.was_missing = False
         self.wanted_again = False
         self.deliveries: set[Delivery] = set()
         self.sending_back = 0
-        #: Deliveries kept back by a pause.
+        #: Deliveries held by a pause.
         self.kept: list[Delivery] = []
         self.catch_up: CatchUp | None = None
         self.commit_awaited = False
         self.last_commits = 0
-        # In coordinated groups only: what we may open it under, and what pulls and commits go under.
+        # In coordinated groups only: the claim to open it under, and the claim of pulls and commits.
         self.granted: Claim | None = None
         self.opened: Claim | None = None
         self.open_tries = 0
         self.is_revocation_requested = False
         self.revocation_requested_at_ms = now_ms
-        # In order only: what handlers have not seen yet, whether they wait after a failure, and the lock.
+        # Orderly only: messages that no handler has seen yet, whether they wait after a failure, and the
+        # lock.
         self.waiting: deque[MessageExt] = deque()
         self.suspended = False
         self.is_locked = True
         self.is_in_doubt = False
-        self.lock_requested_at = ""  # The address; no longer in the routes, perhaps, when it is given back.
+        self.lock_requested_at = ""  # The address, which may no longer be in the routes at the unlocking.
         self.lock_tries = 0
         self.locked_until_ms = MonotonicMs(0)
         self._messages: dict[int, MessageExt] = {}
@@ -118,32 +119,32 @@ class ProcessQueue:
 
     @property
     def count(self) -> int:
-        """How many messages are here."""
+        """Return how many messages are here."""
         return len(self._messages)
 
     @property
     def size(self) -> int:
-        """The bytes of their bodies."""
+        """Return the bytes of their bodies."""
         return self._bytes
 
     @property
     def span(self) -> int:
-        """From the first message's offset to the last one's."""
+        """Return the distance from the first message's offset to the last one's."""
         return next(reversed(self._messages)) - next(iter(self._messages)) if self._messages else 0
 
     @property
     def is_busy(self) -> bool:
-        """Return whether a handler runs, or a message is on its way back."""
+        """Return whether a handler runs, or a message is being sent back."""
         return self.sending_back > 0 or any(delivery.started for delivery in self.deliveries)
 
     @property
     def may_commit(self) -> bool:
-        """Return whether a commit may go out: none is under way, and the queue is surely the one we read."""
+        """Return whether a commit may be sent: none is under way, and the queue is surely the one we read."""
         is_ours = self.granted is None or self.opened is not None
         return is_ours and not self.was_missing and not self.commit_awaited and not self.is_in_doubt
 
     def put(self, messages: Iterable[MessageExt]) -> None:
-        """Take pulled messages in; one that is here already is replaced."""
+        """Add pulled messages; one that is here already is replaced."""
         for message in messages:
             offset = message.queue_offset
             replaced = self._messages.get(offset)
@@ -156,7 +157,7 @@ class ProcessQueue:
             self._highest = max(self._highest, offset)
 
     def remove(self, messages: Iterable[MessageExt]) -> int | None:
-        """Be done with messages; returns the offset to commit, None when nothing was here."""
+        """Remove messages that are done; return the offset to commit, None if nothing was here."""
         if not self._messages:
             return None
         for message in messages:
@@ -167,7 +168,7 @@ class ProcessQueue:
 
     @property
     def commit_offset(self) -> int | None:
-        """The smallest offset not done with; one past the highest when all are; None before the first."""
+        """Return the smallest offset not done; one past the highest if all are; None before the first."""
         if self._messages:
             # A dict keeps the order of arrival, which is ascending unless a broker went back.
             return next(iter(self._messages)) if self._is_ascending else min(self._messages)

@@ -1,4 +1,4 @@
-"""The publish info of a topic: the queues it can be sent to, and those it can be read from.
+"""The publish info of a topic: the queues for sending, and those for reading.
 
 Upstream: impl/producer/TopicPublishInfo.java, MQClientInstance.topicRouteData2TopicPublishInfo.
 """
@@ -11,7 +11,7 @@ from libramq.formats.route import QueueData, TopicRouteData
 from libramq.formats.tables import PERM_READ, PERM_WRITE
 from libramq.message.queue import MessageQueue
 
-#: Ours: what one broker may say it has of one topic; upstream's system topic BenchmarkTest has 1024.
+#: Ours: how many queues of one topic a broker may claim; upstream's system topic BenchmarkTest has 1024.
 QUEUES_MAX: Final = 65_536
 
 
@@ -24,7 +24,7 @@ class TopicPublishInfo:
 
 
 def publish_info(topic: str, route: TopicRouteData) -> TopicPublishInfo:
-    """The queues to send to: writable, at brokers whose master is there."""
+    """Return the queues to send to: writable, at brokers with a master."""
     if route.order_topic_conf:
         return TopicPublishInfo(tuple(_ordered_queues(topic, route.order_topic_conf)), ordered=True)
     masters = {broker.broker_name for broker in route.broker_datas if broker.master_address}
@@ -39,7 +39,7 @@ def publish_info(topic: str, route: TopicRouteData) -> TopicPublishInfo:
 
 
 def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, ...]:
-    """The queues to read from: readable ones, those of slaves without a master included."""
+    """Return the queues to read from: readable, including those of slaves without a master."""
     return tuple(
         MessageQueue(topic, data.broker_name, queue_id)
         for data in sorted(route.queue_datas, key=_broker_name)
@@ -49,7 +49,7 @@ def subscribe_queues(topic: str, route: TopicRouteData) -> tuple[MessageQueue, .
 
 
 def as_template(route: TopicRouteData, queue_count_max: int) -> TopicRouteData:
-    """The route of the template topic as that of a topic to be created on the first send."""
+    """Return the template topic's route as that of a topic to be created on the first send."""
     return TopicRouteData(
         broker_datas=route.broker_datas,
         queue_datas=[_narrowed(data, queue_count_max) for data in route.queue_datas],

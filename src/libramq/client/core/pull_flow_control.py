@@ -27,19 +27,19 @@ class PullLimits:
     span_max: int
 
     def exceeded_by(self, queue: ProcessQueue) -> str | None:
-        """Return which limit the queue exceeds; None when it may be pulled."""
+        """Return the limit that the queue exceeds; None if it may be pulled."""
         if queue.count > self.count_max:
             return f"{queue.count} messages wait, over {self.count_max}"
         if queue.size // _MIB > self.mib_max:
             return f"{queue.size // _MIB} MiB wait, over {self.mib_max}"
-        # The span cannot be wide where few messages are; it costs a look at all of them.
+        # Few messages cannot have a wide span; computing it costs a look at all of them.
         if queue.count and queue.span > self.span_max:
             return f"the offsets that wait span {queue.span}, over {self.span_max}"
         return None
 
 
 def pull_limits(settings: ConsumerSettings, owned_of_topic: int) -> PullLimits:
-    """The limits of each queue of a topic of which we own so many."""
+    """Return the limits of each queue of a topic of which we own so many."""
 
     def share(of_topic: int, of_queue: int) -> int:
         return of_queue if of_topic == -1 or not owned_of_topic else max(1, of_topic // owned_of_topic)

@@ -1,6 +1,6 @@
-"""Where to pull from: the first offset of a queue that was just given to us.
+"""The start offset of a queue that was just assigned to us.
 
-    consume from     committed offset    none                                   cannot be told
+        consume from     committed offset    none                                   unknown
     LAST_OFFSET      that                retry topic: 0 · else the end          try again later
     FIRST_OFFSET     that                0                                      try again later
     TIMESTAMP        that                retry topic: the end · else by time    try again later
@@ -15,7 +15,7 @@ from libramq.client.core.consumer_settings import ConsumeFrom
 
 
 class Ask(Enum):
-    """The question that must be put to the broker first."""
+    """The question that the broker must answer first."""
 
     MAXIMUM = "maximum"
     BY_TIME = "by time"
@@ -23,7 +23,7 @@ class Ask(Enum):
 
 @dataclass(frozen=True, slots=True)
 class StartAt:
-    """Pull from here."""
+    """Pull from this offset."""
 
     offset: int
 
@@ -31,12 +31,12 @@ class StartAt:
 def where_to_pull_from(
     consume_from: ConsumeFrom, *, is_retry_topic: bool, committed: int | None
 ) -> StartAt | Ask:
-    """The rule once the broker has told what is committed (None: nothing is)."""
+    """Decide by the committed offset (None: none)."""
     if committed is not None:
         return StartAt(committed)
     if consume_from is ConsumeFrom.LAST_OFFSET:
         return StartAt(0) if is_retry_topic else Ask.MAXIMUM
     if consume_from is ConsumeFrom.FIRST_OFFSET:
-        # Where the queue begins later, the broker moves the first pull.
+        # If the queue begins later, the broker moves the first pull.
         return StartAt(0)
     return Ask.MAXIMUM if is_retry_topic else Ask.BY_TIME

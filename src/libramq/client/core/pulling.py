@@ -1,4 +1,4 @@
-"""The pulling: what each queue of ours asks for next, and what its answers bring.
+"""The pulling: what each of our queues requests next, and what the answers mean.
 
 Upstream: DefaultMQPushConsumerImpl.pullMessage, PullAPIWrapper.java.
 """
@@ -38,7 +38,7 @@ from libramq.transport.outages import log_failed_request
 
 log = get_logger(__name__)
 
-#: Ours: our heartbeat and this pull were on their way at the same time.
+#: Ours: a heartbeat and this pull were in flight at the same time.
 NOT_SUBSCRIBED_YET_MS: Final = 100
 #: Ours: the routes are asked for about so often while they do not name a broker that we read from.
 BROKER_MISSING_MS: Final = 1_000
@@ -46,7 +46,7 @@ _NOT_SUBSCRIBED: Final = (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBS
 
 
 class Pulling:
-    """One pull a queue at a time, as long as it does not hold too much."""
+    """Pulls each queue, one request at a time, while the queue does not hold too much."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Pulling:
         self._duplicates = duplicates
         self._limits: dict[str, PullLimits] = {}
         self._retry_topic = retry_topic(settings.group)
-        #: Brokers that say they do not know our subscription.
+        #: Brokers that reported our subscription as unknown.
         self.strangers: set[str] = set()
 
     def highest_handled(self, queue: MessageQueue) -> int:
@@ -79,7 +79,7 @@ class Pulling:
     def start(
         self, owned: ProcessQueue, offset: int, now_ms: MonotonicMs, *, was_committed: bool
     ) -> list[fx.Effect]:
-        """Begin at an offset; where somebody had read already, no faster than the user wants."""
+        """Start at an offset; a backlog is read no faster than the user wants."""
         owned.state = QueueState.PULLING
         owned.start_offset = owned.next_offset = offset
         owned.handled_before = self.highest_handled(owned.queue)
@@ -89,20 +89,20 @@ class Pulling:
         return self.pull(owned, now_ms)
 
     def shares_changed(self) -> None:
-        """How many queues are ours has changed, and with it the limits of each."""
+        """Note that the number of our queues has changed, and with it the limits of each."""
         self._limits.clear()
 
     def due(self, queue: MessageQueue, generation: int, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """A delay is over."""
+        """Pull after a delay."""
         owned = self._table.current(queue, generation)
         return [] if owned is None or now_ms < owned.pull_due_ms else self.pull(owned, now_ms)
 
     def resume(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """A handler is done: a queue that held too much may hold little enough now."""
+        """Pull again after a handler has finished, if the queue holds little enough now."""
         return self.pull(owned, now_ms) if owned.is_throttled else []
 
     def reachable(self, address: str, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """A broker answers again: what failed at it need not wait for its next time."""
+        """Retry at once at a broker that answers again."""
         found: list[fx.Effect] = []
         for owned in self._table.each():
             if owned.has_failed and self._routes.reader(owned.queue.broker_name, owned.broker_id) == address:
@@ -110,7 +110,7 @@ class Pulling:
         return found
 
     def go_on(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """Handlers may begin again, and pulls go out."""
+        """Continue: handlers may begin again, and pulls are sent."""
         return self._delivering.resume(owned) + self.pull(owned, now_ms)
 
     def pulled(
@@ -120,7 +120,7 @@ class Pulling:
         messages: Sequence[MessageExt],
         now_ms: MonotonicMs,
     ) -> list[fx.Effect]:
-        """Handle the result of a pull; an offset that was refused is the caller's to deal with."""
+        """Handle the result of a pull; the caller handles a refused offset."""
         owned.is_pulling = False
         if isinstance(outcome, LibraError):
             return self._failed(owned, outcome, now_ms)
@@ -134,7 +134,7 @@ class Pulling:
             owned.put(wanted)
             found += self._delivering.arrived(owned, wanted)
         elif not owned.count:
-            # Everything up to here was consumed or is of no interest to us.
+            # Everything up to here was consumed or does not match our subscription.
             self._offsets.advance(queue, owned.next_offset)
         delay_ms = max(
             self._settings.pull_interval_ms if wanted else 0, self._pace(owned, len(wanted), outcome, now_ms)
@@ -146,7 +146,7 @@ class Pulling:
         return found
 
     def pull(self, owned: ProcessQueue, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """Pull now, unless something keeps it."""
+        """Pull now, unless something prevents it."""
         if owned.is_pulling or owned.paused or owned.dropped or owned.state is not QueueState.PULLING:
             return []
         owned.last_pull_ms = now_ms
@@ -195,7 +195,7 @@ class Pulling:
         self._timers.at(owned.pull_due_ms, PullDue(owned.queue, owned.generation))
 
     def _accept(self, topic: str, messages: Sequence[MessageExt], reply: PullReply) -> Sequence[MessageExt]:
-        """The messages we subscribed to, under the topic they were sent to."""
+        """Return the messages of our subscription, under the topic they were sent to."""
         tag_filter = self._subscriptions[topic]
         if tag_filter.tags:
             messages = [message for message in messages if tag_filter.matches(message.tags)]

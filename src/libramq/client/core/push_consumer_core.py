@@ -1,9 +1,9 @@
-"""The push consumer's core: one method an event, each returns what is to be done about it.
+"""The push consumer's core: one method per event; each returns the effects to perform.
 
     start ─► routes ─► heartbeats ─┬► rebalance ────┬► owned queues ─► pulls ─► deliveries ─► commits
                                    └► coordination ─┘
 
-Time comes in as an argument; `next_due_ms` says when `tick` has something to do.
+Time is an argument; `next_due_ms` is when `tick` has something to do.
 Upstream: DefaultMQPushConsumerImpl.java, MQClientInstance.java, RebalanceService.java.
 """
 
@@ -29,15 +29,15 @@ from libramq.remoting.body.coordination import GroupAssignment
 from libramq.rpc.broker_calls import PullReply
 from libramq.rpc.group_calls import Joined
 
-#: ClientConfig.persistConsumerOffsetInterval: so often even unchanged offsets are committed, in case
-#: the last owner's commit came after our first.
+#: ClientConfig.persistConsumerOffsetInterval: how often even unchanged offsets are committed, in case the
+#: last owner's commit came after our first.
 PERSIST_ALL_MS: Final = 5_000
-#: Ours: how long commits and goodbyes may take after the time to drain.
+#: Ours: how long commits and unregistering may take after the drain time.
 FAREWELL_MS: Final = 1_000
 
 
 class Phase(Enum):
-    """The life of a consumer."""
+    """The phases of a consumer's life."""
 
     NEW = "new"
     RUNNING = "running"
@@ -47,7 +47,7 @@ class Phase(Enum):
 
 
 class PushConsumerCore:
-    """Decides; its shell does."""
+    """Makes the decisions; its shell performs them."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class PushConsumerCore:
         subscriptions: Mapping[str, TagFilter],
         monotonic_ms: Callable[[], MonotonicMs],
     ) -> None:
-        """monotonic_ms: the clock of the times that events come with; handlers' threads look at it, too."""
+        """monotonic_ms: the clock that the times of events come from; handler threads read it, too."""
         parts = Parts.of(settings, subscriptions, monotonic_ms)
         self._settings = settings
         self._timers = parts.timers
@@ -80,22 +80,22 @@ class PushConsumerCore:
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
-        """When `tick` is to be called."""
+        """Return when `tick` has to be called."""
         return self._timers.next_ms
 
     @property
     def phase(self) -> Phase:
-        """How far its life is."""
+        """Return the phase of its life."""
         return self._phase
 
     def owned(self) -> list[MessageQueue]:
-        """The queues that are ours, sorted."""
+        """Return our queues, sorted."""
         return self._table.ours()
 
-    # Starting and time
+    # Start and time.
 
     def start(self, now: Now) -> Effects:
-        """Begin with the routes."""
+        """Start by fetching the routes."""
         self._phase = Phase.RUNNING
         self._persist_later(now.monotonic_ms)
         self._persist_all_due_ms = now.monotonic_ms + PERSIST_ALL_MS
@@ -146,20 +146,22 @@ class PushConsumerCore:
             case due.ProcessingDue():
                 return self._coordination.check_handlers(now_ms)
             case due.MembershipDue() | due.ReleaseDue():
-                return []  # `_settled` asks what goes to the coordinator.
+                return []  # `_settled` collects the requests to the coordinator.
             case due.StopDue():
                 return self._stop_now(now_ms)
 
-    # Routes and heartbeats
+    # Routes and heartbeats.
 
     def routes_fetched(self, found: Mapping[str, TopicRouteData | None], now_ms: MonotonicMs) -> Effects:
-        """A name server answered; None for a topic that it does not know."""
+        """Handle fetched routes; None for a topic that the name server does not know."""
         if self._phase is not Phase.RUNNING:
             return []
         if not self._presence.routes_fetched(found, now_ms):
             return []
         effects = self._presence.heartbeats(self._contacts.take_new())
-        if self._contacts.all_named_offer:  # The last one that did not may have gone: no answer will say so.
+        if (
+            self._contacts.all_named_offer
+        ):  # The last broker that did not may be gone: no answer will show it.
             effects += self._coordination.look(now_ms)
         if self._contacts.alive:
             effects += self._rebalance(now_ms)
@@ -168,7 +170,7 @@ class PushConsumerCore:
     def heartbeat_answered(
         self, address: str, now_ms: MonotonicMs, *, ok: bool, offers: bool = False
     ) -> Effects:
-        """A broker knows us now, or did not answer. offers: it has coordinators for groups."""
+        """Handle the result of a heartbeat. offers: the broker has coordinators for groups."""
         if self._phase is not Phase.RUNNING:
             return []
         if not self._contacts.answered(address, now_ms, ok=ok, offers=offers):
@@ -178,27 +180,27 @@ class PushConsumerCore:
         return self._settled(effects + self._rebalance(now_ms), now_ms)
 
     def answered(self, about: str, outcome: object, *, keeps_out: bool = False) -> Effects:
-        """A request about something was answered: whether it was denied is for the user to know."""
+        """Report to the user if a request was denied."""
         self._troubles.answered(about, outcome, keeps_out=keeps_out)
         return self._troubles.take()
 
     def connection_lost(self, address: str, now_ms: MonotonicMs) -> Effects:
-        """A connection ended: the broker has forgotten us, or is gone."""
+        """Handle the end of a connection: the broker has forgotten us, or is gone."""
         self._locking.doubt(address)
         if self._phase is Phase.RUNNING:
             self._contacts.lost(address, now_ms)
         return []
 
-    # Rebalance
+    # Rebalance.
 
     def members_changed(self, now_ms: MonotonicMs) -> Effects:
-        """A broker says that members of our group came or went (request code 40)."""
+        """Handle a broker's notification that the group's members have changed (request code 40)."""
         return self._settled(self._rebalance(now_ms), now_ms)
 
     def consumer_list_fetched(
         self, address: str, topics: Sequence[str], client_ids: Sequence[str] | None, now_ms: MonotonicMs
     ) -> Effects:
-        """Handle the group's member list; None when the broker did not answer."""
+        """Handle the group's member list; None if the broker did not answer."""
         if self._phase is not Phase.RUNNING or not self._coordination.allocates:
             return []
         effects: Effects = []
@@ -212,7 +214,7 @@ class PushConsumerCore:
     def locks_answered(
         self, request: fx.LockQueues, outcome: Collection[MessageQueue] | LibraError, now_ms: MonotonicMs
     ) -> Effects:
-        """Which queues of a request are locked for us."""
+        """Handle the answer to a lock request."""
         return self._settled(self._owned.locks_answered(request, outcome, now_ms), now_ms)
 
     def _rebalance(self, now_ms: MonotonicMs) -> Effects:
@@ -233,33 +235,33 @@ class PushConsumerCore:
         self._rebalancing.changed = False
         return self._presence.changed(now_ms)
 
-    # Coordination
+    # Coordination.
 
     def group_found(self, request: fx.FindGroup, outcome: str | LibraError, now_ms: MonotonicMs) -> Effects:
-        """A broker said where the coordinator of our group is."""
+        """Handle a broker's answer to where the coordinator of our group is."""
         return self._settled(self._coordination.found(request, outcome, now_ms), now_ms)
 
     def group_joined(
         self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: MonotonicMs
     ) -> Effects:
-        """The coordinator took us in, or did not."""
+        """Handle the coordinator's answer to a join."""
         return self._settled(self._coordination.joined(request, outcome, now_ms), now_ms)
 
     def group_polled(
         self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
     ) -> Effects:
-        """The coordinator said what is ours, or does not know us."""
+        """Handle the coordinator's answer to a poll."""
         return self._settled(self._coordination.polled(request, outcome, now_ms), now_ms)
 
     def group_left(self) -> Effects:
-        """The coordinator knows, or was told in vain."""
+        """Handle the end of leaving: the coordinator knows, or could not be reached."""
         return self._unregister() if self._phase is Phase.LEAVING else []
 
     def opened(self, request: fx.OpenQueue, outcome: int | LibraError | None, now_ms: MonotonicMs) -> Effects:
-        """A queue's broker opened it and said what is committed (None: nothing), or refused."""
+        """Handle the answer to an opening: the committed offset (None: none), or a refusal."""
         return self._settled(self._opening.opened(request, outcome, now_ms), now_ms)
 
-    # Queues and messages
+    # Queues and messages.
 
     def committed_offset_answered(
         self, queue: MessageQueue, generation: int, outcome: int | LibraError | None, now_ms: MonotonicMs
@@ -272,7 +274,7 @@ class PushConsumerCore:
     def start_offset_answered(
         self, queue: MessageQueue, generation: int, outcome: int | LibraError, now_ms: MonotonicMs
     ) -> Effects:
-        """Where a queue ends, or where a time is in it."""
+        """Handle the offset of a queue's end, or of a time."""
         return self._settled(self._owned.start_offset_answered(queue, generation, outcome, now_ms), now_ms)
 
     def pulled(
@@ -293,44 +295,44 @@ class PushConsumerCore:
         return self._settled(effects, now_ms)
 
     def offsets_set(self, topic: str, offsets: Mapping[MessageQueue, int], now_ms: MonotonicMs) -> Effects:
-        """A broker says that an operator has set how far the group is (request code 220)."""
+        """Handle an operator's reset of the group's offsets (request code 220)."""
         return self._settled(self._owned.offsets_set(topic, offsets, now_ms), now_ms)
 
     def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:
-        """Handlers have returned."""
+        """Handle the results of handlers."""
         return self._settled(self._deadlines.handled(results, now_ms), now_ms)
 
     def revoke_heard(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> Effects:
-        """The listener has had its say about revoked queues."""
+        """Note that the listener has finished with revoked queues."""
         return self._settled(self._giving_up.revoke_heard(queues, now_ms), now_ms)
 
     def pause(self, queues: Iterable[MessageQueue] | None) -> None:
-        """Begin no more handlers and pulls of queues (None: of any); they stay ours."""
+        """Start no more handlers and pulls for queues (None: for any); they stay ours."""
         self._table.pause(queues)
 
     def resume(self, queues: Iterable[MessageQueue] | None, now_ms: MonotonicMs) -> Effects:
-        """Go on with queues (None: with all)."""
+        """Continue queues (None: all)."""
         effects: Effects = []
         for owned in self._table.resume(queues, now_ms):
             effects += self._pulling.go_on(owned, now_ms)
         return self._settled(effects, now_ms)
 
     def sent_back(self, sent: fx.SendBack, now_ms: MonotonicMs, *, ok: bool) -> Effects:
-        """The broker took a message back, or did not."""
+        """Handle the result of a send-back."""
         return self._settled(self._consumption.sent_back(sent, now_ms, ok=ok), now_ms)
 
     def copy_sent(self, sent: fx.SendCopy, now_ms: MonotonicMs, *, ok: bool) -> Effects:
-        """The retry topic took a copy, or did not."""
+        """Handle the result of sending a copy to the retry topic."""
         return self._settled(self._consumption.copy_sent(sent, now_ms, ok=ok), now_ms)
 
     def committed(self, commit: fx.CommitOffset, outcome: LibraError | None, now_ms: MonotonicMs) -> Effects:
-        """A commit was acknowledged (None), or was not."""
+        """Handle the result of a commit."""
         return self._settled(self._giving_up.committed(commit, outcome, now_ms), now_ms)
 
     def _persist(self, now_ms: MonotonicMs) -> Effects:
         if now_ms - self._persisted_ms < self._coordination.persist_ms:
             return []  # The period has become shorter; another timer came up before.
-        self._persist_later(now_ms)  # Where a coordinator allocates, nobody commits after us.
+        self._persist_later(now_ms)  # If a coordinator allocates, no former owner commits after us.
         all_of_them = self._coordination.allocates and now_ms >= self._persist_all_due_ms
         if all_of_them:
             self._persist_all_due_ms = now_ms + PERSIST_ALL_MS
@@ -340,10 +342,10 @@ class PushConsumerCore:
         self._persisted_ms = now_ms
         self._timers.at(now_ms + self._coordination.persist_ms, due.PersistDue())
 
-    # Stopping
+    # Stop.
 
     def stop(self, now_ms: MonotonicMs, *, timeout_ms: int) -> Effects:
-        """Let running handlers end, commit, say goodbye; at most about so long."""
+        """Let running handlers finish, commit, unregister; takes little longer than the timeout."""
         if self._phase is Phase.NEW:
             self._phase = Phase.STOPPED
             return [fx.Stopped()]
@@ -361,7 +363,7 @@ class PushConsumerCore:
         return self._settled(effects, now_ms)
 
     def unregistered(self) -> Effects:
-        """The brokers know, or were asked in vain."""
+        """Handle the end of unregistering: the brokers know, or could not be reached."""
         self._phase = Phase.STOPPED
         self._timers.clear()
         return [fx.Stopped()]

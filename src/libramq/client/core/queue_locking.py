@@ -1,11 +1,11 @@
-"""The queue locking: which queues to lock at which broker, and what its answers say.
+"""The queue locking: which queues to lock at which broker, and what its answers mean.
 
-    LOCKING ─► granted ─► renewed every 20 s ─► given up: unlocked
-       ▲          └► refused, or found with another after our connection ended: lost
-       └── refused: asked again after 100 ms, later 500 ms
+        LOCKING ─► granted ─► renewed every 20 s ─► given up: unlocked
+           ▲          └► refused, or held by another after our connection ended: lost
+           └── refused: retried after 100 ms, later 500 ms
 
-A lock holds 60 s at the broker and is trusted 30 s here, counted from when it was asked for. After the end of
-a connection it is in doubt: no handler begins until the broker has confirmed it.
+A lock holds 60 s at the broker and is trusted 30 s here, counted from its request. After the end of a
+connection it is in doubt: no handler begins until the broker has confirmed it.
 Upstream: RebalanceImpl.lock, lockAll; ConsumeMessageOrderlyService.java.
 """
 
@@ -31,11 +31,11 @@ log = get_logger(__name__)
 #: ProcessQueue.REBALANCE_LOCK_INTERVAL and REBALANCE_LOCK_MAX_LIVE_TIME.
 LOCK_RENEW_MS: Final = 20_000
 LOCK_TRUSTED_MS: Final = 30_000
-#: Ours, against upstream's next round: the last owner lets go when its batch is done.
+#: Ours; upstream waits for its next round. The last owner unlocks when its batch is done.
 LOCK_RETRY_MS: Final = 100
 LOCK_RETRY_LATER_MS: Final = 500
 LOCK_RETRIES_SOON: Final = 30
-#: Ours: a broker that does not answer is not asked more often.
+#: Ours: a silent broker is not asked more often.
 LOCK_FAILED_MS: Final = 1_000
 
 
@@ -56,7 +56,7 @@ class QueueLocking:
         self, settings: ConsumerSettings, routes: RouteTable, timers: Timers[Due], table: QueueTable
     ) -> None:
         self._is_orderly = settings.orderly and not settings.broadcasting
-        #: Not in groups that a coordinator allocates for: fences keep order there.
+        #: Not in coordinated groups: there, fences keep the order.
         self.is_needed = self._is_orderly
         self._routes = routes
         self._timers = timers
@@ -66,43 +66,43 @@ class QueueLocking:
         self._to_give_back: dict[str, list[MessageQueue]] = {}
 
     def need(self) -> None:
-        """We allocate for ourselves."""
+        """Begin locking: we allocate for ourselves."""
         self.is_needed = self._is_orderly
 
     def want(self, owned: ProcessQueue) -> None:
-        """Ask for a queue with the next requests."""
+        """Lock a queue with the next requests."""
         self._wanted[owned.queue] = owned.generation
         self._returned.pop(owned.queue, None)
 
     def gave_back(self, queue: MessageQueue, address: str) -> None:
-        """A broker is being told that we need a lock no more."""
+        """Note that an unlock request is being sent to a broker."""
         self._returned[queue] = address
 
     def due(self, queue: MessageQueue, generation: int) -> None:
-        """A pause before the next try is over."""
+        """Retry after a pause."""
         owned = self._table.current(queue, generation)
         if owned is not None:
             self.want(owned)
 
     def retry(self, owned: ProcessQueue, now_ms: MonotonicMs, delay_ms: int) -> None:
-        """Ask for a queue again after a pause."""
+        """Schedule another request for a queue."""
         self._timers.at(now_ms + delay_ms, LockDue(owned.queue, owned.generation))
 
     def renew(self, now_ms: MonotonicMs) -> None:
-        """Ask for every queue of ours again."""
+        """Request every lock again."""
         if self._is_orderly:
             self._timers.at(now_ms + LOCK_RENEW_MS, LocksDue())
         if self.is_needed:
             self._want_all(self._table.all())
 
     def doubt(self, address: str) -> None:
-        """The connection to a broker ended; it may give our locks away."""
+        """Doubt the locks at a broker whose connection ended; it may give them away."""
         for owned in self._at(address):
             owned.is_locked = False
             owned.is_in_doubt = owned.state is not QueueState.LOCKING
 
     def confirm(self, address: str) -> None:
-        """The broker knows us again; what we gave back before may not have been heard, and is still ours."""
+        """Request the locks again at a broker that knows us again; lost unlock requests are repeated."""
         self._want_all(owned.queue for owned in self._at(address))
         unheard = [queue for queue, at in self._returned.items() if at == address]
         for queue in unheard:
@@ -135,7 +135,7 @@ class QueueLocking:
     def answered(
         self, request: fx.LockQueues, granted: Collection[MessageQueue] | LibraError, now_ms: MonotonicMs
     ) -> Verdict:
-        """A broker said which queues we hold."""
+        """Handle a broker's answer about our locks."""
         verdict = Verdict()
         for queue, generation in request.queues:
             owned = self._table.current(queue, generation)
@@ -145,7 +145,7 @@ class QueueLocking:
                     and not isinstance(granted, LibraError)
                     and queue in granted
                 ):
-                    verdict.unwanted.append(queue)  # Given up while the request was under way.
+                    verdict.unwanted.append(queue)  # Given up during the request.
             elif isinstance(granted, LibraError):
                 self._failed(owned, granted, now_ms)
             elif queue in granted:
@@ -161,7 +161,7 @@ class QueueLocking:
     def give_back(
         self, request: fx.LockQueues, granted: Collection[MessageQueue] | LibraError
     ) -> list[fx.Effect]:
-        """Locks came that we need no more."""
+        """Unlock locks that are no longer needed."""
         if isinstance(granted, LibraError) or not granted:
             return []
         return [

@@ -1,4 +1,4 @@
-"""Queue selectors: a producer's own rule for which queue a message goes to.
+"""Queue selectors: a producer's own rule for a message's queue.
 
 Upstream: SelectMessageQueueByHash.java, SelectMessageQueueByRandom.java.
 """
@@ -17,14 +17,14 @@ QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 def by_hash(key: str | int) -> QueueSelector:
     """Select one queue per key, always the same: Java's hash of the key, modulo the number of queues.
 
-    A number is hashed as Java's Integer where it fits in 32 bits, else as Long.
+    A number is hashed as Java's Integer if it fits in 32 bits, else as Long.
     """
     code = abs(_hash_code(key))
     return lambda queues, message: queues[code % len(queues)]
 
 
 def by_random(randomness: random.Random) -> QueueSelector:
-    """Any queue."""
+    """Select any queue."""
     return lambda queues, message: queues[randomness.randrange(len(queues))]
 
 

@@ -1,4 +1,4 @@
-"""The queue table: the queues that are ours or on their way out, and which of them the user has paused."""
+"""The queue table: the queues that are ours or being given up, and which of them the user has paused."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -13,7 +13,7 @@ PULL_IDLE_MS_MAX: Final = 120_000
 
 
 class QueueTable:
-    """Process queues by queue."""
+    """The process queues, by queue."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
@@ -21,8 +21,8 @@ class QueueTable:
         self._generation = 0
         self._all_paused = False
         self._paused: set[MessageQueue] = set()
-        self._left_behind: set[Delivery] = set()  # Their queues are gone, their handlers run.
-        #: Set when a queue could not be taken, or one we gave up could be taken again.
+        self._left_behind: set[Delivery] = set()  # Their queues are gone, but their handlers run.
+        #: Called when a queue could not be taken, or one that we gave up could be taken again.
         self.needs_rebalance = False
 
     def __len__(self) -> int:
@@ -32,11 +32,11 @@ class QueueTable:
         return queue in self._queues
 
     def get(self, queue: MessageQueue) -> ProcessQueue | None:
-        """The process queue of an owned queue."""
+        """Return the process queue of an owned queue."""
         return self._queues.get(queue)
 
     def current(self, queue: MessageQueue, generation: int) -> ProcessQueue | None:
-        """The process queue that something was asked for, unless the queue was lost since."""
+        """Return the process queue of a request, unless the queue was lost since."""
         owned = self._queues.get(queue)
         return owned if owned is not None and owned.generation == generation and not owned.dropped else None
 
@@ -45,15 +45,15 @@ class QueueTable:
         return self._queues.get(process_queue.queue) is process_queue
 
     def of_topic(self, topic: str) -> list[MessageQueue]:
-        """Our queues of a topic, those we are giving up left out."""
+        """Return our queues of a topic, without those being given up."""
         return [queue for queue, owned in self._queues.items() if queue.topic == topic and not owned.dropped]
 
     def all(self) -> list[MessageQueue]:
-        """Every queue that is ours or being given up."""
+        """Return every queue that is ours or being given up."""
         return list(self._queues)
 
     def each(self) -> list[ProcessQueue]:
-        """Every process queue, ours or being given up."""
+        """Return every process queue, ours or being given up."""
         return list(self._queues.values())
 
     def ours(self) -> list[MessageQueue]:
@@ -65,7 +65,7 @@ class QueueTable:
         )
 
     def idle(self, now_ms: MonotonicMs) -> list[MessageQueue]:
-        """Queues that were not pulled for so long that something must have gone wrong."""
+        """Return queues without a pull for so long that something must have gone wrong."""
         return [
             queue
             for queue, owned in self._queues.items()
@@ -76,30 +76,30 @@ class QueueTable:
         ]
 
     def add(self, queue: MessageQueue, now_ms: MonotonicMs) -> ProcessQueue:
-        """A queue that was given to us."""
+        """Add a queue that was assigned to us."""
         self._generation += 1
         owned = self._queues[queue] = ProcessQueue(queue, self._generation, self._lease, now_ms=now_ms)
         owned.paused = self._all_paused or queue in self._paused
         return owned
 
     def remove(self, owned: ProcessQueue) -> None:
-        """A queue that is gone."""
+        """Remove a queue that is gone."""
         owned.dropped = True
         owned.state = QueueState.GONE
         del self._queues[owned.queue]
         self._left_behind.update(delivery for delivery in owned.deliveries if delivery.started)
 
     def running(self) -> list[Delivery]:
-        """Return the deliveries whose handlers run, also of queues that are gone."""
+        """Return the deliveries with running handlers, including those of queues that are gone."""
         found = [each for owned in self._queues.values() for each in owned.deliveries if each.started]
         return found + list(self._left_behind)
 
     def returned(self, delivery: Delivery) -> None:
-        """A handler has returned."""
+        """Note that a handler has returned."""
         self._left_behind.discard(delivery)
 
     def pause(self, queues: Iterable[MessageQueue] | None) -> None:
-        """Mark queues as paused, whether they are ours already or come later; None for every queue."""
+        """Mark queues as paused, whether they are ours or not yet; None for every queue."""
         if queues is None:
             self._all_paused = True
         else:
@@ -108,7 +108,7 @@ class QueueTable:
             owned.paused = self._all_paused or queue in self._paused
 
     def resume(self, queues: Iterable[MessageQueue] | None, now_ms: MonotonicMs) -> list[ProcessQueue]:
-        """Take marks off again; None for all of them. Returns our queues that go on."""
+        """Remove the marks; None for all. Return our queues that continue."""
         if queues is None:
             self._all_paused = False
             self._paused.clear()

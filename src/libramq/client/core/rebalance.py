@@ -21,9 +21,9 @@ class Change:
 def allocate(
     strategy: TopicRule, client_id: str, queues: Iterable[MessageQueue], client_ids: Iterable[str]
 ) -> tuple[MessageQueue, ...]:
-    """Our queues of a topic. All members sort alike, so that all compute the same.
+    """Return our queues of a topic. All members sort alike, so all compute the same.
 
-    What a strategy returns besides (CONFIG gives its whole list for every topic) is left to its own topic.
+    Queues of other topics in a strategy's result (CONFIG returns its whole list for every topic) are ignored.
     """
     readable = dict.fromkeys(sorted(queues))
     share = strategy(client_id, list(readable), sorted(client_ids))
@@ -31,7 +31,7 @@ def allocate(
 
 
 def change(owned: Iterable[MessageQueue], allocated: Sequence[MessageQueue]) -> Change:
-    """From what we have to what we should have."""
+    """Return the change from the owned queues to the allocated ones."""
     owned = set(owned)
     wanted = set(allocated)
     return Change(

@@ -1,7 +1,7 @@
-"""The rebalancing: when to ask for the members of our group, and what follows from the answer.
+"""The rebalancing: when to fetch our group's members, and what follows from the answer.
 
-Rounds begin at the start, when a broker says that members changed, when routes (queues, brokers) change, when
-a broker answers again, every 20 s, and 1 s after a round that did not come to its end. Who broadcasts reads
+A round begins at the start, when a broker reports that members changed, when routes (queues, brokers) change,
+when a broker answers again, every 20 s, and 1 s after an incomplete round. A broadcasting consumer reads
 every queue and asks nobody.
 Upstream: RebalanceService.java, RebalanceImpl.doRebalance.
 """
@@ -25,12 +25,12 @@ from libramq.message.queue import MessageQueue
 
 log = get_logger(__name__)
 
-#: RebalanceService.minInterval: how soon to look again when a round did not come to its end.
+#: RebalanceService.minInterval: how soon an incomplete round is repeated.
 REBALANCE_SOON_MS: Final = 1_000
 
 
 class Rebalancing:
-    """One round at a time; what happens during one begins the next."""
+    """Runs one round at a time; changes during a round begin the next."""
 
     def __init__(
         self,
@@ -59,16 +59,16 @@ class Rebalancing:
         self.changed = False
 
     def abandon(self) -> None:
-        """A coordinator allocates: the round under way comes to nothing."""
+        """Drop the round under way: a coordinator allocates."""
         self._lists_awaited.clear()
         self._again = False
 
     def due(self, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """A round that was set for some time."""
+        """Begin a scheduled round."""
         return self.begin(now_ms) if now_ms >= self._due_ms else []
 
     def begin(self, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """Ask who is in the group."""
+        """Fetch the group's members."""
         if self._settings.broadcasting:
             return self._take_all(now_ms)
         if self._lists_awaited:
@@ -90,7 +90,7 @@ class Rebalancing:
     def list_fetched(
         self, address: str, topics: Sequence[str], client_ids: Sequence[str] | None, now_ms: MonotonicMs
     ) -> list[fx.Effect]:
-        """Handle the group's member list; None when the broker did not answer."""
+        """Handle the group's member list; None if the broker did not answer."""
         self._lists_awaited.discard(address)
         found: list[fx.Effect] = []
         if not client_ids:
@@ -103,14 +103,14 @@ class Rebalancing:
         return found
 
     def end(self, now_ms: MonotonicMs) -> list[fx.Effect]:
-        """When all lists are here: when to look again."""
+        """End the round when all lists are here, and schedule the next."""
         if self._lists_awaited:
             return []
         self._schedule(now_ms, self._settings.rebalance_ms if self._balanced else REBALANCE_SOON_MS)
         return self.begin(now_ms) if self._again else []
 
     def soon(self, now_ms: MonotonicMs) -> None:
-        """A queue could not be taken."""
+        """Repeat soon: a queue could not be taken."""
         self._balanced = False
         if not self._lists_awaited:
             self._schedule(now_ms, REBALANCE_SOON_MS)
@@ -131,11 +131,11 @@ class Rebalancing:
                 self._routes.subscribe_queues(topic),
                 client_ids,
             )
-        except Exception:  # A strategy of the user's may raise anything.
+        except Exception:  # A user's strategy may raise anything.
             log.exception("the strategy failed", topic=topic, members=len(client_ids))
             self._balanced = False
             return []
-        # Where we are alone nobody has anything left to commit.
+        # If we are alone, no other member has anything left to commit.
         delay_ms = self._settings.takeover_delay_ms if len(client_ids) > 1 else 0
         return self._apply(topic, allocated, now_ms, takeover_delay_ms=delay_ms)
 

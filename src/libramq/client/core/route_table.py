@@ -1,4 +1,4 @@
-"""The route table: what the name servers said about topics and brokers, and what changed.
+"""The route table: the name servers' latest routes and addresses, and what changed.
 
 Upstream: impl/factory/MQClientInstance.java (topicRouteTable, brokerAddrTable).
 """
@@ -20,11 +20,11 @@ class RouteTable:
         self.lacks_broker = False
 
     def update(self, topic: str, route: TopicRouteData) -> bool:
-        """Take a topic's route in; says whether it differs from the last one, order aside."""
+        """Store a topic's route; return whether it differs from the last one, apart from the order."""
         route = _sorted(route)
         if self._routes.get(topic) == route:
             return False
-        # Both are computed before anything is kept: a route that cannot be used changes nothing.
+        # Both are computed before anything is stored: an invalid route changes nothing.
         publish, subscribe = publish_info(topic, route), subscribe_queues(topic, route)
         self._routes[topic], self._publish[topic], self._subscribe[topic] = route, publish, subscribe
         self._addresses = {
@@ -32,20 +32,20 @@ class RouteTable:
             for each in self._routes.values()
             for broker in each.broker_datas
         }
-        # The newest word about a broker counts, whichever topic it came with.
+        # The newest address of a broker counts, whichever topic's route had it.
         self._addresses.update({data.broker_name: dict(data.broker_addrs) for data in route.broker_datas})
         return True
 
     def topics(self) -> list[str]:
-        """The topics whose routes were found."""
+        """Return the topics with a route."""
         return list(self._routes)
 
     def publish_info(self, topic: str) -> TopicPublishInfo | None:
-        """The queues to send to; None while no route is known."""
+        """Return the queues to send to; None while no route is known."""
         return self._publish.get(topic)
 
     def subscribe_queues(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues to read from; none while no route is known."""
+        """Return the queues to read from; none while no route is known."""
         return self._subscribe.get(topic, ())
 
     def master(self, broker_name: str) -> str | None:
@@ -55,7 +55,7 @@ class RouteTable:
         return address
 
     def reader(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
-        """Where to read: the broker asked for, else another of that name."""
+        """Return the address to read from: the requested broker, else another of that name."""
         addresses = self._addresses.get(broker_name)
         if not addresses:
             self.lacks_broker = True
@@ -66,7 +66,7 @@ class RouteTable:
         return found if found is not None else addresses[min(addresses)]
 
     def readers_of_topic(self, topic: str) -> list[str]:
-        """One address a broker name of the topic, in the order of the names."""
+        """Return one address per broker name of the topic, sorted by name."""
         route = self._routes.get(topic)
         if route is None:
             return []
@@ -74,11 +74,11 @@ class RouteTable:
         return [address for address in found if address is not None]
 
     def addresses(self) -> frozenset[str]:
-        """Every broker's address, slaves too."""
+        """Return the addresses of all brokers, including slaves."""
         return frozenset(a for addresses in self._addresses.values() for a in addresses.values())
 
     def masters(self) -> frozenset[str]:
-        """Every master's address."""
+        """Return the addresses of all masters."""
         return frozenset(a[MASTER_ID] for a in self._addresses.values() if MASTER_ID in a)
 
 

@@ -1,6 +1,6 @@
-"""The attempts of one send: which queue next, and what each outcome leads to.
+"""The attempts of one send: the next queue, and what follows from each outcome.
 
-    outcome                                   free choice of queue          queue given by the user
+        outcome                                   free choice of queue          fixed queue
     stored                                    done                          done
     stored, not safe yet                      done, or next if asked for    done
     cannot connect, timeout, connection lost  next                          next, same queue
@@ -34,13 +34,13 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """No further attempt: this is the error."""
+    """Stop: this is the error."""
 
     error: LibraError
 
 
 class SendAttempts:
-    """One send from its first attempt to its end."""
+    """The attempts of one send, from the first to the last."""
 
     def __init__(
         self,
@@ -63,13 +63,13 @@ class SendAttempts:
         self._began_ms = now_ms
 
     def first(self, now_ms: MonotonicMs) -> Attempt:
-        """The first attempt."""
+        """Return the first attempt."""
         attempt = self._next(now_ms)
         assert isinstance(attempt, Attempt), "a send starts before its time is up"
         return attempt
 
     def stored(self, now_ms: MonotonicMs, *, safe: bool) -> Attempt | None:
-        """The broker has it; None when that is the end."""
+        """Handle a stored message; return None if that is the end."""
         self._remember(now_ms, isolated=False, reachable=True)
         if safe or not self._retry_when_not_safe or self._chosen_queue is not None:
             return None
@@ -77,13 +77,13 @@ class SendAttempts:
         return following if isinstance(following, Attempt) else None
 
     def failed(self, error: LibraError, now_ms: MonotonicMs) -> Attempt | GiveUp:
-        """An attempt failed."""
+        """Handle a failed attempt."""
         if isinstance(error, BrokerError):
             self._remember(now_ms, isolated=True, reachable=False)
             if self._chosen_queue is not None or error.response_code not in RETRY_RESPONSE_CODES:
                 return GiveUp(error)
         elif isinstance(error, RemoteError):
-            # Without the detector, nothing but another try can tell whether it is reachable again.
+            # Without the detector, only another attempt can show whether it is reachable again.
             self._remember(now_ms, isolated=True, reachable=True)
         else:
             return GiveUp(error)

@@ -1,4 +1,4 @@
-"""The send-back: how a message that a handler failed on is delivered again later.
+"""The send-back: how a message whose handler failed is redelivered later.
 
 Upstream: DefaultMQPushConsumerImpl.sendMessageBack, sendMessageBackAsNormalMessage.
 """
@@ -16,7 +16,7 @@ from libramq.remoting.headers import SendBackHeader
 
 #: MixAll.CLIENT_INNER_PRODUCER_GROUP.
 INNER_PRODUCER: Final = SendSettings(group="CLIENT_INNER_PRODUCER")
-#: The broker's first retry waits as long as delay level 3 says (AbstractSendMessageProcessor).
+#: The broker's first redelivery has delay level 3 (AbstractSendMessageProcessor).
 FIRST_RETRY_LEVEL: Final = 3
 #: MessageStoreConfig.messageDelayLevel: level 1 is the first.
 DELAY_LEVELS_MS: Final = tuple(
@@ -25,7 +25,7 @@ DELAY_LEVELS_MS: Final = tuple(
         1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200
     )
 )  # fmt: skip
-#: CONSUMER_SEND_MSG_BACK: the broker chooses by how often the message was tried, or buries it.
+#: CONSUMER_SEND_MSG_BACK: the broker chooses by the number of attempts, or makes it a dead letter.
 CHOSEN_BY_BROKER: Final = 0
 DEAD_LETTER: Final = -1
 _PULL_ONLY: Final = (names.MIN_OFFSET, names.MAX_OFFSET, names.TRANSACTION_PREPARED)
@@ -39,7 +39,7 @@ def delay_level(after_ms: int | None) -> int:
 
 
 def send_back_header(message: MessageExt, settings: ConsumerSettings, delay_level: int) -> SendBackHeader:
-    """Return the request that has the broker redeliver its stored message, or bury it."""
+    """Return the request by which the broker redelivers its stored message, or makes it a dead letter."""
     return SendBackHeader(
         offset=message.physical_offset,
         group=settings.group,
@@ -53,7 +53,7 @@ def send_back_header(message: MessageExt, settings: ConsumerSettings, delay_leve
 def retry_copy(message: MessageExt, settings: ConsumerSettings, delay_level: int) -> Prepared:
     """Return a copy for the group's retry topic, as the broker would make it.
 
-    One that has been tried more often than it may is put among the dead letters.
+    After too many attempts it becomes a dead letter.
     """
     properties = {name: value for name, value in message.properties.items() if name not in _PULL_ONLY}
     properties.setdefault(names.ORIGIN_MESSAGE_ID, message.message_id)

@@ -1,4 +1,4 @@
-"""The send request: messages made ready for a broker, one or a batch.
+"""The send request: messages prepared for a broker, one or a batch.
 
 Upstream: DefaultMQProducerImpl.sendKernelImpl, MessageBatch.java, MessageClientIDSetter.java.
 """
@@ -21,7 +21,7 @@ from libramq.remoting.headers import SendMessageHeaderV2
 from libramq.rpc.broker_calls import SendReply, send_message
 from libramq.rpc.call import Call
 
-#: Upstream puts it into every message: wait until it is stored as the broker's configuration says.
+#: Upstream sets it in every message: wait until it is stored as safely as the broker is configured.
 WAIT_VALUE: Final = "true"
 _TIMED: Final = (names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS, names.TIMER_DELIVER_MS)
 
@@ -38,7 +38,7 @@ class SendSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """Messages as they travel. ids: one unique id a message."""
+    """Messages in wire format. ids: one unique id per message."""
 
     topic: str
     ids: tuple[str, ...]
@@ -52,7 +52,7 @@ class Prepared:
 
 
 def prepare_one(message: Message, next_id: Callable[[], str], *, compress_over_bytes: int) -> Prepared:
-    """One message, its body compressed when it is large and that helps."""
+    """Prepare one message; its body is compressed if it is large and that helps."""
     properties, unique_id = _properties(message, next_id)
     body, sys_flag = bytes(message.body), 0
     if len(body) >= compress_over_bytes:
@@ -70,14 +70,14 @@ def prepare_one(message: Message, next_id: Callable[[], str], *, compress_over_b
 
 
 def encode_item(message: Message, next_id: Callable[[], str]) -> tuple[str, bytes]:
-    """A message's unique id, and its bytes as part of a batch."""
+    """Return a message's unique id, and its bytes as part of a batch."""
     properties, unique_id = _properties(message, next_id)
     item = BatchItem(message.flag, message.body, properties_to_text(properties).encode())
     return unique_id, encode_batch((item,))
 
 
 def prepare_batch(topic: str, ids: Sequence[str], items: Sequence[bytes]) -> Prepared:
-    """Several messages of one topic in one request; they are stored together or not at all.
+    """Prepare messages of one topic as one request; they are stored together or not at all.
 
     Unlike upstream's, the batch itself has no unique id: Apache's 5.3 brokers append the properties of the
     batch to those of its messages, and its id would hide theirs.
@@ -123,7 +123,7 @@ def check_batch(messages: Sequence[Message]) -> None:
 def send_call(
     prepared: Prepared, queue: MessageQueue, settings: SendSettings, *, born_ms: WallMs, oneway: bool = False
 ) -> Call[SendReply]:
-    """The request that sends prepared messages to a queue."""
+    """Return the request that sends prepared messages to a queue."""
     header = SendMessageHeaderV2(
         producer_group=settings.group,
         topic=prepared.topic,

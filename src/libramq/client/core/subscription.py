@@ -1,4 +1,4 @@
-"""The subscriptions of a consumer, and the heartbeat that tells brokers about them.
+"""The subscriptions of a consumer, and the heartbeat that declares them to brokers.
 
 Upstream: impl/consumer/RebalanceImpl.subscriptionInner, common/filter/FilterAPI.java.
 """
@@ -15,7 +15,7 @@ Subscriptions = Mapping[str, TagFilter]
 
 
 def with_retry_topic(group: str, subscriptions: Subscriptions) -> dict[str, TagFilter]:
-    """The user's subscriptions and that of the group's retry topic, which is read whole."""
+    """Return the user's subscriptions and that of the group's retry topic, which is read whole."""
     return {**subscriptions, retry_topic(group): EVERYTHING}
 
 

@@ -1,4 +1,4 @@
-"""Timers without a clock: what is to happen at which time."""
+"""Timers without a clock: items and their due times."""
 
 import heapq
 import itertools
@@ -10,14 +10,14 @@ T = TypeVar("T")
 
 
 class Timers(Generic[T]):
-    """Items by due time; those due at the same time come in the order they were set."""
+    """Items by due time; those due at the same time are in the order they were set."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[MonotonicMs, int, T]] = []
         self._order = itertools.count()
 
     def at(self, due_ms: MonotonicMs, item: T) -> None:
-        """Have an item come up at a time."""
+        """Set an item's due time."""
         heapq.heappush(self._heap, (due_ms, next(self._order), item))
 
     def take_due(self, now_ms: MonotonicMs) -> T | None:
@@ -28,7 +28,7 @@ class Timers(Generic[T]):
 
     @property
     def next_ms(self) -> MonotonicMs | None:
-        """When the next item is due."""
+        """Return when the next item is due."""
         return self._heap[0][0] if self._heap else None
 
     def clear(self) -> None:

@@ -1,7 +1,7 @@
-"""The troubles: what keeps messages from a consumer, each told to its user when it begins.
+"""The troubles: problems that stop deliveries to a consumer, each reported to its user once.
 
-Some keep it out altogether, until somebody else does something: another client has its name, a broker does
-not let it in. From those it returns by itself when they are over.
+Some keep it out of its group until somebody else acts: another client has its name, or a broker refuses it.
+From those it recovers by itself when they are over.
 """
 
 from libramq.client.core import effects as fx
@@ -10,25 +10,25 @@ from libramq.errors import LibraError, NoPermission
 
 
 class Troubles:
-    """The current troubles, by what they are about."""
+    """The current troubles, by subject."""
 
     def __init__(self) -> None:
-        self._present: dict[str, bool] = {}  # With whether it keeps the consumer out.
+        self._present: dict[str, bool] = {}  # By subject: whether it keeps the consumer out.
         self._effects: Effects = []
 
     def begin(self, about: str, error: LibraError, *, keeps_out: bool = False) -> None:
-        """Report a trouble, unless it is known."""
+        """Report a trouble, unless it is known already."""
         if about not in self._present:
             self._present[about] = keeps_out
             self._effects.append(fx.Trouble(error, keeps_out))
 
     def over(self, about: str) -> None:
-        """A trouble is over, if it was there."""
+        """Clear a trouble, if there was one."""
         if self._present and self._present.pop(about, False) and not any(self._present.values()):
             self._effects.append(fx.Recovered())
 
     def answered(self, about: str, outcome: object, *, keeps_out: bool = False) -> None:
-        """A request was answered: one that is denied is a trouble, until another is not."""
+        """Handle a result: a denied request is a trouble, until another is not denied."""
         if isinstance(outcome, NoPermission):
             self.begin(about, outcome, keeps_out=keeps_out)
         elif not isinstance(outcome, LibraError):
