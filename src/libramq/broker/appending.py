@@ -1,9 +1,9 @@
-"""Appending: messages of whatever protocol, checked, completed and stored.
+"""Appending: messages of any protocol, checked, completed and stored.
 
-    Draft ─► topic, queue, size, properties ─► log ─► the disk, where it is flushed synchronously ─► answered
+        Draft ─► topic, queue, size, properties ─► log ─► the disk, if it is flushed synchronously ─► answered
 
-`SendMessage` makes use of the same checks for what RocketMQ's producers may do besides: topics that sending
-creates, retries, delays, batches.
+`SendMessage` uses the same checks, and adds the features of RocketMQ's producers: topics created by a send,
+retries, delays, batches.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from libramq.store.disk_space import DiskSpace
 
 
 class Draft(NamedTuple):
-    """A message as a protocol has it. properties: as stored, in their text (`message.properties`)."""
+    """A message in its protocol's form. properties: the stored text (`message.properties`)."""
 
     topic: str
     queue_id: int
@@ -35,7 +35,7 @@ class Draft(NamedTuple):
 
 
 class _Stored(Gated):
-    """Messages that are stored, and not on the disk yet."""
+    """Messages that are stored, but not yet on the disk."""
 
     __slots__ = ("_results", "_waiter")
 
@@ -45,7 +45,7 @@ class _Stored(Gated):
         self._waiter = waiter
 
     def succeed(self) -> None:
-        """Answer: they are on the disk."""
+        """Answer that they are on the disk."""
         self._waiter.answer(self._results)
 
     def fail(self, missing: Missing = Missing.ANSWER) -> None:
@@ -54,7 +54,7 @@ class _Stored(Gated):
 
 
 class Appending:
-    """Stores messages. durability: the gate at which those wait that must be on the disk first."""
+    """Stores messages. durability: the gate at which messages wait until they are on the disk."""
 
     def __init__(
         self,
@@ -83,9 +83,9 @@ class Appending:
         wall_ms: WallMs,
         now_ms: MonotonicMs,
     ) -> None:
-        """Store messages by one write; the waiter hears where they are, once they are safe.
+        """Store messages by one write; the waiter gets their positions once they are safe.
 
-        Raises BrokerError, and stores nothing, where one of them cannot be taken.
+        Raises BrokerError, and stores nothing, if one of them is refused.
         """
         no_space = self._disk_space.refusal(now_ms)
         if no_space is not None:
@@ -123,7 +123,7 @@ class Appending:
             )
 
     def completed(self, text: str) -> tuple[str, str]:
-        """Return properties with what every stored message has, and the message's unique key."""
+        """Return properties with those that every stored message has, and the message's unique key."""
         stored_properties.require_storable(text)
         unique_key = stored_properties.find(text, p.UNIQ_KEY)
         if unique_key is None:

@@ -1,12 +1,12 @@
-"""The assigner: which queues members read that ask for them (QUERY_ASSIGNMENT), wherever they ask.
+"""The assigner: the queues of members that ask for them (QUERY_ASSIGNMENT), at whichever broker they ask.
 
-    a member ──► any broker (edge) ──► the broker where its group lives     PEER_ASSIGN
-                                  └──► all brokers: what it was given,
-                                       and who is to ask again              PEER_GIVEN
+        a member ──► any broker (edge) ──► the group's broker                   PEER_ASSIGN
+                                      └──► all brokers: its assignment,
+                                           and who should ask again             PEER_GIVEN
 
-Java asks another broker each time, so one of them decides: where the group lives. A group that comes to live
-elsewhere is decided there when all brokers have told who is connected to them and what they remember of what
-was given. While nobody can decide, members keep what they have; Java's ask again a second later.
+Java asks another broker each time, so one broker decides: the group's. After a group has moved to another
+broker, that one decides once all brokers have reported their members and the assignments they remember. While
+no broker can decide, members keep their queues; Java's ask again a second later.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +28,7 @@ log = get_logger(__name__)
 
 
 class QueueQuestion(NamedTuple):
-    """A member asks for its queues of a topic. strategy: what others of its group use."""
+    """A member's request for its queues of a topic. strategy: for members that allocate themselves."""
 
     group: str
     client_id: str
@@ -36,24 +36,24 @@ class QueueQuestion(NamedTuple):
     strategy: str = ""
 
 
-#: A member's queues of a topic; None: it is to keep what it has.
+#: A member's queues of a topic; None: it should keep its queues.
 Queues = Sequence[MessageQueue] | None
 
 
 class Peers(Protocol):
-    """The brokers of the cluster, this one among them."""
+    """The brokers of the cluster, including this one."""
 
     @property
     def is_alone(self) -> bool:
-        """Return whether there is no other."""
+        """Return whether there is no other broker."""
         ...
 
     def home_of(self, group: str) -> str | None:
-        """The broker where a group lives; None while nobody knows."""
+        """Return the broker that coordinates a group; None while it is unknown."""
         ...
 
     def server_assigned_members(self, group: str) -> ServerAssignedMembers | None:
-        """Return the members of a group that lives here, as all brokers reported them."""
+        """Return the members of a group that is coordinated here, as all brokers reported them."""
         ...
 
     def has_heard_all(self) -> bool:
@@ -63,16 +63,16 @@ class Peers(Protocol):
     def assign(
         self, home: str, question: QueueQuestion, answered: Callable[[Queues | LibraError], None]
     ) -> None:
-        """Have the broker decide where a group lives."""
+        """Have the group's broker decide."""
         ...
 
     def send_assignments(self, update: AssignmentUpdate) -> None:
-        """Tell all others what members were given."""
+        """Send all other brokers the members' assignments."""
         ...
 
 
 class Assigner:
-    """Answers for this broker. queues: all of a topic. peers: None where this broker is alone for good."""
+    """The assigner of this broker. queues: all of a topic. peers: None if this broker is always alone."""
 
     def __init__(
         self,
@@ -94,12 +94,13 @@ class Assigner:
         self._due: dict[str, MonotonicMs] = {}
         consumers.observe_members(self._own_changed)
 
-    # Questions.
+    # Questions of members.
 
     def ask(self, question: QueueQuestion, waiter: Waiter[Queues], *, cost_bytes: int = 0) -> None:
-        """Answer a member of ours, now or when the broker has decided where its group lives.
+        """Answer one of our members, at once or when the group's broker has decided.
 
-        cost_bytes: what that takes. Raises ConfigError for a strategy that is not known or needs more.
+        cost_bytes: memory of the request. Raises ConfigError for a strategy that is unknown or needs more
+        input.
         """
         home = self._home_of(question.group)
         if home == self._own or self._peers is None:
@@ -131,26 +132,26 @@ class Assigner:
         self._say(decision.update)
         return decision.queues
 
-    # What happens.
+    # Events.
 
     def assignments_updated(self, update: AssignmentUpdate) -> None:
-        """The broker where a group lives tells what was given, and who is to ask again."""
+        """Take an update from a group's broker: assignments, and members that should ask again."""
         if self._home_of(update.group) != self._own:
             self._groups.tables.take(update)
         self._ask_again(update)
 
     def took_tables(self, tables: Iterable[AssignmentUpdate]) -> None:
-        """Another broker tells all that it remembers of groups that live here."""
+        """Take the tables that another broker has of groups coordinated here."""
         for table in tables:
             if table.group not in self._groups:
                 self._groups.tables.offer(table)
 
     def tables_for(self, home: str) -> list[AssignmentUpdate]:
-        """All that is remembered of groups that live at a broker, by which they are to go on there."""
+        """Return the tables of groups that a broker coordinates, from which it can continue."""
         return self._groups.tables.updates(lambda group: self._home_of(group) == home)
 
     def full_state(self) -> list[AssignmentUpdate]:
-        """All that another broker is to remember of groups that live here; who missed it asks again."""
+        """Return the tables of groups coordinated here, for another broker; who missed news asks again."""
         if not self._is_ready:
             return []
         for group in self._groups:
@@ -158,7 +159,7 @@ class Assigner:
         return self.tables_for(self._own)
 
     def changed(self, group: str) -> None:
-        """A group has other members, here or elsewhere."""
+        """Handle a change of a group's members, here or elsewhere."""
         if self._home_of(group) != self._own:
             return
         fresh_until_ms = self._groups.fresh_until_ms(group) if group in self._groups else None
@@ -166,20 +167,20 @@ class Assigner:
         self._due[group] = now_ms if fresh_until_ms is None else max(now_ms, fresh_until_ms)
 
     def _own_changed(self, group: str) -> None:
-        """A group has other members at this broker; where it is alone, those are all."""
+        """Handle a change of a group's members at this broker; if it is alone, those are all."""
         if self._is_alone and self._consumers.group(group) is None:
             self._groups.forget(group)
 
     def topic_changed(self, topic: str) -> None:
-        """A topic has other queues, here or elsewhere."""
+        """Handle a change of a topic's queues, here or elsewhere."""
         if self._is_alone:
-            return  # Its members have been told already.
+            return  # Its members have been notified already.
         for group in self._groups:
             if topic in self._groups.topics_of(group):
                 self.changed(group)
 
     def brokers_changed(self) -> None:
-        """There are other brokers, and groups live at others of them."""
+        """Handle a change of the cluster's brokers, by which groups get other coordinators."""
         self._is_ready = False
         for group in list(self._groups):
             if self._home_of(group) != self._own:
@@ -187,13 +188,13 @@ class Assigner:
         self._due.clear()
 
     def topics(self) -> set[str]:
-        """The topics of groups that live here and are asked for."""
+        """Return the topics that members of groups coordinated here have asked for."""
         return self._groups.topics()
 
     # Time.
 
     def tick(self, now_ms: MonotonicMs) -> None:
-        """Time has passed (monotonic)."""
+        """Do what is due (monotonic time)."""
         if not self._settle():
             return
         due = [group for group, due_ms in self._due.items() if due_ms <= now_ms]
@@ -207,7 +208,7 @@ class Assigner:
         return min(self._due.values()) if self._due and self._is_ready else None
 
     def _settle(self) -> bool:
-        """Go on where others were, as soon as all have told; whether that is so."""
+        """Continue other brokers' assignments once all have reported; return whether that is done."""
         if self._peers is None or self._is_ready:
             return True
         if not self._peers.has_heard_all():
@@ -219,7 +220,7 @@ class Assigner:
                 self.changed(group)
         return True
 
-    # Telling.
+    # Updates.
 
     def _say(self, update: AssignmentUpdate | None) -> None:
         if update is None:
@@ -233,7 +234,7 @@ class Assigner:
         if group is not None:
             self._consumers.notifications.again(group, update.ask_again)
 
-    # Who is who.
+    # Lookups.
 
     def _members(self, group: str) -> ServerAssignedMembers | None:
         if self._peers is not None and not self._peers.is_alone:
@@ -253,7 +254,7 @@ class Assigner:
 
 
 def _relay(outcome: Queues | LibraError, home: str, waiter: Waiter[Queues]) -> None:
-    """Hand on the home's answer."""
+    """Pass on the answer of the group's broker."""
     if isinstance(outcome, BrokerError) and outcome.response_code == ResponseCode.INVALID_PARAMETER:
         waiter.refuse(outcome)
     elif isinstance(outcome, LibraError):

@@ -7,7 +7,7 @@
     services    each names the requests that it serves
     engine      events in, effects out
 
-Nothing here knows sockets, tasks or threads: a performer runs the engine, on real ones or in the simulator.
+Nothing here uses sockets, tasks or threads: a performer runs the engine, on real ones or in the simulator.
 """
 
 import random
@@ -81,10 +81,10 @@ from libramq.waits import HeldPulls
 
 
 class Broker:
-    """Everything a broker knows and decides.
+    """All state and decisions of a broker.
 
-    recorded: hears of rebalance events once they are stored. secret_bits: for ids that nobody may guess; only
-    the simulator draws them from a seed.
+    recorded: called with rebalance events once they are stored. secret_bits: for ids that must not be
+    guessed; only the simulator draws them from a seed.
     """
 
     def __init__(
@@ -118,29 +118,29 @@ class Broker:
             raise
 
     def start(self, started: Callable[[], None]) -> None:
-        """Begin to serve; `started` is called once name servers were informed, or could not be."""
+        """Start to serve; `started` is called once name servers were informed, or could not be reached."""
         self._start_up.begin(started)
 
     def leave(self, left: Callable[[], None]) -> None:
-        """Tell the name servers that it leaves; `left` is called once they have heard it, or could not."""
+        """Unregister from the name servers; `left` is called once they know, or could not be reached."""
         self.registration.leave(left)
 
     def close(self) -> None:
-        """Leave everything on disk as after a clean stop."""
+        """Leave all files in the state of a clean stop."""
         try:
             self.offsets.write()
         finally:
             self._files.close()
 
     def processors(self) -> Mapping[int, Processor]:
-        """Return the processor of each request that is served by itself."""
+        """Return the processor of each request that is served singly."""
         return self._processors
 
     def batch_processors(self) -> Mapping[int, BatchProcessor]:
-        """Return the processors that take all neighbouring requests of one read at once."""
+        """Return the processors that take all neighbouring requests of one read together."""
         return self._batch_processors
 
-    # From the bottom up.
+    # Construction, from the bottom up.
 
     def _name_files(self) -> None:
         files = self._files
@@ -213,7 +213,7 @@ class Broker:
     def _producing(
         self, requirements: Requirements, unique_id: UniqueIdGenerator, randomness: random.Random
     ) -> Sequence[Any]:
-        """Build what appends messages."""
+        """Build the parts that append messages."""
         config = self.config
         redelivery = Redelivery(self.topics, randomness)
         self._creations = CreationRate(self.kernel.clock.monotonic_ms())
@@ -258,7 +258,7 @@ class Broker:
         return [sends, send_back]
 
     def _consuming(self, requirements: Requirements) -> Sequence[Any]:
-        """Build what reads messages, and keeps how far groups are."""
+        """Build the parts that read messages, and keep the groups' offsets."""
         config = self.config
         self.reading = Reading(
             store=self.store,
@@ -419,7 +419,7 @@ class Broker:
             ),
             address_lost=lost,
             stood_still=stood_still,
-            # What an event decided is journalled before anybody hears of it; then what it woke is worked off.
+            # What an event decided is journalled before any of it is sent; then woken work is processed.
             settle=(
                 self.offsets.write_or_keep,
                 arrivals.settle,

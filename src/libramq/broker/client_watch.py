@@ -1,9 +1,9 @@
-"""The client watch: what a broker does about its clients as time passes, and only while it has any.
+"""The client watch: what a broker does for its clients as time passes, as long as it has any.
 
-members that have not looked since a change   notified again, once a second each
-silent members, silent producers              asked, and then taken for gone
-rebalances                                    recorded once they have settled
-groups                                        diagnosed every few seconds
+members that have not fetched since a change   notified again, once a second each
+silent members, silent producers               probed, then removed
+rebalances                                     recorded once they have settled
+groups                                         diagnosed every few seconds
 """
 
 from collections import deque
@@ -19,18 +19,18 @@ from libramq.groups.producer_group import ProducerGroups
 from libramq.kernel.connection import Connection
 from libramq.kernel.parts import Kernel
 
-#: Ours: how exactly a repeated notification keeps its second.
+#: Ours: the precision of repeated notifications.
 REPEAT_CHECK_MS: Final = 50
-#: Ours: how exactly sessions of members that send heartbeats only are kept; they last 75 s.
+#: Ours: the precision of the sessions of members that send heartbeats only; these last 75 s.
 TICK_MS: Final = 1_000
-#: Ours: as many as the responder sends of a request's, each in 5 µs.
+#: Ours: as many as the responder sends per request, each in 5 µs.
 NOTIFIED_PER_STEP: Final = 128
 #: Ours: groups that a connection leaves before others are served, each in 0.1 ms.
 LEFT_PER_STEP: Final = 32
 
 
 class ClientWatch:
-    """Looks after consumers and producers. notify: sends notifications."""
+    """Watches consumers and producers. notify: sends notifications."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ClientWatch:
         self._repeat = kernel.deadlines.new(lambda _: self._notify_again())
 
     def settle(self) -> None:
-        """Send what a coordinator's list brought about, and set the deadlines."""
+        """Send the notifications caused by a coordinator's list, and set the deadlines."""
         consumers = self._consumers
         if consumers.notifications.are_owed:
             self._send(consumers.due_notices())
@@ -68,7 +68,7 @@ class ClientWatch:
             self._tick.at(self._clock.monotonic_ms() + TICK_MS)
 
     def connection_ended(self, connection: Connection) -> None:
-        """A client is gone."""
+        """Handle a client's disconnection."""
         self._producers.remove_peer(connection)
         self._leaving.append(connection)
         if self._departure.due_ms is None:
@@ -107,7 +107,7 @@ class ClientWatch:
         self._send(self._consumers.due_notices())
 
     def _send(self, notices: Notices) -> None:
-        """Send notifications in slices, the first one at once: a connection that ends may mean thousands."""
+        """Send notifications in slices, the first one at once: a closed connection may cause thousands."""
         self._unsent += notices
         if self._sending.due_ms is None:
             self._send_slice()

@@ -1,11 +1,11 @@
-"""The cluster: what other brokers bring about here, and what they are told as time passes.
+"""The cluster: how other brokers' changes take effect here, and what is sent to them as time passes.
 
-    brokers come and go, topics change     (cluster_watch)  ─► coordination, assigner, links
-    members of groups come and go           (member_relay)   ─► beats, lists, coordination, assigner
-    others ask and tell                     (processor/peers)
+        brokers and topics change              (cluster_watch)  ─► coordination, assigner, links
+        members of groups change               (member_relay)   ─► beats, lists, coordination, assigner
+        requests of other brokers              (processor/peers)
 
-Requests go out as questions, which the shell makes. What coordination and the assigner ask of others is
-`peer_brokers.py`.
+Requests are sent as questions, by the shell. Requests of coordination and the assigner to other brokers are
+in `peer_brokers.py`.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ log = get_logger(__name__)
 
 
 class Cluster:
-    """A change that other brokers cause here. topics: those whose queues at other brokers matter."""
+    """Handles changes caused by other brokers. topics: those whose queues at other brokers matter."""
 
     def __init__(
         self,
@@ -68,10 +68,10 @@ class Cluster:
         )
         consumers.observe_members(self._members_changed)
 
-    # What happens.
+    # Events.
 
     def _members_changed(self, group: str) -> None:
-        """Other clients than before are connected to us."""
+        """Handle a change of our connected clients."""
         home = self.view.home_of(group)
         if self.view.is_alone or home is None:
             return
@@ -85,31 +85,32 @@ class Cluster:
             link.beat_by(self._now_ms() + delay_ms(len(known.members) if known is not None else 0))
 
     def lost(self, address: str) -> None:
-        """Our connection to an address has ended."""
+        """Handle the end of our connection to an address."""
         for link in self.peers.links.values():
             if link.address == address:
                 link.failed("the connection has ended", now_ms=self._now_ms())
                 self._watch.look_often()
 
-    # What other brokers ask.
+    # Requests of other brokers.
 
     def require_peer(self, address: str, broker_name: str | None = None) -> None:
-        """Raises NoPermission for requests that do not come from a broker's host: from that one's, if named.
+        """Raise NoPermission for a request that does not come from a broker's host: from that broker's, if
+        named.
 
-        A host proves little: every program there is believed. What proves more is a signature, which
-        `processor/peers.py` asks for where the cluster has credentials.
+        A host proves little: every program there is trusted. A signature proves more; `processor/peers.py`
+        requires one if the cluster has credentials.
         """
         host = address.rpartition(":")[0]
         if self.view.is_at(broker_name, host) if broker_name is not None else self.view.has_host(host):
             return
-        self._watch.look_soon()  # It may have come just now.
+        self._watch.look_soon()  # It may have been added just now.
         raise broker_error(
             ResponseCode.NO_PERMISSION,
-            f"{broker_name or 'who asks'} at {host} is no broker of this cluster, as far as is known here",
+            f"{broker_name or 'the sender'} at {host} is not a known broker of this cluster",
         )
 
     def took_members(self, body: bodies.PeerMembersBody) -> bool:
-        """Another broker tells who is connected to it; whether it has told of all its groups."""
+        """Take another broker's report of its members; return whether it has reported all its groups."""
         if body.masters != self.view.names:
             self._watch.look_soon()
         now_ms = self._now_ms()
@@ -119,15 +120,15 @@ class Cluster:
         return has_reported_all
 
     def took_group(self, broker_name: str, group: str, members: Sequence[EdgeMember]) -> None:
-        """Another broker tells who of a group is connected to it."""
+        """Take another broker's report of one group's members."""
         self._relay.took_group(broker_name, group, members, now_ms=self._now_ms())
 
     def took_list(self, body: bodies.PeerListBody) -> None:
-        """A coordinator tells who is in a group."""
+        """Take a coordinator's list of a group's members."""
         self._relay.listed(body)
 
     def took_removal(self, body: bodies.PeerRemovedBody) -> None:
-        """Another broker has deleted a topic or a group; name servers are asked what there is now."""
+        """Handle another broker's deletion of a topic or group; ask name servers for the current state."""
         if body.topic and body.group:
             self._coordination.queues_reset(body.group, body.topic, body.broker_name)
         elif body.topic:
@@ -142,7 +143,7 @@ class Cluster:
     # Time.
 
     def tick(self, now_ms: MonotonicMs) -> None:
-        """Time has passed (monotonic)."""
+        """Do what is due (monotonic time)."""
         for topic in self.peers.take_unknown_topics():
             self._watch.look_at(topic)
         self._watch.tick(now_ms)
@@ -155,7 +156,7 @@ class Cluster:
         self.peers.tick(now_ms)
 
     def _publish(self, groups: Sequence[str]) -> None:
-        """Tell everybody concerned of groups that live here and have other members."""
+        """Send the news of changed groups that are coordinated here to all brokers concerned."""
         for group in groups:
             stock = self._relay.publish_stock(group)
             if stock is not None:
@@ -165,7 +166,7 @@ class Cluster:
             self._assigner.changed(group)
 
     def stood_still(self, stood_ms: int, now_ms: MonotonicMs) -> None:
-        """This process did nothing for so long: what brokers sent meanwhile has not been read yet."""
+        """Extend deadlines after a stall of this process: messages of brokers have not been read yet."""
         self._relay.stood_still(stood_ms, now_ms)
         self.peers.stood_still(stood_ms)
 
@@ -203,7 +204,7 @@ class Cluster:
         self._ask(Question(link.address, peer_calls.report_members(body), answered, ANSWER_MS_MAX))
 
     def _say_all(self, link: PeerLink) -> None:
-        """All that a broker is to know of groups that live here."""
+        """Send a broker everything it should know of groups coordinated here."""
         link.owes_full_state = False
         for grant in self._coordination.grants_for(link.name):
             self.peers.grant(link.name, grant, self._coordination.refused)
@@ -222,7 +223,7 @@ class Cluster:
         self.view.forget_gone()
         for topic in self._coordination.topics():
             self._coordination.topic_changed(topic)
-        # What we remember of groups from before may be old where others may have had them meanwhile.
+        # Our earlier state of a group may be outdated if another broker may have had it meanwhile.
         self._coordination.relocate(keeps_own=not (is_first and others), has_new=has_new)
         self._relay.brokers_changed(now_ms=now_ms)
         self._assigner.brokers_changed()

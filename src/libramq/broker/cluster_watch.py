@@ -1,4 +1,4 @@
-"""The cluster watch: asks a name server again and again which brokers there are, and which queues they have.
+"""The cluster watch: polls a name server for the cluster's brokers, and for the queues of topics.
 
 One name server at a time, the next one when it does not answer. While none does, the view stays as it is.
 """
@@ -16,13 +16,13 @@ from libramq.rpc.question import Ask, Question
 
 log = get_logger(__name__)
 
-#: Ours: how soon a broker that was added, or a topic that was changed elsewhere, is seen.
+#: Ours: how soon an added broker, or a topic that was changed elsewhere, is noticed.
 LOOK_MS: Final = 1_000
-#: Ours: the pace after a connection to a broker has ended: the name server sees that at the same moment, and
-#: forgets it; a broker that only starts again is back within these seconds.
+#: Ours: the pace after a connection to a broker has ended: the name server notices that at the same moment,
+#: and removes the broker; one that only restarts is back within these seconds.
 LOOK_SOON_MS: Final = 50
 SOON_MS: Final = 3_000
-#: Ours: so that many topics cost a broker some ten milliseconds a second at the most.
+#: Ours: so that many topics cost a broker at most some ten milliseconds a second.
 TOPICS_PER_LOOK_MAX: Final = 200
 ANSWER_MS_MAX: Final = 1_000
 
@@ -30,7 +30,7 @@ ANSWER_MS_MAX: Final = 1_000
 class ClusterWatch:
     """Keeps a view up to date.
 
-    topics: those whose queues somebody cares about. linked: the brokers that our connection to stands.
+    topics: those whose queues are needed. linked: the brokers to which our connection stands.
     brokers_changed, topic_changed: called when the view has changed.
     """
 
@@ -66,11 +66,11 @@ class ClusterWatch:
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
-        """When `tick` has something to do next; None while an answer is awaited."""
+        """Return when `tick` has something to do next; None while an answer is awaited."""
         return None if self._is_asking else self._due_ms
 
     def tick(self, now_ms: MonotonicMs) -> None:
-        """Time has passed."""
+        """Do what is due."""
         if self._is_asking or now_ms < self._due_ms:
             return
         self._is_asking = True
@@ -80,16 +80,16 @@ class ClusterWatch:
         )
 
     def look_soon(self) -> None:
-        """Another broker knows something that we do not."""
+        """Look soon: another broker knows something that we do not."""
         self._due_ms = min(self._due_ms, max(self._monotonic_ms(), self._looked_at_ms + LOOK_SOON_MS))
 
     def look_often(self) -> None:
-        """Something has happened that name servers hear of, too, sooner or later."""
+        """Look often for a while: something has happened that name servers will notice, too."""
         self._soon_until_ms = self._monotonic_ms() + SOON_MS
         self.look_soon()
 
     def look_at(self, topic: str) -> None:
-        """Somebody cares about a topic; its route is asked for, unless it is already."""
+        """Fetch a topic's route, unless that is under way."""
         if topic in self._requested_topics:
             return
         self._requested_topics.add(topic)
@@ -119,7 +119,7 @@ class ClusterWatch:
                     address=self._name_server, reason=str(outcome),
                 )  # fmt: skip
             self._position += 1
-            # The others are asked at once, one after the other.
+            # The other topics follow at once, one after the other.
             is_last = self._failures % len(self._name_servers) == 0
             self._due_ms = now_ms + (LOOK_MS if is_last else 0)
             return

@@ -1,6 +1,6 @@
-"""Committing: how far a group is. Commits of whatever protocol are checked, fenced, and journalled.
+"""Committing: the offsets of groups. Commits of any protocol are checked, fenced, and journalled.
 
-commit … commit ─► write ─► acknowledged        all that one read brought, by one write
+commit … commit ─► write ─► acknowledged        all commits of one read, by one write
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ log = get_logger(__name__)
 
 
 class Committing:
-    """Takes commits in, and journals them. committed: hears who commits for which group."""
+    """Takes and journals commits. committed: called with who commits for which group."""
 
     def __init__(
         self,
@@ -43,11 +43,11 @@ class Committing:
         member: str | None = None,
         epoch: int | None = None,
     ) -> None:
-        """Take a commit in; acknowledge it after `write`. Raises BrokerError where it is refused.
+        """Take a commit; acknowledge it after `write`. Raises BrokerError if it is refused.
 
-        member, epoch: of a coordinated group, to whom the queue is open and under which epoch. A member
-        commits to a broker over one connection at a time: what is read of an earlier one than that of its
-        last commit is acknowledged, and changes nothing.
+        member, epoch: of a coordinated group: the member that has the queue open, under that epoch. A member
+        commits to a broker over one connection at a time: a commit over an earlier connection than its last
+        one's is acknowledged, and changes nothing.
         """
         self._requirements.group(group)
         self._requirements.queue_to_commit(topic, queue_id)
@@ -61,13 +61,13 @@ class Committing:
         self._committed(connection, group)
 
     def record(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Take in what an operator sets, whoever reads the queue; a member's next commit outranks it."""
+        """Set an operator's offset, whoever reads the queue; a member's next commit replaces it."""
         self._requirements.group(group)
         self._requirements.queue_to_commit(topic, queue_id)
         self._offsets.commit(group, topic, queue_id, offset)
 
     def write(self) -> None:
-        """Journal what was taken in, by one write; raises BrokerError where the disk refuses."""
+        """Journal the commits by one write; raises BrokerError if the disk refuses."""
         try:
             self._offsets.write()
         except OSError as error:
@@ -76,5 +76,5 @@ class Committing:
             ) from error
 
     def first_to_read(self, group: str, topic: str, queue_id: int, *, may_be_zero: bool = True) -> int | None:
-        """Return where a group goes on; None where it has committed nothing and may choose."""
+        """Return where a group continues; None if it has committed nothing and may choose."""
         return self._offsets.first_to_read(group, topic, queue_id, may_be_zero=may_be_zero)

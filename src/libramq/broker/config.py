@@ -1,7 +1,7 @@
 """The broker's configuration, under Apache's names: BrokerConfig, MessageStoreConfig and NettyServerConfig.
 
-`broker.conf` is a Java properties file. Names that Apache has and we do not use yet, and names nobody knows,
-are warned about; only those that promise security or durability are refused (`refused_options.py`).
+`broker.conf` is a Java properties file. Unused names of Apache's, and unknown names, cause warnings; only
+options that promise security or durability are refused (`refused_options.py`).
 """
 
 import difflib
@@ -21,12 +21,12 @@ from libramq.message.record import RECORD_BYTES_MAX
 from libramq.remoting.credentials import Credentials, parse_credentials
 from libramq.remoting.frame import HEADER_BYTES_MAX
 
-#: MetricsExporterType, by name or number; what else Apache has (OTLP_GRPC, LOG) is not served.
+#: MetricsExporterType, by name or number; Apache's others (OTLP_GRPC, LOG) are not supported.
 METRICS_OFF: Final = ("DISABLE", "0")
 METRICS_SERVED: Final = ("PROM", "2")
 #: ScheduleMessageService, MessageStoreConfig.messageDelayLevel.
 DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-#: What numbers may be, by our names; one or more where nothing is said.
+#: The bounds of numbers, by our names; without an entry, one or more.
 _BOUNDS: Final = {
     "broker_id": (0, 1 << 62),
     "listen_port": (1, 65_535),
@@ -41,7 +41,7 @@ _BOUNDS: Final = {
     # A message must fit in a pull's frame, with its record and the reply's header.
     "max_message_size": (1, RECORD_BYTES_MAX - HEADER_BYTES_MAX),
 }
-#: java.util.Properties ends a line nowhere else; str.splitlines() does, at U+2028 for one.
+#: java.util.Properties ends a line nowhere else; str.splitlines() does, for example at U+2028.
 _LINE_END: Final = re.compile(r"\r\n|\r|\n")
 #: AuthConfig.innerClientAuthenticationCredentials.
 CREDENTIALS_OPTION: Final = "innerClientAuthenticationCredentials"
@@ -55,7 +55,7 @@ def _option(default: Any, name: str, about: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """Hold the options of a broker. Apache's names stand beside ours; defaults are Apache's unless noted.
+    """The options of a broker. Apache's names stand beside ours; defaults are Apache's unless noted.
 
     docs/configuration.md is generated from it.
     """
@@ -234,8 +234,8 @@ class BrokerConfig:
         "From this use of the disk on, in percent, producers are refused and consumers go on; 100: never.",
     )
     region_id: str = _option("DefaultRegion", "regionId", "The region that messages and replies name.")
-    trace_on: bool = _option(True, "traceOn", "Tell clients that they may trace messages.")
-    credentials: Credentials | None = field(  # In no repr.
+    trace_on: bool = _option(True, "traceOn", "Allow clients to trace messages.")
+    credentials: Credentials | None = field(  # Not in the repr.
         default=None,
         repr=False,
         metadata={
@@ -244,7 +244,8 @@ class BrokerConfig:
             '`{"accessKey":"…","secretKey":"…"}`, the same at all of them.',
         },
     )
-    #: What an operator decided about a damaged store, for one start: in no file, where it would stay.
+    #: An operator's decision about a damaged store, for one start: not read from a file, where it would
+    #: remain.
     damaged: str | None = None
 
     def __post_init__(self) -> None:
@@ -302,7 +303,7 @@ class BrokerConfig:
 
     @property
     def address(self) -> str:
-        """Return the address that the name server passes on to clients."""
+        """Return the address that the name server passes to clients."""
         return f"{self.broker_ip}:{self.listen_port}"
 
     @property
@@ -324,7 +325,7 @@ class BrokerConfig:
 
     @property
     def serves_metrics(self) -> bool:
-        """Return whether Prometheus may ask for metrics."""
+        """Return whether metrics are served for Prometheus."""
         return self.metrics_exporter_type in METRICS_SERVED
 
     @property
@@ -339,7 +340,7 @@ class BrokerConfig:
 
     @property
     def delay_levels_ms(self) -> list[int]:
-        """The delay of each level; the first is level 1."""
+        """Return the delay of each level; the first is level 1."""
         levels = []
         for text in self.message_delay_level.split():
             seconds = _SECONDS.get(text[-1])
@@ -363,9 +364,9 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def broker_config(properties: Mapping[str, str], **overrides: Any) -> tuple[BrokerConfig, list[str]]:
-    """Build a configuration from properties and overrides; also the names that were not understood.
+    """Build a configuration from properties and overrides; also return the names without an effect.
 
-    Raises ConfigError for a value that cannot be, and for what the broker cannot keep.
+    Raises ConfigError for an invalid value, and for an option that the broker cannot honour.
     """
     by_name = {option.metadata["name"]: option for option in fields(BrokerConfig) if option.metadata}
     check_refused(properties, frozenset(by_name))
@@ -383,12 +384,12 @@ def broker_config(properties: Mapping[str, str], **overrides: Any) -> tuple[Brok
 
 
 def load_broker_config(path: Path, **overrides: Any) -> tuple[BrokerConfig, list[str]]:
-    """Read `broker.conf`; as `broker_config`."""
+    """Read `broker.conf`; see `broker_config`."""
     return broker_config(read_properties(path), **overrides)
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read a Java properties file; raises ConfigError where it cannot be read."""
+    """Read a Java properties file; raises ConfigError if that fails."""
     try:
         return parse_properties(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -396,7 +397,7 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def nearest_option(name: str) -> str | None:
-    """Return the option that a name which is not understood was probably meant to be."""
+    """Return the option that an unknown name was probably meant to be."""
     names = [str(option.metadata["name"]) for option in fields(BrokerConfig) if option.metadata]
     by_lower = {known.lower(): known for known in names}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.8)

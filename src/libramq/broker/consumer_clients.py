@@ -1,4 +1,4 @@
-"""The consumers connected to this broker: their groups, whom to notify of changes, and how rebalances went.
+"""The consumers connected to this broker: their groups, notifications of changes, and observed rebalances.
 
 Upstream: broker/client/ConsumerManager.java, DefaultConsumerIdsChangeListener.java.
 """
@@ -39,9 +39,9 @@ _NONE: Final[Notices] = ()
 class ConsumerClients:
     """Groups, members and rebalances. `record` takes the rebalance events as they happen.
 
-    fences: know how a group shares its queues. What members do that go by a coordinator is the
-    coordinator's to announce and to record (`started`), except where their group allocates for itself.
-    roster: who is in groups, here and at other brokers. notifications: whom to notify again.
+    fences: know a group's mode. Changes of members of a coordinated group are announced and recorded by the
+    coordinator (`started`), unless their group allocates for itself.
+    roster: the members of groups, here and at other brokers. notifications: members to notify again.
     """
 
     def __init__(
@@ -75,28 +75,28 @@ class ConsumerClients:
         self._unsettled: set[str] = set()
 
     def observe_stock(self, observer: Callable[[str, list[str]], None]) -> None:
-        """Have a function called with a group and those of its members here that allocate for themselves."""
+        """Set a function to be called with a group and its members here that allocate for themselves."""
         self._stock_observers.append(observer)
 
     def observe_members(self, observer: Callable[[str], None]) -> None:
-        """Have a function called with a group that has other members here than before, or of another kind."""
+        """Set a function to be called with a group whose members here, or their kinds, have changed."""
         self._member_observers.append(observer)
 
     def group(self, name: str) -> ConsumerGroup[Connection] | None:
-        """The group, if a member is connected."""
+        """Return the group, or None if no member is connected."""
         return self._groups.get(name)
 
     def groups(self) -> Iterable[ConsumerGroup[Connection]]:
-        """All groups with connected members."""
+        """Return all groups with connected members."""
         return self._groups
 
     def client_ids(self, group: ConsumerGroup[Connection]) -> Sequence[str]:
-        """The members of a group, wherever they are connected."""
+        """Return the members of a group, wherever they are connected."""
         listed = self.roster.listed(group.name)
         return group.client_ids if listed is None else listed
 
     def took_list(self, group_name: str, members: MemberList) -> None:
-        """Take a coordinator's list of a group; `due_notices` returns whom to notify, if that is news."""
+        """Take a coordinator's list of a group; `due_notices` returns the members to notify of news."""
         group = self._groups.get(group_name)
         if group is None:
             self.roster.forget_list(group_name)
@@ -111,7 +111,7 @@ class ConsumerClients:
         return len(self._groups) > 0 or bool(self._unsettled)
 
     def server_assigned_topics(self) -> set[str]:
-        """The topics of groups whose members ask for their queues."""
+        """Return the topics of groups whose members ask for their queues."""
         return {topic for group in self._groups if group.is_server_assigned for topic in group.subscriptions}
 
     def is_member(self, peer: Connection) -> bool:
@@ -119,13 +119,13 @@ class ConsumerClients:
         return self._groups.group_count(peer) > 0
 
     def groups_of(self, topic: str) -> list[str]:
-        """The groups that subscribe to a topic."""
+        """Return the groups that subscribe to a topic."""
         return self._groups.subscribers_of(topic)
 
     def beat(
         self, member: Member[Connection], consumer: Consumer, *, without_subscriptions: bool, now: Now
     ) -> Notices:
-        """Take in one group of a heartbeat; whom to notify when the group changed."""
+        """Apply one group of a heartbeat; return the members to notify if the group changed."""
         group = self._groups.get(consumer.group)
         if group is None or member.peer not in group.members:
             member_count = len(group.members) if group is not None else 0
@@ -151,11 +151,11 @@ class ConsumerClients:
             reason = Reason.MEMBER_JOINED if is_new_client else Reason.SUBSCRIPTION_CHANGED
             self._changed(group.name, reason, member.client_id, now, is_stock=member.is_stock)
         if not resubscribed and self.roster.listed(group.name) is not None:
-            return _NONE  # Its coordinator tells of the new list, and then they look at that.
+            return _NONE  # Its coordinator will send the new list, and then they are notified.
         return self._notify(group)
 
     def leave(self, group_name: str, peer: Connection, reason: Reason, *, now: Now) -> Notices:
-        """A member leaves its group; whom to notify."""
+        """Remove a member from its group; return the members to notify."""
         member = self._groups.remove(group_name, peer)
         return self._gone(group_name, member, reason, now) if member is not None else _NONE
 
@@ -167,7 +167,7 @@ class ConsumerClients:
         return tuple(notify)
 
     def expire(self, *, now: Now) -> Notices:
-        """Members that were silent are asked whether they are there; those that did not answer leave."""
+        """Probe silent members, and remove those that did not answer; return the notices."""
         probes, expired = self._sessions.look(now_ms=now.monotonic_ms)
         notify: Notices = tuple(self._question(probe) for probe in probes)
         for group_name, peer in expired:
@@ -177,15 +177,15 @@ class ConsumerClients:
     def answered_question(
         self, peer: Connection, number: int, *, knows_group: bool, now_ms: MonotonicMs
     ) -> None:
-        """Take a member's answer to the question whether it is there."""
+        """Take a member's answer to a probe."""
         self._sessions.answered(peer, number, knows_group=knows_group, now_ms=now_ms)
 
     def committed(self, peer: Connection, group_name: str) -> None:
-        """A member commits an offset."""
+        """Note that a member commits an offset."""
         self._sessions.seen(group_name, peer, now_ms=self._clock.monotonic_ms())
 
     def queue_count_changed(self, topic: str, *, now: Now) -> Notices:
-        """A topic got more or fewer queues; whom to notify."""
+        """Handle a change of a topic's queues; return the members to notify."""
         notify = _NONE
         for name in self._groups.subscribers_of(topic):
             self._changed(name, Reason.QUEUE_COUNT_CHANGED, topic, now, is_stock=False)
@@ -204,7 +204,7 @@ class ConsumerClients:
         is_part: bool = False,
         now: Now,
     ) -> None:
-        """A rebalance of a group began; epoch: under that one, where a coordinator began it."""
+        """Note the start of a group's rebalance; epoch: if a coordinator began it."""
         rebalance = self._rebalance(group_name)
         self._unsettled.add(group_name)
         event = rebalance.changed(reason, who, members, epoch=epoch, is_part=is_part, now=now)
@@ -220,7 +220,7 @@ class ConsumerClients:
         epoch: int,
         now: Now,
     ) -> None:
-        """A coordinator elsewhere began a rebalance; without queues of the group we have nothing to see."""
+        """Note a rebalance begun by a coordinator elsewhere; ignored if we have no queues of the group."""
         group = self._groups.get(group_name)
         if group is not None and self._queues_of(group):
             self.started(group_name, reason, who, members, epoch=epoch, is_part=True, now=now)
@@ -242,13 +242,13 @@ class ConsumerClients:
         )
 
     def fetched(self, peer: Connection, group_name: str) -> None:
-        """A member looks at the list of its group."""
+        """Note that a member fetches the list of its group."""
         group = self._groups.get(group_name)
         if group is not None:
             self._looked(peer, group, asks=False)
 
     def asked(self, peer: Connection, group: ConsumerGroup[Connection]) -> None:
-        """A member asks for its queues of a topic."""
+        """Note that a member asks for its queues of a topic."""
         self._looked(peer, group, asks=True)
 
     def _looked(self, peer: Connection, group: ConsumerGroup[Connection], *, asks: bool) -> None:
@@ -259,7 +259,7 @@ class ConsumerClients:
         self.notifications.looked(group, peer, concerns_others=concerns_others)
 
     def due_notices(self) -> Notices:
-        """Return whom to notify: again, if they have not looked, or now, if a coordinator's list was news."""
+        """Return the members to notify: again, if they have not fetched, or now, if a list was news."""
         return self.notifications.due(self.allocates)
 
     def pulled(
@@ -297,14 +297,14 @@ class ConsumerClients:
         *,
         now_ms: MonotonicMs,
     ) -> None:
-        """A member's pull was answered, with the messages before `next_offset` if there were any."""
+        """Note the answer to a member's pull, with the messages before `next_offset`, if any."""
         member = self._member(group_name, peer, topic)
         if member is not None:
             queue = MessageQueue(topic, self.broker_name, queue_id)
             self._rebalance(group_name).answered(queue, member.client_id, next_offset, now_ms=now_ms)
 
     def settle(self, *, now: Now) -> None:
-        """Record what has settled."""
+        """Record the rebalances that have settled."""
         for name, rebalance in list(self._rebalances.items()):
             if rebalance.is_settled:
                 self._unsettled.discard(name)
@@ -318,19 +318,19 @@ class ConsumerClients:
                 del self._rebalances[name]
 
     def owners(self, group_name: str) -> Mapping[MessageQueue, str]:
-        """Return the client id that read each queue here last."""
+        """Return the last reader of each queue here, by client id."""
         rebalance = self._rebalances.get(group_name)
         return rebalance.owners if rebalance is not None else {}
 
     def diagnosed(self, group_name: str, kind: str, text: str | None) -> None:
-        """Record that something is wrong with a group; text: None when it is over."""
+        """Record a problem of a group; text: None when it is over."""
         event = self._rebalance(group_name).diagnosed(kind, text, now=read_clock(self._clock))
         self._record(event)
 
     def read_by_two_and_by_none(
         self, group: ConsumerGroup[Connection], *, age_ms: int
     ) -> tuple[list[MessageQueue], list[MessageQueue]]:
-        """The queues here that members took from each other in the last age_ms, and those nobody reads."""
+        """Return the queues that members took from each other in the last age_ms, and those nobody reads."""
         now_ms = self._clock.monotonic_ms()
         rebalance = self._rebalance(group.name)
         by_two = rebalance.contested.read_by_two(since_ms=now_ms - age_ms, now_ms=now_ms)
@@ -349,7 +349,7 @@ class ConsumerClients:
         return group.members.get(peer)
 
     def _openings(self, group_name: str) -> dict[MessageQueue, bool]:
-        """The queues here that are open or granted and still exist; see Fences.openings."""
+        """Return the existing queues here that are open or granted; see Fences.openings."""
         return {
             queue: is_open
             for queue, is_open in self._fences.openings(group_name).items()
@@ -357,7 +357,7 @@ class ConsumerClients:
         }
 
     def _queues_of(self, group: ConsumerGroup[Connection]) -> list[MessageQueue]:
-        """The queues here that the group should own; retry topics count zero."""
+        """Return the queues here that the group should own; retry topics do not count."""
         return [
             MessageQueue(topic, self.broker_name, queue_id)
             for topic in group.subscriptions
@@ -379,7 +379,8 @@ class ConsumerClients:
             return _NONE
         if self.roster.listed(group_name) is not None:
             return _NONE
-        # Told sooner, the others would be refused the locks, and Java's client looks again a second later.
+        # Notified any sooner, the others would be refused the locks, and Java's client retries a second
+        # later.
         return self._notify(group, wait_ms=grace_ms if grace_ms <= REPEAT_MS else 0)
 
     def _changed(self, group_name: str, reason: Reason, who: str, now: Now, *, is_stock: bool) -> None:
@@ -391,7 +392,7 @@ class ConsumerClients:
             self.started(group_name, reason, who, members, now=now)
 
     def allocates(self, group_name: str) -> bool:
-        """Return whether the members of a group allocate for themselves, ours among them."""
+        """Return whether the members of a group allocate for themselves, ours included."""
         return group_name in self._stock or self._fences.mode(group_name) == MODE_CLIENT
 
     def _watch_stock(self, group_name: str) -> None:

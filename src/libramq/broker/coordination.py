@@ -1,10 +1,10 @@
-"""Coordination: coordinated groups as this broker carries them.
+"""Coordination: the coordinated groups of this broker.
 
     requests, ends of connections, topics, time  →  coordinator  →  effects  →  answers, fences, events
 
-Grants for our own queues go straight to our fences. What concerns other brokers goes through `peers`, and
-comes back by the methods below; without peers this broker is alone and everything lives here. Whoever waits
-for an answer is answered by its own waiter.
+Grants for our own queues go straight to our fences. Requests to other brokers go through `peers`, and their
+answers come back by the methods below; without peers this broker is alone and coordinates every group. Each
+pending request is answered by its own waiter.
 """
 
 from collections import deque
@@ -35,14 +35,14 @@ from libramq.secret_bits import SecretBits
 
 log = get_logger(__name__)
 
-#: A member that waits for what its coordinator answers.
+#: A member that waits for the coordinator's answer.
 MemberWaiter = Waiter[fx.Answer[Any]]
 Ticket = ParkedWaiter[fx.Answer[Any]]
 Effect = fx.Effect[Ticket]
 
 
 class Coordination:
-    """The coordinator of the groups that live here, and all that it needs of its broker."""
+    """The coordinator of the groups that are coordinated here, connected to its broker."""
 
     def __init__(
         self,
@@ -68,7 +68,9 @@ class Coordination:
             broker_name=broker_name, consumers=consumers, peers=peers, clock=clock
         )
         self._purgatory = purgatory
-        self._effects: deque[tuple[int, Effect]] = deque()  # After how many recorded changes.
+        self._effects: deque[tuple[int, Effect]] = (
+            deque()
+        )  # Each with the number of recorded changes it waits for.
         # Of groups that were left to other brokers: the last epoch here, and the members then.
         self._former: dict[str, tuple[int, list[str] | None]] = {}
         self._is_performing = self._waits_for_disk = False
@@ -79,40 +81,40 @@ class Coordination:
             restored=tables.group_states,
             must_gather=self._must_gather,
         )
-        # Groups that allocate for themselves, as they were left: their stock members should soon be heard of.
+        # Restored groups that allocate for themselves: their stock members should report soon.
         self._unheard = dict.fromkeys(
             name for name, state in tables.group_states.items() if state.mode == MODE_CLIENT
         )
         self._unheard_until_ms = clock.monotonic_ms() + SILENCE_MS_MAX
         consumers.observe_stock(self.stock_changed)
         tables.topics.observe(self.topic_changed)
-        # Go on with what was left, before anything else is asked.
+        # Continue with the restored state before any request.
         self._perform(self._coordinator.grants_for(broker_name))
         for topic in self._coordinator.topics():
             self.topic_changed(topic)
 
-    # Where groups live.
+    # The groups' coordinators.
 
     def address_of(self, group: str) -> str:
-        """The address of a group's coordinator; raises NotCoordinator while nobody knows it."""
+        """Return the address of a group's coordinator; raises NotCoordinator while it is unknown."""
         address = self._address if self._peers is None else self._peers.coordinator_of(group)
         if address is None:
             raise broker_error(ResponseCode.NOT_COORDINATOR, "")
         return address
 
     def require_here(self, group: str) -> None:
-        """Raises NotCoordinator, with the right address if it is known, where a group lives elsewhere."""
+        """Raise NotCoordinator, with the right address if known, if another broker coordinates the group."""
         address = self.address_of(group)
         if address != self._address:
             raise broker_error(ResponseCode.NOT_COORDINATOR, address)
 
     def queues(self, topic: str) -> list[MessageQueue] | None:
-        """All queues of a topic, here and at other brokers, sorted; None while the others' are not known."""
+        """Return all queues of a topic at all brokers, sorted; None while the others' are unknown."""
         elsewhere = self._peers.queues(topic) if self._peers is not None else ()
         return sorted([*self._topics.queues(topic), *elsewhere]) if elsewhere is not None else None
 
     def group(self, name: str) -> GroupView | None:
-        """A group as it is now; None if it does not live here."""
+        """Return a view of a group; None if it is not coordinated here."""
         return self._coordinator.group(name)
 
     def instances(self, group: str) -> dict[str, str]:
@@ -122,42 +124,42 @@ class Coordination:
         return {member.client_id: member.instance for member in members if member.instance is not None}
 
     def topics(self) -> list[str]:
-        """The topics of groups that live here: their queues at other brokers matter."""
+        """Return the topics of groups coordinated here: their queues at other brokers matter."""
         return self._coordinator.topics()
 
-    # Requests of members: waiters are answered, now or later. cost_bytes: what a request takes meanwhile.
+    # Requests of members, answered by waiters, now or later. cost_bytes: memory of the pending request.
 
     def join(self, waiter: MemberWaiter, join: rq.Join, *, cost_bytes: int = 0) -> None:
-        """Have a client join its group, which lives here; raises BrokerError where it does not."""
+        """Admit a client to its group; raises BrokerError if the group is coordinated elsewhere."""
         ticket = self._park(waiter, join.group, cost_bytes)
         now_ms = self._clock.monotonic_ms()
         self._perform(self._coordinator.join(ticket, waiter.connection, join, now_ms=now_ms))
 
     def poll(self, waiter: MemberWaiter, poll: rq.Poll, *, cost_bytes: int = 0) -> None:
-        """Have a member wait for another assignment."""
+        """Hold a member's poll until its assignment changes."""
         ticket = self._park(waiter, poll.group, cost_bytes)
         now_ms = self._clock.monotonic_ms()
         self._perform(self._coordinator.poll(ticket, waiter.connection, poll, now_ms=now_ms))
 
     def release(self, waiter: MemberWaiter, release: rq.Release, *, cost_bytes: int = 0) -> None:
-        """Take back what a member gives up."""
+        """Free the queues that a member releases."""
         ticket = self._park(waiter, release.group, cost_bytes)
         now_ms = self._clock.monotonic_ms()
         self._perform(self._coordinator.release(ticket, waiter.connection, release, now_ms=now_ms))
 
     def leave(self, waiter: MemberWaiter, leave: rq.Leave, *, cost_bytes: int = 0) -> None:
-        """Have a member leave."""
+        """Remove a member that leaves."""
         ticket = self._park(waiter, leave.group, cost_bytes)
         self._perform(self._coordinator.leave(ticket, leave, now_ms=self._clock.monotonic_ms()))
 
     def remove(self, waiter: MemberWaiter, remove: rq.Remove) -> None:
-        """Remove a member, as an operator asks."""
+        """Remove a member for an operator."""
         ticket = self._park(waiter, remove.group, 0)
         self._perform(self._coordinator.remove(ticket, remove, now_ms=self._clock.monotonic_ms()))
 
     def _park(self, waiter: MemberWaiter, group: str, cost_bytes: int) -> Ticket:
-        """Park a request until the coordinator answers; raises BrokerError where there is no room, or where
-        the group lives elsewhere.
+        """Park a request until the coordinator answers; raises BrokerError if there is no room, or if the
+        group is coordinated elsewhere.
         """
         self.require_here(group)
         parked = Ticket(waiter, cost_bytes=cost_bytes)
@@ -166,39 +168,39 @@ class Coordination:
         self._purgatory.park(parked)
         return parked
 
-    # What happens here.
+    # Events at this broker.
 
     def closed(self, peer: Connection) -> None:
-        """A connection ended; polls that it held are dropped."""
+        """Handle the end of a connection; its held polls are dropped."""
         self._perform(self._coordinator.closed(peer, now_ms=self._now_ms()))
 
     def topic_changed(self, topic: str) -> None:
-        """A topic has other queues, here or at another broker, or nobody knows any more which it has."""
+        """Handle a change of a topic's queues, here or at another broker, or that they became unknown."""
         if not self._coordinator.watches(topic):
-            return  # Whoever subscribes to it will ask; name servers do not know yet what others have of it.
+            return  # Subscribers will ask; name servers do not know the other brokers' queues yet.
         self._perform(self._coordinator.queues_changed(topic, self.queues(topic), now_ms=self._now_ms()))
 
     def stock_changed(self, group: str, client_ids: Sequence[str]) -> None:
-        """Other clients than before, of our own connections, allocate for themselves."""
+        """Handle a change of the clients that allocate for themselves, among our own connections."""
         self._unheard.pop(group, None)
-        if self._peers is None or self._peers.is_alone:  # Else the relay has those of all brokers.
+        if self._peers is None or self._peers.is_alone:  # Otherwise the relay has those of all brokers.
             self.stock_members(group, client_ids)
 
     def offsets_reset(self, group: str, topic: str) -> None:
-        """A group's offsets were set here, and our fence has closed its queues of that topic."""
+        """Handle a reset of a group's offsets here; our fence has closed its queues of that topic."""
         self.queues_reset(group, topic, self._broker_name)
         if self._peers is not None:
             self._peers.removed(topic=topic, group=group)
 
     def topic_removed(self, topic: str) -> None:
-        """A topic was deleted here; it may be made again at once."""
+        """Handle the deletion of a topic here; it may be created again at once."""
         self._fences.remove_topic(topic)
         self.queues_removed(topic, self._broker_name)
         if self._peers is not None:
             self._peers.removed(topic=topic)
 
     def group_removed(self, group: str, *, may_return: bool) -> None:
-        """A group was deleted here. may_return: members that live make it again by using it."""
+        """Handle the deletion of a group here. may_return: live members create it again by using it."""
         self._former.pop(group, None)
         self._fences.remove_group(group)
         self._perform(self._coordinator.removed(group, may_return=may_return, now_ms=self._now_ms()))
@@ -206,10 +208,10 @@ class Coordination:
             self._peers.removed(group=group)
 
     def relocate(self, *, keeps_own: bool, has_new: bool) -> None:
-        """There are other brokers than before: groups that live elsewhere now are left to them.
+        """Handle a change of the cluster's brokers: groups with other coordinators now are left to them.
 
-        keeps_own: what is known here of groups that live here is true; else they begin anew, with what fences
-        and members know. has_new: some of the others were not there before; they may have had our groups.
+        keeps_own: our state of groups coordinated here is valid; otherwise they begin anew, from what fences
+        and members know. has_new: some of the others are new; they may have coordinated our groups.
         """
         for group in self._coordinator.names():
             address = self._peers.coordinator_of(group) if self._peers is not None else self._address
@@ -225,42 +227,42 @@ class Coordination:
         epoch, members = self._members_of(group)
         return self._known_of(group, *((epoch, members) if epoch else self._former.get(group, (0, None))))
 
-    # What peers say.
+    # Reports of peers.
 
     def stock_members(self, group: str, client_ids: Sequence[str]) -> None:
-        """All clients of a group that lives here, wherever connected, that allocate for themselves."""
+        """Take all clients, wherever connected, that allocate for themselves in a group coordinated here."""
         self._perform(self._coordinator.stock_members(group, client_ids, now_ms=self._now_ms()))
         if client_ids and group not in self._coordinator and group in self._fences:
-            # A fence is left from a life of the group that nobody else remembers.
+            # A fence is left from an earlier life of the group that no other broker remembers.
             self._change_mode(fx.ModeChanged(group, MODE_CLIENT, self._fences.epoch(group)))
 
     def queues_removed(self, topic: str, broker_name: str) -> None:
-        """A topic was deleted at a broker, and with it what its fence knew."""
+        """Handle the deletion of a topic at a broker, whose fence has lost its state with it."""
         self._perform(self._coordinator.queues_removed(topic, broker_name, now_ms=self._now_ms()))
 
     def fence_removed(self, group: str) -> None:
-        """A group was deleted at another broker, and with it what its fence knew."""
+        """Handle the deletion of a group at another broker, whose fence has lost its state with it."""
         self._perform(self._coordinator.gather_again(group, now_ms=self._now_ms()))
 
     def queues_reset(self, group: str, topic: str, broker_name: str) -> None:
-        """A group's offsets were set at a broker, whose fence has closed the queues of that topic."""
+        """Handle a reset of a group's offsets at a broker, whose fence has closed the topic's queues."""
         self._perform(self._coordinator.queues_reset(group, topic, broker_name, now_ms=self._now_ms()))
 
     def gathered(
         self, group: str, reports: Sequence[FenceReport], stock: Sequence[str] | None = None
     ) -> None:
-        """Take what all fences know of a group. stock: who allocates for itself; None: as before."""
+        """Take all fences' reports on a group. stock: members that allocate themselves; None: no change."""
         if stock is not None:
             self.stock_members(group, stock)
         self._perform(self._coordinator.gathered(group, reports, now_ms=self._now_ms()))
 
     def refused(self, grant: FenceGrant, epoch: int) -> None:
-        """A fence has not taken our grant, as it has seen a higher epoch."""
+        """Handle a fence's refusal of our grant: it has seen a higher epoch."""
         effects = self._coordinator.refused(grant.group, grant.epoch, epoch, now_ms=self._now_ms())
         self._perform(effects)
 
     def granted(self, grant: FenceGrant) -> int:
-        """Take a coordinator's grant of our queues; returns the highest epoch that our fence has seen."""
+        """Apply a coordinator's grant of our queues; return the highest epoch that our fence has seen."""
         epoch = self._fences.grant(grant)
         if epoch == grant.epoch and grant.client_ids:
             readers = {
@@ -272,31 +274,31 @@ class Coordination:
         return epoch
 
     def grants_for(self, broker_name: str) -> list[FenceGrant]:
-        """All that another broker's fence is to know; for a link that is new."""
+        """Return everything that another broker's fence should know; for a new link."""
         return [grant.grant for grant in self._coordinator.grants_for(broker_name)]
 
     # Time.
 
     def tick(self, now_ms: MonotonicMs) -> None:
-        """Time has passed (monotonic)."""
+        """Do what is due (monotonic time)."""
         if self._unheard and now_ms >= self._unheard_until_ms:
             for group in list(self._unheard):
                 self.stock_changed(group, ())
         self._perform(self._coordinator.tick(now_ms))
 
     def stood_still(self, stood_ms: int, now_ms: MonotonicMs) -> None:
-        """This process did nothing for so long: what members sent meanwhile has not been read yet."""
+        """Extend deadlines after a stall of this process: requests of members have not been read yet."""
         self._unheard_until_ms = self._unheard_until_ms + stood_ms
         self._perform(self._coordinator.stood_still(stood_ms, now_ms=now_ms))
 
     @property
     def has_members(self) -> bool:
-        """Return whether a coordinated group that lives here has a member."""
+        """Return whether a group coordinated here has a member."""
         return self._coordinator.has_members
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
-        """When `tick` has something to do next, at the earliest (monotonic)."""
+        """Return the earliest time at which `tick` may have something to do (monotonic)."""
         due_ms = self._coordinator.next_due_ms
         if not self._unheard:
             return due_ms
@@ -305,9 +307,9 @@ class Coordination:
     # Effects.
 
     def _perform(self, effects: Iterable[Effect]) -> None:
-        """Do these and what follows from them, in their order, once what was recorded before is durable.
+        """Perform effects and what follows from them, in order, once the changes recorded before are durable.
 
-        One that fails keeps none of the others.
+        A failing effect does not stop the others.
         """
         self._effects.extend((self._journals.written, effect) for effect in effects)
         if self._is_performing or self._waits_for_disk:
@@ -327,7 +329,7 @@ class Coordination:
         self._is_performing = False
 
     def _go_on(self, is_synced: bool) -> None:
-        """The disk has what was recorded; where it failed, nobody may ever hear of that."""
+        """Perform effects whose records are on the disk now; if the disk failed, they are held forever."""
         if is_synced:
             self._waits_for_disk = False
             self._perform(())
@@ -365,7 +367,7 @@ class Coordination:
             self._peers.grant(broker_name, grant, self.refused)
 
     def _change_mode(self, change: fx.ModeChanged) -> None:
-        """Fences hear of it even where nobody subscribes to their topics any more."""
+        """Send the new mode to all fences, even those whose topics have no subscribers any more."""
         log.info("group mode changed", group=change.group, mode=change.mode, epoch=change.epoch)
         grant = FenceGrant(
             group=change.group, epoch=change.epoch, mode=change.mode, client_ids=self._client_ids(change)

@@ -1,7 +1,7 @@
-"""The creation rate: how many topics sends may bring into being a second, by connection and in all.
+"""The creation rate: how many topics sends may create a second, by connection and in total.
 
-A topic costs its broker files, and every name server and client a line of each route; a producer with names
-that it makes up creates thousands a second. Operators' requests are not bounded.
+A topic costs its broker files, and every name server and client a line of each route; a producer that invents
+names creates thousands a second. Operators' requests are not limited.
 """
 
 from typing import Final
@@ -11,16 +11,17 @@ from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.kernel.connection import Connection
 
-#: Ours; upstream has no bound. A producer that begins with all its topics at once, and then one now and then.
+#: Ours; upstream has no limit. Enough for a producer that begins with all its topics at once, and then adds
+#: few.
 PER_CONNECTION_AT_ONCE: Final = 500
 PER_CONNECTION_A_SECOND: Final = 20
-#: Ours: a deployment that begins.
+#: Ours: enough for the start of a deployment.
 AT_ONCE: Final = 2_000
 A_SECOND: Final = 100
 
 
 class _Bucket:
-    """A token bucket: a burst at once, then a steady rate a second."""
+    """A token bucket: a burst at once, then a steady rate."""
 
     __slots__ = ("_at_ms", "_left")
 
@@ -29,13 +30,13 @@ class _Bucket:
         self._at_ms = now_ms
 
     def fill(self, at_once: int, a_second: int, now_ms: MonotonicMs) -> bool:
-        """Add what came with the time; return whether there is one to take."""
+        """Add the tokens of the elapsed time; return whether there is one to take."""
         self._left = min(at_once, self._left + (now_ms - self._at_ms) * a_second / 1000)
         self._at_ms = now_ms
         return self._left >= 1
 
     def take(self) -> None:
-        """Take one."""
+        """Take one token."""
         self._left -= 1
 
 
@@ -47,7 +48,7 @@ class CreationRate:
         self._by_connection: dict[Connection, _Bucket] = {}
 
     def take(self, connection: Connection, topic: str, now_ms: MonotonicMs) -> None:
-        """Count a topic that a send creates; raises SystemBusy where that are too many."""
+        """Count a topic that a send creates; raises SystemBusy if those are too many."""
         bucket = self._by_connection.get(connection)
         if bucket is None:
             bucket = self._by_connection[connection] = _Bucket(PER_CONNECTION_AT_ONCE, now_ms)

@@ -1,4 +1,4 @@
-"""Delivery: when delay levels are looked at. Due messages come in time, and nothing wakes without one."""
+"""Delivery: the timer of the delay levels. It runs only while there are delayed messages."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ from libramq.clock import Clock, MonotonicMs
 from libramq.kernel.deadlines import Deadlines
 from libramq.message.names import SCHEDULE_TOPIC
 
-#: Ours: how soon a store that took no messages, or has not flushed the next one, is tried again.
+#: Ours: how soon delivery is retried if the store accepts no messages, or the next message is not flushed.
 AGAIN_MS: Final = 100
 
 
@@ -21,7 +21,7 @@ class Delivery:
         self._deadline.at(clock.monotonic_ms())
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
-        """A delay level has another message."""
+        """Note that a delay level has a new message."""
         if topic == SCHEDULE_TOPIC:
             self._schedule.level_grew(queue_id)
             self._look(self._clock.monotonic_ms(), wait_ms_min=0)
@@ -38,7 +38,7 @@ class Delivery:
             self._look(now_ms, wait_ms_min=0 if delivered else AGAIN_MS)
 
     def _look(self, now_ms: MonotonicMs, *, wait_ms_min: int) -> None:
-        """Set the deadline; what is due and was not delivered waits for the store."""
+        """Set the deadline; due messages that were not delivered wait for the store."""
         due_ms = self._schedule.next_due_ms(now_ms)
         if due_ms is not None:
             self._deadline.by(max(due_ms, now_ms + wait_ms_min) if due_ms <= now_ms else due_ms)

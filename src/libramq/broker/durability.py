@@ -1,10 +1,10 @@
-"""Durability: when the log is flushed, and who is answered when it was.
+"""Durability: when the log is flushed, and which replies are sent afterwards.
 
     ReplyWhenDurable ─► parked, by offset ─► plan ─► run_flush, on a thread ─► done | failed ─► answers, in
     groups
 
-The log and the consume queues have a lane each, with one flush at a time: who waits for the log does not wait
-for queues. Upstream: CommitLog.GroupCommitService, FlushRealTimeService.
+The log and the consume queues have a lane each, with one flush at a time: replies that wait for the log do
+not wait for queues. Upstream: CommitLog.GroupCommitService, FlushRealTimeService.
 """
 
 from collections import deque
@@ -26,14 +26,14 @@ from libramq.store.message_store import MessageStore
 
 log = get_logger(__name__)
 
-#: How often a plan is asked for while something is not on the disk; the plan knows what is due.
+#: How often a plan is requested while something is not on the disk; the plan decides what is due.
 POLL_MS: Final = 100
 #: MessageStoreConfig.syncFlushTimeout.
 SYNC_FLUSH_TIMEOUT_MS: Final = 5_000
 
 
 class Lane:
-    """Flushes of one kind, one at a time. plan: what is due; done, failed: what came of it."""
+    """Flushes of one kind, one at a time. plan: returns what is due; done, failed: take the result."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Lane:
         self._unfinished: FlushPlan | None = None
 
     def begin(self) -> None:
-        """Flush what is due, unless a flush is under way: then as soon as that is done."""
+        """Flush what is due, or do so after the flush that is under way."""
         if self._running:
             self._is_wanted = True
             return
@@ -74,10 +74,12 @@ class Lane:
         self._running = False
         if isinstance(result, SyncFailed):
             self._failed(result)
-        elif isinstance(result, OSError):  # For want of descriptors perhaps: the same plan is run again.
+        elif isinstance(result, OSError):  # Out of descriptors, perhaps: the same plan is run again.
             self._unfinished = plan
             self._postpone(result)
-        elif isinstance(result, BaseException):  # Without flushes no message is ever safe again: go on.
+        elif isinstance(
+            result, BaseException
+        ):  # Without flushes no message would ever be safe again: continue.
             self._unfinished = None
             log.error("flush failed; retrying", exc_info=result)
         else:
@@ -116,7 +118,7 @@ class Durability:
         self._waiting: deque[tuple[int, Gated]] = deque()
 
     def wait(self, parked: Gated, physical_offset: int = 0) -> None:
-        """Park replies until the log is on disk up to an offset."""
+        """Park replies until the log is on the disk up to an offset."""
         if physical_offset <= self._store.flushed_offset:
             parked.succeed()
         elif self._is_broken or not self._purgatory.has_room(parked.connection, parked.cost_bytes):
@@ -127,7 +129,7 @@ class Durability:
             self._log.begin()
 
     def settle(self) -> None:
-        """Something may have been stored: see to it that it gets on the disk."""
+        """Flush if something may have been stored."""
         store = self._store
         if self._journals.take_wanted() or store.is_flush_wanted:
             self._log.begin()
@@ -135,7 +137,7 @@ class Durability:
             self._poll.at(self._clock.monotonic_ms() + POLL_MS)
 
     def _plan_log(self) -> FlushPlan | None:
-        """Return the flush of the log that is due, and with it that of the tables' journals."""
+        """Return the log's flush that is due, including the tables' journals."""
         plan = self._store.plan_log_flush(self._clock.monotonic_ms())
         journals = self._journals.plan()
         if journals is None:
@@ -153,13 +155,13 @@ class Durability:
         self._queues.begin()
 
     def _log_done(self, plan: FlushPlan) -> None:
-        """Take note of a flush of the log, and of the journals with it."""
+        """Handle the end of a flush of the log and the journals."""
         through = self._journals_through
         self._done(plan)
         self._journals.complete(through)
 
     def _done(self, plan: FlushPlan) -> None:
-        """Take note of a flush, and answer those who waited for it."""
+        """Handle the end of a flush, and answer those who waited for it."""
         self._store.complete_flush(plan)
         flushed = self._store.flushed_offset
         while self._waiting and self._waiting[0][0] <= flushed:
@@ -168,7 +170,7 @@ class Durability:
                 parked.succeed()
 
     def _failed(self, error: SyncFailed) -> None:
-        """Stop: after a flush that failed nothing can be promised any more."""
+        """Stop: after a failed flush nothing can be promised any more."""
         log.error("the disk cannot be flushed; the store accepts no more messages", reason=str(error))
         self._store.fail_flush(error)
         self._journals.fail(str(error))

@@ -27,7 +27,7 @@ SCHEDULE_SAVE_MS: Final = 10_000
 
 
 def store_config(config: BrokerConfig) -> StoreConfig:
-    """Return what the broker's configuration means for its store."""
+    """Return the store's configuration, from the broker's."""
     return StoreConfig(
         root=Path(config.store_path),
         store_host=(config.broker_ip, config.listen_port),
@@ -53,7 +53,7 @@ def retention(config: BrokerConfig) -> Retention:
 
 
 class BrokerFiles:
-    """Everything below the broker's directory, open; raises StoreLocked, StoreCorrupt and their kin."""
+    """All files below the broker's directory, open; raises StoreLocked, StoreCorrupt and their kin."""
 
     def __init__(
         self, config: BrokerConfig, *, clock: Clock, filesystem: FileSystem, process_id: int
@@ -94,7 +94,7 @@ class BrokerFiles:
 
     @property
     def has_progress(self) -> bool:
-        """Return whether a file that says how far something is done would say something new."""
+        """Return whether a progress file is out of date."""
         return (
             self.ledger.has_changes
             or self.schedule.version != self._schedule_saved
@@ -103,7 +103,7 @@ class BrokerFiles:
         )
 
     def close(self) -> None:
-        """Leave everything on disk as after a clean stop; what fails keeps none of the rest."""
+        """Leave all files in the state of a clean stop; a failure does not stop the rest."""
         with ExitStack() as stack:
             stack.callback(self.store.close)
             stack.callback(self.ledger.abandon)
@@ -112,7 +112,7 @@ class BrokerFiles:
 
     def _finish_progress(self) -> None:
         try:
-            self.store.flush()  # Before what says that its messages are done with.
+            self.store.flush()  # Before the files that mark its messages as done.
         except StoreError as error:
             log.error("progress positions not written; the journals are kept", reason=str(error))
             return
@@ -122,8 +122,8 @@ class BrokerFiles:
     def _durable_end(self, topic: str, queue_id: int) -> int:
         """Return where a queue ends after recovery.
 
-        A queue that is not there ends at 0: what the log has of it would have been found, even where its own
-        files were lost. Offsets beyond would have a group skip the messages that get those numbers next.
+        A missing queue ends at 0: recovery would have found its messages in the log, even if the queue's own
+        files were lost. Offsets beyond would make a group skip the messages that get those numbers next.
         """
         return self.store.max_offset(topic, queue_id)
 

@@ -1,4 +1,4 @@
-"""The gathering: what the fences of a cluster know of a group, asked by its new coordinator."""
+"""The gathering: a group's new coordinator asks the cluster's fences what they know of it."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -10,15 +10,15 @@ from libramq.logs import get_logger
 
 log = get_logger(__name__)
 
-#: The brief of a take-over: a broker that has not answered by then is left out. Its fence refuses what goes
-#: against what it knows, and then we ask again.
+#: The design's limit of a take-over: a broker that has not answered by then is ignored. Its fence refuses
+#: what contradicts its state, and then we ask again.
 ANSWER_MS_MAX: Final = 1_000
-#: Ours: how soon a broker that did not know us is asked again; it has its name server's answer by then.
+#: Ours: how soon a broker that did not know us is asked again; its name server has answered it by then.
 AGAIN_MS: Final = 20
 
 
 class Gathering:
-    """One group's. own: what our own fence knows. gathered: called once with what all of them know."""
+    """The gathering of one group. own: our own fence's report. gathered: called once with all reports."""
 
     def __init__(
         self,
@@ -39,22 +39,22 @@ class Gathering:
 
     @property
     def due_ms(self) -> MonotonicMs:
-        """When somebody is to be asked again, or nobody is waited for any more."""
+        """Return when a broker is to be asked again, or no broker is waited for any more."""
         return min([self.until_ms, *self._again_ms.values()])
 
     def not_let_in(self, broker_name: str, now_ms: MonotonicMs) -> None:
-        """A broker does not know us, yet perhaps: who has just come is seen by one sooner than by another."""
+        """Note that a broker does not know us yet: brokers discover a new one at different times."""
         self._again_ms[broker_name] = now_ms + AGAIN_MS
 
     def take_due(self, now_ms: MonotonicMs) -> list[str]:
-        """Return the brokers that are to be asked again."""
+        """Return the brokers that have to be asked again."""
         due = [name for name, again_ms in self._again_ms.items() if again_ms <= now_ms]
         for name in due:
             del self._again_ms[name]
         return due
 
     def answered(self, broker_name: str, answer: FenceReport | None) -> None:
-        """A broker has answered, or cannot."""
+        """Take a broker's answer, or None if it cannot answer."""
         self._waiting.pop(broker_name, None)
         if answer is None:
             log.warning("a fence is ignored", group=self.group, broker=broker_name)
@@ -67,7 +67,7 @@ class Gathering:
             self.answers.append(answer)
 
     def is_over(self, now_ms: MonotonicMs) -> bool:
-        """Return whether there is nothing to wait for any more."""
+        """Return whether there is nothing left to wait for."""
         if now_ms < self.until_ms:
             return not self._waiting
         for name in self._waiting:
@@ -76,9 +76,9 @@ class Gathering:
 
 
 def credible_epoch(broker_name: str, epoch: int, grant: FenceGrant) -> int:
-    """Return the epoch that a fence named as it refused a grant, or a step towards one that cannot be.
+    """Return the epoch that a fence named when it refused a grant, or a step towards an implausible one.
 
-    By steps a fence that was led astray is reached again, and one that lies never leads to the last epoch.
+    Steps reach a misled fence in the end, and a lying one never leads to the last epoch.
     """
     if epoch <= grant.epoch + EPOCHS_AHEAD_MAX:
         return epoch

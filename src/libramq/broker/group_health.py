@@ -1,6 +1,6 @@
-"""The health of consumer groups: diagnoses of what this broker sees of them, looked for every few seconds.
+"""The health of consumer groups: diagnoses of this broker's view of them, updated every few seconds.
 
-What is found is logged, counted and recorded with the group's rebalances, and again when it is over.
+Problems are logged, counted and recorded with the group's rebalances, and again when they are over.
 """
 
 from collections import deque
@@ -19,9 +19,9 @@ from libramq.message.queue import MessageQueue
 
 log = get_logger(__name__)
 
-#: Ours: what is wrong with a group stays wrong for minutes.
+#: Ours: problems of groups last minutes.
 LOOK_MS: Final = 5_000
-#: Ours: after its look the Java client waits 500 ms before it pulls, and pulls that were held come to an end.
+#: Ours: after its fetch the Java client waits 500 ms before it pulls, and held pulls have to end.
 SETTLING_MS: Final = 2_000
 #: Ours: groups and members that are looked at before others are served, each in 6 µs.
 MEMBERS_PER_STEP: Final = 256
@@ -30,7 +30,7 @@ MEMBERS_PER_STEP: Final = 256
 class GroupHealth:
     """The current diagnoses of every group.
 
-    here, queues: the queues of a topic at this broker, and at all; None while those are not known.
+    here, queues: the queues of a topic at this broker, and at all; None while they are unknown.
     """
 
     def __init__(
@@ -53,16 +53,16 @@ class GroupHealth:
         self._topics_found: set[str] = set()
 
     def topics(self) -> set[str]:
-        """The topics whose queues at other brokers decide whether a group has too few."""
+        """Return the topics whose queues at other brokers decide whether a group has too few."""
         return self._topics
 
     def of(self, group: str) -> Sequence[Diagnosis]:
-        """Return the diagnoses of a group at the last look."""
+        """Return the latest diagnoses of a group."""
         diagnoses = self._diagnoses.get(group)
         return diagnoses.current if diagnoses is not None else ()
 
     def kinds(self) -> dict[str, frozenset[str]]:
-        """Return the kinds of diagnoses at the last look, by group."""
+        """Return the kinds of the latest diagnoses, by group."""
         return {
             name: frozenset(diagnosis.kind.value for diagnosis in diagnoses.current)
             for name, diagnoses in self._diagnoses.items()
@@ -104,12 +104,12 @@ class GroupHealth:
         self, group: str, new: Sequence[Diagnosis], over: Sequence[Diagnosis], now: Sequence[Diagnosis]
     ) -> None:
         for diagnosis in new:
-            # Idle members may stand by on purpose.
+            # Idle members may be standbys.
             say = log.info if diagnosis.kind is Kind.IDLE_MEMBERS else log.warning
             say("group", group=group, diagnosis=diagnosis.kind, text=diagnosis.text)
         for diagnosis in over:
             log.info("group is healthy again", group=group, diagnosis=diagnosis.kind, about=diagnosis.about)
-        # One event of a kind: every client of a large group may have slow heartbeats.
+        # One event per kind: every client of a large group may have slow heartbeats.
         for kind, diagnosis in {diagnosis.kind: diagnosis for diagnosis in reversed(new)}.items():
             self._clients.diagnosed(group, kind, diagnosis.text)
         current = {diagnosis.kind for diagnosis in now}
@@ -118,7 +118,7 @@ class GroupHealth:
 
     def _diagnose(self, group: ConsumerGroup[Connection], now_ms: MonotonicMs) -> list[Diagnosis]:
         is_coordinated = not self._clients.allocates(group.name)
-        # Of a coordinated group fences see to it that a queue has one reader.
+        # In a coordinated group the fences guarantee that a queue has one reader.
         by_two, by_none = ((), ()) if is_coordinated else self._readers(group, now_ms)
         return diagnose(
             GroupSeen(
@@ -142,7 +142,7 @@ class GroupHealth:
     def _readers(
         self, group: ConsumerGroup[Connection], now_ms: MonotonicMs
     ) -> tuple[Sequence[MessageQueue], Sequence[MessageQueue]]:
-        """The queues that two members read, and those that none does, once all have looked."""
+        """Return the queues that two members read, and those that none reads; once all are current."""
         looked_at_ms = self._clients.notifications.looked_at_ms(group.name)
         if looked_at_ms is None or now_ms - looked_at_ms < SETTLING_MS:
             return (), ()

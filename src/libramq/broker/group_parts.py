@@ -1,4 +1,4 @@
-"""The parts of a broker that know its groups: consumers, coordinator, assigner, and the other brokers."""
+"""The parts of a broker that deal with groups: consumers, coordinator, assigner, and the other brokers."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ from libramq.transport.address import split_name_servers
 
 
 class GroupParts:
-    """Built from the bottom up. record: takes rebalance events."""
+    """The parts, built from the bottom up. record: takes rebalance events."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""The other brokers of the cluster, as coordinated groups need them: what a coordinator has them do.
+"""The other brokers of the cluster, as coordinated groups need them: requests of a coordinator to them.
 
-`Cluster` is the one there is; a broker that is alone has none.
+`Cluster` is the only implementation; a broker that is alone has none.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,10 +10,10 @@ from libramq.fencing import FenceGrant, FenceReport
 from libramq.groups.coordinator.effect import Replaced, Settled, Started
 from libramq.message.queue import MessageQueue
 
-#: Called with a grant that a fence has not taken, and the higher epoch that it has seen.
+#: Called with a grant that a fence refused, and the higher epoch that the fence has seen.
 Refused = Callable[[FenceGrant, int], None]
-#: Called with a group, what all fences know of it, ours among them, and those of its members that allocate
-#: for themselves, wherever connected; None: as they were.
+#: Called with a group, the reports of all fences including ours, and the members that allocate for
+#: themselves, wherever connected; None: no change.
 Gathered = Callable[[str, Sequence[FenceReport], Sequence[str] | None], None]
 
 
@@ -26,19 +26,19 @@ class GroupPeers(Protocol):
         ...
 
     def coordinator_of(self, group: str) -> str | None:
-        """The address of the broker where a group lives; None while nobody knows."""
+        """Return the address of a group's coordinator; None while it is unknown."""
         ...
 
     def queues(self, topic: str) -> Sequence[MessageQueue] | None:
-        """The queues of a topic at other brokers; None: not known yet, `topic_changed` will say."""
+        """Return the queues of a topic at other brokers; None if unknown: `topic_changed` will follow."""
         ...
 
     def grant(self, broker_name: str, grant: FenceGrant, refused: Refused) -> None:
-        """Tell another broker's fence whose its queues are."""
+        """Send another broker's fence the owners of its queues."""
         ...
 
     def change_mode(self, grant: FenceGrant, refused: Refused) -> None:
-        """Tell all other fences that a group shares its queues in another way."""
+        """Send all other fences a group's new mode."""
         ...
 
     def gather(self, group: str, own: FenceReport, gathered: Gathered) -> None:
@@ -46,17 +46,17 @@ class GroupPeers(Protocol):
         ...
 
     def started(self, started: Started, who: str | None) -> None:
-        """Tell all others that a rebalance of a group has begun. who: brought it about, in short."""
+        """Report the start of a group's rebalance to all others. who: caused it, in short."""
         ...
 
     def settled(self, effect: Settled) -> None:
-        """Tell all others that every queue of a group is granted to the member it is meant for."""
+        """Report to all others that every queue of a group is granted to its target."""
         ...
 
     def replaced(self, effect: Replaced) -> None:
-        """Tell all others that a client has taken another's place in a group."""
+        """Report to all others that a client has taken another's place in a group."""
         ...
 
     def removed(self, *, topic: str = "", group: str = "") -> None:
-        """Tell all others that a topic or a group was deleted here; both: the group's offsets were set."""
+        """Report a deletion of a topic or group to all others; both: the group's offsets were set."""
         ...

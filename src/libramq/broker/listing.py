@@ -1,11 +1,12 @@
-"""A listing: a whole table as an answer, or a page of it, encoded once for each version of the table.
+"""A listing: a whole table, or a page of it, as a reply that is encoded once per version of the table.
 
     no parameters                           everything: an old client
-    sequence, data version, page size       [sequence, sequence + page size) in the order of names; from the
-                                            beginning where the version is not the table's any more
+        sequence, data version, page size       [sequence, sequence + page size) in the order of names; from
+        the
+                                                beginning if the version is outdated
 
-A client goes on until it has the total. Large answers are encoded on a thread, one after the other, so that a
-hundred who ask for one version have it encoded once.
+A client continues until it has the total. Large replies are encoded on a thread, one after the other, so that
+a hundred requests for one version cause one encoding.
 
 Upstream: AdminBrokerProcessor.getAllTopicConfig, TopicConfigManager.subTopicConfigTable.
 """
@@ -28,9 +29,9 @@ from libramq.rpc.outcome import Compute, Outcome, Reply
 
 #: BrokerConfig.splitMetadataSize.
 PAGE_MAX: Final = 2_000
-#: Ours: an entry takes 10 µs to encode; more of them are encoded on a thread.
+#: Ours: an entry takes 10 µs to encode; larger replies are encoded on a thread.
 INLINE_ENTRIES_MAX: Final = 100
-#: Ours: answers of one version that are kept: everything, and 50,000 topics in pages of PAGE_MAX.
+#: Ours: cached replies of one version: everything, and 50,000 topics in pages of PAGE_MAX.
 ANSWERS_KEPT: Final = 26
 #: Ours: three numbers with their names.
 DATA_VERSION_CHARACTERS_MAX: Final = 256
@@ -39,7 +40,7 @@ Table = TopicConfigSerializeWrapper | SubscriptionGroupWrapper
 
 
 class Page(NamedTuple):
-    """The page that a client asked for."""
+    """The page that a client requested."""
 
     data_version: str
     sequence: int
@@ -47,7 +48,7 @@ class Page(NamedTuple):
 
 
 def requested_page(data_version: str | None, sequence: int | None, count: int | None) -> Page | None:
-    """Return the page that a client asks for, None for everything; BrokerError for an impossible one."""
+    """Return the requested page, None for everything; BrokerError for an impossible one."""
     if data_version is None and sequence is None and count is None:
         return None
     if (sequence or 0) < 0 or (count is not None and count < 1):
@@ -59,7 +60,7 @@ def requested_page(data_version: str | None, sequence: int | None, count: int | 
 
 
 class _Encoded:
-    """The encoded pages of one version; never of two, even when several requests encode at once."""
+    """The encoded pages of one version; never of two, even if several requests encode at once."""
 
     def __init__(self, version: DataVersion, names: list[str]) -> None:
         self.version = version
@@ -68,14 +69,14 @@ class _Encoded:
 
 
 class Listing:
-    """The encoded pages of one table's last version. field: the member that is paged."""
+    """The encoded pages of a table's latest version. field: the table's member that is paged."""
 
     def __init__(self, field: str) -> None:
         self._field = field
         self._encoded = _Encoded(DataVersion(counter=-1), [])
 
     def answer(self, table: Table, page: Page | None, ext: Mapping[str, str]) -> Outcome:
-        """Return the answer for a table or a page of it, now or when it is encoded."""
+        """Return the reply for a table or a page of it, now or when it is encoded."""
         key = None
         if page is not None:
             key = (page.sequence if _is_version(page.data_version, table.data_version) else 0, page.size)
@@ -88,7 +89,7 @@ class Listing:
         return Compute(partial(self._encode, table, key), lambda body: Reply(ext=dict(ext), body=body))
 
     def _encode(self, table: Table, key: tuple[int, int] | None) -> bytes:
-        """Encode an answer, unless whoever asked before had it encoded."""
+        """Encode a reply, unless an earlier request has."""
         entries = getattr(table, self._field)
         encoded = self._encoded
         if encoded.version != table.data_version:

@@ -1,11 +1,11 @@
-"""The member relay: one list of members for all brokers, whoever is connected where.
+"""The member relay: one list of a group's members for all brokers, wherever members are connected.
 
-    edge          tells the coordinator of a group who is connected to it      PEER_MEMBERS
-    coordinator   tells the edges of a group who is in it over all of them      PEER_LIST
+        edge          reports its connected members to a group's coordinator        PEER_MEMBERS
+        coordinator   sends the list of all members to the group's edges             PEER_LIST
 
-Every broker is both, of different groups. A group with members at one broker only has no list: its edge knows
-them all. A coordinator tells nothing before it has heard from every broker that knows the same brokers;
-meanwhile edges go by its last word, or its predecessor's.
+Every broker is both, for different groups. A group with members at one broker only has no list: its edge
+knows them all. A coordinator sends nothing before every broker that knows the same brokers has reported;
+meanwhile edges use its last list, or its predecessor's.
 """
 
 from collections.abc import Sequence
@@ -18,18 +18,18 @@ from libramq.groups.cluster_view import ClusterView
 from libramq.groups.roster import EdgeMember, MemberList, ServerAssignedMembers
 from libramq.remoting.body.coordination import PeerListBody, PeerMember, PeerMembersBody
 
-#: Ours: changes come in swarms; a larger group's are collected longer, as each is told whole.
+#: Ours: changes come in bursts; a larger group's are collected longer, as its list is always sent whole.
 COLLECT_MS: Final = 5
 MEMBERS_PER_MS: Final = 50
-#: Ours: how long a coordinator waits for brokers that have not told of their members since another broker
-#: came or went.
+#: Ours: how long a coordinator waits for brokers that have not reported their members since the set of
+#: brokers changed.
 AGREE_MS_MAX: Final = 1_000
-#: Ours: five beats of a broker; its clients are forgotten then, as those of one that is gone.
+#: Ours: five beats of a broker; then its clients are forgotten, as if it were gone.
 EDGE_SILENCE_MS_MAX: Final = 5_000
 
 
 def delay_ms(member_count: int) -> int:
-    """How long changes of a group of that size are collected."""
+    """Return how long changes of a group of that size are collected."""
     return COLLECT_MS + member_count // MEMBERS_PER_MS
 
 
@@ -55,7 +55,7 @@ class MemberRelay:
         self._agree_by_ms = MonotonicMs(0)
         self._version = 0
 
-    # As an edge.
+    # The edge's part.
 
     def members(self, group_name: str) -> list[EdgeMember]:
         """Return the members of a group connected here; none of a group whose members broadcast."""
@@ -93,13 +93,13 @@ class MemberRelay:
         )
 
     def listed(self, body: PeerListBody) -> None:
-        """A coordinator's word of who is in a group; our own members are notified if they did not know."""
+        """Take a coordinator's list of a group's members; our own members are notified if it is news."""
         self._consumers.took_list(body.group, MemberList(body.broker_name, body.version, body.client_ids))
 
-    # As a coordinator.
+    # The coordinator's part.
 
     def brokers_changed(self, *, now_ms: MonotonicMs) -> None:
-        """There are other brokers, and groups live at others of them."""
+        """Handle a change of the cluster's brokers, by which groups get other coordinators."""
         self._agree_by_ms = now_ms + AGREE_MS_MAX
         for edge in self._roster.edges():
             if edge not in self._view.names:
@@ -110,11 +110,11 @@ class MemberRelay:
         self._publish_by(self._roster.groups(), now_ms)
 
     def own_changed(self, group: str, *, now_ms: MonotonicMs) -> None:
-        """Our own clients of a group that lives here have changed."""
+        """Handle a change of our own clients in a group that is coordinated here."""
         self.took(self.body(self._own, [group]), now_ms=now_ms)
 
     def took(self, body: PeerMembersBody, *, now_ms: MonotonicMs) -> bool:
-        """PEER_MEMBERS; whether the edge has told of all its groups."""
+        """Take a PEER_MEMBERS report; return whether the edge has reported all its groups."""
         is_whole = self._roster.edge_heard(body.broker_name, body.masters, now_ms=now_ms)
         groups = {group: [member.value() for member in members] for group, members in body.groups.items()}
         changed = self._roster.report(body.broker_name, groups, complete=body.complete)
@@ -128,13 +128,13 @@ class MemberRelay:
     def took_group(
         self, edge: str, group: str, members: Sequence[EdgeMember], *, now_ms: MonotonicMs
     ) -> None:
-        """An edge tells of one group, sooner than by a beat; nothing if it has never been heard of."""
+        """Take an edge's report of one group, ahead of its beat; ignored if the edge is unknown."""
         if edge in self._roster.edges():
             changed = self._roster.report(edge, {group: members}, complete=False)
             self._publish_by(changed, now_ms + delay_ms(len(members)))
 
     def lists_for(self, edge: str) -> list[PeerListBody]:
-        """All that an edge is to know, for a link that is new."""
+        """Return all lists that an edge should have, for a new link."""
         return [self._body(group, client_ids) for group, client_ids in self._roster.published_to(edge)]
 
     def is_agreed(self, now_ms: MonotonicMs) -> bool:
@@ -154,8 +154,8 @@ class MemberRelay:
         return self._roster.server_assigned(group)
 
     def publish_stock(self, group: str) -> list[str] | None:
-        """Return who of a group allocates for itself, for its coordinator; None: the same as last time."""
-        if self._own in self._roster.edges():  # Nobody reports our own clients while this broker is alone.
+        """Return the group's stock members for its coordinator; None: the same as last time."""
+        if self._own in self._roster.edges():  # While this broker is alone, its own clients are not reported.
             self._roster.report(self._own, {group: self.members(group)}, complete=False)
         stock = self._roster.stock(group)
         if stock == self._stock.get(group):
@@ -167,11 +167,11 @@ class MemberRelay:
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
-        """When `tick` has something to do next."""
+        """Return when `tick` has something to do next."""
         return self._due_ms
 
     def take_due(self, now_ms: MonotonicMs) -> list[str]:
-        """Return the groups that live here and have other members than were last told of."""
+        """Return the groups coordinated here whose lists have to be sent."""
         if self._due_ms is None or now_ms < self._due_ms:
             return []
         if not self.is_agreed(now_ms):
@@ -181,12 +181,12 @@ class MemberRelay:
         return list(filter(self._lives_here, changed))
 
     def stood_still(self, stood_ms: int, now_ms: MonotonicMs) -> None:
-        """Nobody listened to other brokers for so long."""
+        """Extend the edges' deadlines after a stall of this process."""
         self._roster.stood_still(stood_ms, now_ms)
         self._agree_by_ms = self._agree_by_ms + stood_ms
 
     def forget_silent(self, now_ms: MonotonicMs) -> None:
-        """Brokers that do not speak any more have no members."""
+        """Forget the members of brokers that have fallen silent."""
         for edge in self._roster.silent_edges(since_ms=now_ms - EDGE_SILENCE_MS_MAX):
             if edge != self._own:
                 self._forget(edge)
@@ -200,7 +200,7 @@ class MemberRelay:
             self._due_ms = due_ms if self._due_ms is None else min(self._due_ms, due_ms)
 
     def publish_list(self, group: str) -> list[tuple[str, PeerListBody]]:
-        """Return whom to tell who is in a group, and what; our own members hear of it at once."""
+        """Return the edges and the lists to send them; our own members are notified at once."""
         publication = self._roster.publish(group)
         if publication is None:
             return []

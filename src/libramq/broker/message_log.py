@@ -1,4 +1,4 @@
-"""The message log: the store as services append to it, with the refusals that its statuses mean.
+"""The message log: the store for services that append to it, with the errors for its refusals.
 
 Upstream: SendMessageProcessor.handlePutMessageResult.
 """
@@ -38,12 +38,12 @@ class MessageLog:
         return self._store.append_batch(messages)
 
     def refused(self, result: AppendResult) -> BrokerError:
-        """The error for a message that was not stored."""
+        """Return the error for a message that was not stored."""
         code, remark = _REFUSALS.get(
             result.status,
             (
                 ResponseCode.SERVICE_NOT_AVAILABLE,
-                f"the store takes no messages: {self._store.failure or 'closed'}",
+                f"the store accepts no messages: {self._store.failure or 'closed'}",
             ),
         )
         return broker_error(code, remark.format(self._store.config.max_message_size))

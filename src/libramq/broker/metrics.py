@@ -1,7 +1,7 @@
 """The metrics of a broker, for Prometheus: its rebalances, from their events, and its traffic, sampled.
 
-Names that Apache's broker has are Apache's (BrokerMetricsConstant.java); what it does not have begins with
-libra_. Prometheus itself adds which broker it asked.
+Metrics that Apache's broker has keep Apache's names (BrokerMetricsConstant.java); others begin with libra_.
+Prometheus itself adds the broker's address.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,18 +12,18 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from libramq.groups.rebalance_event import RebalanceEvent
 
-#: Ours: groups with time series of their own, some 40 each; all others share OTHERS.
+#: Ours: how many groups have their own time series, some 40 each; all others share OTHERS.
 GROUPS_MAX: Final = 500
 #: No group can have this name.
 OTHERS: Final = "(others)"
-#: Ours: from what nobody notices to what Apache's broker needs on a bad day.
+#: Ours: from imperceptible to the pauses of Apache's broker on a bad day.
 _SECONDS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.5, 5.0, 10.0, 20.0, 60.0)
 _GROUP: Final = "consumer_group"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A snapshot of a broker. diagnoses: by group the kinds that are found, each once."""
+    """A snapshot of a broker. diagnoses: the kinds found, by group."""
 
     messages_in: int
     messages_out: int
@@ -36,7 +36,7 @@ class Sample:
 
 
 class Metrics:
-    """All time series; `registry` is what is served. Writing and serving may be on different threads."""
+    """All time series, served by `registry`. Writing and serving may be on different threads."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -100,7 +100,7 @@ class Metrics:
         )
 
     def record(self, event: RebalanceEvent) -> None:
-        """Take in a rebalance event."""
+        """Count a rebalance event."""
         group = self._label(event.group)
         if event.member_count is not None:
             self._members.labels(group).set(event.member_count)
@@ -121,7 +121,7 @@ class Metrics:
             self._unowned.labels(group).set(event.unowned or 0)
 
     def sample(self, sample: Sample) -> None:
-        """Take in what is true now; totals only grow."""
+        """Set the current values; totals only grow."""
         for name, counter in self._totals.items():
             total: int = getattr(sample, name)
             counter.inc(max(0, total - self._sampled[name]))

@@ -1,6 +1,6 @@
 """The metrics server: a broker's metrics over HTTP, on threads of its own, so that no reader delays it.
 
-Loaded by brokers only that are told to serve metrics.
+It is imported only by brokers that serve metrics.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from libramq.kernel.longest_turn import METRICS
 
 
 class MetricsServer:
-    """Metrics, and Prometheus's own server for them."""
+    """The metrics, and Prometheus's own server for them."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host = host
@@ -26,7 +26,7 @@ class MetricsServer:
         self._running: tuple[WSGIServer, threading.Thread] | None = None
 
     def start(self) -> None:
-        """Listen; ConfigError where the port cannot be had."""
+        """Listen; ConfigError if the port is not available."""
         try:
             self._running = start_http_server(self._port, self._host, self._metrics.registry)
         except OSError as error:
@@ -36,7 +36,7 @@ class MetricsServer:
             ) from None
 
     async def stop(self) -> None:
-        """End; answers under way are finished."""
+        """Stop; responses under way are finished."""
         running, self._running = self._running, None
         if running is not None:
             server, thread = running
@@ -45,11 +45,11 @@ class MetricsServer:
             await asyncio.to_thread(thread.join)
 
     def record(self, event: RebalanceEvent) -> None:
-        """Take in a rebalance event."""
+        """Count a rebalance event."""
         self._metrics.record(event)
 
     def sample(self, broker: Broker, connection_count: int) -> None:
-        """Take in what is true of the broker now."""
+        """Set the broker's current values."""
         store = broker.store.statistics()
         self._metrics.sample(
             Sample(

@@ -1,4 +1,5 @@
-"""The notifications: which members have to be notified of a change, and again until they have looked.
+"""The notifications: which members have to be notified of a change, repeated until they have fetched the
+list.
 
 Upstream sends one, and a lost one costs 20 s (DefaultConsumerIdsChangeListener.java).
 """
@@ -32,7 +33,7 @@ class Notifications:
 
     @property
     def are_owed(self) -> bool:
-        """Return whether `due` returns some that something else than a request brought about."""
+        """Return whether `due` has notifications that no request caused."""
         return bool(self._owed)
 
     @property
@@ -46,18 +47,18 @@ class Notifications:
         return bool(self._to_look_at)
 
     def changed(self, group: ConsumerGroup[Connection], *, wait_ms: int = 0) -> Notices:
-        """Return whom to notify of a change of a group now; the others are due within wait_ms."""
+        """Return the members to notify of a group's change now; the others are due within wait_ms."""
         pending = self._pending.setdefault(group.name, PendingNotifications())
         peers = pending.changed(group.members, now_ms=self._clock.monotonic_ms(), wait_ms=wait_ms)
         self._straggling.add(group.name)
         return tuple(_notices(group.name, peers))
 
     def owe(self, notices: Notices) -> None:
-        """Keep what is to be sent with the next that are due."""
+        """Keep notices to be sent with the next due ones."""
         self._owed += notices
 
     def again(self, group: ConsumerGroup[Connection], clients: Mapping[str, int]) -> None:
-        """Have clients look again, each in so many milliseconds."""
+        """Notify clients again, each after so many milliseconds."""
         pending = self._pending.get(group.name)
         if not clients or pending is None:
             return
@@ -68,7 +69,7 @@ class Notifications:
                 self._straggling.add(group.name)
 
     def looked(self, group: ConsumerGroup[Connection], peer: Connection, *, concerns_others: bool) -> None:
-        """A member has looked; concerns_others: how it did so is news to them."""
+        """Note that a member has fetched the list; concerns_others: its way of doing so is news to them."""
         pending = self._pending.get(group.name)
         if pending is None:
             return
@@ -79,7 +80,7 @@ class Notifications:
         pending.fetched(peer, now_ms=now_ms)
 
     def looked_at_ms(self, group_name: str) -> MonotonicMs | None:
-        """Since when all members know the group's latest change (monotonic); None while some do not."""
+        """Return since when all members know the latest change (monotonic); None while some do not."""
         pending = self._pending.get(group_name)
         return pending.looked_at_ms if pending is not None else None
 
@@ -108,7 +109,7 @@ class Notifications:
         return tuple(notices)
 
     def forget(self, group_name: str) -> None:
-        """A group has no members here any more."""
+        """Forget a group that has no members here any more."""
         self._pending.pop(group_name, None)
         self._straggling.discard(group_name)
 

@@ -1,4 +1,4 @@
-"""Commits: offsets taken in while one read is worked off, journalled by one write before any answer."""
+"""Commits: the offsets of one read's requests, journalled by one write before any reply."""
 
 from typing import Final
 
@@ -10,12 +10,12 @@ from libramq.store.message_store import MessageStore
 
 log = get_logger(__name__)
 
-#: Ours: how many changes wait for a disk that refuses them before only the last of each queue is kept.
+#: Ours: how many changes wait for a disk that refuses writes before only the last of each queue is kept.
 UNWRITTEN_MAX: Final = 10_000
 
 
 class OffsetCommits:
-    """The committed offsets as processors use them."""
+    """The committed offsets, as request processors use them."""
 
     def __init__(self, ledger: OffsetLedger, store: MessageStore, journals: JournalSync) -> None:
         self._ledger = ledger
@@ -26,21 +26,21 @@ class OffsetCommits:
         self._is_refused = self._must_sync = False
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """A group has read a queue up to an offset; never beyond what the queue has."""
+        """Set a group's offset in a queue; at most the queue's end."""
         end = self._store.max_offset(topic, queue_id)
         change = self._ledger.offsets.commit(group, topic, queue_id, offset, end)
         if change is not None:
             self._unwritten.append(change)
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The offset to read next; None where the group has committed none."""
+        """Return the offset to read next; None if the group has committed none."""
         return self._ledger.offsets.query(group, topic, queue_id)
 
     def first_to_read(self, group: str, topic: str, queue_id: int, *, may_be_zero: bool = True) -> int | None:
-        """Where a group goes on; None where it has committed nothing and may choose.
+        """Return where a group continues; None if it has committed nothing and may choose.
 
-        may_be_zero: 0 for a queue that still has its first message in memory, so that a new group on a young
-        topic misses nothing.
+        may_be_zero: 0 for a queue whose first message is still in memory, so that a new group misses nothing
+        of a new topic.
         """
         offset = self.query(group, topic, queue_id)
         if offset is None and may_be_zero and self._store.is_young(topic, queue_id):
@@ -74,15 +74,15 @@ class OffsetCommits:
         return taken[0]
 
     def offsets(self, group: str, topic: str) -> dict[int, int]:
-        """All of a group's offsets in a topic."""
+        """Return all of a group's offsets in a topic."""
         return self._ledger.offsets.offsets(group, topic)
 
     def topics_of_group(self, group: str) -> set[str]:
-        """The topics that a group has read."""
+        """Return the topics that a group has read."""
         return self._ledger.offsets.topics_of_group(group)
 
     def groups_of_topic(self, topic: str) -> set[str]:
-        """The groups that have read a topic."""
+        """Return the groups that have read a topic."""
         return self._ledger.offsets.groups_of_topic(topic)
 
     def remove_group(self, group: str) -> None:
@@ -91,10 +91,10 @@ class OffsetCommits:
         self._pulled.remove_group(group)
 
     def remove_topic(self, topic: str) -> None:
-        """Forget the offsets in a topic that is deleted.
+        """Forget the offsets in a deleted topic.
 
-        They must not come back with a power cut, as other commits may: of a topic that was made again groups
-        would pass over what it has had since.
+        They must not come back with a power cut, as other commits may: if the topic was created again, groups
+        would skip its new messages.
         """
         self._pulled.remove_topic(topic)
         removed = self._ledger.offsets.remove_topic(topic)
@@ -104,9 +104,9 @@ class OffsetCommits:
             self.write_or_keep()
 
     def write(self) -> None:
-        """Journal what was taken in; afterwards it may be acknowledged.
+        """Journal the offsets; afterwards they may be acknowledged.
 
-        Raises OSError where the disk refuses; what was taken in waits for the next call.
+        Raises OSError if the disk refuses; the offsets are then written with the next call.
         """
         if self._unwritten:
             if len(self._unwritten) > UNWRITTEN_MAX:
@@ -118,7 +118,7 @@ class OffsetCommits:
                 self._must_sync = False
 
     def write_or_keep(self) -> None:
-        """Write commits that nobody awaits an answer to: a disk failure is logged once."""
+        """Write commits without a pending reply: a disk failure is logged once."""
         if not self._unwritten:
             return
         try:

@@ -1,7 +1,7 @@
-"""Opening: a member of a coordinated group begins with a queue, and fences whoever had it.
+"""Opening: a member of a coordinated group starts reading a queue, and fences the former reader.
 
-    open ─► fence ─► journal ─┬─► answered, once the opening is as durable as the disk's mode promises
-                              └─► held pulls of former owners are refused
+        open ─► fence ─► journal ─┬─► answered, once the opening is as durable as the disk's mode promises
+                                  └─► held pulls of former owners are refused
 
 Ours; the contract is in docs/design/coordinated-groups.md.
 """
@@ -22,7 +22,7 @@ from libramq.waits import HeldPulls
 
 
 class QueueToOpen(NamedTuple):
-    """The queue that a member opens, and the claim by which it was granted it."""
+    """The queue to open, and the claim by which the member was granted it."""
 
     group: str
     topic: str
@@ -31,7 +31,7 @@ class QueueToOpen(NamedTuple):
 
 
 class Opening:
-    """Opens queues. journals: those of the fences, among others."""
+    """Opens queues. journals: those of the fences and others."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class Opening:
         self._clients = clients
 
     def open(self, queue: QueueToOpen, waiter: Waiter[int | None]) -> None:
-        """Open a queue; the waiter hears where to begin, or None where the member may choose.
+        """Open a queue; the waiter gets the offset to begin at, or None if the member may choose.
 
-        Raises BrokerError where it is refused at once.
+        Raises BrokerError for an immediate refusal.
         """
         group, topic, queue_id, claim = queue
         self._requirements.queue_to_open(topic, queue_id)

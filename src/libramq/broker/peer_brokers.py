@@ -1,11 +1,11 @@
-"""The peer brokers: what coordination and the assigner ask of the other brokers of the cluster.
+"""The peer brokers: requests of coordination and the assigner to the other brokers of the cluster.
 
-    view      which brokers there are, where groups live
-    links     what each is still to be told
-    relay     who is in groups, over all brokers
-    asked     grants to fences, what fences know, whose queues are whose
+        view      the brokers, and the groups' coordinators
+        links     what has to be sent to each broker
+        relay     the members of groups, over all brokers
+        asked     grants to fences, reports of fences, owners of queues
 
-Whoever asks takes the answer by a function of its own. What the others bring about is `Cluster`'s.
+Answers go to the callers' callbacks. Changes caused by other brokers are handled by `Cluster`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -35,12 +35,12 @@ from libramq.rpc.question import Ask, Question
 
 log = get_logger(__name__)
 
-#: Ours: a broker of the cluster that takes longer to answer is taken for one that is not there.
+#: Ours: a broker of the cluster that takes longer to answer counts as absent.
 ANSWER_MS_MAX: Final = 1_000
 
 
 class PeerBrokers:
-    """The other brokers; a `group_peers.GroupPeers`, and an `assigner.Peers`. ask: makes a question."""
+    """The other brokers; a `group_peers.GroupPeers`, and an `assigner.Peers`. ask: sends a question."""
 
     def __init__(
         self,
@@ -60,22 +60,22 @@ class PeerBrokers:
         self.view = ClusterView(broker_name, address)
         self.relay = MemberRelay(self.view, broker_name, consumers=consumers, clock=clock)
 
-    # What coordination asks of its peers.
+    # Requests of coordination.
 
     def coordinator_of(self, group: str) -> str | None:
-        """The address of the broker where a group lives; None while nobody knows."""
+        """Return the address of a group's coordinator; None while it is unknown."""
         home = self.view.home_of(group)
         return self.view.address_of(home) if home is not None else None
 
     def queues(self, topic: str) -> Sequence[MessageQueue] | None:
-        """The queues of a topic at other brokers; None: not known yet, `topic_changed` will say."""
+        """Return the queues of a topic at other brokers; None if unknown: `topic_changed` will follow."""
         queues = self.view.queues(topic)
         if queues is None and self.view.is_known:
             self._unknown_topics[topic] = None
         return queues
 
     def grant(self, broker_name: str, grant: FenceGrant, refused: Refused) -> None:
-        """Tell another broker's fence whose its queues are."""
+        """Send another broker's fence the owners of its queues."""
 
         def answered(epoch: int) -> None:
             if epoch > grant.epoch:
@@ -84,7 +84,7 @@ class PeerBrokers:
         self._say(broker_name, peer_calls.grant_queues(bodies.PeerGrantBody.of(grant)), answered)
 
     def change_mode(self, grant: FenceGrant, refused: Refused) -> None:
-        """Tell all other fences that a group shares its queues in another way."""
+        """Send all other fences a group's new mode."""
         for name in self.links:
             self.grant(name, grant, refused)
 
@@ -109,7 +109,7 @@ class PeerBrokers:
         self._ask(Question(link.address, peer_calls.gather_group(gathering.group), answered, ANSWER_MS_MAX))
 
     def started(self, started: Started, who: str | None) -> None:
-        """Tell all others that a rebalance of a group has begun."""
+        """Report the start of a group's rebalance to all others."""
         body = bodies.PeerStartedBody(
             group=started.group,
             epoch=started.epoch,
@@ -121,7 +121,7 @@ class PeerBrokers:
             self._say(name, peer_calls.report_rebalance_start(body), lambda _: None)
 
     def settled(self, effect: Settled) -> None:
-        """Tell all others that every queue of a group is granted to the member it is meant for."""
+        """Report to all others that every queue of a group is granted to its target."""
         uncommitted = [QueueGrant.of(queue, effect.epoch) for queue in effect.uncommitted]
         self._report_rebalance(
             bodies.PeerRebalanceBody(
@@ -130,7 +130,7 @@ class PeerBrokers:
         )
 
     def replaced(self, effect: Replaced) -> None:
-        """Tell all others that a client has taken another's place in a group."""
+        """Report to all others that a client has taken another's place in a group."""
         replaced = {effect.former: effect.client_id}
         self._report_rebalance(bodies.PeerRebalanceBody(group=effect.group, replaced=replaced))
 
@@ -139,12 +139,12 @@ class PeerBrokers:
             self._say(name, peer_calls.report_rebalance(body), lambda _: None)
 
     def removed(self, *, topic: str = "", group: str = "") -> None:
-        """Tell all others that a topic or a group was deleted here; both: the group's offsets were set."""
+        """Report a deletion of a topic or group to all others; both: the group's offsets were set."""
         body = bodies.PeerRemovedBody(broker_name=self._name, topic=topic, group=group)
         for name in self.links:
             self._say(name, peer_calls.report_removal(body), lambda _: None)
 
-    # What the assigner asks of its peers.
+    # Requests of the assigner.
 
     @property
     def is_alone(self) -> bool:
@@ -152,11 +152,11 @@ class PeerBrokers:
         return self.view.is_alone
 
     def home_of(self, group: str) -> str | None:
-        """The broker where a group lives; None while nobody knows."""
+        """Return the broker that coordinates a group; None while it is unknown."""
         return self.view.home_of(group)
 
     def server_assigned_members(self, group: str) -> ServerAssignedMembers | None:
-        """Return the members of a group that lives here, as all brokers reported them."""
+        """Return the members of a group that is coordinated here, as all brokers reported them."""
         return self.relay.server_assigned_members(group)
 
     def has_heard_all(self) -> bool:
@@ -166,7 +166,7 @@ class PeerBrokers:
     def assign(
         self, home: str, question: QueueQuestion, answered: Callable[[Queues | LibraError], None]
     ) -> None:
-        """Have the broker decide where a group lives."""
+        """Have the group's broker decide."""
         link = self.links[home]
         if not link.is_linked:
             answered(ConnectFailed(f"there is no connection to {home} at {link.address}"))
@@ -189,28 +189,28 @@ class PeerBrokers:
         self._ask(Question(link.address, peer_calls.assign_queues(body), replied, ANSWER_MS_MAX))
 
     def send_assignments(self, update: AssignmentUpdate) -> None:
-        """Tell all others what members were given."""
+        """Send all others the members' assignments."""
         for name in self.links:
             self.send_assignments_to(name, update)
 
     def send_assignments_to(self, broker_name: str, update: AssignmentUpdate) -> None:
-        """Tell another broker what members were given."""
+        """Send another broker the members' assignments."""
         body = bodies.PeerAssignmentsBody.of(update)
         self._say(broker_name, peer_calls.send_assignments(body), lambda _: None)
 
     def say_list(self, edge: str, shared: bodies.PeerListBody) -> None:
-        """Tell another broker who is in a group."""
+        """Send another broker the list of a group's members."""
         self._say(edge, peer_calls.send_member_list(shared), lambda _: None)
 
     def _say(self, broker_name: str, call: Call[int] | Call[None], then: Callable[[int], None]) -> None:
-        """Say something to a broker, unless it is owed everything anyhow."""
+        """Send a request to a broker, unless it will be sent everything anyway."""
         link = self.links.get(broker_name)
         if link is None or link.owes_full_state:
             return
 
         def answered(outcome: int | LibraError) -> None:
             if isinstance(outcome, RequestCodeNotSupported):
-                return  # An older release, in a cluster that is being upgraded: it is there all the same.
+                return  # An older release, in a cluster that is being upgraded: it is alive all the same.
             if isinstance(outcome, LibraError):
                 link.failed(outcome, now_ms=self._now_ms())
             else:
@@ -219,7 +219,7 @@ class PeerBrokers:
         self._ask(Question(link.address, call, answered, ANSWER_MS_MAX))
 
     def link(self, others: Mapping[str, str], now_ms: MonotonicMs) -> bool:
-        """Link with these brokers, by address, and no others; return whether one of them is new."""
+        """Link to these brokers, by address, and no others; return whether one of them is new."""
         self.links = {name: link for name, link in self.links.items() if others.get(name) == link.address}
         has_new = not self.links.keys() >= others.keys()
         for name, address in others.items():
@@ -231,13 +231,13 @@ class PeerBrokers:
     # Time.
 
     def take_unknown_topics(self) -> list[str]:
-        """Return the topics whose queues were asked for and are not known."""
+        """Return the topics whose queues were requested and are unknown."""
         topics = list(self._unknown_topics)
         self._unknown_topics.clear()
         return topics
 
     def tick(self, now_ms: MonotonicMs) -> None:
-        """Time has passed: ask fences again, and go on where all have answered."""
+        """Do what is due: query fences again, and continue if all have answered."""
         for gathering in list(self._gatherings.values()):
             for name in gathering.take_due(now_ms):
                 if name in self.links:
@@ -245,13 +245,13 @@ class PeerBrokers:
             self._conclude(gathering)
 
     def stood_still(self, stood_ms: int) -> None:
-        """This process did nothing for so long."""
+        """Extend deadlines after a stall of this process."""
         for gathering in self._gatherings.values():
             gathering.until_ms = gathering.until_ms + stood_ms
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
-        """When there is something to do next."""
+        """Return when something is due next."""
         if self._unknown_topics:
             return self._now_ms()
         if not self._gatherings:
@@ -259,7 +259,7 @@ class PeerBrokers:
         return min(gathering.due_ms for gathering in self._gatherings.values())
 
     def _conclude(self, gathering: Gathering) -> None:
-        """Go on when all fences have answered, and we know of all who allocate for themselves."""
+        """Continue when all fences have answered, and all members that allocate for themselves are known."""
         now_ms = self._now_ms()
         if self._gatherings.get(gathering.group) is not gathering or not gathering.is_over(now_ms):
             return

@@ -1,10 +1,11 @@
-"""The peer link: what one other broker of the cluster is still to be told.
+"""The peer link: what still has to be sent to one other broker of the cluster.
 
-    owes_members    as an edge: of all our groups that live there; else of those in `changed`
-    owes_full_state       as a coordinator: all our grants and lists; else each is told when it is made
+        owes_members          as an edge: the members of all its groups; else of those in `changed`
+        owes_full_state       as a coordinator: all grants and lists; else each is sent when it is made
 
-Members are told in beats, one at a time: at once when something changed, else once a second, so that the
-broker knows that we are there and the connection stays. Who does not answer, or was lost, is owed everything.
+Members are reported in beats, one at a time: at once after a change, else once a second, which also shows
+that we are alive and keeps the connection open. A broker that does not answer, or was lost, is sent
+everything again.
 """
 
 from dataclasses import dataclass, field
@@ -17,9 +18,10 @@ log = get_logger(__name__)
 
 #: Ours.
 BEAT_MS: Final = 1_000
-#: Ours: a broker that is not there is tried again so soon; it may only have restarted.
+#: Ours: how soon an unreachable broker is tried again; it may only have restarted.
 RETRY_MS: Final = 200
-#: Ours: who ended is gone from the name servers, and no peer any more, before it was tried so often.
+#: Ours: a broker that has stopped is removed by the name servers, and no peer any more, before this many
+#: attempts.
 FAILURES_UNTIL_WARNING: Final = 10
 
 
@@ -38,18 +40,18 @@ class PeerLink:
     failures: int = 0
 
     def beat_by(self, due_ms: MonotonicMs) -> None:
-        """Beat at that time at the latest."""
+        """Send a beat at that time at the latest."""
         self.due_ms = min(self.due_ms, due_ms)
 
     def begin(self) -> list[str] | None:
-        """A beat goes out: the groups to tell of; None: all."""
+        """Begin a beat: return the groups to report; None: all."""
         changed = None if self.owes_members else list(self.changed)
         self.changed.clear()
         self.owes_members, self.is_asking = False, True
         return changed
 
     def answered(self, *, knows_all: bool, now_ms: MonotonicMs) -> None:
-        """The beat was answered; knows_all: it had heard of all our groups."""
+        """Handle the answer to a beat; knows_all: the broker has received all our groups."""
         if not self.is_linked:
             log.info("broker linked", broker=self.name, address=self.address)
         self.is_linked, self.is_asking, self.failures = True, False, 0
@@ -57,7 +59,7 @@ class PeerLink:
         self.due_ms = now_ms if self.owes_members or self.changed else now_ms + BEAT_MS
 
     def failed(self, reason: object, *, now_ms: MonotonicMs) -> None:
-        """A request failed, or the connection ended."""
+        """Handle a failed request, or the end of the connection."""
         self.failures += 1
         if self.failures == FAILURES_UNTIL_WARNING:
             log.warning("broker not reachable", broker=self.name, address=self.address, reason=str(reason))

@@ -1,7 +1,7 @@
-"""Persistence: a broker's tables on their way to their files, by a thread, some time after they changed.
+"""Persistence: a broker's tables are written to their files by a thread, some time after they changed.
 
 topics, groups, fences, coordinated groups     0.5 s after a change; the journal has it at once
-committed offsets, delay levels' offsets       `progress`: once what they speak of is durable
+committed offsets, delay levels' offsets       `progress`: once the messages before them are durable
 """
 
 from functools import partial
@@ -20,12 +20,12 @@ log = get_logger(__name__)
 
 #: Ours: how soon topics.json has a new topic; the journal has it at once.
 FOLD_MS: Final = 500
-#: Ours: how often it is looked whether a file that says how far something is done may be written.
+#: Ours: how often to check whether a progress file may be written.
 PROGRESS_MS: Final = 100
 
 
 class Persistence:
-    """Writes what changed. One write of a file at a time."""
+    """Writes changed tables. A file has one write at a time."""
 
     def __init__(self, files: BrokerFiles, kernel: Kernel) -> None:
         self._files = files
@@ -37,7 +37,7 @@ class Persistence:
         self._writing: set[str] = set()
 
     def settle(self) -> None:
-        """Set the deadlines of what has changed."""
+        """Set the deadlines of changed tables."""
         files = self._files
         if self._fold.due_ms is None and not self._folds_running and files.tables.has_changes:
             self._fold.at(self._clock.monotonic_ms() + FOLD_MS)

@@ -1,17 +1,16 @@
-"""The progress: files that say how far something is done, and the one rule for all of them.
+"""The progress: files that record how far something is done, and one rule for all of them.
 
-**Nothing that says "done" is durable before what it speaks of.** A delay level's offset speaks of the copies
-that were delivered, a committed offset of the messages before it: if a power cut kept the file and took the
-log, they would be lost for good. So a file is made in three steps:
+**Nothing that marks messages as done is durable before those messages.** A delay level's offset refers to the
+copies that were delivered, a committed offset to the messages before it: if a power cut kept the file but
+took the log, they would be lost for good. So a file is written in three steps:
 
-    taken      the text, and the log's end at that moment: all that it speaks of lies before
-    allowed    when the log is flushed up to there; it is asked to be
-    written    on a thread, whole, with an fsync
+        taken      the content, and the log's end at that moment: everything it refers to lies before
+        allowed    when the log is flushed up to there; a flush is requested
+        written    on a thread, whole, with an fsync
 
-What else marks progress in the log (timers, transactions, POP acknowledgements) belongs here too. Two things
-are not files and follow the same rule elsewhere: the checkpoint waits in `store.flush`, and a journal of
-commits, which the kernel may write when it likes, is cut to the recovered log before anything is appended
-to it.
+Other progress in the log (timers, transactions, POP acknowledgements) belongs here too. Two things are not
+files and follow the same rule elsewhere: the checkpoint waits in `store.flush`, and a journal of commits,
+which the kernel may write at any time, is cut to the recovered log before anything is appended to it.
 """
 
 from collections.abc import Callable
@@ -26,7 +25,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """The next content of one file. write: may be called in a thread. written, failed: what came of it."""
+    """The next content of one file. write: may be called in a thread. written, failed: take its result."""
 
     write: Callable[[], None]
     written: Callable[[], None]
@@ -34,7 +33,7 @@ class Progress:
 
 
 class ProgressFile:
-    """One of the files. take: what it should say now; None where that is what it says."""
+    """One of the files. take: returns its new content; None if it is up to date."""
 
     def __init__(
         self, name: str, period_ms: int, take: Callable[[], Progress | None], store: MessageStore
@@ -44,13 +43,13 @@ class ProgressFile:
         self._take = take
         self._store = store
         self._due_ms: MonotonicMs | None = None
-        #: What it is to say and waits to be written.
+        #: The content that waits to be written.
         self.taken: Progress | None = None
         self._log_end = 0
         self._is_writing = False
 
     def is_due(self, now_ms: MonotonicMs) -> bool:
-        """Take what it should say, when it is time; return whether it may be written now."""
+        """Take new content if it is time; return whether it may be written now."""
         if self._is_writing:
             return False
         if self._due_ms is None or now_ms >= self._due_ms:
@@ -60,9 +59,11 @@ class ProgressFile:
         return self.taken is not None and self._log_end <= self._store.flushed_offset
 
     def write(self) -> None:
-        """Write it; may be called in a thread, and `done` is to be called afterwards."""
+        """Write the content; may be called in a thread, followed by `done`."""
         assert self.taken is not None
-        assert self._log_end <= self._store.flushed_offset, f"{self.name} speaks of what is not durable"
+        assert self._log_end <= self._store.flushed_offset, (
+            f"{self.name} refers to messages that are not durable"
+        )
         self._is_writing = True
         self.taken.write()
 
@@ -77,7 +78,7 @@ class ProgressFile:
             taken.failed()
 
     def finish(self) -> None:
-        """Write what it should say, waiting for the disk: the log is flushed. Raises OSError."""
+        """Write the current content and wait for the disk: the log is flushed. Raises OSError."""
         if self.taken is not None:
             self.taken.failed()
         self._begin()

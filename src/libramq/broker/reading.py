@@ -1,7 +1,8 @@
-"""Reading: pulls of whatever protocol. Messages of a queue from an offset on, now or when there are some.
+"""Reading: pulls of any protocol. They return messages of a queue from an offset on, at once or when some
+arrive.
 
     Pull ─► checks ─► read ─┬─► answered                    found, or it does not wait
-                            ├─► held ─► arrived | expired   nothing there yet
+                                                        ├─► held ─► arrived | expired   no message yet
                             └─► a thread reads what is not in memory, then again
 
 The order of the checks and their codes are upstream's: PullMessageProcessor.java,
@@ -39,8 +40,8 @@ class PullStatus(Enum):
 
     FOUND = auto()
     NOTHING_YET = auto()  # The offset is the queue's end.
-    NOTHING_MATCHED = auto()  # What lies before `next_offset` was filtered out, or is gone: go on there.
-    OFFSET_MOVED = auto()  # The queue has no such offset; `next_offset` is the nearest that it has.
+    NOTHING_MATCHED = auto()  # All up to `next_offset` was filtered out, or is gone: continue there.
+    OFFSET_MOVED = auto()  # The queue has no such offset; `next_offset` is the nearest one it has.
 
 
 _STATUSES: Final = {
@@ -63,7 +64,7 @@ class _Cause(Enum):
 
 
 class PullResult(msgspec.Struct, frozen=True):
-    """The answer to a pull. read: the records, back to back, and the ends of the queue."""
+    """The result of a pull. read: the records, back to back, and the ends of the queue."""
 
     status: PullStatus
     read: ReadResult
@@ -72,10 +73,10 @@ class PullResult(msgspec.Struct, frozen=True):
 class Pull(msgspec.Struct, eq=False, kw_only=True):
     """A read on behalf of a consumer. A Struct, because one is made for every pull.
 
-    expression: which messages are wanted, by tag; None: as the group has subscribed (by heartbeats), where
-    `subscription_version` is the one that the reader knows. member, epoch: of a coordinated group; the queue
-    must be open to it under that epoch as long as the pull lasts. commit_offset: what the group has read
-    before. hold_ms: how long to wait for a message; None: not at all. tag_codes: filled in by `Reading`.
+    expression: the wanted messages, by tag; None: the group's subscription (from heartbeats), of which the
+    reader knows `subscription_version`. member, epoch: of a coordinated group; the member must have the queue
+    open under that epoch as long as the pull lasts. commit_offset: what the group has read before. hold_ms:
+    how long to wait for a message; None: not at all. tag_codes: filled in by `Reading`.
     """
 
     waiter: Waiter[PullResult]
@@ -96,7 +97,7 @@ class Pull(msgspec.Struct, eq=False, kw_only=True):
 
 
 class Reading:
-    """Serves pulls, and those that were held."""
+    """Serves pulls, including held ones."""
 
     def __init__(
         self,
@@ -129,7 +130,7 @@ class Reading:
         self._shared = SharedTagCodes()
 
     def pull(self, pull: Pull, *, wall_ms: WallMs, now_ms: MonotonicMs) -> None:
-        """Answer a pull by its waiter, now or later; raises BrokerError where it is refused at once."""
+        """Answer a pull by its waiter, now or later; raises BrokerError for an immediate refusal."""
         self._check(pull, wall_ms)
         self._check_fence(pull)
         if pull.commit_offset is not None and self._may_commit(pull):
@@ -154,12 +155,12 @@ class Reading:
         self._read(pull, now_ms + hold_ms if hold_ms else None, now_ms, _Cause.REQUESTED)
 
     def arrived(self, topic: str, queue_id: int, end: int) -> None:
-        """A queue has more to read, up to an offset: run its held pulls again."""
-        if not self._held.has_any(topic, queue_id):  # As of most queues that are sent to.
+        """Run the held pulls of a queue again, since it has new messages up to an offset."""
+        if not self._held.has_any(topic, queue_id):  # True of most queues.
             return
         new_codes = partial(self._store.tag_codes, topic, queue_id, end=end)
         for held in self._held.wake(topic, queue_id, end, new_codes):
-            # It is held on when nothing for it came.
+            # It stays held if no message matches.
             held.request.offset = held.offset
             self._run_again(held.request, held.until_ms, _Cause.WOKEN)
 
@@ -178,7 +179,7 @@ class Reading:
         try:
             self._check_fence(pull)
             self._read(pull, hold_until_ms, self._clock.monotonic_ms(), cause, may_wait=may_wait)
-        except Exception as error:  # A pull that fails is answered so; the others and the sender go on.
+        except Exception as error:  # A failing pull gets the error; the others and the sender continue.
             pull.waiter.refuse(error)
 
     def _check(self, pull: Pull, wall_ms: WallMs) -> None:
@@ -197,7 +198,7 @@ class Reading:
             self._fences.check(pull.group, pull.topic, pull.queue_id, pull.member, pull.epoch)
 
     def _may_commit(self, pull: Pull) -> bool:
-        """A pull that names no member does no harm; a commit without an epoch would."""
+        """Return whether a pull may commit: without a member it is harmless, but not without an epoch."""
         return pull.member is not None or not self._fences.goes_by_epochs(pull.group)
 
     def _subscribed_codes(self, pull: Pull, may_broadcast: bool) -> frozenset[int] | None:
@@ -219,9 +220,9 @@ class Reading:
                 f"the consumer's subscription not exist: group {group.name}, topic {pull.topic}",
             )
         _refuse_sql92(subscription.expression_type)
-        # A newer version means that a heartbeat is on its way, or that the Java client dropped it because
+        # A newer version means that a heartbeat is under way, or that the Java client dropped it because
         # another of its threads was sending one. Upstream refuses (SUBSCRIPTION_NOT_LATEST) until the next,
-        # up to 30 s later. Clients check tags exactly, so giving them everything meanwhile is right.
+        # up to 30 s later. Clients check tags exactly, so returning all messages meanwhile is right.
         if subscription.sub_string == "*" or subscription.sub_version < pull.subscription_version:
             return None
         return frozenset(subscription.code_set)
@@ -260,7 +261,7 @@ class Reading:
                 self._hold(pull, hold_until_ms)
                 return
             if cause is _Cause.WOKEN and status is PullStatus.NOTHING_MATCHED:
-                # What came was filtered out: wait on behind it rather than answer with nothing.
+                # All new messages were filtered out: wait behind them rather than answer with none.
                 pull.offset = result.next_offset
                 self._hold(pull, hold_until_ms)
                 return
@@ -275,7 +276,7 @@ class Reading:
         pull.waiter.answer(PullResult(status, result))
 
     def _moved(self, pull: Pull, offset: int) -> PullResult:
-        """Send a consumer to the offset that an operator set."""
+        """Return the reply that sends a consumer to the offset set by an operator."""
         min_offset = self._store.min_offset(pull.topic, pull.queue_id)
         max_offset = self._store.max_offset(pull.topic, pull.queue_id)
         read = ReadResult(ReadStatus.OFFSET_RESET, offset, min_offset, max_offset)
@@ -283,9 +284,9 @@ class Reading:
 
     def _hold(self, pull: Pull, until_ms: MonotonicMs) -> None:
         connection = pull.waiter.connection
-        if not connection.is_open:  # It went while a thread read for it; nobody would take the pull out.
+        if not connection.is_open:  # It closed while a thread read for it; nothing would remove the pull.
             return
-        pull.expression = None  # It may be long, and `tag_codes` says the same.
+        pull.expression = None  # It may be long, and `tag_codes` is enough.
         self._held.hold(
             HeldPull(
                 pull.topic,

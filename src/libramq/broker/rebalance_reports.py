@@ -1,4 +1,4 @@
-"""The reports of rebalances: what a coordinator has its own broker and the others record of its groups."""
+"""The reports of rebalances: how a coordinator has rebalances recorded, here and at the other brokers."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,12 +8,12 @@ from libramq.broker.group_peers import GroupPeers
 from libramq.clock import Clock, read_clock
 from libramq.groups.coordinator.effect import Replaced, Settled, Started
 
-#: Ours: who brought a rebalance about is named in its event, up to so many; a hundred may join at once.
+#: Ours: how many causers a rebalance event names; a hundred members may join at once.
 NAMED_MAX: Final = 5
 
 
 class RebalanceReports:
-    """Reports of the rebalances of groups that live here. peers: None where this broker is alone."""
+    """Reports of the rebalances of groups coordinated here. peers: None if this broker is alone."""
 
     def __init__(
         self, *, broker_name: str, consumers: ConsumerClients, peers: GroupPeers | None, clock: Clock
@@ -24,7 +24,7 @@ class RebalanceReports:
         self._clock = clock
 
     def started(self, started: Started) -> None:
-        """Record that a rebalance began, and have the others record what becomes of their queues."""
+        """Record the start of a rebalance, and have the others record their queues' moves."""
         who = _named(started.who)
         self._consumers.started(
             started.group,
@@ -38,7 +38,7 @@ class RebalanceReports:
             self._peers.started(started, who)
 
     def settled(self, settled: Settled, *, is_elsewhere_too: bool) -> None:
-        """Record what came of a rebalance. is_elsewhere_too: other brokers have queues of the group."""
+        """Record the end of a rebalance. is_elsewhere_too: other brokers have queues of the group."""
         observed = self._consumers.observed(settled.group)
         if observed is not None:
             observed.completed(

@@ -1,4 +1,4 @@
-"""The recorded replies: answers that wait until what they say is in a journal on the disk.
+"""The recorded replies: replies that wait until their change is in a journal on the disk.
 
 Under ASYNC_FLUSH they do not wait.
 """
@@ -12,7 +12,7 @@ from libramq.codes import ResponseCode
 from libramq.rpc.outcome import HOLD, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 
-#: Requests that change a table by name, or say what is in one that others must be able to rely on.
+#: Requests that change a table by name, or return table contents that others must be able to rely on.
 RECORDED: Final = (
     R.UPDATE_AND_CREATE_TOPIC,
     R.DELETE_TOPIC_IN_BROKER,
@@ -26,14 +26,14 @@ _NOT_ON_DISK: Final = Reply(
 
 
 class RecordedReplies:
-    """Makes processors wait. answer: performs the outcomes that were held."""
+    """Makes the replies of processors wait. answer: performs the delayed outcomes."""
 
     def __init__(self, journals: JournalSync, answer: Callable[[Request, Outcome], None]) -> None:
         self._journals = journals
         self._answer = answer
 
     def waiting(self, processors: Mapping[int, Processor]) -> dict[int, Processor]:
-        """Return those of the processors whose answers wait."""
+        """Return the given processors whose replies wait, wrapped."""
         return {code: self._waiting(processors[code]) for code in RECORDED if code in processors}
 
     def _waiting(self, handle: Processor) -> Processor:

@@ -1,6 +1,6 @@
 """Redelivery: where a message goes that a consumer could not handle.
 
-To the group's retry topic after a delay, or, tried often enough, to the group's dead letters.
+It goes to the group's retry topic after a delay, or, after enough attempts, to the group's dead letters.
 Upstream: AbstractSendMessageProcessor.java (consumerSendMsgBack, handleRetryAndDLQ).
 """
 
@@ -20,7 +20,7 @@ FIRST_DELAY_LEVEL: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where the message goes, and after which delay level (0: at once)."""
+    """The message's target, and its delay level (0: at once)."""
 
     config: TopicConfig
     queue_id: int
@@ -28,7 +28,7 @@ class Target:
 
 
 class Redelivery:
-    """The rules, over the topics they create."""
+    """The rules of redelivery, with the topics they create."""
 
     def __init__(self, topics: TopicTable, randomness: random.Random) -> None:
         self._topics = topics
@@ -43,7 +43,7 @@ class Redelivery:
         delay_level: int,
         wall_ms: WallMs,
     ) -> Target:
-        """Where a message goes that failed once more after `reconsume_times`; a level < 0 buries it."""
+        """Return the target after another failure; a level below 0 makes the message a dead letter."""
         if reconsume_times >= reconsume_times_max or delay_level < 0:
             return self.dead_letters(group.group_name, wall_ms)
         config = self._topics.for_retries(group, wall_ms)
@@ -51,6 +51,6 @@ class Redelivery:
         return Target(config, self._random.randrange(config.write_queue_nums), level)
 
     def dead_letters(self, group: str, wall_ms: WallMs) -> Target:
-        """The group's dead-letter queue."""
+        """Return the group's dead-letter queue as the target."""
         config = self._topics.for_group(names.dlq_topic(group), DLQ_QUEUES, PERM_READ | PERM_WRITE, wall_ms)
         return Target(config, 0, 0)

@@ -1,7 +1,7 @@
-"""The refused options: what in a `broker.conf` promises security or durability that this broker lacks yet.
+"""The refused options: settings in `broker.conf` that promise security or durability this broker lacks.
 
-A broker that started all the same would serve whom it should not, or acknowledge what may be lost. Names that
-are nearly one of these are refused too: a misspelt promise is a promise.
+A broker that started regardless would serve clients it should not, or acknowledge messages that may be lost.
+Names that are nearly one of these are refused too: a misspelt promise is still a promise.
 Upstream: BrokerConfig.java, MessageStoreConfig.java, AuthConfig.java, TlsSystemConfig.java.
 """
 
@@ -11,12 +11,13 @@ from typing import Final, NamedTuple
 
 from libramq.errors import ConfigError
 
-#: Ours: how alike a misspelt name is; `authenticationProvider` and `authenticationEnabled` are not.
+#: Ours: how similar a misspelt name is; `authenticationProvider` and `authenticationEnabled` are not that
+#: similar.
 LIKENESS: Final = 0.9
 
 
 class Refusal(NamedTuple):
-    """An option. harmless: the values that ask for nothing; lacking: what this broker does not do."""
+    """A refused option. harmless: values without a promise; lacking: what this broker does not do."""
 
     name: str
     harmless: tuple[str, ...]
@@ -69,5 +70,5 @@ def check_refused(properties: Mapping[str, str], known: frozenset[str]) -> None:
 
 
 def is_harmless(name: str) -> bool:
-    """Return whether an option that passed `check_refused` asks for nothing."""
+    """Return whether an option that passed `check_refused` is without effect."""
     return name in REFUSED

@@ -1,7 +1,7 @@
-"""The registration: what a broker tells name servers about itself, and when.
+"""The registration: what a broker reports to name servers about itself, and when.
 
-At start, every 30 s and at each change of its topics, to every name server; and once a second that it is
-still there, so that one that stands still is forgotten, and its groups move to other coordinators, within
+It registers at start, every 30 s and after each change of its topics, at every name server. It also sends a
+heartbeat every second, so that a stalled broker is removed, and its groups get other coordinators, within
 seconds. Each name server has its own pace: one that hangs delays no other.
 Upstream: BrokerController, BrokerOuterAPI.registerBrokerAll, sendHeartbeat.
 """
@@ -39,25 +39,25 @@ REGISTER_TIMEOUT_MS: Final = 24_000
 #: BrokerController.start clamps registerNameServerPeriod to these.
 PERIOD_MS_MIN: Final = 10_000
 PERIOD_MS_MAX: Final = 60_000
-#: BrokerConfig.brokerHeartbeatInterval, brokerNotActiveTimeoutMillis: upstream's where slaves act as masters;
-#: elsewhere it sends none, and a broker that stands still is believed in for two minutes. Name servers before
-#: 5.0 know neither.
+#: BrokerConfig.brokerHeartbeatInterval, brokerNotActiveTimeoutMillis: upstream's values if slaves act as
+#: masters; otherwise upstream sends none, and a stalled broker stays registered for two minutes. Name servers
+#: before 5.0 know neither.
 HEARTBEAT_MS: Final = 1_000
 HEARTBEAT_TIMEOUT_MS: Final = 10_000
-#: Ours: several topics created in one turn make one registration.
+#: Ours: several topics created in one turn cause one registration.
 CHANGE_DELAY_MS: Final = 2
 #: Ours: leaving must not take longer than a user waits; name servers notice the closed connection anyway.
 UNREGISTER_TIMEOUT_MS: Final = 1_000
-#: Ours: how long a start waits for name servers that do not answer; they are told when they do.
+#: Ours: how long a start waits for silent name servers; they are informed when they answer.
 FIRST_ROUND_MS_MAX: Final = 3_000
-#: Ours: a name server that was not there is asked again soon, so that starting order does not matter.
+#: Ours: an unreachable name server is retried soon, so that the starting order does not matter.
 RETRY_MS: Final = 1_000
-#: Ours: who created a topic is answered then at the latest; clients wait 3 s and more.
+#: Ours: the creator of a topic is answered then at the latest; clients wait 3 s and more.
 ANNOUNCED_MS_MAX: Final = 2_000
 
 
 def introduction(config: BrokerConfig, topics: Sequence[TopicConfig], version: DataVersion) -> Call[object]:
-    """Return the registration: who the broker is, and which topics it has. To be called in a thread."""
+    """Return the registration: the broker's identity and topics. To be called in a thread."""
     table = {topic.topic_name: _permitted(topic, config) for topic in topics}
     wrapper = TopicConfigSerializeWrapper(data_version=version, topic_config_table=table)
     header = RegisterBrokerHeader(
@@ -72,16 +72,16 @@ def introduction(config: BrokerConfig, topics: Sequence[TopicConfig], version: D
 
 
 def _permitted(topic: TopicConfig, config: BrokerConfig) -> TopicConfig:
-    """Return what clients may do here: no more than the broker as a whole allows (registerBrokerAll)."""
+    """Return the topic with the permissions that the broker as a whole allows (registerBrokerAll)."""
     perm = topic.perm & (config.broker_permission | PERM_INHERIT)
     return topic if perm == topic.perm else msgspec.structs.replace(topic, perm=perm)
 
 
 class _NameServer:
-    """The state that one name server has of us.
+    """What one name server knows of us.
 
-    requested_ms: since when a registration is under way. is_linked: it answered, and the connection has not
-    ended since. known: how many changes of the topics it knows, while it is linked.
+    requested_ms: since when a registration is under way. is_linked: it answered, and the connection is still
+    open. known: how many changes of the topics it knows, while it is linked.
     """
 
     __slots__ = (
@@ -105,17 +105,17 @@ class _NameServer:
         self.is_linked = self.has_changed = self.has_failed = self.tried = False
 
     def is_waited_for(self, counter: int, now_ms: MonotonicMs) -> bool:
-        """Return whether a change is unknown to it and it may be expected to answer soon.
+        """Return whether it lacks a change and can be expected to answer soon.
 
-        One that let somebody wait for nothing is waited for again when it has answered: an outage delays one
-        send, not every one that creates a topic.
+        A name server that let a reply wait in vain is waited for again after it has answered: an outage
+        delays one send, not every one that creates a topic.
         """
         is_silent = self.requested_ms is not None and now_ms - self.requested_ms >= ANNOUNCED_MS_MAX
         return not self.has_failed and not is_silent and not (self.is_linked and self.known >= counter)
 
 
 class Registration:
-    """Keeps every name server informed; a `kernel.gate.Gate` for who creates topics."""
+    """Keeps every name server informed; a `kernel.gate.Gate` for the creation of topics."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class Registration:
         self._is_begun = False
 
     def begin(self, when_tried: Callable[[], None]) -> None:
-        """Register, and go on. when_tried: called once all name servers answered, or could not."""
+        """Register, and continue to. when_tried: called once all name servers answered or failed."""
         self._when_tried = when_tried
         self._is_begun = True
         self._topics.observe(lambda _: self.announce())
@@ -149,14 +149,14 @@ class Registration:
         self._look_whether_tried()
 
     def announce(self) -> None:
-        """The topics changed: inform the name servers soon."""
+        """Inform the name servers soon: the topics have changed."""
         if not self._is_begun:
             return
         for name_server in self._name_servers.values():
             self._register_again(name_server)
 
     def lost(self, address: str) -> None:
-        """The connection to a name server ended: it may have forgotten us by the time it is back."""
+        """Handle the end of a name server's connection: it may forget us before it is back."""
         name_server = self._name_servers.get(address)
         if name_server is not None and self._is_begun:
             name_server.is_linked = False
@@ -178,7 +178,7 @@ class Registration:
         self._waiting[parked] = counter, awaited
 
     def leave(self, left: Callable[[], None]) -> None:
-        """Tell every name server that we leave; `left` is called once all have heard it, or could not."""
+        """Unregister from every name server; `left` is called once all know, or could not be reached."""
         self._is_begun = False
         header = UnregisterBrokerHeader(
             broker_name=self._config.broker_name,
@@ -210,7 +210,7 @@ class Registration:
             name_server.register.by(self._clock.monotonic_ms() + CHANGE_DELAY_MS)
 
     def _register(self, name_server: _NameServer) -> None:
-        """Register at one name server; the body is made on a thread: 10,000 topics take 100 ms."""
+        """Register at one name server; the body is encoded on a thread: 10,000 topics take 100 ms."""
         version = self._topics.data_version
         registered = partial(self._registered, name_server, version.counter)
         name_server.requested_ms, name_server.has_changed = self._clock.monotonic_ms(), False
@@ -219,7 +219,7 @@ class Registration:
             return
 
         def encoded(call: object) -> None:
-            if not self._is_begun:  # It would be believed in again once it has left.
+            if not self._is_begun:  # It would be listed again after its departure.
                 return
             if isinstance(call, Call):
                 self._encoded = (version, call)
@@ -255,7 +255,7 @@ class Registration:
         self._look_whether_tried()
 
     def _release(self, name_server: _NameServer, counter: int) -> None:
-        """Answer those who waited for this name server last, to know so many changes or to fail."""
+        """Answer the replies that waited for this name server last, by success or failure."""
         for parked, (awaited_counter, addresses) in list(self._waiting.items()):
             if not parked.is_parked:
                 del self._waiting[parked]
@@ -280,10 +280,10 @@ class Registration:
             broker_addr=self._config.address,
             cluster_name=self._config.cluster_name,
         )
-        # Whether it was heard is for registrations to find out.
+        # A failure is detected by registrations.
         question = Question(name_server.address, broker_heartbeat(header), _ignored, HEARTBEAT_MS)
         self._ask_signed(question)
 
 
 def _ignored(_: object) -> None:
-    """Take no note of an answer."""
+    """Ignore an answer."""

@@ -23,7 +23,7 @@ from libramq.store.message_store import MessageStore
 #: StoreStatsService: rates over the last 10 s, 1 min and 10 min, from a sample a second.
 _WINDOWS_S: Final = (10, 60, 600)
 SAMPLE_MS: Final = 1_000
-#: What there is none of here: thread pools, timers, a dispatch behind the log, a lock of the page cache.
+#: What does not exist here: thread pools, timers, a dispatch behind the log, a lock of the page cache.
 _ZEROES: Final = (
     "sendThreadPoolQueueSize", "pullThreadPoolQueueSize", "ackThreadPoolQueueSize",
     "sendThreadPoolQueueHeadWaitTimeMills", "pullThreadPoolQueueHeadWaitTimeMills",
@@ -38,7 +38,7 @@ class _Sample(NamedTuple):
 
 
 class _Mornings:
-    """The counters as they were when this day began, and the day before, in the broker's time zone.
+    """The counters at the beginning of today and yesterday, in the broker's time zone.
 
     Upstream: BrokerStats.java, which counts from the broker's start and records once a day.
     """
@@ -48,7 +48,7 @@ class _Mornings:
         self.today = self.yesterday = counts
 
     def look(self, wall_ms: WallMs, counts: tuple[int, int]) -> None:
-        """Begin another day, if it is one; `counts` are from before."""
+        """Begin a new day if it is one; `counts` are from before."""
         day = _day(wall_ms)
         if day > self._day:
             was_yesterday = (day - self._day).days == 1
@@ -70,7 +70,7 @@ class RuntimeInfo:
         self._longest_turn = kernel.longest_turn
         self._version = version
         self._started_ms = kernel.clock.wall_ms()
-        #: By topic and group; asked for with their statistics.
+        #: By topic and group; returned with their statistics.
         self.throughput = Throughput(store, kernel)
         self._samples: deque[_Sample] = deque()
         self._sampled = store.traffic
@@ -88,7 +88,7 @@ class RuntimeInfo:
             self._deadline.at(self._clock.monotonic_ms() + SAMPLE_MS)
 
     def sample(self, now_ms: MonotonicMs) -> None:
-        """Remember the counters as they are at a moment (monotonic)."""
+        """Store the counters at a moment (monotonic)."""
         self._mornings.look(self._clock.wall_ms(), self._sampled)
         self._sampled = self._store.traffic
         oldest_ms = now_ms - _WINDOWS_S[-1] * 1_000
@@ -128,13 +128,13 @@ class RuntimeInfo:
             putMessageTimesTotal=str(statistics.put_message_count),
             putMessageSizeTotal=str(statistics.put_bytes),
             remainHowManyDataToFlush=str(statistics.max_physical_offset - statistics.flushed_offset),
-            # Not Apache's: since somebody last asked.
+            # Not Apache's: since the last request.
             libraLongestTurnMicros=str(self._longest_turn.take_us(RUNTIME_INFO)),
         )
         return Reply(body=encode_body(KVTable(table=table)))
 
     def _disk_ratio(self) -> str:
-        """Return the share of the store's disk that is in use; -1.0 where nobody knows, as upstream."""
+        """Return the used share of the store's disk; -1.0 if unknown, as upstream."""
         try:
             return str(self._filesystem.disk_space(self._store.config.root).used_percent / 100)
         except OSError:
@@ -144,10 +144,10 @@ class RuntimeInfo:
         return " ".join(f"{self._rate(column, window_s):.2f}" for window_s in _WINDOWS_S)
 
     def _rate(self, column: int, window_s: int) -> float:
-        """Return the messages a second in a window that ends now; shorter while the broker is younger."""
+        """Return the messages per second in a window that ends now; shorter while the broker is younger."""
         now_ms = self._clock.monotonic_ms()
         from_ms = max(now_ms - window_s * 1_000, self._samples[0].at_ms)
-        # Between two samples nothing happened, but for the second before the later one.
+        # Between two samples nothing happened, except in the second before the later one.
         before = [sample for sample in self._samples if sample.at_ms <= from_ms]
         count = self._store.traffic[column] - before[-1].counts[column]
         return count * 1000 / (now_ms - from_ms) if now_ms > from_ms else 0.0

@@ -1,12 +1,12 @@
-"""Delay levels: messages that wait in SCHEDULE_TOPIC_XXXX until their time comes.
+"""Delay levels: messages that wait in SCHEDULE_TOPIC_XXXX until they are due.
 
-A message with the property DELAY is stored under its level's queue; when it is due it is stored again where
-it belongs. Upstream: ScheduleMessageService.java, HookUtils.transformDelayLevelMessage.
+A message with the property DELAY is stored in its level's queue; when it is due it is stored again in its own
+queue. Upstream: ScheduleMessageService.java, HookUtils.transformDelayLevelMessage.
 
-A delay is a duration: while this process runs it is measured by the monotonic clock, and setting the wall
-clock changes nothing of it (upstream delivers at once when it is set back, and early when it is set forward).
-A machine that slept goes on with its delays when it wakes. What an earlier process stored is due by the wall
-clock, as nothing else went on meanwhile.
+A delay is a duration: while this process runs it is measured by the monotonic clock, so setting the wall
+clock has no effect (upstream delivers at once if it is set back, and early if it is set forward). After a
+machine's sleep the delays continue. Messages stored by an earlier process are due by the wall clock, the only
+one that continued.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ DELIVERED_PER_ROUND_MAX: Final = 512
 
 
 class DelaySchedule:
-    """How far each level has been delivered, and what is due. `now`: when the store was opened."""
+    """The delivered offset of each level, and the due messages. `now`: when the store was opened."""
 
     def __init__(
         self, store: MessageStore, delays_ms: Sequence[int], offsets: dict[int, int], *, now: Now
@@ -47,19 +47,19 @@ class DelaySchedule:
         self._head_due_ms: dict[int, MonotonicMs | None] = {}
 
     def level_grew(self, queue_id: int) -> None:
-        """A level has another message; where it had none, it is to be looked at."""
+        """Note a level's new message; a level that was empty has to be looked at."""
         level = queue_id + 1
         if level not in self._head_due_ms and 1 <= level <= len(self._delays_ms):
             self._head_due_ms[level] = None
 
     def next_due_ms(self, now_ms: MonotonicMs) -> MonotonicMs | None:
-        """Return when a level is to be looked at next; None: all are empty."""
+        """Return when a level has to be looked at next; None: all are empty."""
         return min(
             (now_ms if due_ms is None else due_ms for due_ms in self._head_due_ms.values()), default=None
         )
 
     def delay(self, message: StoreMessage, level_text: str, *, now: Now) -> None:
-        """Turn a message that is about to be stored towards its level; nothing without a level."""
+        """Redirect a message that is about to be stored to its level; without a level do nothing."""
         try:
             level = int(level_text)
         except ValueError:
@@ -77,11 +77,11 @@ class DelaySchedule:
         )
         message.topic = names.SCHEDULE_TOPIC
         message.queue_id = level - 1
-        # As upstream's tools show it; what counts is when the message was stored.
+        # Upstream's tools show this time; the store time is what counts.
         message.tag_code = int(now.wall_ms) + self._delays_ms[level - 1]
 
     def deliver(self, now_ms: MonotonicMs) -> int:
-        """Store again every message that is due; how many there were."""
+        """Store every due message again; return how many there were."""
         delivered = 0
         for level, delay_ms in enumerate(self._delays_ms, 1):
             head_due_ms = self._head_due_ms.get(level)
@@ -116,12 +116,12 @@ class DelaySchedule:
         return delivered
 
     def _store_again(self, due: Sequence[MessageExt], level: int) -> int:
-        """Store due messages; how many of them are done with."""
+        """Store due messages again; return how many are done."""
         if not due:
             return 0
         for position, result in enumerate(self._store.append_batch([_restored(message) for message in due])):
             if result.status in (AppendStatus.MESSAGE_ILLEGAL, AppendStatus.PROPERTIES_SIZE_EXCEEDED):
-                # It will never be taken; those behind it must not wait for it.
+                # It will never be accepted; those behind it must not wait for it.
                 log.error(
                     "due message dropped", level=level, reason=result.status.name, id=due[position].offset_id
                 )
@@ -133,7 +133,7 @@ class DelaySchedule:
     def _read(
         self, queue_id: int, offset: int, delay_ms: int, now_ms: MonotonicMs
     ) -> tuple[list[MessageExt], int, MonotonicMs | None]:
-        """The due messages from an offset on, the offset after them, and when the next one is due."""
+        """Return the due messages from an offset on, the offset after them, and when the next one is due."""
         result = self._store.read(names.SCHEDULE_TOPIC, queue_id, offset, 32)
         if result.status is not ReadStatus.FOUND:
             return [], max(offset, result.next_offset) if result.max_offset > offset else offset, None
@@ -146,8 +146,9 @@ class DelaySchedule:
                 break
             message, position = decoded
             due_ms = self._moments.moment_of(message.physical_offset, message.store_timestamp_ms) + delay_ms
-            # Stored in the future, by an earlier process before the clock was set back: nobody knows how long
-            # ago, and it comes now rather than late (ScheduleMessageService.correctDeliverTimestamp).
+            # Stored in the future, by an earlier process before the clock was set back: how long ago is
+            # unknown, so it is delivered now rather than late
+            # (ScheduleMessageService.correctDeliverTimestamp).
             if now_ms < due_ms <= now_ms + delay_ms:
                 return due, message.queue_offset, due_ms
             due.append(message)
@@ -155,11 +156,11 @@ class DelaySchedule:
 
 
 def _restored(message: MessageExt) -> StoreMessage:
-    """The message as it is stored where it belongs, with DELAY, REAL_TOPIC and REAL_QID as upstream."""
+    """Return the message for its own queue, with DELAY, REAL_TOPIC and REAL_QID as upstream."""
     properties = dict(message.properties)
     properties[p.WAIT] = "false"
     text = p.encode_properties(properties)
-    if len(text) > p.PROPERTIES_BYTES_MAX:  # WAIT says nothing here; better without it than lost.
+    if len(text) > p.PROPERTIES_BYTES_MAX:  # WAIT has no meaning here; better without it than lost.
         del properties[p.WAIT]
         text = p.encode_properties(properties)
     return StoreMessage(

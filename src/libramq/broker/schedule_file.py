@@ -5,7 +5,7 @@ from libramq.formats.tables import DataVersion
 
 
 class ScheduleFile(Document, frozen=True, kw_only=True):
-    """Level → the offset of the next message to deliver."""
+    """The offset of the next message to deliver, by level."""
 
     data_version: DataVersion = DataVersion()
     offset_table: dict[int, int] = {}

@@ -34,12 +34,12 @@ log = get_logger(__name__)
 
 #: NettyRemotingServer's fast port (BrokerController.initializeRemotingServer).
 VIP_PORT_OFFSET: Final = -2
-#: Ours: how often metrics are sampled, where somebody reads them.
+#: Ours: how often metrics are sampled, if they are served.
 METRICS_MS: Final = 1_000
 
 
 class BrokerServer:
-    """A broker that listens."""
+    """A broker that listens on sockets."""
 
     def __init__(
         self,
@@ -69,19 +69,19 @@ class BrokerServer:
 
     @property
     def address(self) -> str:
-        """Where clients connect to."""
+        """Return the address that clients connect to."""
         return self._config.address
 
     @property
     def broker(self) -> Broker:
-        """The broker, once started."""
+        """Return the broker, once started."""
         assert self._broker is not None, "the broker has not started"
         return self._broker
 
     def entrance(self, translator: Translator) -> Handler:
         """Return the handler for a server of another protocol, once started; see `tests/stranger`.
 
-        Whoever has that server closes it before `stop`.
+        The caller has to close that server before `stop`.
         """
         assert self._performer is not None, "the broker has not started"
         return self._performer.entrance(translator)
@@ -122,7 +122,7 @@ class BrokerServer:
             raise
 
     async def stop(self) -> None:
-        """Leave the name servers, end connections, close the store; what fails keeps none of the rest."""
+        """Unregister, close connections and store; a failure does not stop the rest."""
         if self._metrics_timer is not None:
             self._metrics_timer.cancel()
         if self._listening is not None:
@@ -175,7 +175,7 @@ class BrokerServer:
             self._servers.append(server)
             try:
                 await server.listen(host, number)
-            except Exception as error:  # Who starts it hears what is wrong.
+            except Exception as error:  # Reported to the caller of `start`.
                 if not self._is_started.done():
                     self._is_started.set_exception(error)
                 return
@@ -193,7 +193,7 @@ class BrokerServer:
 
 
 def _check_peers_are_known(config: BrokerConfig) -> None:
-    """Raise ConfigError where others could pretend to be brokers of our cluster."""
+    """Raise ConfigError if others could pretend to be brokers of our cluster."""
     if config.namesrv_addr is None or config.credentials is not None or is_loopback(config.bind_address):
         return
     raise ConfigError(

@@ -1,8 +1,8 @@
-"""The start-up: a broker listens once it knows which other brokers there are, and then registers.
+"""The start-up: a broker listens once it knows the other brokers, and then registers.
 
-begin ─► looking around, a second at most ─► listening ─► registered
+begin ─► looking for brokers, at most a second ─► listening ─► registered
 
-Members that ask where their group lives would be sent to the wrong broker before.
+Any earlier, it would send members that look for their coordinator to the wrong broker.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ LOOK_AROUND_MS_MAX: Final = 1_000
 
 
 class StartUp:
-    """Begins to serve. cluster: None where there are no name servers."""
+    """Starts the service. cluster: None if there are no name servers."""
 
     def __init__(self, cluster: Cluster | None, registration: Registration, kernel: Kernel) -> None:
         self._cluster = cluster
@@ -34,7 +34,7 @@ class StartUp:
         self._started: Callable[[], None] | None = None
 
     def begin(self, started: Callable[[], None]) -> None:
-        """Start; `started` is called when name servers were informed, or could not be."""
+        """Start; `started` is called when name servers were informed, or could not be reached."""
         self._started = started
         self._is_looking = True
         if self._cluster is None:

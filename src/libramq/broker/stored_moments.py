@@ -1,12 +1,12 @@
 """The stored moments: when messages were stored by the monotonic clock, however the wall clock was set.
 
-A record has its store time from the wall clock of then. What that clock showed ahead of the monotonic one is
-remembered with where the log ended, whenever it has changed:
+A record's store time is the wall clock's at the time. Whenever the difference between wall clock and
+monotonic clock has changed, it is remembered together with the log's end:
 
     log      0 ────────────────── 81 920 ─────────────────► end
-    ahead    as at the start      3 600 000 ms less: somebody set it back an hour
+        ahead    as at the start      3 600 000 ms less: the clock was set back by an hour
 
-Ours; upstream adds the delay to the store time and compares with the wall clock of now.
+Ours; upstream adds the delay to the store time and compares with the current wall clock.
 """
 
 from bisect import bisect_right
@@ -14,16 +14,18 @@ from typing import Final
 
 from libramq.clock import MonotonicMs, Now
 
-#: Ours: who keeps a clock right moves it by less (ntpd steps from 128 ms on); so much a delay may be wrong.
+#: Ours: clock synchronisation moves the clock by less (ntpd steps from 128 ms on); a delay may be wrong by
+#: this much.
 UNNOTICED_MS: Final = 100
-#: Ours: nobody sets a clock so often while messages wait; of more settings the oldest are forgotten.
+#: Ours: a clock is not set so often while messages wait; of more settings the oldest are forgotten.
 SETTINGS_MAX: Final = 1_000
 
 
 class StoredMoments:
-    """How the wall clock stood when which part of the log was written. `now`: when the store was opened.
+    """The wall clock's difference for each part of the log. `now`: when the store was opened.
 
-    What an earlier process stored counts as stored by the wall clock of now: only that one went on meanwhile.
+    Messages of an earlier process count as stored by the current wall clock: only that one continued
+    meanwhile.
     """
 
     def __init__(self, now: Now) -> None:
@@ -31,11 +33,11 @@ class StoredMoments:
         self._ahead_ms = [now.wall_ahead_ms]
 
     def is_set(self, now: Now) -> bool:
-        """Return whether the wall clock was set since the last look."""
+        """Return whether the wall clock was set since the last call."""
         return abs(now.wall_ahead_ms - self._ahead_ms[-1]) > UNNOTICED_MS
 
     def note(self, log_end: int, now: Now) -> None:
-        """Note that messages stored from here on take their store time from the clock as it is now."""
+        """Note that messages from here on take their store time from the clock as it is now."""
         self._starts.append(log_end)
         self._ahead_ms.append(now.wall_ahead_ms)
         if len(self._starts) > SETTINGS_MAX:

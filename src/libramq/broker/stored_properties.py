@@ -22,9 +22,9 @@ def _needles(name: str) -> tuple[str, str]:
 
 
 def find(text: str, name: str) -> str | None:
-    """The value of one property, the last where there are several; None when it has none.
+    """Return the value of one property, the last if there are several; None if there is none.
 
-    About 0.3 µs: `in` and `partition` cost a third of `find`, whose arguments must be taken apart.
+    This takes about 0.3 µs: `in` and `partition` cost a third of `find` with its arguments.
     """
     key, inner_key = _needles(name)
     if key not in text:
@@ -50,12 +50,12 @@ def require_storable(text: str) -> None:
 
 
 def with_property(text: str, name: str, value: str) -> str:
-    """The text with one property set, replacing an older value."""
+    """Return the text with one property set, replacing an older value."""
     return f"{_terminated(without(text, name))}{name}{p.NAME_VALUE_SEPARATOR}{value}{_END}"
 
 
 def without(text: str, name: str) -> str:
-    """The text without one property."""
+    """Return the text without one property."""
     if name + p.NAME_VALUE_SEPARATOR not in text:
         return text
     return re.sub(
@@ -68,7 +68,7 @@ def _terminated(text: str) -> str:
 
 
 class BrokerProperties:
-    """The properties every stored message gets from the broker."""
+    """The properties that the broker adds to every stored message."""
 
     def __init__(self, *, cluster: str, region: str, trace_on: bool) -> None:
         self.region = region
@@ -78,8 +78,10 @@ class BrokerProperties:
         self._pairs = pairs
 
     def added_to(self, text: str) -> str:
-        """The text with the broker's own properties."""
-        if p.CLUSTER in text or p.MSG_REGION in text or p.TRACE_ON in text:  # A message that was here before.
+        """Return the text with the broker's own properties."""
+        if (
+            p.CLUSTER in text or p.MSG_REGION in text or p.TRACE_ON in text
+        ):  # A message that was stored before.
             for name, value in self._pairs:
                 text = with_property(text, name, value)
             return text

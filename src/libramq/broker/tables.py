@@ -1,6 +1,6 @@
-"""The tables of a broker that its files remember: topics, groups, fences, coordinated groups.
+"""The tables of a broker that are kept in files: topics, groups, fences, coordinated groups.
 
-Each has a ledger: what changes is in its journal before it takes effect, and the whole table is written soon
+Each has a ledger: a change is in its journal before it takes effect, and the whole table is written soon
 after, by a thread (`plan_folds`).
 """
 
@@ -30,19 +30,19 @@ C = TypeVar("C")
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """A table to be written whole, and the ledger to be told how that went."""
+    """A table to be written whole, and its ledger, which gets the result."""
 
     ledger: ConfigLedger[Any]
     plan: FoldPlan
 
 
 class Tables:
-    """The tables below `config/`, as they were left."""
+    """The tables below `config/`, as last written."""
 
     def __init__(self, config: BrokerConfig, filesystem: FileSystem) -> None:
         self._config = config
         self._filesystem = filesystem
-        #: Under SYNC_FLUSH nobody hears of what a table says before its journal is on the disk.
+        #: Under SYNC_FLUSH no table content is sent before its journal is on the disk.
         self.journals = JournalSync(waits=config.flush_disk_type == "SYNC_FLUSH")
         self._folded: list[tuple[ConfigLedger[Any], Callable[[], object]]] = []
         #: Whether any table changed since it was last written.
@@ -54,7 +54,7 @@ class Tables:
         self._states_ledger = self._load_group_states()
 
     def plan_folds(self) -> list[Fold]:
-        """The tables that changed, to be written in a thread."""
+        """Return the changed tables, to be written in a thread."""
         self.has_changes = False
         return [
             Fold(ledger, plan)
@@ -63,13 +63,13 @@ class Tables:
         ]
 
     def close(self) -> None:
-        """Write what changed and close; one that fails keeps none of the others."""
+        """Write what changed and close; a failure does not stop the rest."""
         with ExitStack() as stack:
             for ledger, value in self._folded:
                 stack.callback(ledger.close, value)
 
     def record_group(self, group: str, state: GroupState | None) -> None:
-        """Remember how a coordinated group is, None: not at all; raises OSError where the disk refuses."""
+        """Record the state of a coordinated group, None: remove it; raises OSError if the disk refuses."""
         self._states_ledger.append(group, state)
         self._apply_state(group, state)
 

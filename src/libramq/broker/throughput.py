@@ -1,8 +1,9 @@
-"""The throughput: how many messages a second topics were sent and groups were given, over the last minute.
+"""The throughput: messages per second stored in topics and delivered to groups, over the last minute.
 
-    stored, read ─► counted by topic, by group and topic ─► every 10 s a bucket ─► the last six are a minute
+        stored, read ─► counted by topic, by group and topic ─► a bucket every 10 s ─► the last six are a
+        minute
 
-Buckets are made only while something is counted: an idle broker does not wake for them.
+Buckets are made only while something is counted: an idle broker needs no timer.
 Upstream: BrokerStatsManager.java, TOPIC_PUT_NUMS and GROUP_GET_NUMS, sampled every 10 s.
 """
 
@@ -16,7 +17,7 @@ from libramq.store.message_store import MessageStore
 
 BUCKET_MS: Final = 10_000
 WINDOW_MS: Final = 60_000
-#: Ours: groups and topics that are counted in 10 s; four for each group that there may be.
+#: Ours: groups and topics counted in 10 s; four for each possible group.
 PAIRS_MAX: Final = 100_000
 
 
@@ -29,7 +30,7 @@ class _Bucket(NamedTuple):
 
 
 class Throughput:
-    """Counts what pulls bring; sends are counted by the store, a queue of a batch at a time."""
+    """Counts pulled messages; the store counts sends, one queue of a batch at a time."""
 
     def __init__(self, store: MessageStore, kernel: Kernel) -> None:
         self._store = store
@@ -40,7 +41,7 @@ class Throughput:
         self._buckets: deque[_Bucket] = deque(maxlen=WINDOW_MS // BUCKET_MS)
 
     def got(self, group: str, topic: str, count: int) -> None:
-        """Count messages that a group was given."""
+        """Count messages that were delivered to a group."""
         pair = (group, topic)
         known = self._gets.get(pair)
         if known is not None:
@@ -49,17 +50,17 @@ class Throughput:
             self._gets[pair] = count
 
     def settle(self) -> None:
-        """Have a bucket made once something was counted."""
+        """Schedule a bucket once something was counted."""
         if self._deadline.due_ms is None and (self._gets or self._store.topic_puts):
             self._deadline.at(self._clock.monotonic_ms() + BUCKET_MS)
 
     def puts_per_second(self, topic: str) -> float:
-        """Return how many messages a second a topic was sent in the last minute."""
+        """Return the messages per second sent to a topic in the last minute."""
         count = self._store.topic_puts.get(topic, 0)
         return self._rate(count + sum(bucket.puts.get(topic, 0) for bucket in self._recent()))
 
     def gets_per_second(self, group: str, topic: str) -> float:
-        """Return how many messages a second of a topic a group was given in the last minute."""
+        """Return the messages per second of a topic delivered to a group in the last minute."""
         pair = (group, topic)
         count = self._gets.get(pair, 0)
         return self._rate(count + sum(bucket.gets.get(pair, 0) for bucket in self._recent()))
@@ -73,6 +74,6 @@ class Throughput:
         return [bucket for bucket in self._buckets if bucket.until_ms > from_ms]
 
     def _rate(self, count: int) -> float:
-        """Over the minute, or since the broker was started."""
+        """Return a rate over the last minute, or since the broker was started."""
         window_ms = min(WINDOW_MS, self._clock.monotonic_ms() - self._started_ms)
         return count * 1_000 / max(window_ms, 1_000)

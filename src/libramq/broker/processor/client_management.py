@@ -1,4 +1,4 @@
-"""HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG, GET_CONSUMER_LIST_BY_GROUP: who is there.
+"""HEART_BEAT, UNREGISTER_CLIENT, CHECK_CLIENT_CONFIG, GET_CONSUMER_LIST_BY_GROUP: connected clients.
 
 Upstream: ClientManageProcessor.java, ConsumerManageProcessor.java.
 """
@@ -28,20 +28,20 @@ from libramq.rpc.outcome import SUCCESS, Outcome, Reply
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import begin, with_body
 
-#: The ext field by which a client says that it goes by a coordinator, and a broker that it has one.
+#: The ext field by which a client declares that it uses a coordinator, and a broker that it has one.
 COORDINATED: Final = "libraGroups"
 #: Ours: groups of one process.
 GROUPS_PER_CLIENT_MAX: Final = 1_000
 #: Ours: clientIP@instanceName is some 40 characters.
 CLIENT_ID_LENGTH_MAX: Final = 255
-#: Ours: groups of a heartbeat that are worked off before others are served; one that is made takes 0.3 ms.
+#: Ours: groups of a heartbeat that are processed before others are served; creating one takes 0.3 ms.
 GROUPS_PER_STEP: Final = 4
 
 
 class ClientManagement:
-    """The processor of clients that come, stay and go.
+    """The processor of heartbeats and clients' departures.
 
-    gone: told of every connection that has left the last of its groups.
+    gone: called with every connection that has left the last of its groups.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ClientManagement:
         }
 
     def heartbeat(self, request: Request) -> Outcome:
-        """A client says who it is; whoever shares a group with it hears of a change."""
+        """Apply a client's heartbeat; members that share a group with it are notified of changes."""
         return with_body(request, HeartbeatData, partial(self._heartbeat, request))
 
     def _heartbeat(self, request: Request, data: HeartbeatData) -> Outcome:
@@ -85,16 +85,16 @@ class ClientManagement:
         for producer in data.producer_data_set:
             if names.is_valid_group(producer.group_name):
                 self._producers.beat(producer.group_name, self._member(request, data.client_id))
-        is_changed = data.heartbeat_fingerprint == 0  # Version 1 is always told so, and does not ask.
+        is_changed = data.heartbeat_fingerprint == 0  # Version 1 always gets this, and ignores it.
         notices: list[Notice[Connection]] = []
         for number, consumer in enumerate(data.consumer_data_set, 1):
             if number % GROUPS_PER_STEP == 0:
                 yield
-                if not request.peer.is_open:  # It has left all its groups meanwhile.
+                if not request.peer.is_open:  # It has disconnected meanwhile.
                     break
             config = self._groups.find(consumer.group_name, request.wall_ms)
             if config is None:
-                continue  # Upstream passes over groups that may not be created.
+                continue  # Upstream skips groups that may not be created.
             self._topics.for_retries(config, request.wall_ms)
             notices += self._consumers.beat(
                 self._member(request, data.client_id),
@@ -105,7 +105,7 @@ class ClientManagement:
             group = self._consumers.group(consumer.group_name)
             if group is not None:
                 is_changed = _fingerprint_changed(group, data.heartbeat_fingerprint) or is_changed
-                # A client that spares us its subscriptions after this broker's restart must send them again.
+                # A client that omits its subscriptions must send them again after this broker's restart.
                 is_changed = is_changed or (data.without_sub and not group.subscriptions)
         ext = {
             "IS_SUPPORT_HEART_BEAT_V2": "true",
@@ -115,7 +115,7 @@ class ClientManagement:
         return Reply(ext=ext, notify=requests_of(notices))
 
     def unregister(self, request: Request) -> Outcome:
-        """A client leaves; only the connection that registered it can say so."""
+        """Remove a client; only the connection that registered it can unregister it."""
         header = decode_header(request.command, UnregisterClientHeader)
         if header.producer_group:
             self._producers.remove(header.producer_group, request.peer)
@@ -129,7 +129,7 @@ class ClientManagement:
         return Reply(notify=requests_of(notices))
 
     def check_config(self, request: Request) -> Outcome:
-        """A client asks whether its filter can be served: tags always, SQL92 not yet."""
+        """Check whether a client's filter is supported: tags always, SQL92 not yet."""
         return with_body(request, CheckClientBody, self._check_config)
 
     def _check_config(self, body: CheckClientBody) -> Outcome:
@@ -142,7 +142,7 @@ class ClientManagement:
         )
 
     def consumer_list(self, request: Request) -> Outcome:
-        """The client ids of a group."""
+        """Return the client ids of a group."""
         header = decode_header(request.command, GroupHeader)
         group = self._consumers.group(header.consumer_group)
         self._consumers.fetched(request.peer, header.consumer_group)
@@ -151,10 +151,10 @@ class ClientManagement:
         return Reply(body=encode_body(ConsumerList(consumer_id_list=list(self._consumers.client_ids(group)))))
 
     def answered(self, connection: Connection, answer: Command, now_ms: MonotonicMs) -> None:
-        """Take a client's answer to the question whether it is there.
+        """Take a client's answer to a probe.
 
-        Java's says SYSTEM_ERROR where it has no consumer of the group (any more). A client that does not know
-        the question is there too.
+        Java's answers SYSTEM_ERROR if it has no consumer of the group (any more). A client that does not know
+        the request is alive too.
         """
         knows_group = answer.code != ResponseCode.SYSTEM_ERROR
         self._consumers.answered_question(connection, answer.opaque, knows_group=knows_group, now_ms=now_ms)
@@ -182,6 +182,6 @@ def _consumer(data: ConsumerData) -> Consumer:
 
 
 def _fingerprint_changed(group: ConsumerGroup[Connection], fingerprint: int) -> bool:
-    """Heartbeat version 2: whether another fingerprint was stored before; a version 1 stores 0."""
+    """Return, for heartbeat version 2, whether another fingerprint was stored; a version 1 stores 0."""
     known, group.fingerprint = group.fingerprint, fingerprint
     return known is not None and known != fingerprint

@@ -1,10 +1,11 @@
-"""QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET: how far a group is.
+"""QUERY_CONSUMER_OFFSET, UPDATE_CONSUMER_OFFSET: a group's committed offsets.
 
-Apache's mqadmin sets a single queue (`resetOffsetByTime -b … -q …`) by a commit as consumers make them, and
-resets it to the same offset after that. In a coordinated group a commit without an epoch is refused: it may
-be late. mqadmin is no member of anything and waits for the answer, which Java's consumers do for no commit
-that they send as they leave; so its commit is an operator's. It is recorded as Apache's broker records it:
-the next commit of the member that reads the queue outranks it, and only the reset moves that member.
+Apache's mqadmin sets a single queue (`resetOffsetByTime -b … -q …`) by a commit like a consumer's, and then
+resets it to the same offset. In a coordinated group a commit without an epoch is refused, since it may be
+late. mqadmin is no member of any group and waits for the answer, unlike Java's consumers with the commits
+they send as they leave; so its commit is recognised as an operator's. It is recorded as Apache's broker
+records it: the next commit of the member that reads the queue replaces it, and only the reset moves that
+member.
 Upstream: ConsumerManageProcessor.java, DefaultMQAdminExtImpl.resetOffsetByQueueId.
 """
 
@@ -41,11 +42,11 @@ class ConsumerOffsetRequests:
         }
 
     def batch_processors(self) -> Mapping[int, BatchProcessor]:
-        """Return the requests that it serves, all that one read brought at once."""
+        """Return the requests that it serves in batches, all of one read together."""
         return {RequestCode.UPDATE_CONSUMER_OFFSET: self.update_many}
 
     def query(self, request: Request) -> Outcome:
-        """The committed offset, or where else to begin; a client may ask not to be told 0."""
+        """Return the committed offset, or where else to begin; a client may ask not to get 0."""
         header = decode_header(request.command, QueryConsumerOffsetHeader)
         offset = self._committing.first_to_read(
             header.consumer_group,
@@ -60,12 +61,12 @@ class ConsumerOffsetRequests:
         )
 
     def update_many(self, requests: Sequence[Request]) -> Sequence[Outcome]:
-        """Commit offsets; they are in the journal, all by one write, before the answers go out."""
+        """Commit offsets; all are journalled by one write before the replies are sent."""
         outcomes: list[Outcome] = []
         for request in requests:
             try:
                 outcomes.append(self._take_in(request))
-            except Exception as error:  # One request that cannot be read harms none of its neighbours.
+            except Exception as error:  # A malformed request does not affect its neighbours.
                 outcomes.append(failure(error, request))
         try:
             self._committing.write()

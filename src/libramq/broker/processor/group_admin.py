@@ -23,9 +23,9 @@ from libramq.waits import HeldPulls
 
 
 class GroupAdministration:
-    """The processor of questions about groups, and of changes to them.
+    """The processor of queries and changes of groups.
 
-    answer: gives the answers to pulls of a group that is deleted.
+    answer: sends the replies to the pulls of a deleted group.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class GroupAdministration:
         return SUCCESS
 
     def delete(self, request: Request) -> Outcome:
-        """Delete a group's configuration, and its offsets if asked to."""
+        """Delete a group's configuration, and its offsets if requested."""
         header = decode_header(request.command, DeleteGroupHeader)
         self._groups.delete(header.group_name, request.wall_ms)
         if header.clean_offset:
@@ -70,7 +70,7 @@ class GroupAdministration:
         return SUCCESS
 
     def _end_pulls(self, group: str) -> None:
-        """Members of a coordinated group that live have to open their queues again, and learn it so."""
+        """End the pulls of a deleted group, so that its live members open their queues again."""
         gone = broker_error(ResponseCode.NOT_YET_GRANTED, f"group {group} was deleted")
         for held in self._held.take_where(
             lambda held: held.request.group == group and held.request.member is not None
@@ -78,14 +78,14 @@ class GroupAdministration:
             held.request.waiter.refuse(gone)
 
     def list_all(self, request: Request) -> Outcome:
-        """All groups with their configuration."""
+        """Return all groups with their configuration."""
         header = decode_header(request.command, GetAllGroupsHeader)
         total = {"totalGroupNum": str(len(self._groups))}
         page = requested_page(header.data_version, header.group_seq, header.max_group_num)
         return self._listing.answer(self._groups.wrapper(), page, total)
 
     def get(self, request: Request) -> Outcome:
-        """One group's configuration."""
+        """Return one group's configuration."""
         header = decode_header(request.command, GroupByNameHeader)
         config = self._groups.find(header.group, request.wall_ms)
         if config is None:

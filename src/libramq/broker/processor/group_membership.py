@@ -25,7 +25,7 @@ from libramq.rpc.waiter import RequestWaiter
 
 
 class GroupMembership:
-    """The processor of what members ask their coordinator. answer: gives the answer to a request, in time."""
+    """The processor of members' requests to their coordinator. answer: sends a reply, when it is ready."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class GroupMembership:
         }
 
     def join(self, request: Request) -> Outcome:
-        """Have a client join, or come back; the group and its retry topic exist from then on."""
+        """Admit a client; the group and its retry topic exist from then on."""
         header = h.decode_header(request.command, h.GroupJoinHeader)
         return with_body(request, bodies.GroupJoinBody, partial(self._join, request, header))
 
@@ -77,7 +77,7 @@ class GroupMembership:
         return HOLD
 
     def poll(self, request: Request) -> Outcome:
-        """A member is there, and waits for another assignment."""
+        """Hold a member's poll until its assignment changes."""
         header = h.decode_header(request.command, h.GroupPollHeader)
         return with_body(request, bodies.GroupPollBody, partial(self._poll, request, header))
 
@@ -94,7 +94,7 @@ class GroupMembership:
         return HOLD
 
     def release(self, request: Request) -> Outcome:
-        """A member has given up queues."""
+        """Free the queues that a member has released."""
         header = h.decode_header(request.command, h.GroupMemberHeader)
         return with_body(request, bodies.GroupReleaseBody, partial(self._release, request, header))
 
@@ -112,7 +112,7 @@ class GroupMembership:
         return HOLD
 
     def leave(self, request: Request) -> Outcome:
-        """A member goes."""
+        """Remove a member that leaves."""
         header = h.decode_header(request.command, h.GroupMemberHeader)
         return with_body(request, bodies.GroupLeaveBody, partial(self._leave, request, header))
 
@@ -127,7 +127,7 @@ class GroupMembership:
         return HOLD
 
     def remove(self, request: Request) -> Outcome:
-        """An operator takes a member out; recorded with the address the request came from."""
+        """Remove a member for an operator; recorded with the address that the request came from."""
         header = h.decode_header(request.command, h.GroupRemoveHeader)
         host = request.peer.address.rpartition(":")[0]
         remove = rq.Remove(
@@ -137,7 +137,7 @@ class GroupMembership:
         return HOLD
 
     def find(self, request: Request) -> Outcome:
-        """Where the group's coordinator is; any broker knows."""
+        """Return where the group's coordinator is; any broker knows."""
         header = h.decode_header(request.command, h.GroupHeader)
         return Reply(ext={"lbCoordinator": self._coordination.address_of(header.consumer_group)})
 
@@ -162,7 +162,7 @@ def _body(assignment: Assignment) -> bodies.GroupAssignment:
 
 
 def _committed(body: bodies.GroupReleaseBody) -> frozenset[MessageQueue]:
-    """Return the queues of which nothing comes again; none where the member does not know."""
+    """Return the queues whose handled messages are all committed; none if the member does not know."""
     if body.uncommitted is None:
         return frozenset()
     return frozenset(bodies.epochs_of(body.queues).keys() - bodies.epochs_of(body.uncommitted).keys())

@@ -9,7 +9,7 @@ from libramq.rpc.outcome import Notify
 
 
 def requests_of(notices: Iterable[Notice[Connection]]) -> tuple[Notify, ...]:
-    """Return the requests that notices mean; all members of a group get the same fields, so one frame."""
+    """Return the requests for notices; all members of a group get the same fields, so one frame."""
     fields: dict[str, dict[str, str]] = {}
     requests: list[Notify] = []
     for notice in notices:

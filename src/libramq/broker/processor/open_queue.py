@@ -1,4 +1,4 @@
-"""OPEN_QUEUE: the openings of RocketMQ's members, translated for `Opening`, and their answers.
+"""OPEN_QUEUE: requests of RocketMQ members to open queues, translated for `Opening`, and their replies.
 
 Ours; the contract is in docs/design/coordinated-groups.md.
 """
@@ -15,7 +15,7 @@ from libramq.rpc.waiter import RequestWaiter
 
 
 class OpenQueue:
-    """The processor of openings. answer: gives the answer to a request, once the opening is durable."""
+    """The processor of openings. answer: sends the reply, once the opening is durable."""
 
     def __init__(self, opening: Opening, *, answer: Callable[[Request, Outcome], None]) -> None:
         self._opening = opening
@@ -26,7 +26,7 @@ class OpenQueue:
         return {RequestCode.OPEN_QUEUE: self.handle}
 
     def handle(self, request: Request) -> Outcome:
-        """Open the queue; the answer is the offset to begin at, if any."""
+        """Open the queue; the reply has the offset to begin at, if any."""
         header = decode_header(request.command, OpenQueueHeader)
         claim = Claim(header.lb_member, header.lb_queue_epoch)
         queue = QueueToOpen(header.consumer_group, header.topic, header.queue_id, claim)

@@ -1,4 +1,4 @@
-"""PEER_GRANT, PEER_MEMBERS, PEER_LIST, PEER_GATHER and their kin: what brokers ask each other.
+"""PEER_GRANT, PEER_MEMBERS, PEER_LIST, PEER_GATHER and their kin: requests between brokers.
 
 Ours; the contract is in docs/design/coordinated-groups.md.
 """
@@ -25,14 +25,14 @@ from libramq.rpc.request import Processor, Request
 log = get_logger(__name__)
 
 #: Ours: versions begin at 0 or at a broker's wall clock, in milliseconds, and grow by one. This is 34 years,
-#: more than clocks are wrong by. Much higher ones would leave none above themselves.
+#: more than any clock error. Much higher versions would leave none above them.
 VERSIONS_AHEAD_MAX: Final = 1 << 40
 
 
 class PeerRequests:
-    """The processor of requests from other brokers; who is none is refused.
+    """The processor of requests from other brokers; it refuses everyone else.
 
-    credentials: what brokers of this cluster sign with; None: their hosts are all that they are known by.
+    credentials: the brokers of this cluster sign with them; None: brokers are recognised by their hosts only.
     address: ours, as name servers report it; requests are signed for it.
     """
 
@@ -72,7 +72,7 @@ class PeerRequests:
         return {code: self._signed(credentials, processor) for code, processor in processors.items()}
 
     def _signed(self, credentials: Credentials, processor: Processor) -> Processor:
-        """Return a processor that refuses requests which are not signed for us, before it reads them."""
+        """Wrap a processor so that it refuses requests not signed for us, before it reads them."""
 
         def process(request: Request) -> Outcome:
             if is_signed_for(request.command, credentials, self._address):
@@ -86,13 +86,13 @@ class PeerRequests:
         return process
 
     def grant(self, request: Request) -> Outcome:
-        """A coordinator says whose our queues are. Answers the highest epoch that our fence has seen."""
+        """Apply a coordinator's grants of our queues; reply with the highest epoch our fence has seen."""
         self._cluster.require_peer(request.peer.address)
         body = decode_body(request.command.body, bodies.PeerGrantBody)
         return Reply(ext={"lbEpoch": str(self._coordination.granted(body.value()))})
 
     def started(self, request: Request) -> Outcome:
-        """A coordinator says that a rebalance has begun: we record what becomes of our queues."""
+        """Note a coordinator's report that a rebalance has begun: we record our queues' moves."""
         self._cluster.require_peer(request.peer.address)
         body = decode_body(request.command.body, bodies.PeerStartedBody)
         reason, members = Reason(body.reason), body.members
@@ -102,7 +102,7 @@ class PeerRequests:
         return SUCCESS
 
     def rebalance(self, request: Request) -> Outcome:
-        """A coordinator says how a rebalance goes on."""
+        """Note a coordinator's report on the progress of a rebalance."""
         self._cluster.require_peer(request.peer.address)
         body = decode_body(request.command.body, bodies.PeerRebalanceBody)
         observed = self._consumers.observed(body.group)
@@ -114,20 +114,20 @@ class PeerRequests:
         return SUCCESS
 
     def removed(self, request: Request) -> Outcome:
-        """Another broker has deleted a topic or a group."""
+        """Handle another broker's deletion of a topic or a group."""
         body = decode_body(request.command.body, bodies.PeerRemovedBody)
         self._cluster.require_peer(request.peer.address, body.broker_name)
         self._cluster.took_removal(body)
         return SUCCESS
 
     def gather(self, request: Request) -> Outcome:
-        """A new coordinator asks what our fence knows of a group."""
+        """Return what our fence knows of a group, to its new coordinator."""
         self._cluster.require_peer(request.peer.address)
         body = decode_body(request.command.body, bodies.PeerGatherBody)
         return Reply(body=encode_body(bodies.PeerGathered.of(self._coordination.known_of(body.group))))
 
     def members(self, request: Request) -> Outcome:
-        """An edge tells who is connected to it. Answers whether we have heard of all its groups."""
+        """Take an edge's report of its members; reply whether we have received all its groups."""
         body = decode_body(request.command.body, bodies.PeerMembersBody)
         self._cluster.require_peer(request.peer.address, body.broker_name)
         for table in body.given:
@@ -135,7 +135,7 @@ class PeerRequests:
         return Reply(ext={"lbKnown": "1" if self._cluster.took_members(body) else "0"})
 
     def assign(self, request: Request) -> Outcome:
-        """A member asks an edge for its queues of a topic; we decide if its group lives here."""
+        """Decide the queues of a member that asked an edge, if its group is coordinated here."""
         body = decode_body(request.command.body, bodies.PeerAssignBody)
         self._cluster.require_peer(request.peer.address, body.broker_name)
         if body.members is not None:
@@ -145,7 +145,7 @@ class PeerRequests:
         return reply_with(self._assigner.decide(question))
 
     def given(self, request: Request) -> Outcome:
-        """The broker where a group lives tells what members that ask for their queues were given."""
+        """Take the assignments of members that ask for their queues, from their group's broker."""
         body = decode_body(request.command.body, bodies.PeerAssignmentsBody)
         self._cluster.require_peer(request.peer.address, body.broker_name)
         _check_version(body, request)
@@ -153,7 +153,7 @@ class PeerRequests:
         return Reply(notify=requests_of(self._consumers.due_notices()))
 
     def list(self, request: Request) -> Outcome:
-        """A coordinator tells who is in a group; our own members are notified if that is news."""
+        """Take a coordinator's list of a group's members; our own members are notified if it is news."""
         body = decode_body(request.command.body, bodies.PeerListBody)
         self._cluster.require_peer(request.peer.address, body.broker_name)
         _check_version(body, request)
@@ -162,7 +162,7 @@ class PeerRequests:
 
 
 def _check_version(body: bodies.PeerListBody | bodies.PeerAssignmentsBody, request: Request) -> None:
-    """Raise BrokerError for a version so far above what there can be that nothing newer could follow it."""
+    """Raise BrokerError for a version so far above plausible ones that nothing newer could follow it."""
     if body.version <= int(request.wall_ms) + VERSIONS_AHEAD_MAX:
         return
     log.warning(
@@ -173,6 +173,6 @@ def _check_version(body: bodies.PeerListBody | bodies.PeerAssignmentsBody, reque
     )
     raise broker_error(
         ResponseCode.INVALID_PARAMETER,
-        f"version {body.version} of group {body.group} cannot be: versions go by wall clocks, and it is "
-        f"{request.wall_ms} here; set the clocks of the brokers",
+        f"version {body.version} of group {body.group} is implausible: versions start at wall-clock times, "
+        f"and it is {request.wall_ms} here; set the clocks of the brokers",
     )

@@ -1,4 +1,4 @@
-"""PULL_MESSAGE, LITE_PULL_MESSAGE: RocketMQ's pulls, translated for `Reading`, and its answers.
+"""PULL_MESSAGE, LITE_PULL_MESSAGE: RocketMQ's pulls, translated for `Reading`, and their replies.
 
 Upstream: PullMessageProcessor.java, DefaultPullMessageResultHandler.java.
 """
@@ -23,12 +23,12 @@ _CODES: Final = {
     PullStatus.OFFSET_MOVED: ResponseCode.PULL_OFFSET_MOVED,
 }
 _FOUND: Final = ReadStatus.FOUND.name
-#: Ours: a held pull keeps its request as it came where its tag expression is no longer than that.
+#: Ours: up to this length of its tag expression, a held pull keeps its request as it came.
 KEPT_CHARACTERS_MAX: Final = 256
 
 
 class PullMessage:
-    """The processor of pulls. answer: gives the answer to a request, at once or after it was held."""
+    """The processor of pulls. answer: sends the reply, at once or after the pull was held."""
 
     def __init__(self, reading: Reading, *, answer: Callable[[Request, Outcome], None]) -> None:
         self._reading = reading
@@ -65,7 +65,7 @@ class PullMessage:
 
 
 def _without_fields(request: Request) -> Request:
-    """Return the request with what its answer needs: long fields are not kept while it is held."""
+    """Return the request with what its reply needs: long fields are not kept while it is held."""
     command = msgspec.structs.replace(request.command, ext={}, body=b"")
     return msgspec.structs.replace(request, command=command)
 

@@ -1,6 +1,6 @@
-"""QUERY_ASSIGNMENT, SET_MESSAGE_REQUEST_MODE: which queues a member reads, where it does not decide itself.
+"""QUERY_ASSIGNMENT, SET_MESSAGE_REQUEST_MODE: the queues of a member that does not decide itself.
 
-POP is not served yet: every queue is to be pulled.
+POP is not supported yet: every queue has to be pulled.
 Upstream: QueryAssignmentProcessor.java.
 """
 
@@ -30,8 +30,8 @@ from libramq.rpc.waiter import RequestWaiter
 class QueryAssignment:
     """The processor of members that ask for their queues.
 
-    queues: all queues of a topic, at whichever broker, sorted; None while it is not known which there are.
-    answer: gives the answers that come later.
+    queues: all queues of a topic, at whichever broker, sorted; None while they are unknown.
+    answer: sends delayed replies.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class QueryAssignment:
         }
 
     def query(self, request: Request) -> Outcome:
-        """A member's queues of a topic; ConfigError for a strategy that is not known or needs more."""
+        """Return a member's queues of a topic; ConfigError for a strategy that is unknown or needs more."""
         return with_body(request, QueryAssignmentBody, partial(self._query, request))
 
     def _query(self, request: Request, body: QueryAssignmentBody) -> Outcome:
@@ -75,7 +75,7 @@ class QueryAssignment:
         return HOLD
 
     def set_mode(self, request: Request) -> Outcome:
-        """How a group is to read a topic: by pulling, so far."""
+        """Set how a group reads a topic: only by pulling, so far."""
         return with_body(request, MessageRequestModeBody, partial(self._set_mode, request))
 
     def _set_mode(self, request: Request, body: MessageRequestModeBody) -> Outcome:
@@ -92,5 +92,5 @@ class QueryAssignment:
 
 
 def reply_with(queues: Queues) -> Reply:
-    """Return the answer to a member."""
+    """Return the reply to a member."""
     return Reply(body=encode_body(QueryAssignmentReply.of(queues)))

@@ -1,4 +1,4 @@
-"""LOCK_BATCH_MQ, UNLOCK_BATCH_MQ: orderly consumers own queues alone.
+"""LOCK_BATCH_MQ, UNLOCK_BATCH_MQ: locks for orderly consumers, which own queues exclusively.
 
 Upstream: AdminBrokerProcessor.java, RebalanceLockManager.java.
 """
@@ -20,7 +20,7 @@ from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import begin, with_body
 from libramq.transport.server import Peer
 
-#: Ours: a client's queues at one broker, of all its topics; each takes 2 µs.
+#: Ours: a client's queues at one broker, over all its topics; each takes 2 µs.
 QUEUES_MAX: Final = 4_096
 #: Ours: queues that are locked, or encoded on the loop, before others are served: 1 ms.
 QUEUES_PER_STEP: Final = 256
@@ -45,7 +45,7 @@ class QueueLockRequests:
         }
 
     def lock(self, request: Request) -> Outcome:
-        """Lock what can be locked; the answer names what the client holds."""
+        """Lock queues; the reply names those that the client holds."""
         return with_body(request, LockBatchBody, partial(self._lock, request))
 
     def _lock(self, request: Request, body: LockBatchBody) -> Outcome:
@@ -54,12 +54,12 @@ class QueueLockRequests:
         return begin(self._lock_in_steps(request, body))
 
     def _lock_in_steps(self, request: Request, body: LockBatchBody) -> Generator[None, None, Outcome]:
-        """Lock so many queues at a time; each is locked by itself, so others may lock some in between."""
+        """Lock some queues at a time; each is locked by itself, so others may lock some in between."""
         held: dict[MessageQueue, None] = {}
         for start in range(0, len(body.mq_set), QUEUES_PER_STEP):
             if start:
                 yield
-            # Locks of groups and queues that do not exist would only pile up, and those of who is gone, too.
+            # Locks of missing groups, queues and clients would only pile up.
             if body.consumer_group not in self._groups or not request.peer.is_open:
                 break
             refs = body.mq_set[start : start + QUEUES_PER_STEP]
@@ -72,10 +72,11 @@ class QueueLockRequests:
         return Compute(partial(_encode_held, held), _reply)
 
     def unlock(self, request: Request) -> Outcome:
-        """Give up queues, for the client that holds them and by its own connection only.
+        """Unlock queues, only for the client that holds them and over its own connection.
 
-        A client that uses the VIP port has another connection there, from the same machine. One whose first
-        heartbeat has yet to come, after a restart of ours, may have locked too, and nobody would miss it.
+        A client that uses the VIP port has another connection there, from the same machine. A client whose
+        first heartbeat is still to come, after our restart, may have locked too, and its absence would go
+        unnoticed.
         """
         return with_body(request, LockBatchBody, partial(self._unlock, request))
 

@@ -1,4 +1,5 @@
-"""GET_MAX_OFFSET, GET_MIN_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP and their kin: the ends of a queue.
+"""GET_MAX_OFFSET, GET_MIN_OFFSET, SEARCH_OFFSET_BY_TIMESTAMP and their kin: the first and last offsets of
+queues.
 
 Upstream: AdminBrokerProcessor.java.
 """
@@ -18,7 +19,7 @@ from libramq.store.timestamp_search import Boundary
 
 
 class QueueOffsets:
-    """The processor of questions about one queue, and about one message."""
+    """The processor of queries about one queue, or one message."""
 
     def __init__(self, store: MessageStore, authorizer: Authorizer) -> None:
         self._store = store
@@ -35,17 +36,17 @@ class QueueOffsets:
         }
 
     def max_offset(self, request: Request) -> Outcome:
-        """The offset the next message gets."""
+        """Return the offset that the next message gets."""
         header = decode_header(request.command, QueueHeader)
         return Reply(ext={"offset": str(self._store.max_offset(header.topic, header.queue_id))})
 
     def min_offset(self, request: Request) -> Outcome:
-        """The offset of the oldest message."""
+        """Return the offset of the oldest message."""
         header = decode_header(request.command, QueueHeader)
         return Reply(ext={"offset": str(self._store.min_offset(header.topic, header.queue_id))})
 
     def by_timestamp(self, request: Request) -> Outcome:
-        """The offset of the message stored at a time, or next to it."""
+        """Return the offset of the message stored at a time, or next to it."""
         header = decode_header(request.command, SearchOffsetHeader)
         upper = (header.boundary_type or "").lower() == "upper"
         offset = self._store.offset_by_timestamp(
@@ -54,19 +55,19 @@ class QueueOffsets:
         return Reply(ext={"offset": str(offset)})
 
     def earliest_store_time(self, request: Request) -> Outcome:
-        """When the oldest message was stored; -1 for an empty queue."""
+        """Return when the oldest message was stored; -1 for an empty queue."""
         header = decode_header(request.command, QueueHeader)
         timestamp_ms = self._store.earliest_store_time(header.topic, header.queue_id)
         return Reply(ext={"timestamp": str(timestamp_ms)})
 
     def view_message(self, request: Request) -> Outcome:
-        """One message by its physical offset, if a queue says that it is there."""
+        """Return one message by its physical offset, if a queue refers to it."""
         header = decode_header(request.command, ViewMessageHeader)
         record = self._store.record_at(header.offset)
         if record is None:
             return Reply(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset: {header.offset}")
         head = peek_record(record)
-        assert head is not None, "a queue says that a whole record is there"
+        assert head is not None, "a queue refers to a whole record there"
         viewed = Manage(request.principal, Action.GET, (topic(head.topic),))
         require_permission(self._authorizer, viewed)  # The topic that the request names is a claim.
         return Reply(body=record)

@@ -1,10 +1,12 @@
-"""INVOKE_BROKER_TO_RESET_OFFSET: an operator sets how far a group is, back or forwards.
+"""INVOKE_BROKER_TO_RESET_OFFSET: an operator sets a group's offsets, back or forwards.
 
     coordinated group           its queues are closed at the fence, the offsets set, the queues granted anew
-    members that allocate       told (RESET_CONSUMER_CLIENT_OFFSET): they hold the offsets, and commit them
+        members that allocate       notified (RESET_CONSUMER_CLIENT_OFFSET): they hold the offsets, and commit
+        them
     nobody connected            the offsets are set
 
-Upstream: AdminBrokerProcessor.resetOffset, Broker2Client.resetOffset; there nobody connected is an error.
+Upstream: AdminBrokerProcessor.resetOffset, Broker2Client.resetOffset; upstream refuses if nobody is
+connected.
 """
 
 from collections.abc import Mapping
@@ -34,7 +36,7 @@ THE_END = -1
 
 
 class OffsetReset:
-    """The processor of resets, which end the held pulls of members."""
+    """The processor of resets; it ends the held pulls of members."""
 
     def __init__(
         self,
@@ -62,11 +64,11 @@ class OffsetReset:
         return {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.handle}
 
     def handle(self, request: Request) -> Outcome:
-        """Set the offsets, or have members set them; the answer names them, queue by queue."""
+        """Set the offsets, or have members set them; the reply has them, queue by queue."""
         return self.reset(decode_header(request.command, ResetOffsetHeader))
 
     def reset(self, header: ResetOffsetHeader) -> Outcome:
-        """Do what a header says; raises BrokerError where there is no such queue or group."""
+        """Perform a reset; raises BrokerError if there is no such queue or group."""
         offsets = {queue_id: self._target(header, queue_id) for queue_id in self._queue_ids(header)}
         body = encode_body(
             ResetOffsetBody(
@@ -103,9 +105,9 @@ class OffsetReset:
         return [header.queue_id]
 
     def _target(self, header: ResetOffsetHeader, queue_id: int) -> int:
-        """Return where the group goes on: at a time, without force, never further than it is.
+        """Return where the group continues: by time; without force, never beyond its current offset.
 
-        An offset of one queue is taken at its word (AdminBrokerProcessor.resetOffsetInner).
+        A requested offset of one queue is used as it is (AdminBrokerProcessor.resetOffsetInner).
         """
         first = self._store.min_offset(header.topic, queue_id)
         end = self._store.max_offset(header.topic, queue_id)
@@ -122,7 +124,7 @@ class OffsetReset:
         return target if committed is None else min(target, committed)
 
     def _set_under_epochs(self, header: ResetOffsetHeader, offsets: dict[int, int], body: bytes) -> Outcome:
-        """Fence first: whoever reads a queue commits nothing any more, or it would undo the reset."""
+        """Close the fence first: otherwise a reader's commit could undo the reset."""
         try:
             for queue_id in offsets:
                 self._fences.close(header.group, header.topic, queue_id)
@@ -137,7 +139,7 @@ class OffsetReset:
         for queue_id, offset in offsets.items():
             self._offsets.take_reset(
                 header.group, header.topic, queue_id
-            )  # An older one: it would outrank this.
+            )  # An older one would override this.
             self._offsets.commit(header.group, header.topic, queue_id, offset)
         try:
             self._offsets.write()

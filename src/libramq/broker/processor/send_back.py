@@ -1,4 +1,4 @@
-"""CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it again later.
+"""CONSUMER_SEND_MSG_BACK: a consumer could not handle a message and wants it redelivered later.
 
 Upstream: AbstractSendMessageProcessor.consumerSendMsgBack.
 """
@@ -54,12 +54,12 @@ class SendBack:
         }
 
     def handle(self, request: Request) -> Outcome:
-        """Store a copy for another attempt, or among the dead letters."""
+        """Store a copy for another attempt, or as a dead letter."""
         header = decode_header(request.command, SendBackHeader)
         if any(mark in (header.origin_msg_id or "") for mark in _UNSTORABLE):
             raise broker_error(
                 ResponseCode.MESSAGE_ILLEGAL,
-                "the originMsgId has a NUL or a separator of properties in it; it is stored as a property",
+                "the originMsgId, which is stored as a property, has a NUL or a separator in it",
             )
         group = self._groups.require(header.group, request.wall_ms)
         if group.retry_queue_nums <= 0:
@@ -67,7 +67,7 @@ class SendBack:
         message = self._store.message_at(header.offset)
         if message is None:
             return Reply(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {header.offset}")
-        # The request names its topic, but the offset decides which message the group gets to read.
+        # The request names a topic, but the offset decides which message the group gets to read.
         sent_back = SendBackOperation(request.principal, header.group, (message.topic,))
         require_permission(self._authorizer, sent_back)
         times_max = group.retry_max_times
@@ -84,7 +84,7 @@ class SendBack:
         properties.setdefault(p.RETRY_TOPIC, message.topic)
         properties.setdefault(p.ORIGIN_MESSAGE_ID, header.origin_msg_id or message.offset_id)
         properties[p.WAIT] = "false"
-        # What an earlier delay left behind says nothing about this one.
+        # Properties of an earlier delay do not apply to this one.
         for name in (p.DELAY, p.REAL_TOPIC, p.REAL_QUEUE_ID):
             properties.pop(name, None)
         if target.delay_level:

@@ -1,7 +1,7 @@
 """SEND_MESSAGE, SEND_MESSAGE_V2, SEND_BATCH_MESSAGE: store messages.
 
-All sends that one read brought are stored by one append. The order of the checks and their codes are
-upstream's: SendMessageProcessor.java, AbstractSendMessageProcessor.java.
+All sends of one read are stored by one append. The order of the checks and their codes are upstream's:
+SendMessageProcessor.java, AbstractSendMessageProcessor.java.
 """
 
 import random
@@ -39,7 +39,7 @@ from libramq.store.disk_space import DiskSpace
 
 #: MQVersion.V3_4_9: older clients do not fill in maxReconsumeTimes.
 _VERSION_WITH_MAX_RECONSUME_TIMES = 121
-#: Ours: messages of a batch that are read, or stored, before others are served; one takes 10 to 30 µs.
+#: Ours: messages of a batch that are decoded, or stored, before others are served; one takes 10 to 30 µs.
 BATCH_ITEMS_PER_STEP: Final = 128
 #: Ours: sizes of a batch's messages that are looked at before others are served; one takes 0.2 µs.
 ITEMS_COUNTED_PER_STEP: Final = 4_096
@@ -48,7 +48,7 @@ MESSAGES_PER_TURN: Final = 256
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """One request's messages, ready to be stored. waits: for the disk, where it is flushed synchronously."""
+    """One request's messages, ready to be stored. waits: for the disk, if it is flushed synchronously."""
 
     messages: list[StoreMessage]
     queue_id: int
@@ -90,7 +90,7 @@ class SendMessage:
         self._tail_ext = {p.MSG_REGION: properties.region, p.TRACE_ON: properties.trace_on}
 
     def batch_processors(self) -> Mapping[int, BatchProcessor]:
-        """Return the requests that it serves, all that one read brought at once."""
+        """Return the requests that it serves in batches, all of one read together."""
         return {
             RequestCode.SEND_MESSAGE: self.handle_many,
             RequestCode.SEND_MESSAGE_V2: self.handle_many,
@@ -106,12 +106,12 @@ class SendMessage:
         messages: list[StoreMessage] = []
         in_steps = False
         for request in requests:
-            if in_steps:  # What follows a large batch, or many of any size, is stored after it.
+            if in_steps:  # Requests behind a large batch, or many batches, are stored after it.
                 prepared.append(InSteps(self._alone(request)))
                 continue
             try:
                 sent = self._prepare(request)
-            except Exception as error:  # One request that cannot be read harms none of its neighbours.
+            except Exception as error:  # A malformed request does not affect its neighbours.
                 prepared.append(failure(error, request))
                 continue
             prepared.append(sent)
@@ -139,7 +139,7 @@ class SendMessage:
         return outcome
 
     def _prepare(self, request: Request) -> Prepared | InSteps:
-        """Check one request and build its messages; raises what is wrong with it."""
+        """Check one request and build its messages; raises an error if it is invalid."""
         command = request.command
         long_names = command.code == RequestCode.SEND_MESSAGE
         header = decode_header(command, SendMessageHeader if long_names else SendMessageHeaderV2)
@@ -187,7 +187,7 @@ class SendMessage:
         self._refuse_unbuilt(text, sys_flag, header.reconsume_times or 0)
         if sys_flag & TRANSACTION_MASK and not is_queued(
             sys_flag
-        ):  # Clients before 4.6.1 retry what a transaction committed as prepared.
+        ):  # Clients before 4.6.1 resend a transaction's committed message as prepared.
             sys_flag &= ~TRANSACTION_MASK
         if name.startswith(names.RETRY_PREFIX):
             name, queue_id, text = self._retry_send(request, header, name, queue_id, text)
@@ -225,7 +225,7 @@ class SendMessage:
     def _batch_in_steps(
         self, request: Request, header: SendMessageHeader, topic: str, queue_id: int, creates: bool
     ) -> Generator[None, None, Outcome]:
-        """Check all of a large batch, then store it, so many messages at a time.
+        """Check all of a large batch, then store it, some messages at a time.
 
         A store that fails half-way has stored the first ones, as after any send without an answer.
         """
@@ -264,7 +264,7 @@ class SendMessage:
         text = item.properties.decode("utf-8", "replace")
         self._refuse_unbuilt(text, header.sys_flag, 0)
         properties = self._appending.completed(text)[0].encode("utf-8", "replace")
-        if len(properties) > p.PROPERTIES_BYTES_MAX:  # All of a batch is stored, or nothing.
+        if len(properties) > p.PROPERTIES_BYTES_MAX:  # A batch is stored as a whole or not at all.
             raise broker_error(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"{len(properties)} bytes of properties in a batch; at most {p.PROPERTIES_BYTES_MAX} fit",
@@ -285,7 +285,7 @@ class SendMessage:
     def _retry_send(
         self, request: Request, header: SendMessageHeader, topic: str, queue_id: int, text: str
     ) -> tuple[str, int, str]:
-        """A client sends to its group's retry topic itself; after too many tries to its dead letters."""
+        """Handle a client's send to its group's retry topic; too many attempts make it a dead letter."""
         group = self._groups.require(topic.removeprefix(names.RETRY_PREFIX), request.wall_ms)
         times_max = group.retry_max_times
         if (
@@ -301,7 +301,7 @@ class SendMessage:
         return topic, queue_id, text
 
     def _refuse_unbuilt(self, text: str, sys_flag: int, reconsume_times: int) -> None:
-        """Refuse clearly what this broker does not do yet: once stored, nobody could read it."""
+        """Refuse features that this broker lacks: once stored, such messages could not be read."""
         if (sys_flag & TRANSACTION_MASK and not is_queued(sys_flag)) or (
             p.TRANSACTION_PREPARED in text and text_properties.find(text, p.TRANSACTION_PREPARED) == "true"
         ):

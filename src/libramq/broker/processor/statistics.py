@@ -1,4 +1,4 @@
-"""GET_TOPIC_STATS_INFO, GET_CONSUME_STATS, connection lists: what is going on.
+"""GET_TOPIC_STATS_INFO, GET_CONSUME_STATS, connection lists: the state of topics and groups.
 
 Upstream: AdminBrokerProcessor.java.
 """
@@ -46,14 +46,14 @@ from libramq.rpc.request_body import begin
 from libramq.store.message_store import MessageStore
 from libramq.transport.server import Peer
 
-#: Ours: queues that are looked at before others are served; one takes 4 µs, and as much to be encoded.
+#: Ours: queues that are processed before others are served; one takes 4 µs, and as much to encode.
 QUEUES_PER_STEP: Final = 256
-#: Ours: 32 topics of a thousand queues, or 4,000 of eight; some 6 MB of answer.
+#: Ours: 32 topics of a thousand queues, or 4,000 of eight; some 6 MB of reply.
 QUEUES_MAX: Final = 32_768
 
 
 class Statistics:
-    """The processor of questions that tools ask.
+    """The processor of tools' queries.
 
     instances: the names of a group's static members, by client id.
     """
@@ -93,7 +93,7 @@ class Statistics:
         }
 
     def topic_stats(self, request: Request) -> Outcome:
-        """The ends of a topic's queues."""
+        """Return the first and last offsets of a topic's queues."""
         header = decode_header(request.command, TopicHeader)
         config = self._topics.require(header.topic)
         return begin(self._topic_stats(config.topic_name, config.write_queue_nums))
@@ -113,13 +113,13 @@ class Statistics:
         return _encoded(TopicStatsTable(offset_table=table, topic_put_tps=puts), len(table))
 
     def consume_stats(self, request: Request) -> Outcome:
-        """How far a group is in each queue of the topics it reads."""
+        """Return a group's offsets in each queue of the topics it reads."""
         header = decode_header(request.command, ConsumeStatsHeader)
         group = header.consumer_group
         if header.topic:
             topics: Iterable[str] = [header.topic]
         elif header.topic_list:
-            # Named once or a hundred times: a topic is answered for once.
+            # A topic that is named several times is processed once.
             topics = dict.fromkeys(topic for topic in header.topic_list.split(";") if topic)
         else:
             subscribed = self._consumers.group(group)
@@ -150,7 +150,7 @@ class Statistics:
         return _encoded(ConsumeStats(offset_table=table, consume_tps=gets), len(table))
 
     def consumer_connections(self, request: Request) -> Outcome:
-        """The connected members of a consumer group, and what is wrong with it."""
+        """Return the connected members of a consumer group, and its problems."""
         header = decode_header(request.command, GroupHeader)
         group = self._consumers.group(header.consumer_group)
         if group is None:
@@ -184,7 +184,7 @@ class Statistics:
         ]
 
     def producer_connections(self, request: Request) -> Outcome:
-        """The connected members of a producer group."""
+        """Return the connected members of a producer group."""
         header = decode_header(request.command, ProducerConnectionHeader)
         members = self._producers.members(header.producer_group)
         if not members:
@@ -192,13 +192,13 @@ class Statistics:
         return Reply(body=encode_body(ProducerConnection(connection_set=_connections(members))))
 
     def topic_consumers(self, request: Request) -> Outcome:
-        """The groups that read a topic."""
+        """Return the groups that read a topic."""
         header = decode_header(request.command, TopicHeader)
         groups = self._offsets.groups_of_topic(header.topic) | set(self._consumers.groups_of(header.topic))
         return Reply(body=encode_body(GroupList(group_list=sorted(groups))))
 
     def group_topics(self, request: Request) -> Outcome:
-        """The topics a group reads."""
+        """Return the topics that a group reads."""
         header = decode_header(request.command, GroupByNameHeader)
         topics = self._offsets.topics_of_group(header.group)
         return Reply(body=encode_body(TopicList(topic_list=sorted(topics))))
@@ -218,7 +218,7 @@ class Statistics:
 
 
 def _encoded(body: TopicStatsTable | ConsumeStats, queue_count: int) -> Outcome:
-    """Return the answer, encoded on a thread where it is large."""
+    """Return the reply, encoded on a thread if it is large."""
     if queue_count <= QUEUES_PER_STEP:
         return Reply(body=encode_body(body))
     return Compute(partial(encode_body, body), lambda encoded: Reply(body=encoded))

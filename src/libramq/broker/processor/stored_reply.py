@@ -1,4 +1,4 @@
-"""The reply for messages that were stored, or not: RocketMQ's."""
+"""RocketMQ's reply for messages that were stored, or not."""
 
 from libramq.broker.message_log import MessageLog
 from libramq.rpc.outcome import Outcome, Reply, ReplyWhenAnnounced, ReplyWhenDurable
@@ -13,6 +13,6 @@ def stored_reply(
 
 
 def refusal(log: MessageLog, result: AppendResult) -> Reply:
-    """Return the answer for a message that was not stored."""
+    """Return the reply for a message that was not stored."""
     error = log.refused(result)
     return Reply(error.response_code, error.remark)

@@ -29,7 +29,7 @@ _PERM_MAX = 7
 
 
 class TopicAdministration:
-    """The processor of questions about topics, and of changes to them."""
+    """The processor of queries and changes of topics."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class TopicAdministration:
         }
 
     def create(self, request: Request) -> Outcome:
-        """Create a topic or change it; it is on disk and at the name servers before the answer."""
+        """Create a topic or change it; it is on disk and at the name servers before the reply."""
         header = decode_header(request.command, CreateTopicHeader)
         if names.is_system_topic(header.topic) or header.topic not in self._topics:
             names.validate_topic(header.topic)
@@ -101,13 +101,13 @@ class TopicAdministration:
         return SUCCESS
 
     def _end_pulls(self, topic: str) -> None:
-        """They wait for offsets that the topic, if it is made again, has only after as many messages."""
+        """End the pulls of a deleted topic, whose offsets a new topic of that name would reach only later."""
         gone = broker_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] was deleted")
         for held in self._held.take_where(lambda held: held.topic == topic):
             held.request.waiter.refuse(gone)
 
     def list_all(self, request: Request) -> Outcome:
-        """All topics with their configuration, or a page of them."""
+        """Return all topics with their configuration, or a page of them."""
         header = decode_header(request.command, GetAllTopicsHeader)
         page = requested_page(header.data_version, header.topic_seq, header.max_topic_num)
         file = self._topics.file()
@@ -117,11 +117,11 @@ class TopicAdministration:
         return self._listing.answer(table, page, {"totalTopicNum": str(len(self._topics))})
 
     def get(self, request: Request) -> Outcome:
-        """One topic's configuration."""
+        """Return one topic's configuration."""
         header = decode_header(request.command, TopicHeader)
         return Reply(body=encode_body(self._topics.require(header.topic)))
 
     def system_topics(self, request: Request) -> Outcome:
-        """The broker's own topics."""
+        """Return the broker's own topics."""
         own = [config.topic_name for config in self._topics if names.is_system_topic(config.topic_name)]
         return Reply(body=fastjson.dumps(TopicList(topic_list=sorted(own), broker_addr=self._address)))
