@@ -1,4 +1,4 @@
-"""A configuration file of the broker: Apache's loose JSON, the version before kept as `.bak`.
+"""A configuration file of the broker: Apache's loose JSON, with the previous version kept as `.bak`.
 
 Reading falls back to `.bak` when the file is missing, empty or broken. Upstream: common/ConfigManager.java.
 """
@@ -25,9 +25,9 @@ class ConfigFile:
         self._path = path
 
     def load(self, kind: type[T]) -> T | None:
-        """Load the file or else its backup; None when there is neither.
+        """Load the file or else its backup; None if neither exists.
 
-        StoreCorrupt when what there is cannot be read: going on would write over it what is not so.
+        StoreCorrupt if neither can be read: continuing would overwrite a damaged file with wrong content.
         """
         unreadable: ProtocolError | None = None
         for path in (self._path, self._path.with_name(self._path.name + ".bak")):
@@ -47,6 +47,6 @@ class ConfigFile:
         return None
 
     def save(self, value: object) -> None:
-        """Write the file whole, keeping the old one as backup."""
+        """Write the whole file, keeping the old one as a backup."""
         self._filesystem.makedirs(self._path.parent)
         self._filesystem.replace_text(self._path, fastjson.dumps(value, indent=True).decode())

@@ -1,11 +1,11 @@
-"""The config ledger: a table of configurations that survives the process, however many entries it has.
+"""The config ledger: a table of configurations that survives the process, whatever its size.
 
     <file>.journal.N   every change since the last fold, one JSON line each, written before it takes effect
     <file>             Apache's file with the whole table, written by a thread soon after, the old one as .bak
 
-Upstream writes the whole table at each change (common/ConfigManager.java), which at ten thousand topics keeps
-everybody waiting for each new one. A fold begins a new journal, writes the table, removes the journals
-before; whatever the moment of a crash, what is there gives the same table again.
+Upstream writes the whole table at each change (common/ConfigManager.java), which with ten thousand topics
+delays all clients at each new one. A fold begins a new journal, writes the table, and removes the older
+journals; after a crash at any moment, the files give the same table again.
 """
 
 from collections.abc import Callable
@@ -24,12 +24,12 @@ T = TypeVar("T")
 C = TypeVar("C")
 
 
-#: Of tables that nobody asks for by version.
+#: The version of tables that have none.
 NO_VERSION: Final = DataVersion()
 
 
 class ConfigChange(msgspec.Struct, Generic[C], frozen=True, omit_defaults=True):
-    """One line of a journal: an entry as it is now, None where it was removed."""
+    """One line of a journal: an entry's current value, None if it was removed."""
 
     name: str
     config: C | None
@@ -53,7 +53,7 @@ def run_fold(plan: FoldPlan) -> None:
 class ConfigLedger(Generic[C]):
     """The file of one table and its journals.
 
-    kind: what an entry is. changed: called when a fold is due. journals: who waits for the disk.
+    kind: the type of an entry. changed: called when a fold is due. journals: tracks what is on the disk.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ConfigLedger(Generic[C]):
         changed: Callable[[], None] | None = None,
         journals: JournalSync | None = None,
     ) -> None:
-        self.is_failing = False  # Whether the last fold was not written.
+        self.is_failing = False  # Whether the last fold failed.
         self._journals = journals or JournalSync()
         self._filesystem = filesystem
         self._path = path
@@ -78,11 +78,11 @@ class ConfigLedger(Generic[C]):
         self._changed = changed
 
     def load(self, kind: type[T]) -> T | None:
-        """The table as it was last folded; StoreCorrupt where it is there and cannot be read."""
+        """Return the table as last folded; StoreCorrupt if the file exists and cannot be read."""
         return self._config_file.load(kind)
 
     def replay(self, apply: Callable[[ConfigChange[C]], None]) -> None:
-        """Make the changes since then; a line that was cut off by a crash was never acknowledged."""
+        """Apply the changes since then; a line that a crash cut off was never acknowledged."""
         for number in self._numbers():
             text = self._filesystem.read_text(self._journal(number)) or ""
             for line in text.split("\n"):  # Not splitlines(): names may have U+2028 or U+0085 in them.
@@ -93,11 +93,11 @@ class ConfigLedger(Generic[C]):
                 apply(change)
             self._number = number
             self._note_change()
-            self._journals.wrote(self._journal(number))  # Perhaps the page cache alone has it.
+            self._journals.wrote(self._journal(number))  # It may be in the page cache only.
 
     def append(self, name: str, config: C | None, version: DataVersion = NO_VERSION) -> None:
-        """Journal one change; raises OSError where the disk refuses, and then it must not take effect."""
-        self._note_change()  # Where it takes effect all the same, the next fold has it.
+        """Journal one change; raises OSError if the disk refuses, and then it must not take effect."""
+        self._note_change()  # If it takes effect all the same, the next fold has it.
         self._journals.require()
         if self._file is None:
             self._begin()
@@ -106,13 +106,13 @@ class ConfigLedger(Generic[C]):
         try:
             self._filesystem.pwrite(self._file, line, self._end)
         except OSError:
-            self._close()  # Half a line may be there: the next one goes elsewhere.
+            self._close()  # Half a line may be there: the next one goes to another file.
             raise
         self._end += len(line)
         self._journals.wrote(self._journal(self._number))
 
     def plan_fold(self, value: Callable[[], object]) -> FoldPlan | None:
-        """The fold that is due, if anything changed; `run_fold` it, then `complete_fold` or `fail_fold`."""
+        """Return the fold that is due, if any; `run_fold` it, then `complete_fold` or `fail_fold`."""
         if not self._has_changes:
             return None
         self._has_changes = False
@@ -121,14 +121,14 @@ class ConfigLedger(Generic[C]):
         return FoldPlan(self._config_file, value(), before)
 
     def complete_fold(self, plan: FoldPlan) -> None:
-        """The table is written: the journals before are not needed any more."""
+        """Remove the older journals: the table is written."""
         self.is_failing = False
         for number in self._numbers():
             if number <= plan.journals_through:
                 self._filesystem.unlink(self._journal(number))
 
     def fail_fold(self) -> None:
-        """The table was not written; the journals stay, and the next fold is due."""
+        """Keep the journals: the table was not written, and the next fold is due."""
         self.is_failing = True
         self._note_change()
 

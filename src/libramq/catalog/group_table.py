@@ -1,4 +1,4 @@
-"""The group table: every consumer group this broker has a configuration for.
+"""The group table: every consumer group that this broker has a configuration for.
 
 Upstream: broker/subscription/SubscriptionGroupManager.java; file config/subscriptionGroup.json.
 """
@@ -18,7 +18,7 @@ from libramq.formats.tables import (
 )
 from libramq.message import names
 
-#: Ours: each group brings a retry topic, so half of the topics at the most.
+#: Ours: each group brings a retry topic, so at most half of the topics.
 GROUPS_MAX: Final = 25_000
 
 
@@ -26,7 +26,7 @@ Record = Callable[[str, SubscriptionGroupConfig | None, DataVersion], None]
 
 
 class GroupTable:
-    """Groups by name. record: as TopicTable's."""
+    """Groups by name. record: as in TopicTable."""
 
     def __init__(
         self,
@@ -57,15 +57,15 @@ class GroupTable:
 
     @property
     def creates_on_use(self) -> bool:
-        """Return whether a group that does not exist is created when somebody uses it."""
+        """Return whether a group is created on first use."""
         return self._auto_create
 
     def get(self, group: str) -> SubscriptionGroupConfig | None:
-        """The group's configuration; None when there is no such group."""
+        """Return the group's configuration; None if there is no such group."""
         return self._groups.get(group)
 
     def find(self, group: str, wall_ms: WallMs) -> SubscriptionGroupConfig | None:
-        """The group's configuration, created on first use where that is allowed; else None."""
+        """Return the group's configuration, created on first use if that is allowed; else None."""
         config = self._groups.get(group)
         if config is None and self._auto_create and names.is_valid_group(group):
             if len(self._groups) >= self._groups_max:
@@ -77,7 +77,7 @@ class GroupTable:
         return config
 
     def require(self, group: str, wall_ms: WallMs) -> SubscriptionGroupConfig:
-        """As `find`; raises SubscriptionGroupNotExist."""
+        """Do as `find`; raises SubscriptionGroupNotExist."""
         config = self.find(group, wall_ms)
         if config is None:
             raise broker_error(
@@ -97,20 +97,20 @@ class GroupTable:
         if config.group_name not in self._groups and len(self._groups) >= self._groups_max:
             raise broker_error(
                 ResponseCode.SYSTEM_ERROR,
-                f"{len(self._groups)} groups exist, the most this broker takes; delete some first",
+                f"{len(self._groups)} groups exist, which is the limit; delete some first",
             )
         if self._groups.get(config.group_name) != config:
             self._change(config.group_name, config, wall_ms)
 
     def delete(self, group: str, wall_ms: WallMs) -> bool:
-        """Forget a group; whether there was one."""
+        """Remove a group; return whether it existed."""
         if group not in self._groups:
             return False
         self._change(group, None, wall_ms)
         return True
 
     def apply(self, group: str, config: SubscriptionGroupConfig | None, version: DataVersion) -> None:
-        """Make a change that was recorded."""
+        """Apply a recorded change."""
         if config is None:
             self._groups.pop(group, None)
         else:
@@ -118,7 +118,7 @@ class GroupTable:
         self.data_version = version
 
     def wrapper(self) -> SubscriptionGroupWrapper:
-        """The table as config/subscriptionGroup.json and GET_ALL_SUBSCRIPTIONGROUP_CONFIG carry it."""
+        """Return the content of config/subscriptionGroup.json and GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
         return SubscriptionGroupWrapper(
             data_version=self.data_version,
             subscription_group_table=dict(self._groups),

@@ -1,9 +1,9 @@
-"""The journal sync: which journals have lines that are not on the disk, and who waits until they are.
+"""The journal sync: which journals have lines that are not on the disk, and which replies wait for that.
 
     append ─► wrote ─► when_synced ─► plan ─► fsyncs, on the thread of the log ─► complete ─► answers
 
-Under SYNC_FLUSH nobody hears of what a table says before its journal is on the disk. Under ASYNC_FLUSH nobody
-waits: a table is written whole, with an fsync, half a second after its first change.
+Under SYNC_FLUSH no table content is sent before its journal is on the disk. Under ASYNC_FLUSH nothing waits:
+a table is written whole, with an fsync, half a second after its first change.
 """
 
 import errno
@@ -37,35 +37,35 @@ class JournalSync:
 
     @property
     def is_synced(self) -> bool:
-        """Return whether all that was written is as durable as the mode promises."""
+        """Return whether everything written is as durable as the mode promises."""
         return self.synced == self.written
 
     def require(self) -> None:
-        """Raise OSError where a sync has failed: nothing can be promised any more."""
+        """Raise OSError if a sync has failed: nothing can be promised any more."""
         if self._failure is not None:
             raise OSError(errno.EIO, f"{self._failure}; restart the broker")
 
     def created(self, path: Path) -> None:
-        """A journal was begun: its name has to be synced too."""
+        """Note a new journal: its directory entry has to be synced too."""
         if self._waits:
             self._directories |= dict.fromkeys((path.parent, path.parent.parent))
 
     def wrote(self, path: Path) -> None:
-        """A line was written, or found by a process that does not know whether it is on the disk."""
+        """Note a line that was written, or found at the start and possibly not on the disk."""
         if self._waits:
             self._paths[path] = None
             self.written += 1
 
     def sync_with_log(self, path: Path) -> None:
-        """Have a file on the disk before what is appended to the log from now on counts as flushed.
+        """Sync a file before anything that is appended to the log from now on counts as flushed.
 
-        In either mode, and nobody waits for it besides.
+        This holds in either mode; no reply waits for it.
         """
         self._paths[path] = None
         self._directories |= dict.fromkeys((path.parent, path.parent.parent))
 
     def when_synced(self, then: Callable[[bool], None], *, through: int | None = None) -> None:
-        """Call with True when so many changes, or all there are now, are on the disk; with False if not."""
+        """Call with True when so many changes, or all so far, are on the disk; with False if that failed."""
         through = self.written if through is None else through
         if through <= self.synced or self._failure is not None:
             then(self._failure is None)
@@ -74,12 +74,12 @@ class JournalSync:
         self._is_wanted = True
 
     def take_wanted(self) -> bool:
-        """Return whether somebody has begun to wait since the last call: a sync should begin at once."""
+        """Return whether a reply has begun to wait since the last call: a sync should begin at once."""
         is_wanted, self._is_wanted = self._is_wanted, False
         return is_wanted
 
     def plan(self) -> SyncPlan | None:
-        """Return what is to be fsynced now, once; None where nothing is."""
+        """Return what has to be fsynced now, to be run once; None if nothing."""
         if not self._paths:
             return None
         plan = SyncPlan(tuple(self._paths), tuple(self._directories), self.written)
@@ -88,7 +88,7 @@ class JournalSync:
         return plan
 
     def complete(self, through: int) -> None:
-        """These changes are on the disk."""
+        """Note that changes are on the disk."""
         self.synced = max(self.synced, through)
         ready = [then for ticket, then in self._waiting if ticket <= self.synced]
         self._waiting = [entry for entry in self._waiting if entry[0] > self.synced]
@@ -96,7 +96,7 @@ class JournalSync:
             then(True)
 
     def fail(self, reason: str) -> None:
-        """A sync failed: the kernel may have dropped the pages, so no later one proves anything."""
+        """Stop syncing: after a failure the kernel may have dropped pages, so later syncs prove nothing."""
         self._failure = reason
         waiting, self._waiting = self._waiting, []
         for _, then in waiting:

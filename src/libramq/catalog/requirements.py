@@ -1,4 +1,4 @@
-"""The requirements: what topics and groups must be before somebody reads, opens, commits or writes a queue.
+"""The requirements: checks of topics and groups before a queue is read, opened, committed or written.
 
 The order of the checks, their codes and remarks are upstream's: PullMessageProcessor.java,
 ConsumerManageProcessor.java, AbstractSendMessageProcessor.java.
@@ -14,7 +14,7 @@ from libramq.message import names
 
 
 class Requirements:
-    """Raises BrokerError for what topics and groups do not have or do not permit."""
+    """Raises BrokerError if topics or groups are missing, or do not permit a request."""
 
     def __init__(self, topics: TopicTable, groups: GroupTable) -> None:
         self._topics = topics
@@ -26,7 +26,7 @@ class Requirements:
             raise broker_error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
 
     def consuming_group(self, group: str, wall_ms: WallMs) -> SubscriptionGroupConfig:
-        """Return a group that may consume, created where that is allowed."""
+        """Return a group that may consume, created if that is allowed."""
         config = self._groups.require(group, wall_ms)
         if not config.consume_enable:
             raise broker_error(
@@ -35,7 +35,7 @@ class Requirements:
         return config
 
     def queue_to_read(self, topic: str, queue_id: int, reader: str) -> None:
-        """Require a queue whose topic permits reading. reader: the address of whoever reads."""
+        """Require a queue whose topic permits reading. reader: the reader's address."""
         config = self._topics.require(topic)
         if not config.readable:
             raise broker_error(ResponseCode.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden")
@@ -43,7 +43,7 @@ class Requirements:
             raise _illegal(config, queue_id, reader)
 
     def queue_to_open(self, topic: str, queue_id: int) -> None:
-        """Require a queue to read from; whether the topic permits that now shows when it is pulled."""
+        """Require a queue to read from; whether the topic permits that now is checked by each pull."""
         config = self._topics.require(topic)
         if not 0 <= queue_id < config.read_queue_nums:
             raise _illegal(config, queue_id)

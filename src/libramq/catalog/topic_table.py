@@ -1,4 +1,4 @@
-"""The topic table: every topic this broker has, and how new ones come to be.
+"""The topic table: every topic of this broker, and the creation of new ones.
 
 Upstream: broker/topic/TopicConfigManager.java; file config/topics.json.
 """
@@ -23,7 +23,7 @@ from libramq.formats.tables import (
 from libramq.message import names
 from libramq.message.queue import MessageQueue
 
-#: Ours: a broker registers its whole table with every name server at each change.
+#: Ours: a broker registers its whole table at every name server after each change.
 TOPICS_MAX: Final = 50_000
 #: Ours; upstream's BenchmarkTest has 1024, the largest of its own.
 QUEUES_MAX: Final = 4096
@@ -55,8 +55,8 @@ class TopicRules:
 class TopicTable:
     """Topics by name.
 
-    record: called with every change before it takes effect (None: the topic goes); what it raises keeps the
-    table as it is.
+    record: called with every change before it takes effect (None: the topic is removed); if it raises, the
+    table stays as it is.
     """
 
     def __init__(
@@ -83,24 +83,24 @@ class TopicTable:
         return len(self._topics)
 
     def get(self, topic: str) -> TopicConfig | None:
-        """The topic's configuration; None when there is no such topic."""
+        """Return the topic's configuration; None if there is no such topic."""
         return self._topics.get(topic)
 
     def require(self, topic: str) -> TopicConfig:
-        """The topic's configuration; raises TopicNotExist."""
+        """Return the topic's configuration; raises TopicNotExist."""
         config = self._topics.get(topic)
         if config is None:
             raise broker_error(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
         return config
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that can be read of a topic here, in order; none where there is no such topic."""
+        """Return the topic's readable queues here, in order; none if there is no such topic."""
         config = self._topics.get(topic)
         count = config.read_queue_nums if config is not None else 0
         return [MessageQueue(topic, self._rules.broker_name, queue_id) for queue_id in range(count)]
 
     def observe(self, observer: Callable[[str], None]) -> None:
-        """Have a function called with the name of a topic, after every change of one."""
+        """Set a function to be called with a topic's name after every change of it."""
         self._observers.append(observer)
 
     def file(self) -> TopicsFile:
@@ -120,7 +120,7 @@ class TopicTable:
             self._store(config, wall_ms)
 
     def delete(self, topic: str, wall_ms: WallMs) -> bool:
-        """Forget a topic; whether there was one."""
+        """Remove a topic; return whether it existed."""
         if topic not in self._topics:
             return False
         version = self.data_version.next(wall_ms)
@@ -130,7 +130,7 @@ class TopicTable:
         return True
 
     def apply(self, topic: str, config: TopicConfig | None, version: DataVersion) -> None:
-        """Make a change that was recorded."""
+        """Apply a recorded change."""
         if config is None:
             self._topics.pop(topic, None)
         else:
@@ -147,9 +147,9 @@ class TopicTable:
         unit: bool = False,
         before_creation: Callable[[], None] = lambda: None,
     ) -> TopicConfig:
-        """The topic a producer names, created from its template when that may be inherited.
+        """Return the topic that a producer names, created from its template if that may be inherited.
 
-        Raises TopicNotExist, InvalidName, or what `before_creation` does.
+        Raises TopicNotExist, InvalidName, or what `before_creation` raises.
         """
         config = self._topics.get(topic)
         if config is not None:
@@ -177,9 +177,10 @@ class TopicTable:
         return config
 
     def for_group(self, topic: str, queue_nums: int, perm: int, wall_ms: WallMs) -> TopicConfig:
-        """A retry or dead-letter topic of a group that exists, created when it is missing.
+        """Return the retry or dead-letter topic of an existing group, created if it is missing.
 
-        Groups have their own limit, so that whoever fills the table with topics keeps nobody from consuming.
+        Groups have their own limit, so that a client which fills the table with topics does not stop
+        consumption.
         """
         config = self._topics.get(topic)
         if config is None:
@@ -192,7 +193,7 @@ class TopicTable:
         return config
 
     def for_retries(self, group: SubscriptionGroupConfig, wall_ms: WallMs) -> TopicConfig:
-        """The retry topic of a group that exists, created when it is missing."""
+        """Return the retry topic of an existing group, created if it is missing."""
         topic = names.retry_topic(group.group_name)
         return self.for_group(topic, group.retry_queue_nums, PERM_READ | PERM_WRITE, wall_ms)
 
@@ -201,7 +202,7 @@ class TopicTable:
         if topic not in self._topics and len(self._topics) >= self._rules.topics_max:
             raise broker_error(
                 ResponseCode.SYSTEM_ERROR,
-                f"{len(self._topics)} topics exist, the most this broker takes; delete some first",
+                f"{len(self._topics)} topics exist, which is the limit; delete some first",
             )
         version = self.data_version.next(wall_ms)
         self._record(topic, config, version)
@@ -214,7 +215,7 @@ class TopicTable:
 
 
 def system_topics(rules: TopicRules) -> list[TopicConfig]:
-    """The topics every broker has (TopicConfigManager's constructor)."""
+    """Return the topics that every broker has (TopicConfigManager's constructor)."""
     read_write = PERM_READ | PERM_WRITE
     numbers = [
         (names.SELF_TEST_TOPIC, 1, read_write),

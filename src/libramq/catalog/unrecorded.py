@@ -1,4 +1,4 @@
-"""Changes that come about by use: whoever consumes goes on, also where the disk takes no more."""
+"""Changes caused by use: consumption continues even if the disk cannot record them."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -12,9 +12,9 @@ V = TypeVar("V")
 
 
 class RecordByUse:
-    """Records what nobody asked for by name, a group on its first pull for one; a refusal is logged once.
+    """Records changes that no request names, such as a group created by its first pull; logs a refusal once.
 
-    Such a change takes effect all the same: it is made again on the next use, and the next fold has it.
+    Such a change takes effect regardless: it is repeated on the next use, and the next fold has it.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class RecordByUse:
     def __call__(
         self, record: Callable[[str, C | None, V], None], name: str, config: C | None, version: V
     ) -> None:
-        """Record a change, or do without."""
+        """Record a change if possible."""
         try:
             record(name, config, version)
         except OSError as error:

@@ -1,11 +1,11 @@
-"""The kernel: what every engine is made of, whichever protocol it serves.
+"""The kernel: the building blocks of every engine, whatever its protocol.
 
-    event    a read, a connection that ended, an answer, work that was done, time
+        event    a read, a connection that ended, an answer, finished work, time
       │
-    Engine   services decide; what must leave goes through one door
+        Engine   services decide; all output goes through one door
       │
     effect   Send · Close · Ask · Run · Proceed · Listen  performed by `runtime.performer`
 
-An answer that cannot be given yet is parked in the `Purgatory`. Whatever is due later is in `Deadlines`. The
-kernel knows no service and no protocol.
+A reply that cannot be sent yet is parked in the `Purgatory`. Anything due later is in `Deadlines`. The kernel
+knows no service and no protocol.
 """

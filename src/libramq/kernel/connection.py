@@ -3,7 +3,7 @@
 from itertools import count
 from typing import Final, Protocol
 
-#: The numbers of connections, drawn as they are accepted.
+#: The numbers of connections, assigned as they are accepted.
 NUMBERS: Final = count(1)
 
 
@@ -12,19 +12,19 @@ class Connection(Protocol):
 
     @property
     def address(self) -> str:
-        """The other end's "host:port"."""
+        """Return the other end's "host:port"."""
         ...
 
     @property
     def number(self) -> int:
-        """Higher than that of every connection that was accepted before, whoever made them."""
+        """Return a number higher than that of every connection accepted before, on any server."""
         ...
 
     @property
     def is_open(self) -> bool:
-        """Return whether what is sent can still arrive."""
+        """Return whether data sent now can still arrive."""
         ...
 
     def __hash__(self) -> int:
-        """Connections are told apart by identity."""
+        """Hash by identity."""
         ...

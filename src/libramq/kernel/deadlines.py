@@ -1,6 +1,6 @@
-"""Deadlines: everything an engine has to do at some later time, in one queue with one `next_due_ms`.
+"""Deadlines: everything that an engine has to do later, in one queue with one `next_due_ms`.
 
-Nothing wakes without something due. Times are monotonic.
+The engine wakes only when something is due. Times are monotonic.
 """
 
 import heapq
@@ -13,12 +13,12 @@ log = get_logger(__name__)
 
 Action = Callable[[MonotonicMs], None]
 
-#: Ours: that many entries of deadlines that were met or moved are kept before the queue is cleaned.
+#: Ours: how many entries of past or moved deadlines are kept before the queue is cleaned.
 STALE_MAX = 1024
 
 
 class Deadline:
-    """Something to do at a time that can be moved. `action` gets the time at which it is called."""
+    """Something to do at a time that can be moved. `action` is called with the current time."""
 
     __slots__ = ("_action", "_deadlines", "due_ms")
 
@@ -28,7 +28,7 @@ class Deadline:
         self.due_ms: MonotonicMs | None = None
 
     def at(self, due_ms: MonotonicMs | None) -> None:
-        """Act at this time, and at no other; None: not at all."""
+        """Act at this time only; None: not at all."""
         if due_ms != self.due_ms:
             self._deadlines._move(self, due_ms)
 
@@ -44,21 +44,21 @@ class Deadline:
 
 
 class Deadlines:
-    """The queue."""
+    """The queue of deadlines."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[MonotonicMs, int, Deadline]] = []
         self._sequence = 0
         self._count = 0
-        #: When `run` has something to do next; None: never, as things are. Looked at several times a request,
-        #: so it is kept rather than found.
+        #: When `run` has something to do next; None: never, as things are. It is read several times per
+        #: request, so it is stored.
         self.next_due_ms: MonotonicMs | None = None
 
     def __len__(self) -> int:
         return self._count
 
     def new(self, action: Action) -> Deadline:
-        """Return a deadline that is not set yet."""
+        """Return a new deadline, which is not set yet."""
         return Deadline(self, action)
 
     def set(self, due_ms: MonotonicMs, action: Action) -> Deadline:
@@ -68,8 +68,8 @@ class Deadlines:
         return deadline
 
     def run(self, now_ms: MonotonicMs) -> None:
-        """Act on everything that is due. One action that fails is logged and keeps none of the others."""
-        # What an action sets for now is for the next run: one that is always due keeps nobody from the rest.
+        """Run the actions that are due. A failing one is logged and does not stop the others."""
+        # Actions set for now wait for the next run: one that is always due does not block the rest.
         last = self._sequence
         while (due_ms := self.next_due_ms) is not None and due_ms <= now_ms and self._heap[0][1] <= last:
             deadline = self._heap[0][2]
@@ -94,7 +94,7 @@ class Deadlines:
             self.next_due_ms = due_ms
 
     def _find_next(self) -> None:
-        """Drop what was met or moved from the top of the heap."""
+        """Drop past and moved entries from the top of the heap."""
         heap = self._heap
         while heap and heap[0][2].due_ms != heap[0][0]:
             heapq.heappop(heap)

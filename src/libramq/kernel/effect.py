@@ -1,11 +1,11 @@
 """Effects: everything that leaves an engine, through one door.
 
-    Send     bytes for a connection
-    Close    the end of a connection, with a reason that is logged
-    Ask      a request to another process; its answer comes back as an event
-    Run      work for a thread: a disk plan, the decoding of a large body; its result comes back as an event
-    Proceed  work on the engine's own thread that takes longer than a turn, in steps between which others go
-    Listen   begin to accept connections
+        Send     bytes for a connection
+        Close    the end of a connection, with a reason for the log
+        Ask      a request to another process; its answer comes back as an event
+        Run      work for a thread, such as a disk plan or a large body; its result comes back as an event
+        Proceed  work on the engine's own thread that takes longer than a turn, in steps with others in
+        between Listen   start to accept connections
 
 An effect is a cheap value: a msgspec Struct is made in 0.1 µs, where a frozen dataclass takes 0.6 µs.
 """
@@ -20,25 +20,25 @@ from libramq.kernel.connection import Connection
 
 
 class Thread(enum.Enum):
-    """Where work runs. What is in one row waits for nothing in another."""
+    """The thread that runs some work. Work of one kind never waits for another kind."""
 
-    FLUSH = "flush"  # The commit log's flushes; producers wait for them.
-    DISK = "disk"  # Tables, journals, consume queues; nobody waits.
-    READ = "read"  # Stretches of files that are not in the page cache; consumers wait.
+    FLUSH = "flush"  # The commit log's flushes; producers wait for these.
+    DISK = "disk"  # Tables, journals, consume queues; no request waits.
+    READ = "read"  # Parts of files that are not in the page cache; consumers wait.
     COMPUTE = "compute"  # Encoding and decoding of large bodies.
 
 
 class Question(Protocol):
-    """A request to another process, in whichever protocol that speaks."""
+    """A request to another process, in any protocol."""
 
     @property
     def address(self) -> str:
-        """Where it goes, as "host:port"."""
+        """Return its target as "host:port"."""
         ...
 
     @property
     def timeout_ms(self) -> int:
-        """How long the answer may take."""
+        """Return how long the answer may take."""
         ...
 
     def command(self) -> Any:
@@ -46,26 +46,26 @@ class Question(Protocol):
         ...
 
     def done(self, outcome: Any) -> None:
-        """Take the answer, or the LibraError that came instead; called once."""
+        """Take the answer, or the LibraError instead; called once."""
         ...
 
 
 class Send(msgspec.Struct, frozen=True):
-    """Send bytes to a connection; nothing happens where that has ended."""
+    """Send bytes to a connection; ignored if that has ended."""
 
     connection: Connection
     data: bytes
 
 
 class Close(msgspec.Struct, frozen=True):
-    """End a connection when what was sent before has left."""
+    """Close a connection after everything sent before has left."""
 
     connection: Connection
     reason: str
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """Make a request of another process."""
+    """Send a request to another process."""
 
     question: Question
 
@@ -73,8 +73,8 @@ class Ask(msgspec.Struct, frozen=True):
 class Run(msgspec.Struct, frozen=True):
     """Run `work` on a thread; `done` gets its result, or the exception that it raised.
 
-    connection: whose request it is for. A connection has a bounded number of them under way, and is served no
-    further meanwhile.
+    connection: whose request it serves. A connection has a bounded amount of work under way, and is not
+    served beyond it.
     """
 
     thread: Thread
@@ -84,9 +84,9 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Proceed(msgspec.Struct, frozen=True):
-    """Run steps to their end, a turn at a time; their connection is served no further meanwhile.
+    """Run steps to their end, some per turn; their connection is not served meanwhile.
 
-    They run to their end even where the connection ends before.
+    They run to their end even if the connection ends before.
     """
 
     connection: Connection
@@ -94,7 +94,7 @@ class Proceed(msgspec.Struct, frozen=True):
 
 
 class Listen(msgspec.Struct, frozen=True):
-    """Begin to accept connections; `done` is called once that is so."""
+    """Start to accept connections; `done` is called once that has succeeded."""
 
     done: Callable[[], None]
 
@@ -116,11 +116,11 @@ class Effects:
         self.add(Send(connection, data))
 
     def close(self, connection: Connection, reason: str) -> None:
-        """End a connection."""
+        """Close a connection."""
         self.add(Close(connection, reason))
 
     def ask(self, question: Question) -> None:
-        """Make a request of another process."""
+        """Send a request to another process."""
         self.add(Ask(question))
 
     def run(
@@ -130,15 +130,15 @@ class Effects:
         done: Callable[[Any], None],
         connection: Connection | None = None,
     ) -> None:
-        """Run work on a thread, for a connection's request or for nobody."""
+        """Run work on a thread, for a connection's request or for none."""
         self.add(Run(thread, work, done, connection))
 
     def proceed(self, connection: Connection, steps: Generator[None]) -> None:
-        """Run steps for a connection's request, a turn at a time."""
+        """Run steps for a connection's request, some per turn."""
         self.add(Proceed(connection, steps))
 
     def take(self) -> list[Effect]:
-        """Take what has been decided since the last call."""
+        """Return and clear the effects since the last call."""
         taken = self.pending.copy()
         self.pending.clear()
         return taken

@@ -1,10 +1,10 @@
-"""The engine: events in, effects out. Plain and synchronous, so that it runs under any performer.
+"""The engine: events in, effects out. It is plain and synchronous, so it runs under any performer.
 
-    receive            a connection's requests, as many as take effect together
-    connection_ended   a connection that clients made
-    address_lost       a connection that we made
-    tick               time: everything that is due
-    settle             what follows from all of these: one journal write, held pulls that wake, flushes
+        receive            requests of a connection, as many as take effect together
+        connection_ended   a client's connection
+        address_lost       one of our own connections
+        tick               time: everything that is due
+        settle             what follows from all of these: one journal write, woken pulls, flushes
 
 After each event the performer takes `effects` and sets its timer to `next_due_ms`.
 """
@@ -20,7 +20,8 @@ from libramq.logs import get_logger
 
 log = get_logger(__name__)
 
-#: Ours: how late a timer must ring; the shortest sessions are of 1 s, with a request every third of it.
+#: Ours: how late a timer has to be to count as a stall; the shortest sessions last 1 s, with three requests
+#: each.
 LATE_MS_MIN: Final = 250
 #: Ours: when a service that stays due in the past, by a bug, has its next turn: often enough to go on badly.
 OVERDUE_AGAIN_MS: Final = 1_000
@@ -30,16 +31,16 @@ class Translator(Protocol):
     """A protocol: turns requests into operations of services, and their outcomes into bytes."""
 
     def receive(self, connection: Connection, requests: Sequence[Any], start: int) -> int:
-        """Work off the requests from `start` on that take effect together; return where the next begin."""
+        """Process the requests from `start` on that take effect together; return where the next begin."""
         ...
 
 
 class Polled(Protocol):
-    """A service that knows itself when it has something to do."""
+    """A service that knows when it has something to do."""
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
-        """When `tick` has something to do next (monotonic); None: never, as things are."""
+        """Return when `tick` has something to do next (monotonic); None: never, as things are."""
         ...
 
     def tick(self, now_ms: MonotonicMs) -> None:
@@ -97,7 +98,7 @@ class Hooks(NamedTuple):
 
 
 class Engine:
-    """One translator and its services. polled: services that are asked when they are due, when stirred."""
+    """One translator and its services. polled: services asked for their due times after a change."""
 
     def __init__(
         self, kernel: Kernel, translator: Translator, hooks: Hooks, polled: Sequence[Polled] = ()
@@ -114,24 +115,24 @@ class Engine:
         self._polled = [_PolledService(service, deadlines) for service in polled]
 
     def connection_ended(self, connection: Connection) -> None:
-        """A client's connection ended."""
+        """Handle the end of a client's connection."""
         self._kernel.is_changed = True
         _call_all(self._hooks.connection_ended, connection)
 
     def address_lost(self, address: str) -> None:
-        """Our own connection to an address ended."""
+        """Handle the end of our own connection to an address."""
         self._kernel.is_changed = True
         _call_all(self._hooks.address_lost, address)
 
     def mark_changed(self) -> None:
-        """Something happened that is no request: an answer came, or work was done."""
+        """Note an event other than a request: an answer came, or work was done."""
         self._kernel.is_changed = True
 
     def tick(self) -> None:
         """Do everything that is due.
 
-        A timer that rings much too late says that this process stood still: it was stopped, or its machine
-        was busy elsewhere. What others sent meanwhile lies unread in sockets; their silence is not theirs.
+        A timer that fires much too late shows that this process was stalled: it was stopped, or its machine
+        was busy. Messages of others lie unread in sockets meanwhile; their silence is not their fault.
         """
         self._kernel.is_changed = True
         now_ms = self._clock.monotonic_ms()
@@ -149,13 +150,13 @@ class Engine:
         self.deadlines.run(now_ms)
 
     def settle(self) -> None:
-        """Do what follows from the events since the last call."""
+        """Run what follows from the events since the last call."""
         now_ms = self._clock.monotonic_ms()
         due_ms = self.deadlines.next_due_ms
-        if due_ms is None or now_ms - due_ms < LATE_MS_MIN:  # Else `tick` has yet to say how long it stood.
+        if due_ms is None or now_ms - due_ms < LATE_MS_MIN:  # Else `tick` has yet to handle the stall.
             self._settled_ms = now_ms
         failure: Exception | None = None
-        for hook in self._settle:  # As `_call_all`, for every request.
+        for hook in self._settle:  # As `_call_all`, but for every request.
             try:
                 hook()
             except Exception as error:
@@ -175,12 +176,12 @@ class Engine:
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
-        """When `tick` has something to do next (monotonic); None: never, as things are."""
+        """Return when `tick` has something to do next (monotonic); None: never, as things are."""
         return self.deadlines.next_due_ms
 
 
 def _call_all(hooks: Sequence[Callable[..., None]], *arguments: object) -> None:
-    """Call every hook: one that fails keeps none of the others. Raises what failed first."""
+    """Call every hook: a failing one does not stop the others. Raises the first failure."""
     failure: Exception | None = None
     for hook in hooks:
         try:
@@ -192,7 +193,7 @@ def _call_all(hooks: Sequence[Callable[..., None]], *arguments: object) -> None:
 
 
 def _first(failure: Exception | None, error: Exception) -> Exception:
-    """Return what is raised of two failures: the first one."""
+    """Return the failure to raise: the first one."""
     if failure is None:
         return error
     log.error("another hook failed, too", exc_info=error)

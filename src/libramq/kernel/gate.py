@@ -1,4 +1,4 @@
-"""The gate: something outside that answers wait for, as the disk or the name servers."""
+"""The gate: an outside condition that replies wait for, such as the disk or the name servers."""
 
 import enum
 from typing import Protocol
@@ -16,12 +16,12 @@ class Missing(enum.Enum):
 
 
 class Gated(Parked):
-    """Answers of one connection that wait at a gate."""
+    """Replies of one connection that wait at a gate."""
 
     __slots__ = ()
 
     def succeed(self) -> None:
-        """Answer: what was waited for has come."""
+        """Reply: the condition holds."""
         raise NotImplementedError
 
     def fail(self, missing: Missing = Missing.ANSWER) -> None:
@@ -29,13 +29,13 @@ class Gated(Parked):
         raise NotImplementedError
 
     def expire(self, now_ms: MonotonicMs) -> None:
-        """Answer: the time is up."""
+        """Reply: the time is up."""
         self.fail()
 
 
 class Gate(Protocol):
-    """Something outside that answers wait for."""
+    """An outside condition that replies wait for."""
 
     def wait(self, parked: Gated, physical_offset: int = 0) -> None:
-        """Park answers until the gate opens; may let them through at once."""
+        """Park replies until the gate opens; may let them through at once."""
         ...

@@ -1,8 +1,8 @@
-"""The longest turn: how long one event kept the loop from all others, since each reader last looked."""
+"""The longest turn: how long one event blocked the loop, since each reader's last look."""
 
 from typing import Final
 
-#: The readers: BROKER_RUNTIME_INFO and the metrics. One takes nothing from the other.
+#: The readers: BROKER_RUNTIME_INFO and the metrics. They do not affect each other.
 RUNTIME_INFO: Final = 0
 METRICS: Final = 1
 
@@ -14,16 +14,16 @@ class LongestTurn:
 
     def __init__(self) -> None:
         self._longest_us = [0, 0]
-        #: Turns that are not longer change nothing, as nearly all: `record` need not be called for them.
+        #: Shorter turns change nothing, as nearly all: `record` need not be called for them.
         self.noted_us = 0
 
     def record(self, turn_us: int) -> None:
-        """Take note of a turn."""
+        """Record a turn."""
         self._longest_us = [max(turn_us, longest_us) for longest_us in self._longest_us]
         self.noted_us = min(self._longest_us)
 
     def take_us(self, reader: int) -> int:
-        """Return the longest turn since this reader last looked, and begin anew for it."""
+        """Return the longest turn since this reader's last call, and start over for it."""
         longest_us, self._longest_us[reader] = self._longest_us[reader], 0
         self.noted_us = 0
         return longest_us

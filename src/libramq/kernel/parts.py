@@ -1,5 +1,5 @@
-"""The parts of a kernel: effects, deadlines and purgatory, built once and shared by the services of one
-engine.
+"""The parts of a kernel: effects, deadlines and purgatory, built once and shared by one engine's
+services.
 """
 
 from libramq.clock import Clock
@@ -10,7 +10,7 @@ from libramq.kernel.purgatory import Purgatory
 
 
 class Kernel:
-    """The parts that every service of one engine shares."""
+    """The parts that all services of one engine share."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -18,9 +18,9 @@ class Kernel:
         self.deadlines = Deadlines()
         self.purgatory = Purgatory(self.deadlines)
         self.longest_turn = LongestTurn()
-        #: Whether something happened since the last look that services with times of their own may go by.
+        #: Whether something happened since the last look that affects when services are due.
         self.is_changed = True
 
     def mark_changed(self) -> None:
-        """Have the engine ask such services when they are due."""
+        """Have the engine ask the services when they are due."""
         self.is_changed = True

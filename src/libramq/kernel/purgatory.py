@@ -1,10 +1,10 @@
-"""The purgatory: every answer that cannot be given yet, behind one interface and one accounting.
+"""The purgatory: every reply that cannot be sent yet, behind one interface and one accounting.
 
     a held pull · a send whose record is not durable · a topic the name servers do not know yet · a poll
 
-What is parked says what it costs, until when it waits and what happens then. An index beside the purgatory
-may find it sooner (`HeldPulls` by queue, `Durability` by offset); whoever does, takes it out with `release`
-before answering, so that it is answered once. It goes with its connection.
+A parked reply knows its cost, its deadline and what happens then. An index beside the purgatory may find it
+sooner (`HeldPulls` by queue, `Durability` by offset); the finder takes it out with `release` before replying,
+so that it is sent once. It is dropped with its connection.
 
 Upstream of the name: Kafka's DelayedOperationPurgatory.
 """
@@ -18,14 +18,14 @@ from libramq.kernel.deadlines import Deadline, Deadlines
 
 #: Ours: one held pull a queue and consumer; a million would be some 300 MB.
 PARKED_MAX: Final = 200_000
-#: Ours: a client with more queues than that looks again and again instead.
+#: Ours: a client with more queues than that has to poll instead.
 PARKED_PER_CONNECTION_MAX: Final = 20_000
-#: Ours: what replies that wait for a disk or a name server may hold in all.
+#: Ours: the memory of all replies that wait for a disk or a name server.
 PARKED_BYTES_MAX: Final = 256 * 1024 * 1024
 
 
 class Parked:
-    """An answer that waits. Subclasses say what happens at the deadline, and when it is taken out.
+    """A parked reply. Subclasses define what happens at the deadline, and on removal.
 
     cost_bytes: the memory that it holds while it waits.
     """
@@ -39,15 +39,15 @@ class Parked:
         self._deadline: Deadline | None = None
 
     def expire(self, now_ms: MonotonicMs) -> None:
-        """Answer: the deadline has come. It has been taken out already."""
+        """Reply: the deadline has come. It has been taken out already."""
         raise NotImplementedError
 
     def unlink(self) -> None:
-        """Leave the index that knows it; called whenever it is taken out, whatever the reason."""
+        """Leave the index that holds it; called on every removal."""
 
 
 class PurgatoryStatistics(NamedTuple):
-    """A snapshot of what is parked."""
+    """A snapshot of the parked replies."""
 
     parked: int
     cost_bytes: int
@@ -55,7 +55,7 @@ class PurgatoryStatistics(NamedTuple):
 
 
 class Purgatory:
-    """Everything that is parked, by connection and by deadline."""
+    """All parked replies, by connection and by deadline."""
 
     def __init__(self, deadlines: Deadlines) -> None:
         self._deadlines = deadlines
@@ -67,11 +67,11 @@ class Purgatory:
         return self._count
 
     def statistics(self) -> PurgatoryStatistics:
-        """Return what is parked now."""
+        """Return a snapshot."""
         return PurgatoryStatistics(self._count, self._cost_bytes, len(self._by_connection))
 
     def has_room(self, connection: Connection, cost_bytes: int = 0) -> bool:
-        """Return whether another answer for a connection may be parked."""
+        """Return whether another reply for a connection may be parked."""
         return (
             self._count < PARKED_MAX
             and self._cost_bytes + cost_bytes <= PARKED_BYTES_MAX
@@ -79,7 +79,7 @@ class Purgatory:
         )
 
     def park(self, parked: Parked, until_ms: MonotonicMs | None = None) -> None:
-        """Keep an answer until it is released, its connection ends, or a (monotonic) time comes."""
+        """Keep a reply until it is released, its connection ends, or a (monotonic) time comes."""
         assert not parked.is_parked, "parked twice"
         parked.is_parked = True
         self._by_connection.setdefault(parked.connection, {})[parked] = None
@@ -89,7 +89,7 @@ class Purgatory:
             parked._deadline = self._deadlines.set(until_ms, partial(self._expire, parked))
 
     def release(self, parked: Parked) -> bool:
-        """Take an answer out, to give it now; False where it is not parked any more."""
+        """Take a reply out, to send it now; False if it is not parked any more."""
         if not parked.is_parked:
             return False
         parked.is_parked = False
@@ -106,7 +106,7 @@ class Purgatory:
         return True
 
     def connection_ended(self, connection: Connection) -> None:
-        """Drop what waits for a connection that is gone."""
+        """Drop the replies to a connection that has ended."""
         for parked in list(self._by_connection.get(connection, ())):
             self.release(parked)
 

@@ -1,8 +1,8 @@
-"""The waiter: whom a service owes an answer. A protocol makes it, and knows how the answer is put into bytes.
+"""The waiter: the receiver of a service's answer. A protocol creates it, and encodes the answer.
 
     protocol ── Waiter ──► service ──► answer(result) | refuse(error)       in the same call or much later
 
-A service that answers later parks its waiter in the purgatory, so that it goes with its connection.
+A service that answers later parks its waiter in the purgatory, so that it is dropped with its connection.
 """
 
 from typing import Generic, Protocol, TypeVar
@@ -15,24 +15,24 @@ T = TypeVar("T")
 
 
 class Waiter(Protocol[R]):
-    """One answer that is owed. One of its methods is called, once; none where its connection ends first."""
+    """One pending answer. One of its methods is called, once; none if its connection ends first."""
 
     @property
     def connection(self) -> Connection:
-        """Where the answer goes."""
+        """Return the connection that the answer goes to."""
         ...
 
     def answer(self, result: R) -> None:
-        """Give the answer."""
+        """Send the answer."""
         ...
 
     def refuse(self, error: Exception) -> None:
-        """Give a refusal: a BrokerError has a code and says what is wrong; others are bugs of ours."""
+        """Send a refusal: a BrokerError has a code and a reason; other errors are bugs of ours."""
         ...
 
 
 class ParkedWaiter(Parked, Generic[T]):
-    """A waiter that is parked without a deadline of its own: the service that took it keeps one."""
+    """A parked waiter without a deadline of its own: its service keeps one."""
 
     __slots__ = ("waiter",)
 

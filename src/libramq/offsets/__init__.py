@@ -1,4 +1,4 @@
-"""How far each group has read each queue, who may read on, and the files that remember it."""
+"""The groups' committed offsets, the fences that decide who may read, and the files of both."""
 
 from libramq.fencing import Claim
 from libramq.offsets.consumer_offset import ConsumerOffset

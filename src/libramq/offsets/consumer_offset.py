@@ -1,10 +1,10 @@
-"""The consumer offset: how far each group has read each queue.
+"""The consumer offset: each group's offset in each queue.
 
     "topic@group" → {queue id: offset}
 
-Committed offsets are the next message to read. None is negative, and none lies beyond the durable end of
-its queue, which the caller gives: a broker that lost its newest messages must not skip those that come
-after. A pending reset outranks what consumers commit, until their next pull has been told of it.
+A committed offset is that of the next message to read. None is negative, and none lies beyond the durable end
+of its queue, which the caller passes: a broker that lost its newest messages must not skip later ones. A
+pending reset overrides commits until the consumers' next pull has been answered with it.
 
 Changes are returned as records for the journal; nothing here writes.
 
@@ -24,13 +24,13 @@ class ConsumerOffset:
     def __init__(self) -> None:
         self._offsets: dict[str, dict[int, int]] = {}
         self._resets: dict[str, dict[int, int]] = {}
-        #: Keys whose offsets are in no table that was given out; those of others are copied when they change.
+        #: Keys whose offsets are in no table that was returned; others are copied when they change.
         self._own: set[str] = set()
 
     def commit(
         self, group: str, topic: str, queue_id: int, offset: int, durable_end: int
     ) -> OffsetRecord | None:
-        """The group has read the queue up to an offset; None where nothing changes or a reset is pending."""
+        """Set a group's offset in a queue; return None if nothing changes or a reset is pending."""
         key = topic + SEPARATOR + group
         resets = self._resets.get(key)
         if resets is not None and queue_id in resets:
@@ -45,7 +45,7 @@ class ConsumerOffset:
         return OffsetRecord(RecordKind.COMMIT, key, queue_id, offset)
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
-        """The offset to read next, or None where the group has committed none."""
+        """Return the offset to read next, or None if the group has committed none."""
         key = topic + SEPARATOR + group
         resets = self._resets.get(key)
         if resets is not None and queue_id in resets:
@@ -54,7 +54,7 @@ class ConsumerOffset:
         return offsets.get(queue_id) if offsets is not None else None
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int, durable_end: int) -> OffsetRecord:
-        """Set an offset over what consumers say; their next pull is to be answered with it."""
+        """Set an offset, whatever consumers commit; their next pull is to be answered with it."""
         key = topic + SEPARATOR + group
         offset = max(0, min(offset, durable_end))
         self._resets.setdefault(key, {})[queue_id] = offset
@@ -66,8 +66,8 @@ class ConsumerOffset:
         return queue_id in self._resets.get(topic + SEPARATOR + group, ())
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> tuple[int, OffsetRecord] | None:
-        """The pending reset, which a pull is now told of."""
-        if not self._resets:  # Every pull asks.
+        """Return and end the pending reset, with which a pull is answered now."""
+        if not self._resets:  # Called by every pull.
             return None
         key = topic + SEPARATOR + group
         resets = self._resets.get(key)
@@ -79,15 +79,15 @@ class ConsumerOffset:
         return offset, OffsetRecord(RecordKind.RESET_TAKEN, key, queue_id, offset)
 
     def offsets(self, group: str, topic: str) -> dict[int, int]:
-        """The committed offsets of a group in a topic, by queue id."""
+        """Return a group's committed offsets in a topic, by queue id."""
         return dict(self._offsets.get(topic + SEPARATOR + group, ()))
 
     def topics_of_group(self, group: str) -> set[str]:
-        """The topics that a group has read."""
+        """Return the topics that a group has read."""
         return {topic for topic, reader in map(_parts, self._offsets) if reader == group}
 
     def groups_of_topic(self, topic: str) -> set[str]:
-        """The groups that have read a topic."""
+        """Return the groups that have read a topic."""
         return {reader for name, reader in map(_parts, self._offsets) if name == topic}
 
     def remove_group(self, group: str) -> list[OffsetRecord]:
@@ -95,11 +95,11 @@ class ConsumerOffset:
         return self._remove([key for key in self._offsets if _parts(key)[1] == group])
 
     def remove_topic(self, topic: str) -> list[OffsetRecord]:
-        """Forget what was read of a topic."""
+        """Forget a topic's offsets."""
         return self._remove([key for key in self._offsets if _parts(key)[0] == topic])
 
     def clamp(self, durable_end: Callable[[str, int], int | None]) -> list[OffsetRecord]:
-        """Bring every offset within its queue, after the store was opened; None means that nobody knows."""
+        """Bring every offset within its queue, after the store was opened; None means an unknown end."""
         changes = []
         for key, offsets in self._offsets.items():
             topic = _parts(key)[0]
@@ -117,7 +117,7 @@ class ConsumerOffset:
         return changes
 
     def apply(self, record: OffsetRecord) -> None:
-        """Make a change that a journal remembers."""
+        """Apply a change from a journal."""
         match record.kind:
             case RecordKind.COMMIT:
                 self._writable(record.key)[record.queue_id] = record.offset
@@ -134,9 +134,10 @@ class ConsumerOffset:
                 self._resets.pop(record.key, None)
 
     def tables(self) -> dict[str, dict[str, dict[int, int]]]:
-        """The tables under their names in consumerOffset.json; nothing changes in them afterwards.
+        """Return the tables under their names in consumerOffset.json; they do not change afterwards.
 
-        To copy the offsets of 400,000 keys took 0.3 s: only those that change from now on are copied, then.
+        Copying the offsets of 400,000 keys took 0.3 s, so only those that change from now on are copied,
+        then.
         """
         self._own = set()
         return {
@@ -145,7 +146,7 @@ class ConsumerOffset:
         }
 
     def load(self, offsets: Mapping[str, Mapping[int, int]], resets: Mapping[str, Mapping[int, int]]) -> None:
-        """Start from tables that were read; a pending reset is what the group has committed."""
+        """Start from tables that were read; a pending reset counts as the group's commit."""
         self._offsets = {key: dict(queues) for key, queues in offsets.items()}
         self._resets = {key: dict(queues) for key, queues in resets.items() if queues}
         self._own = set(self._offsets)
@@ -153,7 +154,7 @@ class ConsumerOffset:
             self._writable(key).update(queues)
 
     def _writable(self, key: str) -> dict[int, int]:
-        """Return the offsets of a key, to be changed."""
+        """Return the offsets of a key for changing."""
         offsets = self._offsets.get(key)
         if offsets is None or key not in self._own:
             offsets = self._offsets[key] = dict(offsets or ())

@@ -1,14 +1,15 @@
-"""The fence: for each queue at this broker, who may open it and who has.
+"""The fence: for each queue at this broker, which member may open it and which has.
 
-    grant      (member, epoch)   the coordinator's word: who may open the queue; heard again after a restart
-    opening    (member, epoch)   who did: only its pulls and commits are taken; outlives the process; without
-                                 a member: nobody reads until the queue is granted under a later epoch
+        grant      (member, epoch)   from the coordinator: who may open the queue; sent again after a restart
+        opening    (member, epoch)   who did: only its pulls and commits are accepted; outlives the process;
+        without
+                                     a member: closed until the queue is granted under a later epoch
 
-An opening gives way to one under a higher epoch and to nothing else. So a queue has one reader at any moment,
-whatever coordinators say: they may be wrong, or two of them.
+An opening is replaced only by one under a higher epoch. So a queue has one reader at any moment, whatever
+coordinators send: one may be wrong, or there may be two.
 
-What is removed, a topic or the group itself, leaves the group's epoch behind: whoever coordinates it next
-goes on above that one, or members would take its grants for old ones.
+When a topic or the group itself is removed, the group's epoch stays: the group's next coordinator continues
+above it, or members would take its grants for old ones.
 
 `record` is called with every change of an opening before it takes effect (None: it is forgotten); what it
 raises keeps things as they are. A change of mode is recorded too, and takes effect all the same: a broker
@@ -32,7 +33,7 @@ log = get_logger(__name__)
 
 #: The opening of a queue that nobody has opened: every epoch is above it.
 NOBODY: Final = Claim("", 0)
-#: Ours: as many as the group table takes (catalog.group_table.GROUPS_MAX); the one left first is forgotten.
+#: Ours: as many as the group table takes (catalog.group_table.GROUPS_MAX); the oldest is forgotten.
 LEFT_BEHIND_MAX: Final = 25_000
 
 Record = Callable[[str, Opening | None], None]
@@ -40,9 +41,9 @@ Record = Callable[[str, Opening | None], None]
 
 @dataclass(slots=True)
 class GroupFence:
-    """One group's queues here. is_grant_complete: the coordinator has said of all of them whose they are.
+    """One group's queues here. is_grant_complete: the coordinator has sent the owners of all of them.
 
-    unconfirmed: those whose readers are to open them once more.
+    unconfirmed: queues whose readers have to open them once more.
     """
 
     epoch: int = 0
@@ -51,8 +52,8 @@ class GroupFence:
     grants: dict[tuple[str, int], Claim] = field(default_factory=dict)
     openings: dict[tuple[str, int], Claim] = field(default_factory=dict)
     unconfirmed: set[tuple[str, int]] = field(default_factory=set)
-    #: The newest connection that a queue was committed over, and under which opening. No file has it, since
-    #: no connection outlives the process.
+    #: The newest connection over which a queue was committed, and under which opening. It is in no file,
+    #: since no connection outlives the process.
     committed_over: dict[tuple[str, int], tuple[Claim, int]] = field(default_factory=dict)
 
 
@@ -69,27 +70,27 @@ class Fences:
         return group in self._groups
 
     def mode(self, group: str) -> str | None:
-        """How the group shares its queues, as far as we were told; None for a group that has no fence."""
+        """Return the group's mode, as last received; None for a group without a fence."""
         fence = self._groups.get(group)
         return fence.mode if fence is not None else None
 
     def goes_by_epochs(self, group: str) -> bool:
-        """Return whether the group's coordinator assigns its queues, as far as we were told."""
+        """Return whether the group's coordinator assigns its queues, as last received."""
         return self.mode(group) == MODE_EPOCHS
 
     def epoch(self, group: str) -> int:
-        """The highest epoch of the group that was seen here; 0 for none."""
+        """Return the highest epoch of the group that was seen here; 0 for none."""
         fence = self._groups.get(group)
         return fence.epoch if fence is not None else self._left_behind.get(group, 0)
 
     def readers(self, group: str) -> dict[MessageQueue, str]:
-        """The members that queues are open to."""
+        """Return the members that have queues open."""
         return {queue: claim.member for queue, claim in self.claims(group).items()}
 
     def openings(self, group: str) -> dict[MessageQueue, bool]:
         """Return the queues of topics that are open or granted: whether they are open under their last grant.
 
-        A queue without a grant, as after a restart, is open to whom it was.
+        A queue without a grant, as after a restart, is open to its former reader.
         """
         fence = self._groups.get(group)
         if fence is None:
@@ -107,7 +108,7 @@ class Fences:
         }
 
     def claims(self, group: str) -> dict[MessageQueue, Claim]:
-        """The claims that queues are open under."""
+        """Return the claims under which queues are open."""
         fence = self._groups.get(group)
         openings = fence.openings if fence is not None else {}
         return {
@@ -116,14 +117,14 @@ class Fences:
             if claim.member
         }
 
-    # The coordinator's word.
+    # Grants of the coordinator.
 
     def grant(self, grant: FenceGrant) -> int:
-        """Take a coordinator's grant, unless a later one has come.
+        """Apply a coordinator's grant, unless a later one has come.
 
-        Returns the highest epoch seen: if it is above the grant's, nothing was taken. So it is where a queue
-        was opened since it was granted: the coordinator does not know, and is to find out. Raises BrokerError
-        for epochs that cannot be.
+        Return the highest epoch seen: if it is above the grant's, nothing was applied. The same is returned
+        if a queue was opened since it was granted: the coordinator does not know, and has to find out. Raises
+        BrokerError for implausible epochs.
         """
         self._check_epochs(grant)
         fence = self._fence(grant.group)
@@ -155,7 +156,7 @@ class Fences:
     def _change_mode(self, grant: FenceGrant, fence: GroupFence) -> None:
         """Record a change of mode, for the time between a restart and the coordinator's next grant.
 
-        It takes effect on a full disk as well: members that allocate for themselves commit without epochs.
+        It takes effect even on a full disk: members that allocate for themselves commit without epochs.
         """
         if grant.mode == fence.mode:
             return
@@ -166,20 +167,20 @@ class Fences:
             log.warning("mode change not recorded", group=grant.group, mode=grant.mode, reason=str(error))
 
     def _check_epochs(self, grant: FenceGrant) -> None:
-        """Raise BrokerError for a grant so far above what is known that it would leave no epoch above it."""
+        """Raise BrokerError for an epoch so far above the known ones that none would be left above it."""
         known, highest = self.epoch(grant.group), grant.highest_epoch
         if highest <= known + EPOCHS_AHEAD_MAX:
             return
         log.warning("implausible epoch in a grant", group=grant.group, epoch=highest, known=known)
         raise broker_error(
             ResponseCode.INVALID_PARAMETER,
-            f"epoch {highest} of group {grant.group} cannot be: {known} is the highest that is known here",
+            f"epoch {highest} of group {grant.group} is implausible: {known} is the highest known here",
         )
 
     def report(self, group: str) -> FenceReport:
-        """Return what a new coordinator asks for.
+        """Return the state for a new coordinator.
 
-        Grants that nobody has used are void from now on: the new one does not know of them.
+        Unused grants are void from now on: the new coordinator does not know them.
         """
         fence = self._groups.get(group)
         if fence is None:
@@ -194,10 +195,10 @@ class Fences:
             },
         )
 
-    # What members do.
+    # Requests of members.
 
     def open(self, group: str, topic: str, queue_id: int, claim: Claim) -> Claim | None:
-        """A member begins with a queue; who had it open until now, None where that changed nothing.
+        """Open a queue for a member; return the former reader, None if that changed nothing.
 
         Raises NotYetGranted, Fenced, and what `record` raises.
         """
@@ -222,16 +223,16 @@ class Fences:
         if claim == opening:
             fence.unconfirmed.discard(key)
             return None
-        assert opening is None or claim.epoch > opening.epoch, "a grant behind an opening was taken"
+        assert opening is None or claim.epoch > opening.epoch, "a grant older than an opening was applied"
         self._record(entry_name(group, key), Opening(member=claim.member, epoch=claim.epoch))
         fence.openings[key] = claim
         fence.unconfirmed.discard(key)
         return opening or NOBODY
 
     def check(self, group: str, topic: str, queue_id: int, member: str | None, epoch: int | None) -> None:
-        """A pull of a member, or a commit of anybody. Raises NotYetGranted, Fenced.
+        """Check a member's pull, or any commit. Raises NotYetGranted, Fenced.
 
-        Called for every commit: a group without fences costs one miss.
+        Called for every commit: a group without fences costs one lookup.
         """
         fence = self._groups.get(group)
         if member is None:
@@ -253,10 +254,11 @@ class Fences:
         raise refuse(group, topic, queue_id, claim, opening)
 
     def is_superseded(self, group: str, topic: str, queue_id: int, connection_number: int) -> bool:
-        """Return whether a commit, which `check` has let pass, comes after one of its opening that is newer.
+        """Return whether a commit that `check` has passed is older than another one of its opening.
 
-        Its member has committed over a later connection: it has given up this one, and what is still read of
-        it is older than that commit, whatever the offsets are. Over one connection a member may go back.
+        Its member has committed over a later connection since: it has given up this one, and whatever is
+        still read from it is older than that commit, whatever the offsets. Over one connection a member may
+        go back.
         """
         fence, key = self._groups[group], (topic, queue_id)
         opening = fence.openings[key]
@@ -267,16 +269,16 @@ class Fences:
         return False
 
     def doubt_openings(self) -> None:
-        """Have every reader open its queues once more: the log may have lost what they have read.
+        """Make every reader open its queues once more: the log may have lost messages that they have read.
 
-        Later messages get the numbers of the lost ones. Whoever opens learns the committed offset, which has
-        come back to what is left, and goes on there instead of behind it.
+        Later messages get the lost ones' offsets. A member that opens gets the committed offset, which has
+        been lowered to the queue's end, and continues there instead of behind it.
         """
         for fence in self._groups.values():
             fence.unconfirmed = {key for key, claim in fence.openings.items() if claim.member}
 
     def close(self, group: str, topic: str, queue_id: int) -> None:
-        """Nobody reads a queue until it is granted under a later epoch: its offset is about to be set."""
+        """Close a queue until it is granted under a later epoch: its offset is about to be set."""
         fence, key = self._groups.get(group), (topic, queue_id)
         if fence is None:
             return
@@ -287,10 +289,10 @@ class Fences:
             fence.openings[key] = closed
         fence.grants.pop(key, None)
 
-    # What ends.
+    # Removals.
 
     def remove_group(self, group: str) -> None:
-        """Forget a group, but for its epoch."""
+        """Forget a group, except for its epoch."""
         fence = self._groups.get(group)
         if fence is not None:
             self._leave_behind(group, fence.epoch)
@@ -301,7 +303,7 @@ class Fences:
             del self._groups[group]
 
     def remove_topic(self, topic: str) -> None:
-        """Forget a topic's queues, but for the epochs of their groups."""
+        """Forget a topic's queues, except for their groups' epochs."""
         for group, fence in self._groups.items():
             opened = [key for key in fence.openings if key[0] == topic]
             if opened:
@@ -324,16 +326,16 @@ class Fences:
             del self._left_behind[oldest]
 
     def _fence(self, group: str) -> GroupFence:
-        """Return the group's fence, a new one that knows the epoch left behind if there is none."""
+        """Return the group's fence; a new one takes over the epoch of its predecessor."""
         fence = self._groups.get(group)
         if fence is None:
             fence = self._groups[group] = GroupFence(epoch=self._left_behind.get(group, 0))
         return fence
 
-    # What the files say.
+    # Files.
 
     def apply(self, name: str, opening: Opening | None) -> None:
-        """Make a change that was recorded."""
+        """Apply a recorded change."""
         group, key = entry_key(name)
         if key == LEFT_BEHIND:
             self._apply_left_behind(group, opening)
@@ -365,7 +367,7 @@ class Fences:
             self._drop_unless_known(group, self._groups[group])
 
     def _drop_unless_known(self, group: str, fence: GroupFence) -> None:
-        """Drop a fence that the files say nothing of any more: its group was removed."""
+        """Drop a fence that has no entry in the files any more: its group was removed."""
         if not fence.openings and fence.mode == MODE_EPOCHS:
             del self._groups[group]
 
@@ -392,13 +394,14 @@ class Fences:
 def _not_yet(group: str, topic: str, queue_id: int, claim: Claim, known: Claim) -> BrokerError:
     return broker_error(
         ResponseCode.NOT_YET_GRANTED,
-        f"{topic}-{queue_id} of group {group}: epoch {claim.epoch} is not known here yet, only {known.epoch}",
+        f"{topic}-{queue_id} of group {group}: epoch {claim.epoch} is not known here yet;"
+        f" the latest is {known.epoch}",
     )
 
 
 def _fenced(group: str, topic: str, queue_id: int, claim: Claim, known: Claim) -> BrokerError:
     return broker_error(
         ResponseCode.FENCED,
-        f"{topic}-{queue_id} of group {group}: not {claim.member}'s under epoch {claim.epoch};"
-        f" it is under epoch {known.epoch}",
+        f"{topic}-{queue_id} of group {group}: not owned by {claim.member} under epoch {claim.epoch};"
+        f" its epoch is {known.epoch}",
     )

@@ -1,22 +1,22 @@
-"""The fences' file: openings, and what is known of a group apart from its queues, by "topic@group@queue id".
+"""The fences' file: openings, and the state of a group apart from its queues, by "topic@group@queue id".
 
     orders@G@3   who has opened queue 3 of orders, under which epoch
-    @G@-1        the epoch that queues of G which were removed have left behind
+        @G@-1        the epoch left behind by removed queues of G
     @G@-2        the epoch under which members of G began to allocate for themselves
 
-Topics have names, so entries without one are the group's.
+Topics have names, so entries without a topic belong to the group.
 """
 
 from typing import Final
 
 from libramq.formats.document import Document
 
-#: Names of topics and groups have no such character.
+#: A character that no name of a topic or group has.
 SEPARATOR: Final = "@"
 #: A topic and a queue id, or one of the next two.
 Key = tuple[str, int]
 LEFT_BEHIND: Final = ("", -1)
-#: There while the group's mode is MODE_CLIENT.
+#: Present while the group's mode is MODE_CLIENT.
 ALLOCATES: Final = ("", -2)
 
 

@@ -1,12 +1,12 @@
-"""The offset journal: commits in the order they were made, so that none that was acknowledged is lost.
+"""The offset journal: commits in their order, so that no acknowledged one is lost.
 
     crc (4) | size of the rest (2) | kind (1) | queue id (4) | offset (8) | topic@group
 
-A journal is written once per turn of the event loop, before the commits of that turn are answered, and
-folded into consumerOffset.json every few seconds. Every record says how things are, not how they changed,
-so replaying one twice changes nothing. Reading stops at the first record that is not whole.
+A journal is written once per turn of the event loop, before the commits of that turn are answered, and folded
+into consumerOffset.json every few seconds. Each record holds a new value, not a difference, so replaying it
+twice changes nothing. Reading stops at the first incomplete record.
 
-Upstream has none: an Apache broker that is killed loses up to 5 s of commits.
+Upstream has no journal: an Apache broker that is killed loses up to 5 s of commits.
 """
 
 import struct
@@ -30,8 +30,8 @@ class RecordKind(IntEnum):
 
     COMMIT = 1  # The group has read the queue up to the offset.
     REMOVE = 2  # The group's offsets of the topic are forgotten.
-    RESET = 3  # The same as COMMIT, and the next pull is to be told so.
-    RESET_TAKEN = 4  # It has been told.
+    RESET = 3  # As COMMIT, and the next pull is to be answered with it.
+    RESET_TAKEN = 4  # A pull has been answered with it.
 
 
 class OffsetRecord(NamedTuple):
@@ -44,7 +44,7 @@ class OffsetRecord(NamedTuple):
 
 
 def encode_offset_record(record: OffsetRecord) -> bytes:
-    """The bytes of one record."""
+    """Return the bytes of one record."""
     key = record.key.encode()
     if len(key) > KEY_BYTES_MAX:
         raise LocalProtocolError(f"an offset key of {len(key)} bytes")
@@ -53,7 +53,7 @@ def encode_offset_record(record: OffsetRecord) -> bytes:
 
 
 def decode_offset_record(data: bytes, start: int) -> tuple[OffsetRecord, int] | None:
-    """Read one record; None where no whole, right one is."""
+    """Read one record; None if there is no complete, valid one."""
     if len(data) - start < _HEAD.size:
         return None
     crc, size = _HEAD.unpack_from(data, start)
@@ -81,16 +81,16 @@ class OffsetJournal:
 
     @property
     def path(self) -> Path:
-        """The newest file."""
+        """Return the path of the newest file."""
         return self._path(self._number)
 
     @property
     def size(self) -> int:
-        """Bytes in the newest file."""
+        """Return the size of the newest file in bytes."""
         return self._end
 
     def replay(self) -> Iterator[OffsetRecord]:
-        """The records of all files, the oldest first."""
+        """Yield the records of all files, the oldest first."""
         for number in self._numbers():
             file = self._filesystem.open(self._path(number))
             try:
@@ -103,7 +103,7 @@ class OffsetJournal:
                 start = decoded[1]
 
     def begin_file(self) -> int:
-        """Write into a new file from now on; the number of the files before it, for `remove_through`."""
+        """Write to a new file from now on; return the number of the last one before, for `remove_through`."""
         self.close()
         before = max([self._number, *self._numbers()])
         self._number = before + 1
@@ -113,7 +113,7 @@ class OffsetJournal:
         return before
 
     def append(self, records: Iterable[OffsetRecord]) -> None:
-        """Write records, all by one write; they outlive the process from then on."""
+        """Write records, all by one write; afterwards they outlive the process."""
         data = b"".join([encode_offset_record(record) for record in records])
         if not data:
             return
@@ -123,12 +123,12 @@ class OffsetJournal:
         try:
             self._filesystem.pwrite(self._file, data, self._end)
         except OSError:
-            self.close()  # Some of them may be there: later ones go elsewhere, so that these come before.
+            self.close()  # Some may be written: later ones go to a new file, behind them.
             raise
         self._end += len(data)
 
     def remove_through(self, number: int) -> None:
-        """Remove the files up to a number: what they say has been folded."""
+        """Remove the files up to a number: their records have been folded."""
         for old in self._numbers():
             if old <= number:
                 self._filesystem.unlink(self._path(old))

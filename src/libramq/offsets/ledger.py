@@ -1,10 +1,10 @@
-"""The offset ledger: the committed offsets with the files that remember them.
+"""The offset ledger: the committed offsets and their files.
 
     consumerOffset.journal.N   every change since the last fold, written before it is acknowledged
     consumerOffset.json        Apache's file, written every 5 s, the old one kept as .bak
 
-A fold begins a new journal, writes the whole table, and removes the journals before. Whatever the moment of
-a crash, the file and the journals that are there give the same table again.
+A fold begins a new journal, writes the whole table, and removes the older journals. After a crash at any
+moment, the file and the remaining journals give the same table again.
 
 Upstream: broker/offset/ConsumerOffsetManager.java, common/ConfigManager.java.
 """
@@ -25,7 +25,7 @@ from libramq.offsets.journal import OffsetJournal, OffsetRecord
 log = get_logger(__name__)
 
 FILE_NAME: Final = "consumerOffset.json"
-#: Ours: of how many groups and topics it is reported that offsets came back.
+#: Ours: for how many groups and topics lowered offsets are logged.
 REPORTED_MAX: Final = 20
 
 
@@ -52,17 +52,17 @@ class OffsetLedger:
         self._path = config_directory / FILE_NAME
         self._journal = OffsetJournal(filesystem, config_directory)
         self._version: dict[str, int] = {"counter": 0, "stateVersion": 0, "timestamp": 0}
-        #: Whether a fold would write something new.
+        #: Whether a fold would write anything new.
         self.has_changes = False
 
     def open(
         self, wall_ms: WallMs, durable_end: Callable[[str, int], int | None] = lambda topic, queue_id: None
     ) -> None:
-        """Read the table and what happened after it; fold both. StoreCorrupt where the file is no table.
+        """Read the table and its journals; fold both. StoreCorrupt if the file is not a table.
 
-        durable_end: where queues end, None for one that nobody knows. No offset lies beyond it afterwards,
-        and that is durable before anything is appended: else later messages would make a lost one's number
-        good.
+        durable_end: the ends of queues, None for unknown ones. No offset lies beyond its end afterwards, and
+        that is durable before anything is appended: otherwise later messages would validate a lost one's
+        offset.
         """
         found = self._read()
         if found is not None:
@@ -83,21 +83,21 @@ class OffsetLedger:
                 )
         try:
             self.persist(wall_ms)
-        except OSError as error:  # A full disk serves what it has; the next fold makes up for it.
+        except OSError as error:  # A full disk can still be read; the next fold makes up for it.
             log.error("committed offsets not written; the journals are kept", reason=str(error))
 
     @property
     def journal_path(self) -> Path:
-        """The journal that was written last."""
+        """Return the path of the latest journal."""
         return self._journal.path
 
     def append(self, records: Iterable[OffsetRecord]) -> None:
-        """Journal changes, all by one write; after it they may be acknowledged."""
+        """Journal changes, all by one write; afterwards they may be acknowledged."""
         self._journal.append(records)
         self.has_changes = True
 
     def plan_persist(self, wall_ms: WallMs) -> PersistPlan | None:
-        """The fold that is due, if anything changed; `run_persist` it, then `complete_persist`."""
+        """Return the fold that is due, if any; `run_persist` it, then `complete_persist`."""
         if not self.has_changes:
             return None
         counter = self._version["counter"] + 1
@@ -111,11 +111,11 @@ class OffsetLedger:
         return {"dataVersion": self._version, **self.offsets.tables()}
 
     def complete_persist(self, plan: PersistPlan) -> None:
-        """The table is written: the journals before it are not needed any more."""
+        """Remove the older journals: the table is written."""
         self._journal.remove_through(plan.journals_through)
 
     def fail_persist(self) -> None:
-        """The table was not written; the journals stay, and the next fold is due."""
+        """Keep the journals: the table was not written, and the next fold is due."""
         self.has_changes = True
 
     def persist(self, wall_ms: WallMs) -> None:
@@ -137,7 +137,7 @@ class OffsetLedger:
             self._journal.close()
 
     def abandon(self) -> None:
-        """Close without a fold: the journals stay."""
+        """Close without a fold: the journals are kept."""
         self._journal.close()
 
     def _read(self) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]], dict[str, int]] | None:

@@ -1,3 +1,1 @@
-"""The runtime: what performs the effects of an engine, over a network, timers and threads that are real or
-simulated.
-"""
+"""The runtime: performs an engine's effects, over a real or simulated network, timers and threads."""

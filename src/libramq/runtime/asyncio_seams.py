@@ -10,8 +10,7 @@ from typing import Any, Final
 from libramq.kernel.effect import Thread
 from libramq.runtime.seams import Timer
 
-#: Ours: one thread where writes must follow each other or have nobody waiting; readers of old data side by
-#: side.
+#: Ours: one thread if writes must follow each other or no request waits; old data is read in parallel.
 THREADS: Final = {Thread.FLUSH: 1, Thread.DISK: 1, Thread.READ: 4, Thread.COMPUTE: 1}
 
 
@@ -19,22 +18,22 @@ class LoopTimers:
     """The timers of the running event loop."""
 
     def after(self, delay_ms: float, action: Callable[[], None]) -> Timer:
-        """Call something later; with no delay, after what is ready now."""
+        """Call a function later; with no delay, after what is ready now."""
         loop = asyncio.get_running_loop()
         return loop.call_later(delay_ms / 1000, action) if delay_ms else loop.call_soon(action)
 
     def elapsed_us(self) -> int:
-        """Microseconds since a fixed moment."""
+        """Return the microseconds since a fixed moment."""
         return perf_counter_ns() // 1_000
 
 
-#: Ours: how long a thread that computes keeps the interpreter from the loop, which wants it back after every
-#: call into the system: with the 5 ms of sys.setswitchinterval's default, a turn of ten writes took 50 ms.
+#: Ours: how long a computing thread keeps the interpreter from the loop, which needs it back after every
+#: system call: with the 5 ms of sys.setswitchinterval's default, a turn of ten writes took 50 ms.
 SWITCH_S: Final = 0.0005
 
 
 class WorkerThreads:
-    """A pool for each kind of work, made when it is first needed."""
+    """A thread pool for each kind of work, created on first use."""
 
     def __init__(self) -> None:
         sys.setswitchinterval(min(SWITCH_S, sys.getswitchinterval()))
@@ -55,13 +54,15 @@ class WorkerThreads:
 
         try:
             future = pool.submit(work)
-        except RuntimeError as error:  # The system gives no more threads. Whoever waits for it must hear so.
+        except (
+            RuntimeError
+        ) as error:  # The system allows no more threads; the waiting request must be answered.
             loop.call_soon(done, error)
         else:
             future.add_done_callback(finished)
 
     async def close(self) -> None:
-        """Wait for the work under way; nobody else may write its files meanwhile."""
+        """Wait for the work under way, which must not overlap with another writer."""
         pools, self._pools = list(self._pools.values()), {}
         for pool in pools:
             await asyncio.to_thread(pool.shutdown)

@@ -1,4 +1,4 @@
-"""Busy connections: a thread works for them, or steps are under way; they are served no further meanwhile."""
+"""Busy connections: a thread works for them, or steps are under way; they are not served meanwhile."""
 
 from collections import deque
 from collections.abc import Generator, Mapping
@@ -7,8 +7,9 @@ from typing import Final
 from libramq.kernel.connection import Connection
 from libramq.kernel.effect import Thread
 
-#: Ours: what one connection may have under way. A large body is decoded before what follows it is looked at,
-#: so that requests take effect in their order; 16 cold reads of the usual 256 KiB keep four threads busy.
+#: Ours: how much work one connection may have under way. A large body is decoded before the next request is
+#: looked at, so that requests take effect in order; 16 cold reads of the usual 256 KiB keep four threads
+#: busy.
 RUNS_MAX: Final[Mapping[Thread, int]] = {Thread.COMPUTE: 1, Thread.READ: 16}
 
 
@@ -25,11 +26,11 @@ class Busy:
 
     def __init__(self) -> None:
         self._work: dict[Connection, _Work] = {}
-        #: Whether anything is under way: seldom, and every request would ask for its connection.
+        #: Whether anything is under way: seldom, and every request checks it.
         self.is_any = False
 
     def is_full(self, connection: Connection) -> bool:
-        """Return whether a connection has to wait for what is under way."""
+        """Return whether a connection has to wait for its work under way."""
         work = self._work.get(connection)
         if work is None:
             return False
@@ -38,12 +39,12 @@ class Busy:
         )
 
     def began(self, connection: Connection, thread: Thread) -> None:
-        """A thread works for a connection."""
+        """Note that a thread works for a connection."""
         runs = self._of(connection).runs
         runs[thread] = runs.get(thread, 0) + 1
 
     def ended(self, connection: Connection, thread: Thread) -> None:
-        """A thread has done its work for a connection."""
+        """Note that a thread has finished its work for a connection."""
         self._work[connection].runs[thread] -= 1
         self._clean(connection)
 
@@ -54,12 +55,12 @@ class Busy:
         return len(waiting) == 1
 
     def steps(self, connection: Connection) -> Generator[None] | None:
-        """Return the steps that are next for a connection."""
+        """Return a connection's current steps."""
         work = self._work.get(connection)
         return work.steps[0] if work is not None and work.steps else None
 
     def stepped(self, connection: Connection) -> None:
-        """The first steps are at their end."""
+        """Remove a connection's first steps, which have ended."""
         self._work[connection].steps.popleft()
         self._clean(connection)
 

@@ -1,12 +1,12 @@
-"""The performer: feeds events to an engine and performs its effects, in the world and in the simulator.
+"""The performer: feeds events to an engine and performs its effects, for real and in the simulator.
 
     read ─► backlog ─► engine.receive, as many requests as take effect together ─► effects ─► bytes
                  ▲            │
-                 └── a turn ends when its time is up, or when the connection has much to read first
+                                  └── a turn ends when its time is up, or when the client has to read first
 
-What a turn sends to a connection leaves in one write, after what the turn decided is journalled. A connection
-whose turn ended early is read no further; it goes on after the others had theirs, or when its client has
-read, or when a thread has done what its last request needs (`Run`), or its steps are done (`Proceed`).
+The output of a turn for a connection is one write, after the turn's decisions were journalled. A connection
+whose turn ended early is not read; it continues after the others had their turns, or when its client has
+read, or when a thread has finished the work of its last request (`Run`), or its steps are done (`Proceed`).
 """
 
 from collections import deque
@@ -28,8 +28,8 @@ from libramq.runtime.waiting_turns import WaitingTurns
 
 log = get_logger(__name__)
 
-#: Ours: how long one connection is served before the others have their turn; of twenty that are always busy,
-#: with 5 ms each, another one's request waited 0.1 s.
+#: Ours: how long one connection is served before the others have their turn; with twenty busy connections and
+#: 5 ms each, another one's request waited 0.1 s.
 TURN_US_MAX: Final = 2_000
 #: Ours: timers are not finer, and what is always due does not keep the loop from everything else.
 DELAY_MS_MIN: Final = 1
@@ -37,14 +37,14 @@ Receive = Callable[[Connection, Sequence[Any], int], int]
 
 
 def log_failure(what: str, error: Exception) -> None:
-    """Log a failure that is a bug of ours, and go on."""
+    """Log a failure that is a bug of ours, and continue."""
     log.error(what, exc_info=error)
 
 
 class Performer:
     """Performs one engine's effects; a `transport.server.Handler`.
 
-    listen: begins to accept connections, then calls back. failed: hears of failures that are bugs of ours.
+    listen: starts to accept connections, then calls back. failed: called with failures that are bugs of ours.
     """
 
     def __init__(
@@ -83,16 +83,16 @@ class Performer:
         self._is_stopped = False
 
     def entrance(self, translator: Translator) -> "Entrance":
-        """Return the handler of connections that speak another protocol than the engine's own."""
+        """Return the handler for connections of another protocol than the engine's own."""
         return Entrance(self, translator)
 
     # Events.
 
     def connected(self, connection: Channel) -> None:
-        """A connection was accepted; it means nothing until it asks for something."""
+        """Handle a new connection; it has no effect until its first request."""
 
     def received(self, connection: Channel, requests: Sequence[Any]) -> None:
-        """One read brought these requests."""
+        """Handle the requests of one read."""
         if self._is_stopped:
             return
         backlog = self._backlogs.get(connection)
@@ -105,13 +105,13 @@ class Performer:
         self._record_turn(began_us)
 
     def writable(self, connection: Channel) -> None:
-        """A connection's client has read what was sent to it."""
+        """Continue with a connection whose client has read."""
         self._unread.note(connection)
         if connection in self._backlogs:
             self.turns.enqueue(connection)
 
     def closed(self, connection: Channel) -> None:
-        """A connection ended."""
+        """Handle the end of a connection."""
         self._backlogs.pop(connection, None)
         self._receives.pop(connection, None)
         self._unread.forget(connection)
@@ -120,13 +120,13 @@ class Performer:
             self.follow()
 
     def lost(self, address: str) -> None:
-        """Our own connection to an address ended."""
+        """Handle the end of our own connection to an address."""
         if not self._is_stopped:
             self._deliver("the end of a connection of ours", self._engine.address_lost, address)
             self.follow()
 
     def follow(self) -> None:
-        """Do what follows from an event: settle, perform, send, set the timer."""
+        """Finish an event: settle, perform, send, set the timer."""
         self._settle()
         if self._effects.pending:
             self._perform()
@@ -143,14 +143,14 @@ class Performer:
             self._failed("what follows from an event failed", error)
 
     def stop(self) -> None:
-        """Take no more events: what ends from now on says nothing about those it belonged to."""
+        """Ignore further events."""
         self._is_stopped = True
         self.turns.stop()
         if self._timer is not None:
             self._timer.cancel()
 
     def _deliver(self, what: str, event: Callable[..., None], *arguments: object) -> None:
-        """Hand something over; what comes behind it is done even where it failed."""
+        """Pass an event to the engine; what follows is done even if it fails."""
         try:
             event(*arguments)
         except Exception as error:
@@ -159,12 +159,12 @@ class Performer:
     # Turns.
 
     def _serve(self, connection: Channel, requests: Sequence[Any], began_us: int) -> None:
-        """Serve a connection until its requests, its time or the room for its answers are used up."""
+        """Serve a connection until its requests, its time or the room for its replies are used up."""
         position, end = 0, len(requests)
         receive: Receive = self._engine.receive
         if connection in self._receives:
             receive = self._receives[connection]
-            self._engine.mark_changed()  # Translators need not know which of their requests others go by.
+            self._engine.mark_changed()  # Translators need not know which requests affect other services.
         try:
             while position < end and connection.is_open:
                 position = receive(connection, requests, position)
@@ -200,7 +200,7 @@ class Performer:
         self._record_turn(began_us)
 
     def _begin_steps(self, connection: Connection) -> None:
-        """Take the first steps at once, unless the turn that asks for them has had its time."""
+        """Run the first steps at once, unless the requesting turn is over."""
         if self._timers.elapsed_us() - self._turn_began_us < TURN_US_MAX:
             self._advance(connection, self._turn_began_us)
         else:
@@ -208,12 +208,12 @@ class Performer:
             self.turns.enqueue(channel)
 
     def _advance(self, connection: Connection, began_us: int) -> None:
-        """Take steps that a connection waits for, as many as a turn has time for."""
+        """Run steps of a connection, as many as a turn has time for."""
         channel: Any = connection
         try:
             while (steps := self._busy.steps(connection)) is not None:
                 self._engine.mark_changed()
-                if next(steps, self) is self:  # They are at their end.
+                if next(steps, self) is self:  # They have ended.
                     self._busy.stepped(connection)
                 if self._timers.elapsed_us() - began_us >= TURN_US_MAX:
                     break
@@ -259,7 +259,7 @@ class Performer:
         done = self._event(question.done)
         try:
             self._remotes.send(question.address, question.command(), done, timeout_ms=question.timeout_ms)
-        except Exception as error:  # It is answered all the same: who asked would wait for ever.
+        except Exception as error:  # It is answered all the same: the caller would wait forever.
             refusal = RemoteError(f"{question.address} cannot be reached: {error}")
             self._timers.after(0, partial(done, refusal))
             self._failed("a request could not be sent", error)
@@ -282,7 +282,7 @@ class Performer:
         self._threads.run(effect.thread, effect.work, ended)
 
     def _event(self, take: Callable[[Any], None]) -> Callable[..., None]:
-        """Return a callback that hands a result to the engine, and does what follows."""
+        """Return a callback that passes a result to the engine, and finishes the event."""
 
         def happened(result: Any = None) -> None:
             if self._is_stopped:
@@ -301,7 +301,7 @@ class Performer:
     def _set_timer(self) -> None:
         due_ms = self._deadlines.next_due_ms
         if due_ms is None or self._is_stopped or (self._due_ms is not None and self._due_ms <= due_ms):
-            return  # A timer that rings too early costs less than one that is moved at each event.
+            return  # A timer that fires too early costs less than moving it at each event.
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -323,7 +323,7 @@ class Performer:
 
 
 class Entrance:
-    """The handler of connections that speak one protocol of several; a `transport.server.Handler`.
+    """The handler for connections of another protocol; a `transport.server.Handler`.
 
     They share everything with the other connections of their performer: turns, effects, timers, services.
     """
@@ -336,6 +336,6 @@ class Entrance:
         self.closed = performer.closed
 
     def connected(self, connection: Channel) -> None:
-        """A connection was accepted."""
+        """Handle a new connection."""
         self._performer._receives[connection] = self._receive
         self._performer.connected(connection)

@@ -1,4 +1,4 @@
-"""The three seams between an engine and the world: network, timers, threads. Each is real or simulated."""
+"""The three seams between an engine and the outside: network, timers, threads. Each is real or simulated."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -8,11 +8,11 @@ from libramq.kernel.effect import Thread
 
 
 class Channel(Connection, Protocol):
-    """A connection as a performer sees it: it writes, and knows how much has not left yet."""
+    """A connection as a performer sees it: it can be written to, and knows how much has not left yet."""
 
     @property
     def unsent_bytes(self) -> int:
-        """How many bytes that were written have not left."""
+        """Return how many written bytes have not left yet."""
         ...
 
     def write(self, data: bytes) -> None:
@@ -20,15 +20,15 @@ class Channel(Connection, Protocol):
         ...
 
     def close(self, reason: str) -> None:
-        """End the connection when what was written has left; the reason is logged."""
+        """Close the connection after all written data has left; the reason is logged."""
         ...
 
     def abort(self, reason: str) -> None:
-        """End the connection now, whatever has not left yet."""
+        """Close the connection now, dropping data that has not left yet."""
         ...
 
     def pause_reading(self) -> None:
-        """Read nothing more for now."""
+        """Stop reading for now."""
         ...
 
     def resume_reading(self) -> None:
@@ -37,35 +37,35 @@ class Channel(Connection, Protocol):
 
 
 class Remotes(Protocol):
-    """Connections that we make, by address."""
+    """Our own connections, by address."""
 
     def send(self, address: str, request: Any, done: Callable[[Any], None], *, timeout_ms: int = ...) -> None:
-        """Make a request; `done` is called exactly once, with the answer or a RemoteError."""
+        """Send a request; `done` is called exactly once, with the answer or a RemoteError."""
         ...
 
 
 class Timer(Protocol):
-    """Something that will be called."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """Do not call it."""
+        """Cancel the call."""
         ...
 
 
 class Timers(Protocol):
-    """Time, from outside."""
+    """Time."""
 
     def after(self, delay_ms: float, action: Callable[[], None]) -> Timer:
-        """Call something later."""
+        """Call a function later."""
         ...
 
     def elapsed_us(self) -> int:
-        """Microseconds since a fixed moment, to measure turns with."""
+        """Return the microseconds since a fixed moment, for measuring turns."""
         ...
 
 
 class Threads(Protocol):
-    """Where work runs that may wait for a disk or take long."""
+    """Threads for work that may wait for a disk or take long."""
 
     def run(self, thread: Thread, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Run work; `done` gets its result or its exception, on the engine's own thread."""

@@ -1,11 +1,11 @@
-"""Unread answers: what all connections together have been sent and have not read.
+"""Unread replies: how much all connections together have been sent and have not read.
 
-    below UNREAD_BYTES_HIGH   everybody is served, each up to its own high water
-    above                     whoever has more than a share unread is served when it has read
-    above UNREAD_BYTES_MAX    whoever has most unread is closed (what is sent unasked cannot wait)
+        below UNREAD_BYTES_HIGH   all are served, each up to its own limit
+        above                     a connection with more than its share unread is served when it has read
+        above UNREAD_BYTES_MAX    the connection with most unread is closed (unsolicited data cannot wait)
 
-A socket takes bytes without notice, so that sizes are what they were when noted, and looked at anew when
-their sum has grown by a step.
+Sockets accept bytes without reporting it, so sizes are those of the last look, which is repeated when their
+sum has grown by a step.
 """
 
 from typing import Final
@@ -15,18 +15,18 @@ from libramq.runtime.seams import Channel
 
 log = get_logger(__name__)
 
-#: Ours: with one answer more for each connection and what allocators keep, some 100 MB.
+#: Ours: with one more reply per connection and the allocator's overhead, some 100 MB.
 UNREAD_BYTES_HIGH: Final = 32 * 1024 * 1024
-#: Ours: held pulls that wake are answered whether their client reads or not; the process must survive it.
+#: Ours: woken pulls are answered whether their client reads or not; the process must survive it.
 UNREAD_BYTES_MAX: Final = 256 * 1024 * 1024
-#: Ours: a pull's usual answer (MessageStoreConfig.maxTransferBytesOnMessageInMemory, 256 KiB).
+#: Ours: a pull's usual reply (MessageStoreConfig.maxTransferBytesOnMessageInMemory, 256 KiB).
 SHARE_BYTES: Final = 256 * 1024
-#: Ours: sizes are looked at again when their sum has grown by so much.
+#: Ours: by how much the sum has to grow before sizes are looked at again.
 STEP_BYTES: Final = 4 * 1024 * 1024
 
 
 class Unread:
-    """Sizes by connection."""
+    """Unread sizes by connection."""
 
     def __init__(self) -> None:
         self._sizes: dict[Channel, int] = {}
@@ -34,7 +34,7 @@ class Unread:
         self._look_again_at = UNREAD_BYTES_HIGH
 
     def note(self, connection: Channel) -> None:
-        """Take note of what a connection has unread now."""
+        """Record a connection's unread size."""
         size = connection.unsent_bytes
         before = self._sizes.get(connection, 0)
         if size == before:
@@ -48,15 +48,15 @@ class Unread:
             self._look_again()
 
     def forget(self, connection: Channel) -> None:
-        """A connection ended."""
+        """Forget a connection that ended."""
         self.total_bytes -= self._sizes.pop(connection, 0)
 
     def may_serve(self, unsent_bytes: int) -> bool:
-        """Return whether a connection that has so much unread may be sent more answers now."""
+        """Return whether a connection with so much unread may be sent more replies now."""
         return self.total_bytes <= UNREAD_BYTES_HIGH or unsent_bytes <= SHARE_BYTES
 
     def refresh(self) -> None:
-        """Look at all sizes."""
+        """Update all sizes."""
         self._sizes = {each: size for each in self._sizes if (size := each.unsent_bytes)}
         self.total_bytes = sum(self._sizes.values())
         self._look_again_at = max(UNREAD_BYTES_HIGH, self.total_bytes + STEP_BYTES)
@@ -71,5 +71,5 @@ class Unread:
                 bytes=self.total_bytes,
             )
             self.forget(largest)
-            largest.abort("all connections together have too much to read, and this one has most")
+            largest.abort("all connections together have too much unread data, and this one has most")
         self._look_again_at = max(UNREAD_BYTES_HIGH, self.total_bytes + STEP_BYTES)

@@ -1,4 +1,4 @@
-"""Held reads, and what wakes them."""
+"""Held reads, and how they are woken."""
 
 from libramq.waits.held_pulls import HeldPull, HeldPulls
 

@@ -1,9 +1,8 @@
 """Held pulls: requests that found no message and wait for one (long polling).
 
-The index of the purgatory by queue: a pull is taken out when its queue has a message at or after the offset
-that it wants, with a tag that it wants. The broker runs a woken pull again; one that wants none of the new
-messages is moved on behind them where it is, which takes a hundredth of that. Upstream:
-PullRequestHoldService.java.
+The purgatory's index by queue: a pull is taken out when its queue has a message at or after its offset, with
+one of its tags. The broker runs a woken pull again; a pull that matches none of the new messages is moved
+behind them in place, at a hundredth of that cost. Upstream: PullRequestHoldService.java.
 """
 
 from collections.abc import Callable
@@ -15,11 +14,11 @@ from libramq.kernel.purgatory import Parked, Purgatory
 
 T = TypeVar("T")
 
-#: Ours: the Java client asks for 15 s, proxies for 20 s; nobody may hold a pull for ever.
+#: Ours: the Java client asks for 15 s, proxies for 20 s; a pull must not be held forever.
 SUSPEND_MS_MAX: Final = 120_000
-#: Ours: pulls of one connection that wait on one queue. A client has one a group; a proxy some dozens.
+#: Ours: held pulls of one connection on one queue. A client has one per group; a proxy some dozens.
 HELD_PER_QUEUE_AND_CONNECTION_MAX: Final = 64
-#: Ours: pulls that wait on one queue, so that a send to it wakes thousands at the most. A group has one a
+#: Ours: held pulls on one queue, so that a send wakes at most thousands. A group has one per
 #: queue.
 HELD_PER_QUEUE_MAX: Final = 10_000
 
@@ -27,9 +26,9 @@ Key = tuple[str, int]
 
 
 class HeldPull(Parked, Generic[T]):
-    """One pull that waits: for which queue and offset, for whom, and until when (monotonic).
+    """One held pull: its queue and offset, its connection, and its (monotonic) deadline.
 
-    expired: called when its time is up, with the pull. tag_codes: of the messages that it wants; None: all.
+    expired: called with the pull when its time is up. tag_codes: of the wanted messages; None: all.
     """
 
     __slots__ = ("_expired", "_held", "offset", "queue_id", "request", "tag_codes", "topic", "until_ms")
@@ -56,7 +55,7 @@ class HeldPull(Parked, Generic[T]):
         self._held: HeldPulls[T] | None = None
 
     def expire(self, now_ms: MonotonicMs) -> None:
-        """Answer: the time is up."""
+        """Reply: the time is up."""
         self._expired(self)
 
     def unlink(self) -> None:
@@ -70,7 +69,7 @@ NewCodes = Callable[[int], frozenset[int] | None]
 
 
 class _Queue(Generic[T]):
-    """The pulls that wait on one queue."""
+    """The held pulls of one queue."""
 
     __slots__ = ("by_connection", "pulls")
 
@@ -80,7 +79,7 @@ class _Queue(Generic[T]):
 
 
 class HeldPulls(Generic[T]):
-    """All pulls that wait, by queue."""
+    """All held pulls, by queue."""
 
     def __init__(self, purgatory: Purgatory) -> None:
         self._purgatory = purgatory
@@ -92,7 +91,7 @@ class HeldPulls(Generic[T]):
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
-        """When the first pull is to be answered at the latest; None: nothing waits. Looks at every pull."""
+        """Return the earliest deadline of a pull; None: nothing waits. Looks at every pull."""
         return min((pull.until_ms for queue in self._queues.values() for pull in queue.pulls), default=None)
 
     def may_hold(self, connection: Connection, topic: str, queue_id: int) -> bool:
@@ -106,7 +105,7 @@ class HeldPulls(Generic[T]):
         return self._purgatory.has_room(connection)
 
     def has_any(self, topic: str, queue_id: int) -> bool:
-        """Return whether a pull waits on a queue."""
+        """Return whether a pull is held on a queue."""
         return (topic, queue_id) in self._queues
 
     def hold(self, pull: HeldPull[T]) -> None:
@@ -123,7 +122,7 @@ class HeldPulls(Generic[T]):
     def wake(
         self, topic: str, queue_id: int, max_offset: int, new_codes: NewCodes = lambda _: None
     ) -> list[HeldPull[T]]:
-        """Take out the pulls that want a message below `max_offset`; move the others on to there."""
+        """Take out the pulls that match a message below `max_offset`; move the others on to there."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return []
@@ -134,7 +133,7 @@ class HeldPulls(Generic[T]):
             if offset >= max_offset:
                 continue
             if tag_codes is not None:
-                if offset not in known:  # Nearly all wait for the same one.
+                if offset not in known:  # Nearly all wait for the same offset.
                     known[offset] = new_codes(offset)
                 codes = known[offset]
                 if codes is not None and codes.isdisjoint(tag_codes):
@@ -144,19 +143,19 @@ class HeldPulls(Generic[T]):
         return self._release(woken)
 
     def take(self, topic: str, queue_id: int, is_wanted: Callable[[T], bool]) -> list[HeldPull[T]]:
-        """Take out the pulls of a queue whose requests are wanted, whatever they wait for."""
+        """Take out the pulls of a queue whose requests match, whatever they wait for."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             return []
         return self._release([pull for pull in queue.pulls if is_wanted(pull.request)])
 
     def take_where(self, is_wanted: Callable[[HeldPull[T]], bool]) -> list[HeldPull[T]]:
-        """Take out pulls of whatever queues; looks at every one, for what happens seldom."""
+        """Take out matching pulls of any queue; looks at every one, for rare events."""
         pulls = [pull for queue in self._queues.values() for pull in queue.pulls]
         return self._release([pull for pull in pulls if is_wanted(pull)])
 
     def forget(self, pull: HeldPull[T]) -> None:
-        """Drop a pull from the index; the purgatory has taken it out."""
+        """Remove a pull from the index; the purgatory has taken it out."""
         key = (pull.topic, pull.queue_id)
         queue = self._queues[key]
         del queue.pulls[pull]
