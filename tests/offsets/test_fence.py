@@ -106,7 +106,7 @@ def test_an_epoch_that_leaves_none_above_it_is_refused_and_shuts_nobody_out(epoc
     fences = Fences("b")
     fences.grant(word(5, queue(0, "alice", 5)))
     for forged in (word(epoch), word(epoch, queue(0, "bob", 6)), word(6, queue(0, "bob", epoch))):
-        with pytest.raises(BrokerError, match=f"epoch {epoch} of group G cannot be: 5 is the highest"):
+        with pytest.raises(BrokerError, match=f"epoch {epoch} of group G is implausible: 5 is the highest"):
             fences.grant(forged)
     assert fences.epoch("G") == 5
     assert fences.open("G", "T", 0, Claim("alice", 5)) == NOBODY
