@@ -136,7 +136,7 @@ def test_a_plain_client_is_told_what_is_missing(secured: Secured, topic: str) ->
     """The name server takes it, the broker does not."""
     with (
         Producer(namesrv=secured.namesrv, credentials=secured.credentials) as producer,
-        pytest.raises(RemoteError, match="may speak TLS only"),
+        pytest.raises(RemoteError, match="may require TLS"),
     ):
         producer.send(Message(topic, b"x"))
 
@@ -231,7 +231,7 @@ class TestSpark:
             ("rocketmq.secretKey", "Rootsecret", "check signature failed"),
             ("rocketmq.accessKey", "eve", "User:eve is not found"),
             ("rocketmq.tls.client.trustCertPath", "/no/ca.pem", "ca_file /no/ca.pem cannot be used"),
-            ("rocketmq.tls.enable", "false", "may speak TLS only"),
+            ("rocketmq.tls.enable", "false", "may require TLS"),
         ],
         ids=["secret", "user", "authority", "plain"],
     )

@@ -80,7 +80,7 @@ def test_a_live_brokers_place_is_not_given_away(what):
     registry.answer(registry.owner, registry.probe(registry.owner))
     (answer,) = registry.answers(registry.other)
     assert (answer.code, answer.opaque) == (ResponseCode.NO_PERMISSION, 77)
-    assert "a live broker is registered so over another connection, from 10.0.0.1:40000" in answer.remark
+    assert "a live broker of this name and id is registered from 10.0.0.1:40000" in answer.remark
     assert registry.master == ("broker-a", "10.0.0.1:10911")
     registry.end(registry.other)
     assert registry.master == ("broker-a", "10.0.0.1:10911")

@@ -196,7 +196,7 @@ class TestAccess:
         [
             ({"rocketmq.accessKey": "bob"}, "rocketmq.accessKey is given and rocketmq.secretKey is not"),
             ({"rocketmq.tls.enable": "on"}, "rocketmq.tls.enable='on': give true or false"),
-            ({"rocketmq.tls.client.keyPath": "k"}, "means nothing without rocketmq.tls.enable=true"),
+            ({"rocketmq.tls.client.keyPath": "k"}, "has no effect without rocketmq.tls.enable=true"),
             ({"rocketmq.useTLS": "true"}, "did you mean rocketmq.tls.enable"),
             ({"secretKey": "s"}, "did you mean rocketmq.secretKey"),
         ],

@@ -34,7 +34,7 @@ def test_what_properties_mean(properties: dict[str, str], access: Access) -> Non
         ({"securityToken": "t"}, "rocketmq.securityToken is given and rocketmq.accessKey is not"),
         ({"accessKey": "bob", "secretKey": ""}, "rocketmq.secretKey is not"),
         ({"tls.enable": "yes"}, "rocketmq.tls.enable='yes': give true or false"),
-        ({"tls.verify": "none"}, "rocketmq.tls.verify means nothing without rocketmq.tls.enable=true"),
+        ({"tls.verify": "none"}, "rocketmq.tls.verify has no effect without rocketmq.tls.enable=true"),
         ({"tls.enable": "true", "tls.verify": "no"}, "verify='no': give full, ca, none"),
         (
             {"tls.enable": "true", "tls.client.trustCertPath": "/no/ca.pem"},

@@ -116,7 +116,7 @@ def test_a_plain_server_is_told_from_a_wrong_one(ask: Ask) -> None:
 def test_a_plain_client_hears_that_the_server_may_want_tls(ask: Ask, authority: trustme.CA) -> None:
     with (
         echo_server(serving(authority)) as server,
-        pytest.raises(RemoteError, match="may speak TLS only"),
+        pytest.raises(RemoteError, match="may require TLS"),
     ):
         ask(server.address, None)
 

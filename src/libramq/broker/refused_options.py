@@ -24,7 +24,7 @@ class Refusal(NamedTuple):
     lacking: str
 
 
-_OPEN: Final = "clients are not asked who they are or what they may do yet"
+_OPEN: Final = "clients are not authenticated or authorised yet"
 _PLAIN: Final = "connections are not encrypted yet"
 _ALONE: Final = "this is not built yet (masters with slaves are: brokerRole, inSyncReplicas)"
 REFUSED: Final = {

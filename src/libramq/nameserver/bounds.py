@@ -1,4 +1,4 @@
-"""The bounds of a registration: what a broker may claim, checked before any of it is used."""
+"""The bounds of a registration: what a broker may claim, checked before it is used."""
 
 from collections.abc import Set
 from typing import Final
@@ -8,9 +8,9 @@ from libramq.errors import BrokerError
 from libramq.formats.tables import TopicConfigSerializeWrapper
 from libramq.remoting.headers import RegisterBrokerHeader
 
-#: Ours: a broker may ask for more patience than 120 s, but not for ever.
+#: Ours: a broker may ask for a longer timeout than 120 s, but not for an unlimited one.
 HEARTBEAT_TIMEOUT_MS_MAX: Final = 3_600_000
-#: Ours; Apache has no bounds here. Each is far beyond what one name server is used for.
+#: Ours; Apache has no bounds here. Each is far beyond the use of one name server.
 BROKER_NAMES_MAX: Final = 10_000
 BROKERS_PER_NAME_MAX: Final = 100
 TOPICS_MAX: Final = 500_000
@@ -18,7 +18,7 @@ TOPICS_MAX: Final = 500_000
 NAME_LENGTH_MAX: Final = 255
 #: Ours: an address is a host name (at most 253 characters) and a port.
 ADDRESS_LENGTH_MAX: Final = 260
-#: Ours: clients make an object for every queue they are told of.
+#: Ours: clients create an object for every queue in a route.
 QUEUES_PER_TOPIC_MAX: Final = 65_536
 
 
@@ -30,9 +30,9 @@ def check_registration(
     broker_ids: Set[int],
     topics: Set[str],
 ) -> None:
-    """Raise BrokerError for what is out of bounds, given what is registered already.
+    """Raise BrokerError if a registration is out of bounds, given what is registered already.
 
-    The topics have been checked one by one before (`check_topics`).
+    The topics have been checked before (`check_topics`).
     """
     _check_name("cluster name", header.cluster_name, NAME_LENGTH_MAX)
     _check_name("broker name", header.broker_name, NAME_LENGTH_MAX)
@@ -57,7 +57,7 @@ def check_topics(table: TopicConfigSerializeWrapper) -> None:
     for name, config in table.topic_config_table.items():
         _check_name("topic", name, NAME_LENGTH_MAX)
         if config.topic_name != name:
-            raise _refused(f"topic {name} is called {config.topic_name[:40]!r} inside")
+            raise _refused(f"topic {name} has the name {config.topic_name[:40]!r} inside")
         for queue_count in (config.read_queue_nums, config.write_queue_nums):
             if not 0 <= queue_count <= QUEUES_PER_TOPIC_MAX:
                 raise _refused(

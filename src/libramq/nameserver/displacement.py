@@ -1,15 +1,15 @@
-"""Displacement: a registration that would take the place of a live broker, over another connection.
+"""Displacement: a registration that would replace a live broker, over another connection.
 
     signed with the credentials of the cluster ───────────────────────────► registered
-    else: the connection that the live broker registered over is asked
-              it has ended, or ends meanwhile, or nothing comes in 1 s ───► registered
-              anything comes ─────────────────────────────────────────────► refused
+        else: the connection of the live broker is probed
+                  it has ended, or ends meanwhile, or no answer in 1 s ───────► registered
+                  any answer ─────────────────────────────────────────────────► refused
 
-The question goes over the old connection, not to the broker's address: where a broker has lost its connection
-and comes back over a new one, the broker lives, and the old connection does not. Its code means nothing to
-anybody: Apache's broker answers it as ours does, by REQUEST_CODE_NOT_SUPPORTED (NettyRemotingAbstract has no
-processor for it, and says so on connections that it made, too). LibraMQ 0.1.0 answers nothing; its place can
-be taken as it could before.
+The probe goes over the old connection, not to the broker's address: if a broker has lost its connection and
+comes back over a new one, the broker is alive, but the old connection is not. The probe's code is unknown to
+every broker: Apache's answers it as ours does, by REQUEST_CODE_NOT_SUPPORTED (NettyRemotingAbstract has no
+processor for it, and answers so on outgoing connections, too). LibraMQ 0.1.0 does not answer; it can be
+replaced without a check, as before.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,10 +29,10 @@ from libramq.rpc.responder import Responder, decide
 
 log = get_logger(__name__)
 
-#: Ours: a broker that lives answers in milliseconds; a restart need not wait longer than that for its place.
+#: Ours: a live broker answers in milliseconds; a restarted one need not wait longer for its place.
 PROBE_MS: Final = 1_000
 
-#: Decides about a registration again; the owners that it is called with are not alive.
+#: Decides about a registration again; the connections that it is called with are dead.
 Decide = Callable[[frozenset[object]], Outcome]
 
 
@@ -51,16 +51,16 @@ class _Claim(Parked):
         self.again = again
 
     def expire(self, now_ms: MonotonicMs) -> None:
-        """Go on: who has not answered by now is not alive."""
+        """Continue: connections without an answer by now count as dead."""
         self._displacement._decide(self, frozenset(self.owners))
 
     def unlink(self) -> None:
-        """Leave the probes."""
+        """Remove the probes."""
         self._displacement._forget(self)
 
 
 class Displacement:
-    """Asks connections of live brokers whether they are alive, for those who want their places."""
+    """Probes the connections of live brokers that a registration would replace."""
 
     def __init__(self, kernel: Kernel, responder: Responder) -> None:
         self._purgatory = kernel.purgatory
@@ -79,7 +79,7 @@ class Displacement:
         return HOLD
 
     def answered(self, connection: Connection, answer: Command, now_ms: MonotonicMs) -> None:
-        """Take an answer: a connection is alive, so nobody takes the places of its brokers."""
+        """Handle an answer: the connection is alive, so its brokers are not replaced."""
         if self._probes.get(connection) != answer.opaque:
             return
         for claim in list(self._claims[connection]):
@@ -87,7 +87,7 @@ class Displacement:
             self._responder.answer(claim.request, _refusal(connection))
 
     def connection_ended(self, connection: Connection) -> None:
-        """A connection has ended: its brokers have left, and those who wait for their places go on."""
+        """Handle the end of a connection: its brokers have left, and waiting registrations continue."""
         for claim in list(self._claims.get(connection, ())):
             del self._claims[connection][claim]
             claim.owners.discard(connection)
@@ -98,7 +98,7 @@ class Displacement:
         self._probes.pop(connection, None)
 
     def stood_still(self, stood_ms: int, now_ms: MonotonicMs) -> None:
-        """Nothing was read for so long: answers may lie in sockets, so everybody has their time again."""
+        """Extend the deadlines after a stall: answers may lie unread in sockets."""
         for claim in dict.fromkeys(claim for claims in list(self._claims.values()) for claim in claims):
             self._purgatory.release(claim)
             self._park(claim)
@@ -130,6 +130,6 @@ def _refusal(connection: Connection) -> Reply:
     log.warning("registration refused: the broker of this name and id is alive", alive=connection.address)
     return Reply(
         ResponseCode.NO_PERMISSION,
-        f"a live broker is registered so over another connection, from {connection.address}; stop it first, "
+        f"a live broker of this name and id is registered from {connection.address}; stop it first, "
         "or sign with innerClientAuthenticationCredentials, set at the brokers and at the name server",
     )

@@ -1,5 +1,5 @@
-"""The name server's engine: the route table, its requests, and brokers that are forgotten when they fall
-silent.
+"""The name server's engine: the route table, its requests, and the expiry of silent
+brokers.
 
 Upstream: NamesrvController.java, routeinfo/BrokerHousekeepingService.java.
 """
@@ -27,7 +27,7 @@ SCAN_INTERVAL_MS: Final = 5_000
 
 
 class Routes:
-    """The route table as time passes and connections end."""
+    """The route table, with its timers and the connections of brokers."""
 
     def __init__(self, route_info: RouteInfo, kernel: Kernel) -> None:
         self._route_info = route_info
@@ -37,14 +37,14 @@ class Routes:
         self._tidying = kernel.deadlines.new(lambda _: self._route_info.tidy())
 
     def settle(self) -> None:
-        """Look for silent brokers while there are any, and through the topics of those that have left."""
+        """Schedule the expiry of silent brokers, and the clean-up of departed brokers' topics."""
         if self._tidying.due_ms is None and self._route_info.is_untidy:
             self._tidying.at(self._clock.monotonic_ms())
         if self._scan.due_ms is None and self._route_info.has_brokers:
             self._scan.at(self._clock.monotonic_ms() + SCAN_INTERVAL_MS)
 
     def connection_ended(self, connection: Connection) -> None:
-        """Forget the brokers that registered over a connection."""
+        """Remove the brokers that registered over a connection that ended."""
         for key in self._route_info.owner_lost(connection):
             log.info("broker connection closed", cluster=key.cluster, address=key.address)
 
@@ -63,7 +63,7 @@ def name_server_engine(
     authorizer: Authorizer = ALLOW_ALL,
     credentials: Credentials | None = None,
 ) -> Engine:
-    """Return the engine of a name server. credentials: what the brokers of its cluster sign with."""
+    """Return the engine of a name server. credentials: with which the cluster's brokers sign."""
     kernel = Kernel(clock)
     routes = Routes(route_info, kernel)
     responder = Responder(kernel.effects)

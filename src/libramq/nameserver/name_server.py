@@ -1,4 +1,4 @@
-"""The name server as a process: a listening socket around its engine."""
+"""The name server as a service: a listening socket around its engine."""
 
 from typing import Final
 
@@ -23,8 +23,8 @@ NAME_SERVER_PORT: Final = 9876
 class NameServer:
     """A name server. Use it as `async with NameServer(...)`, or call `start` and `stop`.
 
-    port: 0 lets the system choose one; `port` says which after the start. credentials: what the brokers of
-    its cluster sign with; then no others become peers of theirs.
+    port: 0 lets the system choose one; `port` has it after the start. credentials: the brokers of its cluster
+    sign with them; then no others become their peers.
     """
 
     def __init__(
@@ -58,18 +58,18 @@ class NameServer:
 
     @property
     def address(self) -> str:
-        """Where it listens, as "host:port"."""
+        """Return the address it listens on, as "host:port"."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     async def start(self) -> None:
-        """Listen; ConfigError when the port is taken or the address is public without leave."""
+        """Listen; ConfigError if the port is taken or the address is public without permission."""
         check_bind_address(self.host, allow_public=self._allow_public, remedy="use --allow-public")
         self.port = await self._server.listen(self.host, self.port)
         self.performer.follow()
         log.info("name server started", address=self.address)
 
     async def stop(self) -> None:
-        """End every connection and stop listening."""
+        """Close every connection and stop listening."""
         self.performer.stop()
         await self._server.close()
         await self._threads.close()

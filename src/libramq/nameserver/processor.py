@@ -1,4 +1,4 @@
-"""The name server's processors: each turns one request into an answer from the route table.
+"""The name server's processors: each answers one request from the route table.
 
 Upstream: processor/DefaultRequestProcessor.java, ClientRequestProcessor.java.
 """
@@ -27,25 +27,25 @@ from libramq.rpc.request_body import INLINE_BODY_BYTES_MAX, begin, with_body
 
 log = get_logger(__name__)
 
-#: MQVersion.V4_9_4: who is this new reads standard JSON.
+#: MQVersion.V4_9_4: clients from this version on read standard JSON.
 VERSION_WITH_STANDARD_JSON: Final = 401
 #: DefaultRequestProcessor reads the zone from the ext fields (MixAll.ZONE_NAME).
 ZONE_NAME: Final = "__ZONE_NAME"
-#: FAQUrl.suggestTodo(APPLY_TOPIC_URL): tools compare remarks, so it is Apache's to the letter.
+#: FAQUrl.suggestTodo(APPLY_TOPIC_URL): tools compare remarks, so the text is exactly Apache's.
 FAQ: Final = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
 
-#: Whoever has the topic of rebalance events is one of the brokers that coordinate groups.
+#: Brokers with the topic of rebalance events are those that coordinate groups.
 UNSIGNED: Final = (
     "the registration is not signed with the innerClientAuthenticationCredentials of this name server; "
     "set the same at all brokers of the cluster"
 )
 
-#: What a broker gets back at registration: upstream the order configuration, of which we keep none.
+#: The body of a registration's reply: upstream the order configuration, of which we have none.
 _NO_ORDER_CONFIG: Final = encode_body(KVTable())
 
 
 class NameServerProcessor:
-    """Answers requests from a route table. credentials: what the brokers of the cluster sign with."""
+    """Answers requests from a route table. credentials: with which the cluster's brokers sign."""
 
     def __init__(
         self, route_info: RouteInfo, displacement: Displacement, credentials: Credentials | None = None
@@ -55,7 +55,7 @@ class NameServerProcessor:
         self._credentials = credentials
 
     def processors(self) -> Mapping[int, Processor]:
-        """Request code → who answers it."""
+        """Return the processors by request code."""
         return {
             RequestCode.REGISTER_BROKER: self.register_broker,
             RequestCode.UNREGISTER_BROKER: self.unregister_broker,
@@ -70,7 +70,7 @@ class NameServerProcessor:
         }
 
     def register_broker(self, request: Request) -> Outcome:
-        """103: a broker tells that it is there, and its topics."""
+        """103: register a broker and its topics."""
         command = request.command
         header = h.decode_header(command, h.RegisterBrokerHeader)
         decode = partial(
@@ -87,7 +87,7 @@ class NameServerProcessor:
     def _check_registration(
         self, request: Request, header: h.RegisterBrokerHeader, table: TopicConfigSerializeWrapper
     ) -> Outcome:
-        """Refuse unsigned what only brokers that know the cluster's secret may register."""
+        """Refuse an unsigned registration that requires the cluster's secret."""
         is_proven = self._credentials is not None and is_signed(request.command, self._credentials)
         if (
             self._credentials is not None
@@ -106,9 +106,9 @@ class NameServerProcessor:
         *,
         is_signed: bool,
     ) -> Outcome:
-        """Register a broker, or find out first whether those are alive whose places it takes.
+        """Register a broker, after probing live brokers that it would replace.
 
-        dead: connections that are not.
+        dead: connections that have not answered.
         """
         displaced = self._route_info.displaced(header, table, owner=request.peer)
         if not is_signed and not dead.issuperset(displaced):
@@ -147,7 +147,7 @@ class NameServerProcessor:
         return Reply(ext={name: value for name, value in answer.items() if value}, body=_NO_ORDER_CONFIG)
 
     def unregister_broker(self, request: Request) -> Outcome:
-        """104: a broker leaves."""
+        """104: unregister a broker."""
         header = h.decode_header(request.command, h.UnregisterBrokerHeader)
         key = BrokerAddress(header.cluster_name, header.broker_addr)
         if self._route_info.unregister(key, owner=request.peer):
@@ -155,7 +155,7 @@ class NameServerProcessor:
         return SUCCESS
 
     def query_data_version(self, request: Request) -> Outcome:
-        """322: whether a broker's topic table is another than the one it registered."""
+        """322: return whether a broker's topic table differs from the registered one."""
         header = h.decode_header(request.command, h.UnregisterBrokerHeader)
         return with_body(request, DataVersion, partial(self._query_data_version, request, header))
 
@@ -169,13 +169,13 @@ class NameServerProcessor:
         return Reply(ext={"changed": changed}, body=encode_body(ours) if ours is not None else b"")
 
     def broker_heartbeat(self, request: Request) -> Outcome:
-        """904: a sign of life."""
+        """904: note a sign of life."""
         header = h.decode_header(request.command, h.BrokerHeartbeatHeader)
         self._route_info.heard(BrokerAddress(header.cluster_name, header.broker_addr), request.monotonic_ms)
         return SUCCESS
 
     def topic_route(self, request: Request) -> Outcome:
-        """105: where a topic's queues are."""
+        """105: return where a topic's queues are."""
         header = h.decode_header(request.command, h.RouteHeader)
         route = self._route_info.route(header.topic)
         if route is None:
@@ -185,28 +185,28 @@ class NameServerProcessor:
         return Reply(body=fastjson.dumps_standard(route) if standard else encode_body(route))
 
     def cluster_info(self, _: Request) -> Outcome:
-        """106: all clusters and brokers; in the loose dialect whoever asks."""
+        """106: return all clusters and brokers, always in fastjson's dialect."""
         return Reply(body=encode_body(self._route_info.clusters()))
 
     def all_topics(self, _: Request) -> Outcome:
-        """206: the names of all topics."""
+        """206: return the names of all topics."""
         return Reply(body=encode_body(TopicList(topic_list=self._route_info.topics())))
 
     def delete_topic(self, request: Request) -> Outcome:
-        """216: forget a topic's route."""
+        """216: remove a topic's route."""
         header = h.decode_header(request.command, h.DeleteTopicInNamesrvHeader)
         self._route_info.delete_topic(header.topic, header.cluster_name)
         return SUCCESS
 
     def topics_by_cluster(self, request: Request) -> Outcome:
-        """224: the names of the topics of one cluster."""
+        """224: return the names of one cluster's topics."""
         header = h.decode_header(request.command, h.ClusterHeader)
         return Reply(
             body=encode_body(TopicList(topic_list=self._route_info.topics_of_cluster(header.cluster)))
         )
 
     def system_topics(self, _: Request) -> Outcome:
-        """304: cluster and broker names, which are topics too, and a broker to ask for more."""
+        """304: return the names of clusters and brokers, which are topics too, and a broker to ask."""
         info = self._route_info.clusters()
         names = [name for cluster, brokers in info.cluster_addr_table.items() for name in (cluster, *brokers)]
         address = next((broker.any_address for broker in info.broker_addr_table.values()), None)

@@ -1,4 +1,4 @@
-"""Records of the route table: a broker process, a broker name, and topics that come or go in slices."""
+"""Records of the route table: a broker process, a broker name, and topics added or removed in slices."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -39,7 +39,7 @@ class BrokerRecord:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingTopics:
-    """What is still to be registered of a broker's topics; what is deleted meanwhile is none of it."""
+    """A broker's topics that are still to be registered, without those deleted meanwhile."""
 
     broker_name: str
     topics: dict[str, TopicConfig]
@@ -47,7 +47,7 @@ class PendingTopics:
 
 
 class TopicsLeft(NamedTuple):
-    """Topics of a broker that has left, whose names are still in the table of topics."""
+    """Topics of a departed broker that are still in the table of topics."""
 
     broker_name: str
     queues: dict[str, QueueData]

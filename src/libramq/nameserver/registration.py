@@ -1,4 +1,4 @@
-"""A registration: the bytes by which a broker tells its topics, as JSON or as one zlib stream.
+"""A registration's body: a broker's topics, as JSON or as one zlib stream.
 
     compressed = zlib( length (4), DataVersion JSON | topic count (4), { length (4), topic text } …
                        | length (4), filter server JSON | mapping count (4), { length (4), JSON } … )
@@ -24,10 +24,10 @@ from libramq.remoting.body.registration import RegisterBrokerBody
 
 #: Ours: one broker's topics; a LibraMQ broker has at most 50,000 (catalog.topic_table.TOPICS_MAX).
 TOPICS_PER_BROKER_MAX: Final = 100_000
-#: Ours: what a compressed body may grow to: TOPICS_PER_BROKER_MAX topics of 160 bytes.
+#: Ours: how large a compressed body may become: TOPICS_PER_BROKER_MAX topics of 160 bytes.
 INFLATED_BYTES_MAX: Final = 16 * 1024 * 1024
-#: Ours: TOPICS_PER_BROKER_MAX topics in JSON have 18 marks each; in fastjson's dialect (brokers with static
-#: topics write that) 10,000 take half a second on the thread.
+#: Ours: TOPICS_PER_BROKER_MAX topics in JSON have 18 marks each; in fastjson's dialect (which brokers with
+#: static topics use) 10,000 take half a second on the thread.
 REGISTRATION_BOUNDS: Final = Bounds(marks=2_000_000, loose_marks=200_000, loose_bytes=INFLATED_BYTES_MAX)
 #: MQVersion.V3_0_11: older brokers send the bare topic table.
 VERSION_WITH_BODY: Final = 37
@@ -40,9 +40,9 @@ _ZLIB_MARK: Final = b"\x78"
 def decode_registration(
     data: bytes, *, compressed: bool, version: int, crc: int = 0
 ) -> TopicConfigSerializeWrapper:
-    """Read a broker's topic table.
+    """Decode a broker's topic table.
 
-    crc: CRC-32 of the bytes without its sign bit; 0 when the broker gave none.
+    crc: CRC-32 of the bytes without its sign bit; 0 if the broker sent none.
     """
     if crc and crc != zlib.crc32(data) & 0x7FFF_FFFF:
         raise BrokerError(ResponseCode.SYSTEM_ERROR, "crc32 not match")
@@ -56,15 +56,15 @@ def decode_registration(
 
 
 def is_compressed(data: bytes, header_says_so: bool) -> bool:
-    """Return whether a body is a zlib stream: a small one can grow a thousandfold.
+    """Return whether a body is a zlib stream, which can grow a thousandfold.
 
-    Apache's broker says `compressed=false` even of a body it did compress, so the bytes are asked too.
+    Apache's broker sends `compressed=false` even with a compressed body, so the bytes are checked too.
     """
     return header_says_so or data.startswith(_ZLIB_MARK)
 
 
 def encode_compressed(wrapper: TopicConfigSerializeWrapper) -> bytes:
-    """Write the compressed form, as a broker of 5.0 or later does."""
+    """Encode in the compressed form, as a broker of 5.0 or later does."""
     texts = [fastjson.dumps(wrapper.data_version)]
     parts = [_sized(texts[0]), len(wrapper.topic_config_table).to_bytes(4)]
     parts.extend(_sized(_topic_text(config)) for config in wrapper.topic_config_table.values())
@@ -94,7 +94,7 @@ def _decode_inflated(data: bytes, *, with_mappings: bool) -> TopicConfigSerializ
     for _ in range(topic_count):
         text, position = _take(data, position)
         config = _decode_topic(text)
-        if config.topic_name in topics:  # A table has a name once; a small stream could repeat one for ever.
+        if config.topic_name in topics:  # A table has a name once; a small stream could repeat one forever.
             raise RemoteProtocolError(f"compressed registration: topic {config.topic_name[:40]} twice")
         topics[config.topic_name] = config
     _filter_servers, position = _take(data, position)
@@ -139,7 +139,7 @@ def _sized(text: bytes) -> bytes:
 
 
 def _count(data: bytes, position: int) -> tuple[int, int]:
-    """Read a number of things, each of which takes four bytes at least."""
+    """Read the number of entries, each of which takes at least four bytes."""
     count = int.from_bytes(data[position : position + 4], signed=True)
     position += 4
     if not 0 <= count <= min(TOPICS_PER_BROKER_MAX, (len(data) - position) // 4):

@@ -1,11 +1,11 @@
-"""The route table: which brokers live, and which topics they hold.
+"""The route table: which brokers are alive, and which topics they have.
 
     cluster → broker names          broker name → {id: address}
     topic → broker names            broker name → {topic: queues}           address → liveness
 
-A plain table: times and requests in, values out. Tens of thousands of topics come and go in slices, between
-which others are served. Rules and their order are those of Apache's, so that its
-brokers and ours can be mixed. Upstream: routeinfo/RouteInfoManager.java.
+A plain table: times and requests in, values out. Tens of thousands of topics are added and removed in slices,
+between which other requests are served. Rules and their order are Apache's, so that brokers of both kinds can
+be mixed. Upstream: routeinfo/RouteInfoManager.java.
 """
 
 from collections import deque
@@ -32,7 +32,7 @@ from libramq.remoting.headers import RegisterBrokerHeader
 
 #: RouteInfoManager.DEFAULT_BROKER_CHANNEL_EXPIRED_TIME.
 HEARTBEAT_TIMEOUT_MS: Final = 120_000
-#: Ours: topics that are registered, or forgotten, before others are served; each takes some 3 µs.
+#: Ours: topics that are added, or removed, before others are served; each takes some 3 µs.
 TOPICS_PER_STEP: Final = 256
 
 
@@ -44,7 +44,7 @@ class BrokerAddress(NamedTuple):
 
 
 class Registered(NamedTuple):
-    """The answer to a registration; a slave learns its master."""
+    """The answer to a registration; a slave gets its master's address."""
 
     is_new: bool
     master_address: str = ""
@@ -52,7 +52,7 @@ class Registered(NamedTuple):
 
 
 class RouteInfo:
-    """Everything a name server knows."""
+    """All state of a name server."""
 
     def __init__(self) -> None:
         self._brokers: dict[str, BrokerRecord] = {}
@@ -62,7 +62,7 @@ class RouteInfo:
         self._left: deque[TopicsLeft] = deque()
         self._live: dict[str, Liveness] = {}
 
-    # Brokers
+    # Brokers.
 
     def register(
         self,
@@ -73,9 +73,9 @@ class RouteInfo:
         zone: str | None,
         now_ms: MonotonicMs,
     ) -> Generator[None, None, Registered]:
-        """Take in a broker at once, and its topics in slices.
+        """Register a broker at once, and its topics in slices.
 
-        Raises BrokerError when it is turned down, and then nothing changed, or when it has left meanwhile.
+        Raises BrokerError if it is refused, and then nothing has changed, or if it has left meanwhile.
         """
         broker = self._brokers.get(header.broker_name) or BrokerRecord(header.cluster_name)
         check_registration(
@@ -87,12 +87,12 @@ class RouteInfo:
         )
         holder = broker.addresses.get(header.broker_id)
         if holder is not None and holder != header.broker_addr and self._is_deposed(table, by=holder):
-            # A deposed master: heard, but not believed.
+            # A deposed master: it is alive, but its data is ignored.
             self._forget([header.broker_addr] if header.broker_addr in self._live else [])
             return Registered(is_new=False)
         is_first = holder is None
         if is_first and len(table.topic_config_table) == 1:
-            # A broker that registers one topic only tells of a change; what else it has is not known yet.
+            # A broker that registers one topic only reports a change; its other topics are not known yet.
             raise BrokerError(ResponseCode.SYSTEM_ERROR, "register broker failed")
 
         before = self._live.get(header.broker_addr)
@@ -141,7 +141,7 @@ class RouteInfo:
     def displaced(
         self, header: RegisterBrokerHeader, table: TopicConfigSerializeWrapper, *, owner: object
     ) -> list[object]:
-        """Return the connections of live brokers whose places a registration would take."""
+        """Return the connections of live brokers that a registration would replace."""
         addresses = [header.broker_addr]
         broker = self._brokers.get(header.broker_name)
         holder = broker.addresses.get(header.broker_id) if broker is not None else None
@@ -151,7 +151,7 @@ class RouteInfo:
         return [*dict.fromkeys(each for each in owners if each is not owner)]
 
     def unregister(self, key: BrokerAddress, *, owner: object) -> bool:
-        """Forget a broker; whether it was known. Only for the connection that registered it."""
+        """Remove a broker; return whether it was known. Only for the connection that registered it."""
         liveness = self._find(key)
         if liveness is None:
             return False
@@ -163,7 +163,7 @@ class RouteInfo:
         return True
 
     def owner_lost(self, owner: object) -> list[BrokerAddress]:
-        """Forget the brokers that registered over a connection that ended."""
+        """Remove the brokers that registered over a connection that ended."""
         return self._forget([address for address, broker in self._live.items() if broker.owner is owner])
 
     @property
@@ -172,7 +172,7 @@ class RouteInfo:
         return bool(self._live)
 
     def expire(self, now_ms: MonotonicMs) -> tuple[list[BrokerAddress], list[object]]:
-        """Forget brokers that were silent too long; also the connections that serve no other broker."""
+        """Remove brokers that were silent too long; return also the connections without another broker."""
         late = [
             address for address, broker in self._live.items() if broker.heard_ms + broker.timeout_ms < now_ms
         ]
@@ -182,25 +182,25 @@ class RouteInfo:
         return forgotten, [owner for owner in owners if id(owner) not in still_used]
 
     def stood_still(self, stood_ms: int, now_ms: MonotonicMs) -> None:
-        """Nobody listened to brokers for so long, until now."""
+        """Extend the deadlines after a stall of this process."""
         for liveness in self._live.values():
             liveness.heard_ms = min(now_ms, liveness.heard_ms + stood_ms)
 
     def heard(self, key: BrokerAddress, now_ms: MonotonicMs) -> None:
-        """A broker gave a sign of life."""
+        """Note a broker's sign of life."""
         liveness = self._find(key)
         if liveness is not None:
             liveness.heard_ms = now_ms
 
     def data_version(self, key: BrokerAddress) -> DataVersion | None:
-        """The version of the topic table that a broker registered last."""
+        """Return the version of a broker's registered topic table."""
         liveness = self._find(key)
         return None if liveness is None else liveness.data_version
 
-    # Topics
+    # Topics.
 
     def route(self, topic: str) -> TopicRouteData | None:
-        """Where a topic's queues are; None when no broker has it."""
+        """Return where a topic's queues are; None if no broker has it."""
         found = [
             (name, broker)
             for name in self._topics.get(topic, ())
@@ -216,7 +216,7 @@ class RouteInfo:
         )
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget a topic's route, everywhere or in one cluster."""
+        """Remove a topic's route, everywhere or in one cluster."""
         names = set(self._clusters.get(cluster, ())) if cluster else self._brokers.keys()
         for pending in self._pending:
             if pending.broker_name in names:
@@ -228,25 +228,25 @@ class RouteInfo:
             self._remove_name(topic, name)
 
     def topics(self) -> list[str]:
-        """The names of all topics."""
+        """Return the names of all topics."""
         return list(self._topics)
 
     def topics_of_cluster(self, cluster: str) -> list[str]:
-        """The names of the topics that brokers of a cluster have."""
+        """Return the names of the topics that a cluster's brokers have."""
         names = self._clusters.get(cluster, set())
         return [topic for topic, queues in self._topics.items() if not names.isdisjoint(queues)]
 
     def clusters(self) -> ClusterInfo:
-        """All clusters and brokers."""
+        """Return all clusters and brokers."""
         return ClusterInfo(
             broker_addr_table={name: self._broker_data(name) for name in self._brokers},
             cluster_addr_table={cluster: sorted(names) for cluster, names in self._clusters.items()},
         )
 
-    # Within
+    # Internals.
 
     def _has_topics(self, header: RegisterBrokerHeader, broker: BrokerRecord) -> bool:
-        """Return whether a broker's topics count: a master's, or those of who acts for it."""
+        """Return whether a broker's topics count: a master's, or an acting master's."""
         return header.broker_id == MASTER_ID or _is_prime_slave(header, broker)
 
     def _take_topics(
@@ -257,7 +257,7 @@ class RouteInfo:
         *,
         changed: bool,
     ) -> Iterator[None]:
-        """Take in a slice of a broker's topics at each step; there is one more after each but the last."""
+        """Register a slice of a broker's topics at each step; there is one more after each but the last."""
         name = header.broker_name
         read_only = _is_prime_slave(header, broker) and broker.acting_master
         pending = PendingTopics(
@@ -309,7 +309,7 @@ class RouteInfo:
         return forgotten
 
     def _remove(self, broker_name: str, address: str) -> None:
-        """Take an address out of its broker name, and the name with its last address."""
+        """Remove an address from its broker name, and the name with its last address."""
         broker = self._brokers.get(broker_name)
         if broker is None:
             return
@@ -328,11 +328,11 @@ class RouteInfo:
 
     @property
     def is_untidy(self) -> bool:
-        """Whether topics of brokers that have left are to be looked through."""
+        """Return whether topics of departed brokers have to be cleaned up."""
         return bool(self._left)
 
     def tidy(self) -> None:
-        """Forget a slice of the topics of brokers that have left, but for those that they have again."""
+        """Remove a slice of the topics of departed brokers, except those they have again."""
         for _ in range(TOPICS_PER_STEP):
             while self._left and not self._left[0].queues:
                 self._left.popleft()
@@ -349,7 +349,7 @@ class RouteInfo:
             broker.queues[topic] = msgspec.structs.replace(held, perm=held.perm & ~PERM_WRITE)
 
     def _remove_name(self, topic: str, broker_name: str) -> None:
-        """Take a broker's name away from a topic, and the topic with its last name."""
+        """Remove a broker's name from a topic, and the topic with its last name."""
         names = self._topics.get(topic)
         if names is not None:
             names.pop(broker_name, None)

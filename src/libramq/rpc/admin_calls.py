@@ -41,9 +41,9 @@ def delete_group(group: str, *, clean_offset: bool = False) -> Call[None]:
 
 
 def reset_offsets(group: str, topic: str, *, timestamp_ms: int, force: bool) -> Call[dict[MessageQueue, int]]:
-    """Set how far a group is at a broker, to a time (-1: the end); where it goes on, queue by queue.
+    """Set a group's offsets at a broker to a time (-1: the end); return where it continues, queue by queue.
 
-    force: forwards too, not only back.
+    force: move forwards too, not only back.
     """
     header = h.ResetOffsetHeader(group=group, topic=topic, timestamp=timestamp_ms, is_force=force)
     return header_call(
@@ -54,7 +54,7 @@ def reset_offsets(group: str, topic: str, *, timestamp_ms: int, force: bool) -> 
 
 
 def topic_stats(topic: str) -> Call[TopicStatsTable]:
-    """The ends of a topic's queues at a broker."""
+    """Return the first and last offsets of a topic's queues at a broker."""
     return header_call(
         RequestCode.GET_TOPIC_STATS_INFO,
         h.TopicHeader(topic=topic),
@@ -63,7 +63,7 @@ def topic_stats(topic: str) -> Call[TopicStatsTable]:
 
 
 def consume_stats(group: str, topic: str | None = None) -> Call[ConsumeStats]:
-    """How far a group is at a broker."""
+    """Return a group's progress at a broker."""
     return header_call(
         RequestCode.GET_CONSUME_STATS,
         h.ConsumeStatsHeader(consumer_group=group, topic=topic),
@@ -72,7 +72,7 @@ def consume_stats(group: str, topic: str | None = None) -> Call[ConsumeStats]:
 
 
 def consumer_connection(group: str) -> Call[ConsumerConnection]:
-    """Return the members of a group connected to a broker; ConsumerNotOnline when nobody is."""
+    """Return the members of a group connected to a broker; ConsumerNotOnline if there are none."""
     return header_call(
         RequestCode.GET_CONSUMER_CONNECTION_LIST,
         h.GroupHeader(consumer_group=group),
@@ -81,14 +81,14 @@ def consumer_connection(group: str) -> Call[ConsumerConnection]:
 
 
 def runtime_info() -> Call[dict[str, str]]:
-    """A broker's state as names and values."""
+    """Return a broker's state as names and values."""
     return header_call(
         RequestCode.GET_BROKER_RUNTIME_INFO, None, lambda reply: decode_body(reply.body, KVTable).table
     )
 
 
 def topic_consumers(topic: str) -> Call[list[str]]:
-    """The groups that consume a topic."""
+    """Return the groups that consume a topic."""
     return header_call(
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
         h.TopicHeader(topic=topic),
@@ -97,7 +97,7 @@ def topic_consumers(topic: str) -> Call[list[str]]:
 
 
 def group_topics(group: str) -> Call[list[str]]:
-    """The topics a group has committed offsets in."""
+    """Return the topics in which a group has committed offsets."""
     return header_call(
         RequestCode.QUERY_TOPICS_BY_CONSUMER,
         h.GroupByNameHeader(group=group),

@@ -1,4 +1,4 @@
-"""Asking: a typed call to another process, whose result goes to a function."""
+"""Asking: a typed call to another process, whose result is passed to a function."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -19,7 +19,7 @@ def ask(
     answered: Callable[[T | LibraError], object],
     timeout_ms: int = REQUEST_TIMEOUT_MS,
 ) -> None:
-    """Make a call; `answered` is called once, with the result or with what went wrong."""
+    """Make a call; `answered` is called once, with the result or the error."""
 
     def done(outcome: Command | RemoteError) -> None:
         answered(call.outcome(outcome, where=address))

@@ -1,7 +1,7 @@
-"""Authorisation of requests: processors run only where the authorizer permits all that a request touches.
+"""Authorisation of requests: processors run only if the authorizer permits everything that a request touches.
 
-An authorizer that permits everything is asked nothing: the processors stay as they are, at no cost. Otherwise
-bodies that name resources are decoded twice, here and by their processor; large ones on a thread.
+An authorizer that permits everything costs nothing: the processors stay as they are. Otherwise bodies that
+name resources are decoded twice, here and by their processor; large ones on a thread.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from libramq.rpc.request_body import with_body
 
 
 def authorised(processors: Mapping[int, Processor], authorizer: Authorizer) -> Mapping[int, Processor]:
-    """Return processors that refuse what the authorizer does."""
+    """Wrap processors so that they refuse what the authorizer refuses."""
     if authorizer.permits_everything:
         return processors
     return {code: _guarded(processor, authorizer) for code, processor in processors.items()}
@@ -26,10 +26,10 @@ def authorised(processors: Mapping[int, Processor], authorizer: Authorizer) -> M
 def authorised_batches(
     processors: Mapping[int, BatchProcessor], authorizer: Authorizer
 ) -> Mapping[int, BatchProcessor]:
-    """Return batch processors that see those of their requests that the authorizer permits."""
+    """Wrap batch processors so that they get only the requests that the authorizer permits."""
     if authorizer.permits_everything:
         return processors
-    # One for all codes of a processor: that it is the same makes neighbours a batch.
+    # One for all codes of a processor: equal processors make neighbours a batch.
     guarded = {processor: _guarded_batch(processor, authorizer) for processor in processors.values()}
     return {code: guarded[processor] for code, processor in processors.items()}
 
@@ -60,7 +60,7 @@ def _guarded_batch(processor: BatchProcessor, authorizer: Authorizer) -> BatchPr
 def _refusal(request: Request, authorizer: Authorizer) -> Outcome | None:
     try:
         _require(request, None, authorizer)
-    except Exception as error:  # A request that is refused harms none of its neighbours.
+    except Exception as error:  # A refused request does not affect its neighbours.
         return failure(error, request)
     return None
 

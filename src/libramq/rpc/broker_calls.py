@@ -26,7 +26,7 @@ PULL_COMMIT_OFFSET = 1
 PULL_SUSPEND = 2
 PULL_SUBSCRIPTION = 4
 PULL_LITE = 16
-#: Ours: the ext field by which clients say that they go by a coordinator, and brokers that they have one.
+#: Ours: the ext field by which clients declare that they use a coordinator, and brokers that they have one.
 COORDINATED = "libraGroups"
 
 
@@ -88,7 +88,7 @@ def _send_reply(reply: Command) -> SendReply:
 
 
 def send_message(header: h.SendMessageHeaderV2, body: bytes, *, oneway: bool = False) -> Call[SendReply]:
-    """Send one message, or a batch when the header says so."""
+    """Send one message, or a batch if the header says so."""
     code = RequestCode.SEND_BATCH_MESSAGE if header.batch else RequestCode.SEND_MESSAGE_V2
     return Call(code, _send_reply, h.encode_header(header), body, oneway, _STORED)
 
@@ -106,17 +106,17 @@ def _pull_reply(reply: Command) -> PullReply:
 
 
 def pull_message(header: h.PullMessageHeader) -> Call[PullReply]:
-    """Ask for the messages of a queue from an offset on."""
+    """Pull the messages of a queue from an offset on."""
     return Call(RequestCode.PULL_MESSAGE, _pull_reply, h.encode_header(header), accepts=_PULLED)
 
 
 def send_back(header: h.SendBackHeader) -> Call[None]:
-    """Have a message delivered again later, through the group's retry topic."""
+    """Have a message redelivered later, through the group's retry topic."""
     return header_call(RequestCode.CONSUMER_SEND_MSG_BACK, header, nothing)
 
 
 def heartbeat(data: HeartbeatData, *, coordinated: bool = False) -> Call[HeartbeatReply]:
-    """Tell a broker who we are. coordinated: our groups may be shared by a coordinator."""
+    """Send a broker our groups and subscriptions. coordinated: our groups may have a coordinator."""
     ext = {COORDINATED: "1"} if coordinated else {}
     return Call(
         RequestCode.HEART_BEAT,
@@ -127,7 +127,7 @@ def heartbeat(data: HeartbeatData, *, coordinated: bool = False) -> Call[Heartbe
 
 
 def check_subscription(client_id: str, group: str, subscription: SubscriptionData) -> Call[None]:
-    """Ask whether a broker can serve a subscription: SubscriptionParseFailed for what is no expression."""
+    """Check that a broker supports a subscription: SubscriptionParseFailed for an invalid expression."""
     body = CheckClientBody(client_id=client_id, group=group, subscription_data=subscription)
     return Call(RequestCode.CHECK_CLIENT_CONFIG, nothing, {}, encode_body(body))
 
@@ -135,7 +135,7 @@ def check_subscription(client_id: str, group: str, subscription: SubscriptionDat
 def unregister_client(
     client_id: str, *, producer_group: str | None, consumer_group: str | None
 ) -> Call[None]:
-    """Tell a broker that a producer or consumer of ours leaves."""
+    """Unregister a producer or consumer of ours from a broker."""
     header = h.UnregisterClientHeader(
         client_id=client_id, producer_group=producer_group, consumer_group=consumer_group
     )
@@ -143,7 +143,7 @@ def unregister_client(
 
 
 def consumer_list(group: str) -> Call[list[str]]:
-    """The client ids of a group's members."""
+    """Return the client ids of a group's members."""
     return header_call(
         RequestCode.GET_CONSUMER_LIST_BY_GROUP,
         h.GroupHeader(consumer_group=group),
@@ -154,7 +154,7 @@ def consumer_list(group: str) -> Call[list[str]]:
 def query_consumer_offset(
     group: str, queue: MessageQueue, *, zero_if_not_found: bool = False
 ) -> Call[int | None]:
-    """The committed offset of a group in a queue; None when there is none."""
+    """Return a group's committed offset in a queue; None if there is none."""
     header = h.QueryConsumerOffsetHeader(
         consumer_group=group,
         topic=queue.topic,
@@ -180,7 +180,7 @@ def update_consumer_offset(
 ) -> Call[None]:
     """Commit a group's offset in a queue; raises Fenced.
 
-    member, epoch: in a coordinated group, whose the queue is.
+    member, epoch: in a coordinated group, the queue's owner.
     """
     header = h.UpdateConsumerOffsetHeader(
         consumer_group=group,
@@ -198,19 +198,19 @@ def _offset(reply: Command) -> int:
 
 
 def max_offset(queue: MessageQueue) -> Call[int]:
-    """The offset the next message of the queue will get."""
+    """Return the offset that the next message of the queue will get."""
     header = h.QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
     return header_call(RequestCode.GET_MAX_OFFSET, header, _offset)
 
 
 def min_offset(queue: MessageQueue) -> Call[int]:
-    """The offset of the oldest message of the queue."""
+    """Return the offset of the oldest message of the queue."""
     header = h.QueueHeader(topic=queue.topic, queue_id=queue.queue_id)
     return header_call(RequestCode.GET_MIN_OFFSET, header, _offset)
 
 
 def search_offset(queue: MessageQueue, timestamp_ms: int, *, boundary: str = "lower") -> Call[int]:
-    """The first message stored at or after a time ("lower"), or the last at or before it ("upper")."""
+    """Return the first message stored at or after a time ("lower"), or the last at or before it ("upper")."""
     header = h.SearchOffsetHeader(
         topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, boundary_type=boundary
     )
@@ -218,7 +218,7 @@ def search_offset(queue: MessageQueue, timestamp_ms: int, *, boundary: str = "lo
 
 
 def lock_batch(group: str, client_id: str, queues: list[MessageQueue]) -> Call[list[MessageQueue]]:
-    """Ask to own queues alone; answers those that are ours now."""
+    """Lock queues; return those that are ours now."""
     return header_call(
         RequestCode.LOCK_BATCH_MQ,
         None,
@@ -228,7 +228,7 @@ def lock_batch(group: str, client_id: str, queues: list[MessageQueue]) -> Call[l
 
 
 def unlock_batch(group: str, client_id: str, queues: list[MessageQueue]) -> Call[None]:
-    """Give up queues that we locked."""
+    """Unlock queues."""
     return header_call(RequestCode.UNLOCK_BATCH_MQ, None, nothing, body=_lock_body(group, client_id, queues))
 
 

@@ -1,4 +1,4 @@
-"""A call: one request, and how its answer is read. Shells of every kind (asyncio, blocking) make it."""
+"""A call: one request, and how its answer is decoded. Shells of every kind (asyncio, blocking) make it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,11 +28,11 @@ class Call(Generic[T_co]):
     accepts: frozenset[int] = frozenset({ResponseCode.SUCCESS})
 
     def command(self) -> Command:
-        """The request as a command, without its number."""
+        """Return the request as a command, without its number."""
         return Command(code=self.code, ext=self.ext, body=self.body, flag=FLAG_ONEWAY if self.oneway else 0)
 
     def outcome(self, reply: Command | LibraError, *, where: str) -> T_co | LibraError:
-        """Return the result that an answer has, or what is wrong with it; never raises."""
+        """Return the result in an answer, or its error; never raises."""
         if isinstance(reply, LibraError):
             return reply
         try:
@@ -43,7 +43,7 @@ class Call(Generic[T_co]):
             return RemoteError(f"the answer of {where} cannot be read: {error!r}")
 
     def result(self, reply: Command, *, where: str) -> T_co:
-        """Read the answer; raises BrokerError when it is an error, naming `where` it came from."""
+        """Decode the answer; raises BrokerError if it is an error, naming `where` it came from."""
         if reply.code not in self.accepts:
             raise broker_error(reply.code, reply.remark, where=where)
         return self.parse(reply)
@@ -52,17 +52,17 @@ class Call(Generic[T_co]):
 def header_call(
     code: RequestCode, header: Header | None, parse: Callable[[Command], T_co], *, body: bytes = b""
 ) -> Call[T_co]:
-    """A call with a typed header."""
+    """Return a call with a typed header."""
     return Call(code, parse, encode_header(header) if header is not None else {}, body)
 
 
 def group_call(
     code: RequestCode, header: Header | None, parse: Callable[[Command], T_co], *, body: bytes = b""
 ) -> Call[T_co]:
-    """A call of the group protocol, which carries its version."""
+    """Return a call of the group protocol, which carries its version."""
     ext = encode_header(header) if header is not None else {}
     return Call(code, parse, ext | {VERSION_FIELD: str(VERSION)}, body)
 
 
 def nothing(_: Command) -> None:
-    """The parser for answers that say only that it was done."""
+    """Parse an answer without content."""

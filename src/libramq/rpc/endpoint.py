@@ -1,8 +1,8 @@
-"""The endpoint: looks requests up in the table and runs their processors, where the authorizer permits them.
+"""The endpoint: looks up requests in the table and runs their processors, if the authorizer permits.
 
-Processors are plain functions of a `Request`. Those of hot requests take all neighbours that one read brought
-at once (`batch_processors`), so that a read costs one append and one write. Requests of one connection take
-effect in the order in which they came. Upstream: NettyRemotingAbstract.processRequestCommand.
+Processors are plain functions of a `Request`. Those of hot requests take all neighbouring ones of a read
+together (`batch_processors`), so that a read costs one append and one write. Requests of one connection take
+effect in order. Upstream: NettyRemotingAbstract.processRequestCommand.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,19 +20,19 @@ from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import BatchProcessor, Processor, Request, failure
 from libramq.rpc.responder import Responder
 
-#: Called with the answer to a question of ours, and when it came (monotonic).
+#: Called with the answer to a request of ours, and when it came (monotonic).
 Answered = Callable[[Connection, Command, MonotonicMs], None]
 
 PULLS: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
-#: Ours: neighbours that are worked off together; a connection with more takes several turns.
+#: Ours: neighbours that are processed together; a connection with more takes several turns.
 BATCH_MAX: Final = 256
 
 
 class Endpoint:
     """Serves RocketMQ's remoting protocol; a `kernel.engine.Translator`.
 
-    answered: hears the answers of clients to questions of ours. mark_changed: called at requests that may
-    change when services are due: all but the hot ones, which are batches and pulls.
+    answered: called with the answers of clients to requests of ours. mark_changed: called at requests that
+    may change when services are due: all but the hot ones, which are batches and pulls.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Endpoint:
         self._mark_changed = mark_changed
 
     def receive(self, connection: Connection, requests: Sequence[Command], start: int) -> int:
-        """Work off one request, or neighbours that one batch processor takes; return where the next begin."""
+        """Process one request, or neighbours that one batch processor takes; return where the next begin."""
         command = requests[start]
         wall_ms, monotonic_ms = self._clock.wall_ms(), self._clock.monotonic_ms()
         if command.flag & FLAG_RESPONSE:
@@ -86,7 +86,7 @@ class Endpoint:
         return position
 
     def _refusal(self, command: Command) -> Reply | None:
-        """Return the answer to a request that no processor may see; None for all others."""
+        """Return the reply to a request that no processor may see; None for all others."""
         code = command.code
         spec = REQUESTS.get(code)
         if spec is None or (code not in self._processors and code not in self._batch_processors):
@@ -100,7 +100,7 @@ class Endpoint:
     def _run(self, processor: Processor, request: Request) -> Outcome:
         try:
             return processor(request)
-        except Exception as error:  # A processor that fails answers its own request only.
+        except Exception as error:  # A failing processor affects its own request only.
             return failure(error, request)
 
     def _run_batch(self, processor: BatchProcessor, requests: Sequence[Request]) -> Sequence[Outcome]:

@@ -23,14 +23,14 @@ from libramq.rpc.call import Call, group_call, nothing
 
 
 class Joined(NamedTuple):
-    """Our identity at the coordinator, and what it assigns."""
+    """Our identity at the coordinator, and our assignment."""
 
     member: str
     assignment: GroupAssignment
 
 
 def join_group(header: h.GroupJoinHeader, body: GroupJoinBody) -> Call[Joined]:
-    """Become a member, or come back as one; raises NotCoordinator."""
+    """Join a group, or rejoin it; raises NotCoordinator."""
     return group_call(
         RequestCode.GROUP_JOIN,
         header,
@@ -40,7 +40,7 @@ def join_group(header: h.GroupJoinHeader, body: GroupJoinBody) -> Call[Joined]:
 
 
 def poll_group(group: str, member: str, epoch: int, body: GroupPollBody) -> Call[GroupAssignment]:
-    """Heartbeat and assignment in one, held until there is something to do or a third of the session passed.
+    """Heartbeat and assignment in one, held until there is news or a third of the session has passed.
 
     Raises UnknownMember, NotCoordinator.
     """
@@ -60,9 +60,9 @@ def release_queues(
     uncommitted: Sequence[QueueGrant] = (),
     leaving: bool = False,
 ) -> Call[None]:
-    """Tell the coordinator that queues are let go. leaving: others will be, and we stop.
+    """Notify the coordinator of released queues. leaving: we stop, and more will follow.
 
-    uncommitted: those of which messages that were handled may come again.
+    uncommitted: those of which handled messages may be redelivered.
     """
     body = GroupReleaseBody(queues=list(queues), leaving=leaving, uncommitted=list(uncommitted))
     return group_call(
@@ -74,7 +74,7 @@ def release_queues(
 
 
 def leave_group(group: str, member: str, reason: str, queues: Sequence[QueueGrant] = ()) -> Call[None]:
-    """Stop being a member; all queues are free at once. queues: those that are drained and committed."""
+    """Leave the group; all queues are free at once. queues: those that are drained and committed."""
     return group_call(
         RequestCode.GROUP_LEAVE,
         h.GroupMemberHeader(consumer_group=group, lb_member=member),
@@ -84,16 +84,16 @@ def leave_group(group: str, member: str, reason: str, queues: Sequence[QueueGran
 
 
 def remove_member(group: str, name: str, operator: str | None) -> Call[None]:
-    """Take a member out, as an operator: by the name of a static member, or by client id.
+    """Remove a member for an operator: by the name of a static member, or by client id.
 
-    Raises UnknownMember, NotCoordinator, InvalidParameter where members allocate for themselves.
+    Raises UnknownMember, NotCoordinator; InvalidParameter if the members allocate for themselves.
     """
     header = h.GroupRemoveHeader(consumer_group=group, lb_name=name, lb_operator=operator)
     return group_call(RequestCode.GROUP_REMOVE, header, nothing)
 
 
 def find_group(group: str) -> Call[str]:
-    """The address of the group's coordinator; any broker knows."""
+    """Return the address of the group's coordinator; any broker knows it."""
     return group_call(
         RequestCode.GROUP_FIND, h.GroupHeader(consumer_group=group), lambda reply: reply.ext["lbCoordinator"]
     )
@@ -105,7 +105,7 @@ def _offset(reply: Command) -> int | None:
 
 
 def open_queue(group: str, queue: MessageQueue, member: str, epoch: int) -> Call[int | None]:
-    """Begin with a granted queue; who had it is fenced. Answers the committed offset, None if there is none.
+    """Open a granted queue, which fences its former reader; return the committed offset, None if none.
 
     Raises NotYetGranted, Fenced.
     """

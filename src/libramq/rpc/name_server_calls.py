@@ -27,9 +27,9 @@ T = TypeVar("T")
 
 
 def name_server_result(call: Call[T], reply: Command, address: str) -> T:
-    """Read a name server's answer; raises NameServerUnavailable where a broker gave it.
+    """Decode a name server's answer; raises NameServerUnavailable if a broker sent it.
 
-    Every name server knows the requests below, and brokers know none of them.
+    Every name server knows these requests, and brokers know none of them.
     """
     try:
         return call.result(reply, where=f"name server {address}")
@@ -40,7 +40,7 @@ def name_server_result(call: Call[T], reply: Command, address: str) -> T:
 
 
 def topic_route(topic: str) -> Call[TopicRouteData]:
-    """Where the topic's queues are; TopicNotExist when no broker has it."""
+    """Return where the topic's queues are; TopicNotExist if no broker has it."""
     header = RouteHeader(topic=topic, accept_standard_json_only=True)
     return header_call(
         RequestCode.GET_ROUTEINFO_BY_TOPIC, header, lambda reply: decode_body(reply.body, TopicRouteData)
@@ -48,14 +48,14 @@ def topic_route(topic: str) -> Call[TopicRouteData]:
 
 
 def cluster_info() -> Call[ClusterInfo]:
-    """All clusters and brokers."""
+    """Return all clusters and brokers."""
     return header_call(
         RequestCode.GET_BROKER_CLUSTER_INFO, None, lambda reply: decode_body(reply.body, ClusterInfo)
     )
 
 
 def all_topics() -> Call[list[str]]:
-    """The names of all topics."""
+    """Return the names of all topics."""
     return header_call(
         RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
         None,
@@ -64,7 +64,7 @@ def all_topics() -> Call[list[str]]:
 
 
 def topics_by_cluster(cluster: str) -> Call[list[str]]:
-    """The names of the topics that brokers of the cluster have."""
+    """Return the names of the topics that a cluster's brokers have."""
     return header_call(
         RequestCode.GET_TOPICS_BY_CLUSTER,
         ClusterHeader(cluster=cluster),
@@ -73,12 +73,12 @@ def topics_by_cluster(cluster: str) -> Call[list[str]]:
 
 
 def delete_topic(topic: str) -> Call[None]:
-    """Forget a topic's route."""
+    """Remove a topic's route."""
     return header_call(RequestCode.DELETE_TOPIC_IN_NAMESRV, TopicHeader(topic=topic), nothing)
 
 
 def register_broker(header: RegisterBrokerHeader, body: RegisterBrokerBody) -> Call[str | None]:
-    """Tell the name server that a broker is there, with its topics; a slave learns its master."""
+    """Register a broker with its topics; a slave gets its master's address."""
     data = encode_body(body)
     header.body_crc32 = zlib.crc32(data) & 0x7FFF_FFFF
     return header_call(
@@ -87,10 +87,10 @@ def register_broker(header: RegisterBrokerHeader, body: RegisterBrokerBody) -> C
 
 
 def broker_heartbeat(header: BrokerHeartbeatHeader) -> Call[None]:
-    """Tell the name server that a broker is still there."""
+    """Send a broker's sign of life."""
     return header_call(RequestCode.BROKER_HEARTBEAT, header, nothing)
 
 
 def unregister_broker(header: UnregisterBrokerHeader) -> Call[None]:
-    """Tell the name server that a broker leaves."""
+    """Unregister a broker."""
     return header_call(RequestCode.UNREGISTER_BROKER, header, nothing)

@@ -1,6 +1,6 @@
-"""The operations of requests: what each request code does, as authorisation sees it (`auth/operation.py`).
+"""The operations of requests: what each request code touches, for authorisation (`auth/operation.py`).
 
-Read from the same typed header and body that the processor reads, so that both mean the same topic and group.
+They are read from the same decoded header and body as the processor's, so both mean the same topic and group.
 """
 
 from collections.abc import Callable, Collection
@@ -22,7 +22,7 @@ from libramq.remoting.body.coordination import GroupJoinBody
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a code's operation is read. body: the type of the body, where it names resources."""
+    """How a code's operation is read. body: the type of the body, if it names resources."""
 
     operation: Callable[[Principal, Any, Any], Operation]
     body: type[Any] | None = None
@@ -33,12 +33,12 @@ def _send(principal: Principal, header: h.SendMessageHeader, _: None) -> Operati
 
 
 def _send_back(principal: Principal, header: h.SendBackHeader, _: None) -> Operation:
-    """Read what it says; of which topic the message really is, `processor/send_back.py` finds out."""
+    """Return the claimed operation; `processor/send_back.py` checks the message's real topic."""
     return SendBack(principal, header.group, (header.origin_topic,) if header.origin_topic else ())
 
 
 def _view(principal: Principal, header: h.ViewMessageHeader, _: None) -> Operation:
-    """Read what it says; of which topic the message really is, `processor/queue_offset.py` finds out."""
+    """Return the claimed operation; `processor/queue_offset.py` checks the message's real topic."""
     return Manage(principal, Action.GET, (topic(header.topic),) if header.topic else ())
 
 
@@ -87,7 +87,7 @@ def _unregister(principal: Principal, header: h.UnregisterClientHeader, _: None)
 def _managed(
     action: Action, name: Callable[[Any, Any], Collection[Resource]], body: type[Any] | None = None
 ) -> Reading:
-    """Return the reading of a request that looks at resources, or changes them."""
+    """Return the reading of a request that inspects or changes resources."""
 
     def operation(principal: Principal, header: Any, body: Any) -> Operation:
         return Manage(principal, action, name(header, body))
@@ -128,7 +128,7 @@ _of_cluster = _fields(cluster, "cluster_name")
 _cluster_wide = partial(_managed, name=_whole_cluster)
 
 OPERATIONS: Final[dict[int, Reading]] = {
-    # Messages
+    # Messages.
     R.SEND_MESSAGE: Reading(_send),
     R.SEND_MESSAGE_V2: Reading(_send),
     R.SEND_BATCH_MESSAGE: Reading(_send),
@@ -136,21 +136,21 @@ OPERATIONS: Final[dict[int, Reading]] = {
     R.PULL_MESSAGE: Reading(_consume),
     R.LITE_PULL_MESSAGE: Reading(_consume),
     R.VIEW_MESSAGE_BY_ID: Reading(_view),
-    # Offsets
+    # Offsets.
     R.QUERY_CONSUMER_OFFSET: Reading(_consume),
     R.UPDATE_CONSUMER_OFFSET: Reading(_consume),
     R.SEARCH_OFFSET_BY_TIMESTAMP: _managed(Action.GET, _of_topic),
     R.GET_MAX_OFFSET: _managed(Action.GET, _of_topic),
     R.GET_MIN_OFFSET: _managed(Action.GET, _of_topic),
     R.GET_EARLIEST_MSG_STORETIME: _managed(Action.GET, _of_topic),
-    # Clients
+    # Clients.
     R.HEART_BEAT: Reading(_heartbeat, b.HeartbeatData),
     R.UNREGISTER_CLIENT: Reading(_unregister),
     R.CHECK_CLIENT_CONFIG: Reading(_check_client, CheckClientBody),
     R.GET_CONSUMER_LIST_BY_GROUP: Reading(_as_member),
     R.LOCK_BATCH_MQ: Reading(_lock, LockBatchBody),
     R.UNLOCK_BATCH_MQ: Reading(_lock, LockBatchBody),
-    # Administration of a broker
+    # Administration of a broker.
     R.UPDATE_AND_CREATE_TOPIC: _managed(Action.CREATE, _of_topic),
     R.DELETE_TOPIC_IN_BROKER: _managed(Action.DELETE, _of_topic),
     R.GET_ALL_TOPIC_CONFIG: _cluster_wide(Action.LIST),
@@ -171,7 +171,7 @@ OPERATIONS: Final[dict[int, Reading]] = {
     R.GET_PRODUCER_CONNECTION_LIST: _managed(Action.GET, _fields(group, "producer_group")),
     R.QUERY_TOPIC_CONSUME_BY_WHO: _managed(Action.GET, _of_topic),
     R.QUERY_TOPICS_BY_CONSUMER: _managed(Action.GET, _of_group),
-    # Coordinated groups: members, and brokers among themselves
+    # Coordinated groups: members, and brokers among themselves.
     R.GROUP_JOIN: Reading(_join, GroupJoinBody),
     R.GROUP_POLL: Reading(_as_member),
     R.GROUP_RELEASE: Reading(_as_member),
@@ -190,7 +190,7 @@ OPERATIONS: Final[dict[int, Reading]] = {
     R.PEER_GIVEN: _cluster_wide(Action.UPDATE),
     R.PEER_REMOVED: _cluster_wide(Action.UPDATE),
     R.PEER_REBALANCE: _cluster_wide(Action.UPDATE),
-    # Name server
+    # Name server.
     R.REGISTER_BROKER: _managed(Action.UPDATE, _of_cluster),
     R.UNREGISTER_BROKER: _managed(Action.UPDATE, _of_cluster),
     R.QUERY_DATA_VERSION: _managed(Action.GET, _of_cluster),

@@ -1,13 +1,13 @@
-"""Outcomes: what a processor decided. It returns one of these values; the endpoint and its shell perform it.
+"""Outcomes: what a processor decided. It returns one of these values; the endpoint performs it.
 
     Reply               answer now
     ReplyWhenDurable    answer when the log is safe on disk up to an offset
     ReplyWhenAnnounced  answer when the name servers know the topics as they are now
-    WaitForDisk         decide again when a thread has read what is not in memory
-    Compute             decide when a thread has decoded, or encoded, something large
-    InSteps             decide in steps, between which others are served
+        WaitForDisk         decide again after a thread has read what is not in memory
+        Compute             decide after a thread has decoded, or encoded, something large
+        InSteps             decide in steps, with other requests in between
     Hold                answer later; a wait table has the request
-    Close               end the connection
+        Close               close the connection
 
 Each can carry notifications for other connections.
 """
@@ -25,7 +25,7 @@ from libramq.remoting.command import FLAG_ONEWAY, Command
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """A request to send to another connection: one way, or a question whose answer carries the number."""
+    """A request to another connection: one-way, or a probe whose answer carries the number."""
 
     peer: Connection
     code: int
@@ -34,7 +34,7 @@ class Notify:
     body: bytes = b""
 
     def command(self) -> Command:
-        """The request as a command."""
+        """Return the request as a command."""
         if self.number is None:
             return Command(code=self.code, flag=FLAG_ONEWAY, ext=self.ext, body=self.body)
         return Command(code=self.code, opaque=self.number, ext=self.ext, body=self.body)
@@ -52,14 +52,14 @@ class Reply(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ReplyWhenAnnounced:
-    """Answer when the name servers know the topics as they are now: who is answered looks for them there."""
+    """Answer when the name servers know the current topics: the client will look for them there."""
 
     reply: Reply
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyWhenDurable:
-    """When the commit log is durable up to `physical_offset`, answer, or wait for name servers as well."""
+    """Answer when the commit log is durable up to `physical_offset`, or wait for name servers as well."""
 
     physical_offset: int
     reply: Reply | ReplyWhenAnnounced
@@ -67,7 +67,7 @@ class ReplyWhenDurable:
 
 @dataclass(frozen=True, slots=True)
 class WaitForDisk:
-    """Decide again when a thread has run `read`, which brings what is needed into memory."""
+    """Decide again after a thread has run `read`, which brings the data into memory."""
 
     read: Callable[[], None]
     again: Callable[[], "Outcome"]
@@ -75,9 +75,9 @@ class WaitForDisk:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Decide with the result of `work`, which a thread does; it must touch nothing of the engine.
+    """Decide with the result of `work`, run by a thread; it must not touch the engine's state.
 
-    What it raises is the answer. A connection's further requests wait.
+    If it raises, the error is the answer. The connection's further requests wait.
     """
 
     work: Callable[[], Any]
@@ -86,9 +86,9 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class InSteps:
-    """Decide in steps: each is bounded in its units of work, and others are served between two of them.
+    """Decide in steps: each is bounded in its work, and other requests are served in between.
 
-    A connection's further requests wait. What the steps return is the outcome.
+    The connection's further requests wait. The steps' return value is the outcome.
     """
 
     steps: Generator[None, None, "Outcome"]
@@ -101,7 +101,7 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """End the connection."""
+    """Close the connection."""
 
     reason: str
 

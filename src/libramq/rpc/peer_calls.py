@@ -11,7 +11,7 @@ from libramq.rpc.call import Call, group_call, nothing
 
 
 def grant_queues(body: bodies.PeerGrantBody) -> Call[int]:
-    """Tell a fence whose its queues are. Answers the highest epoch it saw; above ours, it took nothing."""
+    """Send a fence the owners of its queues; return the highest epoch it saw: if above ours, it refused."""
     return group_call(
         RequestCode.PEER_GRANT,
         None,
@@ -21,19 +21,19 @@ def grant_queues(body: bodies.PeerGrantBody) -> Call[int]:
 
 
 def report_members(body: bodies.PeerMembersBody) -> Call[bool]:
-    """Tell a coordinator who is connected here. Answers whether it has heard of all our groups."""
+    """Report our members to a coordinator; return whether it has received all our groups."""
     return group_call(
         RequestCode.PEER_MEMBERS, None, lambda reply: reply.ext.get("lbKnown") == "1", body=encode_body(body)
     )
 
 
 def send_member_list(body: bodies.PeerListBody) -> Call[None]:
-    """Tell an edge who is in a group."""
+    """Send an edge the list of a group's members."""
     return group_call(RequestCode.PEER_LIST, None, nothing, body=encode_body(body))
 
 
 def gather_group(group: str) -> Call[bodies.PeerGathered]:
-    """Ask a fence what it knows of a group; grants that nobody has used are void from then on."""
+    """Ask a fence what it knows of a group; unused grants are void from then on."""
     return group_call(
         RequestCode.PEER_GATHER,
         None,
@@ -43,7 +43,7 @@ def gather_group(group: str) -> Call[bodies.PeerGathered]:
 
 
 def assign_queues(body: bodies.PeerAssignBody) -> Call[QueryAssignmentReply]:
-    """Ask the broker where a group lives for a member's queues."""
+    """Ask a group's broker for a member's queues."""
     return group_call(
         RequestCode.PEER_ASSIGN,
         None,
@@ -53,20 +53,20 @@ def assign_queues(body: bodies.PeerAssignBody) -> Call[QueryAssignmentReply]:
 
 
 def send_assignments(body: bodies.PeerAssignmentsBody) -> Call[None]:
-    """Tell a broker what members that ask for their queues were given, and who is to ask again."""
+    """Send a broker the assignments of members that ask for them, and who should ask again."""
     return group_call(RequestCode.PEER_GIVEN, None, nothing, body=encode_body(body))
 
 
 def report_removal(body: bodies.PeerRemovedBody) -> Call[None]:
-    """Tell a broker that a topic or a group was deleted here."""
+    """Report the deletion of a topic or group to a broker."""
     return group_call(RequestCode.PEER_REMOVED, None, nothing, body=encode_body(body))
 
 
 def report_rebalance_start(body: bodies.PeerStartedBody) -> Call[None]:
-    """Tell a broker that a rebalance of a group has begun."""
+    """Report the start of a group's rebalance to a broker."""
     return group_call(RequestCode.PEER_STARTED, None, nothing, body=encode_body(body))
 
 
 def report_rebalance(body: bodies.PeerRebalanceBody) -> Call[None]:
-    """Tell a broker how a rebalance of a group goes on."""
+    """Report the progress of a group's rebalance to a broker."""
     return group_call(RequestCode.PEER_REBALANCE, None, nothing, body=encode_body(body))

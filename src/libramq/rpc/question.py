@@ -1,4 +1,4 @@
-"""The question: a RocketMQ request to another process, and who takes its answer (`kernel.effect`)."""
+"""The question: a RocketMQ request to another process, with the receiver of its answer (`kernel.effect`)."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +14,7 @@ log = get_logger(__name__)
 
 
 class Question(NamedTuple):
-    """answered: called once, with the result of the call or the LibraError that came instead."""
+    """answered: called once, with the result of the call or the LibraError instead."""
 
     address: str
     call: Call[Any]
@@ -26,10 +26,10 @@ class Question(NamedTuple):
         return self.call.command()
 
     def done(self, outcome: Command | LibraError) -> None:
-        """Hand on what came of the request."""
+        """Pass on the result of the request."""
         try:
             self.answered(self.call.outcome(outcome, where=self.address))
-        except Exception:  # What goes wrong with one answer must not end the connection of all.
+        except Exception:  # A fault in one response must not close the connection for all.
             log.exception("a response could not be processed", address=self.address)
 
 
@@ -37,7 +37,7 @@ Ask = Callable[[Question], None]
 
 
 def signing(ask: Ask, credentials: Credentials | None) -> Ask:
-    """Return what asks the same questions, each signed for the address that it goes to; None: as they are."""
+    """Wrap `ask` so that requests are signed for their addresses; without credentials return it as it is."""
     if credentials is None:
         return ask
 

@@ -1,4 +1,4 @@
-"""The request: one command, whose connection it came over, when, and in whose name; and how it fails."""
+"""The request: one command, its connection, time and principal; and the reply if it fails."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -16,12 +16,12 @@ from libramq.rpc.outcome import Outcome, Reply
 
 log = get_logger(__name__)
 
-#: Ours: a remark is read by people; a whole traceback is not for them.
+#: Ours: remarks are read by people, who need no traceback.
 REMARK_CHARACTERS_MAX: Final = 1000
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One request, when it was read, and in whose name it is made. A Struct, as every effect is."""
+    """One request, when it was read, and its principal. A Struct, as every effect is."""
 
     command: Command
     peer: Connection
@@ -31,7 +31,7 @@ class Request(msgspec.Struct, frozen=True):
 
     @property
     def now(self) -> Now:
-        """When it was read, by both clocks."""
+        """Return when it was read, by both clocks."""
         return Now(wall_ms=self.wall_ms, monotonic_ms=self.monotonic_ms)
 
 
@@ -40,7 +40,7 @@ BatchProcessor = Callable[[Sequence[Request]], Sequence[Outcome]]
 
 
 def failure(error: Exception, request: Request) -> Reply:
-    """Return the answer to a request whose processor raised."""
+    """Return the reply to a request whose processor raised."""
     remark = str(error)[:REMARK_CHARACTERS_MAX]
     if isinstance(error, BrokerError):
         return Reply(error.response_code, error.remark[:REMARK_CHARACTERS_MAX])

@@ -1,7 +1,7 @@
-"""The body of a request: bounded before it is decoded, and decoded on a thread where it is large.
+"""The body of a request: bounded before it is decoded, and decoded on a thread if it is large.
 
-with_body(request, HeartbeatData, then)      then(data), now or when a thread has decoded it
-begin(steps)                                 the outcome of steps, now where there is only one
+with_body(request, HeartbeatData, then)      then(data), now or after a thread has decoded it
+begin(steps)                                 the outcome of steps, now if there is only one
 """
 
 from collections.abc import Callable, Generator
@@ -16,7 +16,7 @@ from libramq.rpc.request import Request
 
 T = TypeVar("T")
 
-#: Ours: standard JSON of so many bytes takes 50 µs; a client's heartbeat has 1 KiB.
+#: Ours: standard JSON of this size takes 50 µs; a client's heartbeat has 1 KiB.
 INLINE_BODY_BYTES_MAX: Final = 4 * 1024
 #: Ours: fastjson's dialect takes up to 2 µs a byte, and twenty clients may send it at once.
 INLINE_LOOSE_BYTES_MAX: Final = 256
@@ -38,7 +38,7 @@ def with_body(
 
 
 def begin(steps: Generator[None, None, Outcome]) -> Outcome:
-    """Take the first step; return the outcome where that was all."""
+    """Run the first step; return the outcome if that was all."""
     try:
         next(steps)
     except StopIteration as ended:

@@ -1,12 +1,12 @@
-"""The responder: what becomes of an outcome. Outcomes of processors in, effects out.
+"""The responder: turns the outcomes of processors into effects.
 
 Reply               bytes for the connection, in the header form of its request
 ReplyWhenDurable    parked until the log is on disk; all of a batch together
 ReplyWhenAnnounced  parked until the name servers know the topics
 WaitForDisk         work for a thread, then the processor decides again
 Compute             work for a thread, then the processor decides
-InSteps             steps, a turn at a time, then the outcome that they return
-Hold                nothing: a service has parked the request, and calls `answer` in its time
+InSteps             steps, some per turn, then the outcome that they return
+Hold                nothing: a service has parked the request, and calls `answer` later
 Close               the end of the connection
 """
 
@@ -44,14 +44,14 @@ log = get_logger(__name__)
 #: A heartbeat of 1,000 groups that twenty clients share has 20,000.
 NOTIFIED_PER_STEP: Final = 128
 
-#: What is to become of a request once what it waits for has come.
+#: The second half of a request, after its wait.
 Later = Reply | ReplyWhenAnnounced
 
 
 class ParkedReplies(Gated):
-    """Replies of one connection that wait for something outside: the disk, or the name servers.
+    """Replies of one connection that wait for an outside condition: the disk, or the name servers.
 
-    What waits for both waits for the disk first.
+    Replies that wait for both wait for the disk first.
     """
 
     __slots__ = ("_give_up", "_responder", "replies")
@@ -64,14 +64,17 @@ class ParkedReplies(Gated):
     ) -> None:
         cost_bytes = sum(len(_reply(reply).body) for _, reply in replies)
         super().__init__(replies[0][0].peer, cost_bytes=cost_bytes)
-        for request, _ in replies:  # They are stored; on a slow disk they would fill the memory once more.
+        for (
+            request,
+            _,
+        ) in replies:  # The messages are stored; kept here too, they would fill the memory on a slow disk.
             request.command.body = b""
         self.replies = replies
         self._responder = responder
         self._give_up = give_up
 
     def succeed(self) -> None:
-        """Answer: what was waited for has come."""
+        """Reply: the condition holds."""
         self._responder.answer_many(self.replies)
 
     def fail(self, missing: Missing = Missing.ANSWER) -> None:
@@ -81,7 +84,7 @@ class ParkedReplies(Gated):
 
 
 class Responder:
-    """Performs outcomes. durability, announcement: the gates; None where there is nothing to wait for."""
+    """Performs outcomes. durability, announcement: the gates; None if there is nothing to wait for."""
 
     def __init__(
         self, effects: Effects, *, durability: Gate | None = None, announcement: Gate | None = None
@@ -91,7 +94,7 @@ class Responder:
         self._announcement = announcement
 
     def answer(self, request: Request, outcome: Outcome) -> None:
-        """Perform what was decided about a request, now or long after it came."""
+        """Perform the outcome of a request, now or long after it came."""
         if type(outcome) is Reply:
             if not request.command.flag & FLAG_ONEWAY and request.peer.is_open:
                 self._effects.add(Send(request.peer, encode_reply(request.command, outcome)))
@@ -99,7 +102,7 @@ class Responder:
                 self._effects.proceed(request.peer, self._notify_in_steps(outcome.notify))
             elif outcome.notify:
                 self.notify(outcome.notify)
-        elif outcome is HOLD:  # What every pull comes to; its waiter is answered.
+        elif outcome is HOLD:  # The outcome of every pull; its waiter is answered.
             return
         elif isinstance(outcome, ReplyWhenDurable):
             self._park(self._durability, [(request, outcome.reply)], outcome.physical_offset, not_durable)
@@ -123,7 +126,7 @@ class Responder:
             self._effects.close(request.peer, outcome.reason)
 
     def answer_batch(self, requests: Sequence[Request], outcomes: Sequence[Outcome]) -> None:
-        """Perform the outcomes of one connection's neighbours: one write, one parked value at most."""
+        """Perform the outcomes of one connection's neighbours: at most one write, and one parked value."""
         frames: list[bytes] = []
         durable: list[tuple[Request, Later]] = []
         physical_offset = 0
@@ -164,13 +167,13 @@ class Responder:
     def _computed(self, request: Request, then: Callable[[Any], Outcome], result: object) -> None:
         if isinstance(result, Exception):
             self.answer(request, failure(result, request))
-        elif request.peer.is_open:  # Who is gone is neither registered nor a member any more.
+        elif request.peer.is_open:  # A closed connection is neither registered nor a member any more.
             self.answer(request, decide(partial(then, result), request))
 
     def _in_steps(self, request: Request, steps: Generator[None, None, Outcome]) -> Generator[None]:
         try:
             outcome = yield from steps
-        except Exception as error:  # Steps that fail answer their own request only.
+        except Exception as error:  # Failing steps affect their own request only.
             outcome = failure(error, request)
         self.answer(request, outcome)
 
@@ -188,7 +191,7 @@ class Responder:
 
 
 def decide(processor: Callable[[], Outcome], request: Request) -> Outcome:
-    """Run a processor's second half; one that fails answers its own request only."""
+    """Run a processor's second half; a failure affects its own request only."""
     try:
         return processor()
     except Exception as error:
@@ -210,9 +213,9 @@ def _reply(later: Later) -> Reply:
 
 
 def encode_reply(request: Command, reply: Reply) -> bytes:
-    """Return the answer's frame; where none can be made of it (too large, no proper text), an error's."""
+    """Return the reply's frame; an error's if it cannot be encoded (too large, invalid text)."""
     try:
-        # As `reply_to`, whose call and arguments would be a tenth of what an answer costs.
+        # As `reply_to`, whose call and arguments would be a tenth of a reply's cost.
         command = Command(
             code=reply.code,
             opaque=request.opaque,

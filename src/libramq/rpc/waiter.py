@@ -1,4 +1,4 @@
-"""The waiter of a request: turns what a service decided into RocketMQ's answer."""
+"""The waiter of a request: turns a service's result into RocketMQ's reply."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ from libramq.rpc.request import Request, failure
 
 
 class RequestWaiter:
-    """A `kernel.waiter.Waiter` for one request. translate: returns the reply that a result means."""
+    """A `kernel.waiter.Waiter` for one request. translate: returns the reply for a result."""
 
     __slots__ = ("_answer", "_request", "_translate", "connection")
 
@@ -24,9 +24,9 @@ class RequestWaiter:
         self._translate = translate
 
     def answer(self, result: Any) -> None:
-        """Send the reply that a result means."""
+        """Send the reply for a result."""
         self._answer(self._request, self._translate(result))
 
     def refuse(self, error: Exception) -> None:
-        """Send the reply that an error means."""
+        """Send the reply for an error."""
         self._answer(self._request, failure(error, self._request))

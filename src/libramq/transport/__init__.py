@@ -1,1 +1,1 @@
-"""The sockets of our own protocols: asyncio and blocking shells that do not know what the bytes mean."""
+"""The sockets of our own protocols: asyncio and blocking shells that do not interpret the bytes."""

@@ -1,6 +1,6 @@
-"""Access: how we come into servers: with whose signature, and encrypted how.
+"""Access: a client's signature and encryption.
 
-One place for the asyncio and the blocking shell. Requests are signed as they are written, each attempt anew.
+The asyncio and the blocking shell share it. Requests are signed as they are written, each attempt anew.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from libramq.transport.tls import Tls
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Access to name servers and brokers. None: requests are not signed; connections are plain."""
+    """Credentials and TLS for servers. None: requests are unsigned; connections are plain."""
 
     credentials: Credentials | None = None
     tls: Tls | None = None
@@ -26,19 +26,19 @@ class Access:
             raise ConfigError(f"tls is a Tls(…), not {self.tls!r}")
 
     def signed(self, request: Command) -> Command:
-        """Return the command as it is written, signed where access asks for it."""
+        """Return the command as it is sent, signed if there are credentials."""
         return request if self.credentials is None else sign(request, self.credentials)
 
     def lost(self, address: str, *, is_silent: bool, reason: str = "") -> str:
-        """Return the message about a connection that ended. is_silent: nothing was ever heard on it."""
+        """Return the message about a connection that ended. is_silent: nothing was ever received on it."""
         text = f"the connection to {address} ended before the answer came"
         text += f": {reason}" if reason else ""
         if not is_silent:
             return text
         if self.tls is None:
-            return f"{text}. Nothing came from there at all; a server may speak TLS only (tls)"
-        return f"{text}. Nothing came from there at all; a server may want a client's certificate"
+            return f"{text}. Nothing was received from it at all; the server may require TLS (tls)"
+        return f"{text}. Nothing was received from it at all; the server may require a client certificate"
 
 
 OPEN: Final = Access()
-"""Servers that ask for nothing."""
+"""No credentials, no TLS."""

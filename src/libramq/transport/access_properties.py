@@ -1,17 +1,17 @@
-"""Access as properties, under Apache's names: what Spark's options, pipelines and `$LIBRA_ACCESS` have.
+"""Access as properties, under Apache's names: used by Spark's options, pipelines and `$LIBRA_ACCESS`.
 
-    accessKey=bob                            of an ACL; with ACL 2.0 the user's name
-    secretKey=…                              and the user's password
-    securityToken=…                          of temporary credentials
+        accessKey=bob                            of an ACL; with ACL 2.0 the user's name
+        secretKey=…                              and the user's password
+        securityToken=…                          of temporary credentials
     tls.enable=true
-    tls.client.trustCertPath=ca.pem          whose signatures are trusted; without it the system's authorities
-    tls.client.certPath=client.pem           the client's own certificate, where servers ask for one
+        tls.client.trustCertPath=ca.pem          trusted authorities; the system's by default
+        tls.client.certPath=client.pem           the client's own certificate, if servers require one
     tls.client.keyPath=client.key
     tls.client.keyPassword=…
     tls.verify=full                          of certificates: full, ca (not the name), none (for tests)
 
 Upstream: tools.yml, SessionCredentials.java, TlsSystemConfig.java; tls.verify is ours, instead of two
-switches (tls.test.mode.enable, tls.client.authServer) that check nothing where nothing is said.
+switches (tls.test.mode.enable, tls.client.authServer) that by default check nothing.
 """
 
 from collections.abc import Mapping
@@ -36,9 +36,9 @@ NAMES: Final = (ACCESS_KEY, SECRET_KEY, SECURITY_TOKEN, TLS_ENABLE, *_TLS)
 
 
 def access_of(properties: Mapping[str, str], *, prefix: str = "") -> Access:
-    """Build access from properties; ConfigError names the wrong one, with the prefix its user gave it.
+    """Build access from properties; ConfigError names the invalid one, with its user's prefix.
 
-    Files are looked at too, so that a wrong path is told before anybody is asked.
+    Files are checked too, so that a wrong path is reported before any connection.
     """
     for name in properties:
         if name not in NAMES:
@@ -69,7 +69,7 @@ def _tls(properties: Mapping[str, str], prefix: str) -> Tls | None:
     if enable == "false":
         useless = next((name for name in _TLS if name in properties), None)
         if useless is not None and TLS_ENABLE not in properties:
-            raise ConfigError(f"{prefix}{useless} means nothing without {prefix}{TLS_ENABLE}=true")
+            raise ConfigError(f"{prefix}{useless} has no effect without {prefix}{TLS_ENABLE}=true")
         return None
     try:
         return Tls(

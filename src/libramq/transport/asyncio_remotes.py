@@ -1,4 +1,4 @@
-"""Outgoing connections over sockets: the dialer of `remotes` on an event loop, with TLS where asked for."""
+"""Outgoing connections over sockets: the dialer of `remotes` on an event loop, with TLS if configured."""
 
 import asyncio
 from collections.abc import Callable
@@ -25,7 +25,9 @@ class _SocketLink(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none, but behaves as one.
+        self._transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's is not a subclass, but behaves like one.
         self._dialer.links[self] = asyncio.Event()
         self._dialed.opened(self)
 
@@ -55,24 +57,24 @@ class SocketDialer:
 
     def __init__(self, tls: Tls | None = None) -> None:
         if tls is not None:
-            tls.context()  # What is wrong with its files is reported now.
+            tls.context()  # Report faults in its files now.
         self._tls = tls
         self._dialing: set[asyncio.Task[None]] = set()
-        #: Open connections, and what is set when each has ended.
+        #: Open connections, and the events set when each has ended.
         self.links: dict[_SocketLink, asyncio.Event] = {}
 
     def dial(self, address: str, dialed: Dialed) -> None:
-        """Connect; `dialed` hears what becomes of it."""
+        """Connect; `dialed` gets the result."""
         task = asyncio.get_running_loop().create_task(self._dial(address, dialed))
         self._dialing.add(task)
         task.add_done_callback(self._dialing.discard)
 
     async def wait_closed(self) -> None:
-        """Give up what is still connecting, and wait until connections that were closed have ended."""
+        """Cancel connection attempts, and wait until closed connections have ended."""
         for task in self._dialing:
             task.cancel()
         await asyncio.sleep(0)
-        if self._tls is not None:  # Its goodbye wants an answer.
+        if self._tls is not None:  # Its closing handshake needs an answer.
             await asyncio.gather(*(ended.wait() for ended in self.links.values()))
 
     async def _dial(self, address: str, dialed: Dialed) -> None:
@@ -87,7 +89,7 @@ class SocketDialer:
             reason = None if self._tls is None else handshake_failure(address, error)
             reason = reason or f"cannot connect to {address}: {error.strerror or error}"
             dialed.refused(ConnectFailed(reason))
-        except Exception as error:  # Whatever resolvers and TLS raise, who waits must hear of it.
+        except Exception as error:  # Whatever resolvers and TLS raise, the waiting caller must get it.
             dialed.refused(ConnectFailed(f"cannot connect to {address}: {error}"))
 
     async def _connect(self, address: str, dialed: Dialed) -> None:
@@ -105,9 +107,9 @@ class SocketDialer:
 
 
 class AsyncioRemotes(Remotes):
-    """Every process we talk to, over sockets. Lives on one event loop.
+    """Connections to other processes, over sockets, on one event loop.
 
-    access: how we come into them; raises ConfigError for files that cannot be used.
+    access: credentials and TLS; raises ConfigError for unusable files.
     """
 
     def __init__(
@@ -146,6 +148,6 @@ class AsyncioRemotes(Remotes):
         return await future
 
     async def aclose(self) -> None:
-        """End every connection; requests in flight fail with ConnectionLost."""
+        """Close every connection; requests in flight fail with ConnectionLost."""
         self.close()
         await self._sockets.wait_closed()

@@ -1,6 +1,6 @@
 """The bind address: a server without authentication listens where only this machine reaches it.
 
-A public address is refused in one place, for every server, unless its owner said that it is meant.
+A public address is refused in one place, for every server, unless its owner has allowed it.
 """
 
 import ipaddress
@@ -12,18 +12,18 @@ from libramq.errors import ConfigError
 def check_bind_address(host: str, *, allow_public: bool, remedy: str) -> None:
     """Raise ConfigError for an address that others can reach, unless `allow_public`.
 
-    remedy: which flag or property says that it is meant.
+    remedy: the flag or property that allows it.
     """
     if allow_public or is_loopback(host):
         return
     raise ConfigError(
-        f"refusing to listen on {host or 'all addresses'}: others could reach it and nothing here asks who "
-        f"they are; listen on 127.0.0.1, or {remedy} if the network is trusted"
+        f"refusing to listen on {host or 'all addresses'}: others could reach it and clients are not"
+        f" authenticated; listen on 127.0.0.1, or {remedy} if the network is trusted"
     )
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or address means this machine only; False where it cannot be resolved."""
+    """Return whether a host name or address means this machine only; False if it cannot be resolved."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

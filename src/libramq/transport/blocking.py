@@ -1,6 +1,6 @@
 """The blocking shell of outgoing connections, for synchronous code such as Spark's readers.
 
-Not safe for several threads; each makes its own. Requests can be pipelined: `start` writes, `finish` waits.
+Not thread-safe; each thread makes its own. Requests can be pipelined: `start` writes, `finish` waits.
 """
 
 import socket
@@ -53,18 +53,18 @@ class BlockingRemote:
                 raise
 
     def start(self, request: Command, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> int:
-        """Write a request; returns the number to `finish` it with."""
+        """Write a request; return the number to `finish` it with."""
         self._pending.add(request, request.opaque, deadline_ms=self._monotonic_ms() + timeout_ms)
         self._write(request, timeout_ms)
         return request.opaque
 
     def send_oneway(self, request: Command, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
-        """Write a one-way request; nobody says whether it arrived."""
+        """Write a one-way request, without confirmation."""
         self._pending.number(request)
         self._write(request, timeout_ms)
 
     def finish(self, opaque: int, *, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Command:
-        """Wait for the reply to a request started before."""
+        """Wait for the reply to a started request."""
         deadline_ms = self._monotonic_ms() + timeout_ms
         while (reply := self._replies.pop(opaque, None)) is None:
             left_ms = deadline_ms - self._monotonic_ms()
@@ -79,7 +79,7 @@ class BlockingRemote:
         return self.finish(self.start(request, timeout_ms=timeout_ms), timeout_ms=timeout_ms)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._socket.close()
 
     def _write(self, request: Command, timeout_ms: int) -> None:

@@ -15,14 +15,14 @@ from libramq.logs import get_logger
 
 log = get_logger(__name__)
 
-#: Ours: addresses that are remembered; a client has some dozens.
+#: Ours: how many addresses are remembered; a client has some dozens.
 ADDRESSES_MAX: Final = 1_000
 
 
 class Outages:
-    """Which addresses do not answer, and since when.
+    """The addresses that do not answer, and since when.
 
-    of_known_only: an address that has never answered is not logged, since who asks it learns of that anyway.
+    of_known_only: do not log an address that has never answered, since its caller gets the error anyway.
     """
 
     def __init__(self, monotonic_ms: Callable[[], MonotonicMs], *, of_known_only: bool = False) -> None:
@@ -52,6 +52,6 @@ class Outages:
 def log_failed_request(
     logger: structlog.stdlib.BoundLogger, event: str, error: LibraError, **values: Any
 ) -> None:
-    """Log that a request failed: as a detail where it failed for want of a connection."""
+    """Log that a request failed: at debug level if there was no connection."""
     is_outage = isinstance(error, ConnectFailed | ConnectionLost | NameServerUnavailable)
     (logger.debug if is_outage else logger.warning)(event, **values, reason=str(error))

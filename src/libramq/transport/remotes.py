@@ -1,9 +1,9 @@
-"""The processes that one process talks to: one connection an address, any number of requests in flight.
+"""The remotes: one connection per address, with any number of requests in flight.
 
-    send ─► connecting ─► open ─► written once a turn, with what else this turn sends
+        send ─► connecting ─► open ─► written once a turn, together with the turn's other requests
                  └─ refused  └─ ended: every request in flight fails; the next one connects again
 
-Nothing here knows sockets: a dialer makes the connections and timers tell the time, real ones
+It does not use sockets itself: a dialer makes the connections and timers provide the time, real ones
 (`asyncio_remotes`) or simulated ones. Upstream: NettyRemotingClient.java.
 """
 
@@ -24,18 +24,18 @@ from libramq.transport.timeouts import REQUEST_TIMEOUT_MS
 
 log = get_logger(__name__)
 
-#: How often deadlines are looked at, at most; upstream scans each second (scanResponseTable).
+#: How often deadlines are checked, at most; upstream scans every second (scanResponseTable).
 DEADLINE_SCAN_MS: Final = 50
 
-#: Ours: a connection on which requests time out and nothing came for so long is dead, though nobody said so;
-#: a new one is made for the next request. Upstream closes at each timeout (clientCloseSocketIfTimeout).
+#: Ours: a connection on which requests time out and nothing arrived for this long counts as dead; the next
+#: request makes a new one. Upstream closes at each timeout (clientCloseSocketIfTimeout).
 SILENCE_MS_MAX: Final = 10_000
 
-#: Called with the reply, or with what went wrong.
+#: Called with the reply, or the error.
 Done = Callable[[Command | RemoteError], None]
-#: Called with a request that the other side made, and a way to answer it.
+#: Called with a request from the other side, and a function to answer it.
 OnRequest = Callable[[str, Command, Callable[[Command], None]], None]
-#: Called with the address whose connection ended.
+#: Called with the address of a connection that ended.
 Lost = Callable[[str], None]
 
 
@@ -47,31 +47,31 @@ class Link(Protocol):
         ...
 
     def close(self) -> None:
-        """End the connection when what was written has left."""
+        """Close the connection after all written data has left."""
         ...
 
     def abort(self) -> None:
-        """End the connection now, whatever has not left yet."""
+        """Close the connection now, dropping data that has not left yet."""
         ...
 
 
 class Dialed(Protocol):
-    """The observer of a connection: it is opened, then ended; or refused."""
+    """The observer of a connection attempt: opened, then ended; or refused."""
 
     def opened(self, link: Link) -> None:
         """Use the connection from now on."""
         ...
 
     def received(self, data: bytes) -> None:
-        """Take what one read brought."""
+        """Handle the bytes of one read."""
         ...
 
     def ended(self, reason: str) -> None:
-        """The connection has ended, whoever ended it."""
+        """Handle the end of the connection, whoever closed it."""
         ...
 
     def refused(self, error: RemoteError) -> None:
-        """There will be no connection."""
+        """Handle a failed attempt."""
         ...
 
 
@@ -79,19 +79,19 @@ class Dialer(Protocol):
     """Makes connections."""
 
     def dial(self, address: str, dialed: Dialed) -> None:
-        """Connect; `dialed` hears what becomes of it."""
+        """Connect; `dialed` gets the result."""
         ...
 
 
 def refuse(_: str, request: Command, answer: Callable[[Command], None]) -> None:
-    """Answer a request that nobody serves; that we answer shows that we are alive (NettyRemotingAbstract)."""
+    """Refuse a request that is not supported; the answer shows that we are alive (NettyRemotingAbstract)."""
     if not request.flag & FLAG_ONEWAY:
         remark = f" request type {request.code} not supported"
         answer(reply_to(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
 
 
 class _Remote:
-    """One process, and the connection to it."""
+    """One address, and the connection to it."""
 
     def __init__(self, remotes: "Remotes", address: str) -> None:
         self._remotes = remotes
@@ -109,7 +109,7 @@ class _Remote:
         return self._link is not None
 
     def send(self, request: Command, done: Done | None, timeout_ms: int) -> None:
-        """Make a request, once connected; nobody waits for the answer to one without `done`."""
+        """Send a request, once connected; one without `done` gets no answer."""
         if self._link is None:
             self._waiting.append((request, done, timeout_ms))
             return
@@ -129,25 +129,25 @@ class _Remote:
         self._remotes.expect(deadline_ms)
 
     def write(self, command: Command) -> None:
-        """Send a command with what else this turn sends."""
+        """Send a command together with the turn's others."""
         self._corked.append(encode_frame(command))
         if len(self._corked) == 1:
             self._remotes.timers.after(0, self._uncork)
 
     def close(self) -> None:
-        """End the connection when what was written has left."""
+        """Close the connection after all written data has left."""
         if self._link is not None:
             self._uncork()
             self._remotes.end(self)
             self._link.close()
 
     def abort(self) -> None:
-        """End the connection now."""
+        """Close the connection now."""
         if self._link is not None:
             self._remotes.end(self)
             self._link.abort()
 
-    # What becomes of the connection.
+    # Events of the connection.
 
     def opened(self, link: Link) -> None:
         if not self._remotes.keeps(self):
@@ -189,7 +189,7 @@ class _Remote:
             done(ConnectionLost(lost))
 
     def refused(self, error: RemoteError) -> None:
-        if self._link is None:  # Else it was opened, and has ended or will.
+        if self._link is None:  # Otherwise it was opened, and has ended or will.
             self._remotes.unanswered(self, str(error))
             self._remotes.forget(self)
             waiting, self._waiting = self._waiting, []
@@ -204,11 +204,11 @@ class _Remote:
 
 
 class Remotes:
-    """Every process we talk to, by address.
+    """All remote addresses that we talk to.
 
-    on_request: called with requests the other side makes over our connections; None: they are refused.
-    lost: called when a connection ended that had been open, unless we are closing all.
-    access: whose signature requests carry. outages: logs addresses that do not answer, where given.
+    on_request: called with requests of the other side over our connections; None: they are refused.
+    lost: called when an open connection has ended, unless we are closing all.
+    access: signs the requests. outages: logs addresses that do not answer, if given.
     """
 
     def __init__(
@@ -230,7 +230,7 @@ class Remotes:
         self._lost = lost
         self.outages = outages
         self._remotes: dict[str, _Remote] = {}
-        #: Connections that no request is sent over any more, until they have ended.
+        #: Connections without further requests, until they have ended.
         self._ending: dict[_Remote, None] = {}
         self._expiry: Timer | None = None
         self._expiry_ms = MonotonicMs(0)
@@ -239,14 +239,14 @@ class Remotes:
     def send(
         self, address: str, request: Command, done: Done, *, timeout_ms: int = REQUEST_TIMEOUT_MS
     ) -> None:
-        """Make a request; `done` is called exactly once, with the reply or a RemoteError."""
+        """Send a request; `done` is called exactly once, with the reply or a RemoteError."""
         if self._is_closed:
             done(ConnectionLost("stopped"))
         else:
             self._remote(address).send(request, done, timeout_ms)
 
     def send_oneway(self, address: str, request: Command) -> None:
-        """Make a one-way request; dropped when there is no connection and none can be made."""
+        """Send a one-way request; dropped if there is no connection and none can be made."""
         if not self._is_closed:
             self._remote(address).send(request, None, 0)
 
@@ -256,13 +256,13 @@ class Remotes:
         return remote is not None and remote.is_open
 
     def close_connection(self, address: str) -> None:
-        """End the connection to an address, if there is one; the next request makes another."""
+        """Close the connection to an address, if any; the next request makes another."""
         remote = self._remotes.get(address)
         if remote is not None:
             remote.close()
 
     def close(self) -> None:
-        """End every connection; requests in flight fail with ConnectionLost."""
+        """Close every connection; requests in flight fail with ConnectionLost."""
         self._is_closed = True
         if self._expiry is not None:
             self._expiry.cancel()
@@ -270,15 +270,15 @@ class Remotes:
             remote.close()
             remote.refused(ConnectionLost("stopped"))
 
-    # For the connections.
+    # Called by the connections.
 
     def answered(self, remote: _Remote) -> None:
-        """A connection has brought its first bytes."""
+        """Note that a connection has received its first bytes."""
         if self.outages is not None:
             self.outages.answered(remote.address)
 
     def unanswered(self, remote: _Remote, reason: str) -> None:
-        """There is no connection, or it ended without a byte."""
+        """Note that an address was not reached, or its connection ended without a byte."""
         if self.outages is not None and not self._is_closed:
             self.outages.unanswered(remote.address, reason)
 
@@ -287,24 +287,24 @@ class Remotes:
         return self._remotes.get(remote.address) is remote
 
     def forget(self, remote: _Remote) -> None:
-        """Have the next request connect again."""
+        """Make the next request connect again."""
         if self.keeps(remote):
             del self._remotes[remote.address]
             if remote.is_open and self._lost is not None and not self._is_closed:
                 self._lost(remote.address)
 
     def end(self, remote: _Remote) -> None:
-        """Send nothing more over a connection that is being closed."""
+        """Stop using a connection that is being closed."""
         self._ending[remote] = None
         self.forget(remote)
 
     def ended(self, remote: _Remote) -> None:
-        """A connection has ended."""
+        """Handle the end of a connection."""
         self._ending.pop(remote, None)
         self.forget(remote)
 
     def expect(self, deadline_ms: MonotonicMs) -> None:
-        """Look at the deadlines when the first of them is over."""
+        """Check the deadlines when the first of them is over."""
         if self._expiry is not None:
             if self._expiry_ms <= deadline_ms:
                 return

@@ -1,8 +1,8 @@
 """A listening socket: frames in, one callback per read with every command it brought, bytes out.
 
-A connection is closed at the first bad byte, with the reason logged, and nobody else notices. A client that
-does not read what it asked for is not read from either; its handler hears when it reads again (`writable`).
-Upstream: remoting/netty/NettyRemotingServer.java.
+A connection is closed at the first invalid byte, with the reason logged; others are not affected. A client
+that does not read its replies is not read from either; its handler is called when it reads again
+(`writable`). Upstream: remoting/netty/NettyRemotingServer.java.
 """
 
 import asyncio
@@ -21,16 +21,16 @@ from libramq.transport.unfinished import UNFINISHED_BYTES_MAX, UnfinishedFrames
 
 log = get_logger(__name__)
 
-#: The other end of a connection, as services know it.
+#: The other end of a connection, as services see it.
 Peer = Connection
 
 #: Ours; NettyServerConfig has no limit and runs into the operating system's.
 CONNECTIONS_MAX: Final = 20_000
-#: Ours: a shortage is over when so much of what connections may have is in use.
+#: Ours: a shortage is over when this share of the allowed connections is in use.
 ROOM_SHARE: Final = 0.9
-#: NettyServerConfig.writeBufferHighWaterMark is off upstream; ours is from where on a peer must read first.
+#: NettyServerConfig.writeBufferHighWaterMark is off upstream; above ours a peer must read first.
 WRITE_BUFFER_BYTES_HIGH: Final = 8 * 1024 * 1024
-#: Ours: what is written unasked (held pulls that wake) to a peer that does not read.
+#: Ours: the limit of unsolicited data (woken pulls) to a peer that does not read.
 WRITE_BUFFER_BYTES_MAX: Final = 256 * 1024 * 1024
 #: Ours: how long a closing connection may take to deliver what was written before.
 CLOSING_MS_MAX: Final = 1_000
@@ -41,10 +41,10 @@ BACKLOG: Final = 1024
 
 
 class Handler(Protocol):
-    """The server's side of its connections. All calls come from the event loop and must not wait."""
+    """The server's side of its connections. All methods are called on the event loop and must not block."""
 
     def connected(self, connection: Any) -> None:
-        """A connection was accepted."""
+        """Handle a new connection."""
         ...
 
     def received(self, connection: Any, requests: list[Any]) -> None:
@@ -52,11 +52,11 @@ class Handler(Protocol):
         ...
 
     def writable(self, connection: Any) -> None:
-        """The client has read most of what was sent to it."""
+        """Continue: the client has read most of the data sent to it."""
         ...
 
     def closed(self, connection: Any) -> None:
-        """The connection ended."""
+        """Handle the end of the connection."""
         ...
 
 
@@ -90,12 +90,12 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Return whether what is written can still arrive."""
+        """Return whether data written now can still arrive."""
         return self._transport is not None and not self._transport.is_closing()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio accepted a connection."""
-        transport = cast(asyncio.Transport, transport)  # uvloop's is none, but behaves as one.
+        """Handle asyncio's new connection."""
+        transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass, but behaves like one.
         peer_name = transport.get_extra_info("peername")
         self.address = f"{peer_name[0]}:{peer_name[1]}" if peer_name else ""
         self._transport = transport
@@ -104,7 +104,7 @@ class ServerConnection(asyncio.Protocol):
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """asyncio read bytes."""
+        """Handle the bytes of one read."""
         self.last_read_ms = self._server.monotonic_ms()
         try:
             requests = self._reader.receive(data)
@@ -129,17 +129,17 @@ class ServerConnection(asyncio.Protocol):
         self.close(reason)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio saw the end."""
+        """Handle the end of the connection."""
         self._transport = None
         self._server.discard(self)
 
     def pause_writing(self) -> None:
-        """The client does not read what it asked for: read nothing more until it does."""
+        """Stop reading: the client does not read its replies."""
         self._is_congested = True
         self._read_or_not()
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Read again: the client reads its replies."""
         self._is_congested = False
         self.last_read_ms = self._server.monotonic_ms()
         self._server.handler.writable(self)
@@ -163,7 +163,7 @@ class ServerConnection(asyncio.Protocol):
         self._read_or_not()
 
     def pause_reading(self) -> None:
-        """Read nothing: what was read before is not worked off yet."""
+        """Stop reading: earlier requests are not processed yet."""
         self._is_paused = True
         self._read_or_not()
 
@@ -182,7 +182,7 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """How many bytes that were written have not left."""
+        """Return how many written bytes have not left yet."""
         return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
     def write(self, data: bytes) -> None:
@@ -193,14 +193,14 @@ class ServerConnection(asyncio.Protocol):
                 self.abort(f"{WRITE_BUFFER_BYTES_MAX} bytes wait to be read by the peer")
 
     def close(self, reason: str) -> None:
-        """End the connection when what was written has left; at the latest after CLOSING_MS_MAX."""
+        """Close the connection after all written data has left; at the latest after CLOSING_MS_MAX."""
         if self._transport is not None and not self._transport.is_closing():
             log.info("connection closed", peer=self.address, reason=reason)
             self.closing_since_ms = self._server.monotonic_ms()
             self._transport.close()
 
     def abort(self, reason: str) -> None:
-        """End the connection now, whatever has not left yet."""
+        """Close the connection now, dropping data that has not left yet."""
         if self._transport is not None:
             log.info("connection aborted", peer=self.address, reason=reason)
             self._transport.abort()
@@ -236,11 +236,11 @@ class Server:
 
     @property
     def connection_count(self) -> int:
-        """How many connections are open."""
+        """Return how many connections are open."""
         return len(self._connections)
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept connections; returns the port (asked for 0: the one the system chose).
+        """Accept connections; return the port (for 0: the one the system chose).
 
         Raises ConfigError when the address is taken or not ours.
         """
@@ -258,7 +258,7 @@ class Server:
         return int(bound[1])
 
     def admit(self, connection: ServerConnection, descriptor: int) -> bool:
-        """Take a new connection in, unless there are too many; a shortage is logged once."""
+        """Accept a new connection unless there are too many; a shortage is logged once."""
         assert self._descriptors_max is not None, "the server does not listen"
         if len(self._connections) >= CONNECTIONS_MAX or descriptor >= self._descriptors_max:
             if not self._refused_count:
@@ -278,7 +278,7 @@ class Server:
         return True
 
     def holds_unfinished(self, connection: ServerConnection, size: int, *, is_another: bool) -> None:
-        """Take note of what a connection holds of a frame; give up the worst where all hold too much."""
+        """Record a connection's incomplete frame; close the worst ones if all together hold too much."""
         unfinished = self._unfinished
         worst = unfinished.update(connection, size, connection.last_read_ms, is_another=is_another)
         if worst:
@@ -288,7 +288,7 @@ class Server:
                 each.give_up_frame(f"this connection held the most for the longest of {held}")
 
     def discard(self, connection: ServerConnection) -> None:
-        """A connection ended."""
+        """Handle the end of a connection."""
         self._unfinished.forget(connection)
         if connection in self._connections:
             self._connections.discard(connection)
@@ -297,7 +297,7 @@ class Server:
             self.handler.closed(connection)
 
     async def close(self) -> None:
-        """Stop listening and end every connection."""
+        """Stop listening and close every connection."""
         if self._idle_check is not None:
             self._idle_check.cancel()
         if self._server is not None:

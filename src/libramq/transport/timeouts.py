@@ -1,4 +1,4 @@
-"""How long outgoing connections and requests wait, whatever shell makes them.
+"""Timeouts of outgoing connections and requests, for shells of every kind.
 
 A module of its own, so that blocking callers do not load asyncio for two numbers.
 """

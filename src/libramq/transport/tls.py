@@ -1,8 +1,8 @@
-"""TLS of outgoing connections: whom we trust, and who we are.
+"""TLS of outgoing connections: the trusted authorities, and the client's certificate.
 
-Apache's clients look at no certificate unless they are told to, and never at the name in it. Here everything
-is looked at unless the user says which part is not: brokers register by address, and their certificates often
-name something else. The module ssl takes 20 ms to load, so it is loaded where it is used.
+Apache's clients check no certificate by default, and never the name in it. Here everything is checked unless
+the user excludes a part: brokers register by address, and their certificates often name something else.
+Importing ssl takes 20 ms, so it is imported on first use.
 Upstream: remoting/netty/TlsHelper.java, TlsSystemConfig.java.
 """
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 #: full: the certificate and the name in it. ca: the certificate alone. none: nothing; for tests.
 Verify = Literal["full", "ca", "none"]
 
-#: Ours: how long a connection that ends waits for the other side's goodbye.
+#: Ours: how long a closing connection waits for the other side's closing handshake.
 SHUTDOWN_TIMEOUT_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """How connections to name servers and brokers are encrypted; the files are PEM.
+    """The encryption of connections to name servers and brokers; the files are PEM.
 
-    ca_file: whose signatures are trusted; the system's authorities where it is not given.
-    cert_file, key_file: the client's own certificate with its chain; its key (in cert_file where not given).
+    ca_file: the trusted authorities; the system's by default.
+    cert_file, key_file: the client's own certificate with its chain; its key (by default in cert_file).
     key_password: of the key; never shown.
-    verify: what of a server's certificate is checked: full, ca (not the name), none (for tests).
+    verify: how far a server's certificate is checked: full, ca (not the name), none (for tests).
     """
 
     ca_file: str | None = None
@@ -43,10 +43,10 @@ class Tls:
         if self.key_file is not None and self.cert_file is None:
             raise ConfigError("TLS: a key without its certificate; give cert_file too")
         if self.verify == "none" and self.ca_file is not None:
-            raise ConfigError("TLS: verify=none looks at no certificate; leave ca_file out, or verify=ca")
+            raise ConfigError("TLS: verify=none checks no certificate; leave ca_file out, or use verify=ca")
 
     def context(self) -> "ssl.SSLContext":
-        """Return the TLS context of a connection; read from the files each time, so that renewed ones count.
+        """Return the TLS context of a connection; the files are read each time, so that renewed ones count.
 
         Raises ConfigError for a file that cannot be used.
         """
@@ -56,7 +56,7 @@ class Tls:
             context = ssl.create_default_context(cafile=self.ca_file)
         except OSError as error:
             raise _unusable(f"ca_file {self.ca_file}", error) from None
-        # From Python 3.13 on, certificates as RocketMQ's own guide makes them would not be strict enough.
+        # From Python 3.13 on, certificates made by RocketMQ's own guide would not be strict enough.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         context.check_hostname = self.verify == "full"
         if self.verify == "none":
@@ -73,7 +73,7 @@ class Tls:
 
 
 def handshake_failure(address: str, error: OSError) -> str | None:
-    """Describe a connection that was accepted and did not become a TLS one; None if it never was."""
+    """Describe a connection that was accepted without becoming a TLS one; None if it was not accepted."""
     import ssl
 
     if isinstance(error, ssl.SSLCertVerificationError):
