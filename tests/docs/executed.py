@@ -2,7 +2,8 @@
 
     python          is run, in one namespace for each document
     sh              is run in the current directory; `libra up` starts servers, which all documents use
-    toml            is written to the file that its first line names: `# FILE`
+    toml            is written to the file that its first line names: `# FILE`; without one it is passed over
+    properties      likewise
     text            is what the block before it printed, without blank lines around it; `…`: anything
     output          is an example of what the block before it prints: only its heading must have been printed
 
@@ -87,6 +88,7 @@ class Execution:
             "python": self._run_python,
             "sh": self._run_shell,
             "toml": self._write,
+            "properties": self._write,
             "text": self._compare,
             "output": self._compare_heading,
         }
@@ -136,8 +138,8 @@ class Execution:
 
     def _write(self, example: Example) -> None:
         self._nothing_left()
-        first, _, _ = example.parsed.partition("\n")
-        Path(first.removeprefix("# ").split()[0]).write_text(example.parsed)
+        if named := re.match(r"# (\S+)\n", example.parsed):
+            Path(named[1]).write_text(example.parsed)
 
     def _compare(self, example: Example) -> None:
         self._show(example, _matches(example.parsed, self._printed))

@@ -13,13 +13,16 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
+from libramq.broker.config import BrokerConfig, parse_properties
 from libramq.client import Admin, Producer, PushConsumer
 from libramq.client.push_consumer import ConsumerSettings
+from libramq.transport import access_properties
 
 from . import generated
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
+PAGES_WITH_PROPERTIES = [page for page in PAGES if "```properties" in page.read_text()]
 _EXTERNAL = ("http://", "https://", "mailto:")
 
 
@@ -157,3 +160,11 @@ def test_every_dependency_has_its_reason():
     reasons = [line.split("|")[1] for line in section.splitlines() if line.startswith("|")]
     explained = {name for cell in reasons for name in re.findall(r"`([\w-]+)`", cell)}
     assert required <= explained <= required | extras
+
+
+@pytest.mark.parametrize("page", PAGES_WITH_PROPERTIES, ids=lambda page: page.name)
+def test_properties_on_pages_are_names_that_programs_read(page: Path):
+    of_brokers = {option.metadata["name"] for option in fields(BrokerConfig) if option.metadata}
+    for text in re.findall(r"```properties\n(.*?)```", page.read_text(), re.DOTALL):
+        names = set(parse_properties(text))
+        assert names <= of_brokers or names <= set(access_properties.NAMES)
