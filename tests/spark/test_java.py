@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.spark.java import JavaNotFound, java_home, major_version, write_shim
+from libramq.spark.java import JavaNotFound, java_home, main, major_version, write_shim
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,19 @@ def test_machine_java_that_is_new_enough_is_left_alone(tmp_path: Path, monkeypat
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     assert java_home() is None
+
+
+def test_the_module_prints_the_home_of_a_java_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """Debian's `java` is a link; Spark's launcher appends bin/java to what is printed."""
+    java = executable(tmp_path / "jdk" / "bin" / "java", "echo 'openjdk version \"21.0.1\"' >&2\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "java").symlink_to(java)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert main() == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'jdk'}\n"
 
 
 def test_old_java_home_gives_way_to_a_newer_one_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -105,9 +105,17 @@ def java_home() -> Path | None:
     return home
 
 
+def _home_on_path() -> Path:
+    """Return the JAVA_HOME of the `java` on the PATH, which Debian makes a link."""
+    java = shutil.which("java")
+    assert java is not None
+    return Path(java).resolve().parent.parent
+
+
 def main() -> int:
+    """Print the JAVA_HOME; return the exit code."""
     try:
-        print(java_home() or os.environ.get("JAVA_HOME") or shutil.which("java"))
+        print(java_home() or os.environ.get("JAVA_HOME") or _home_on_path())
     except JavaNotFound as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
