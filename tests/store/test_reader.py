@@ -2,6 +2,8 @@
 
 import hashlib
 import random
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,8 @@ import pytest
 from libramq.errors import StoreCorrupt, StoreError
 from libramq.filesystem import LocalFileSystem
 from libramq.message import decode_record
-from libramq.store.reader import Span, StoreReader
+from libramq.store.reader import StoreReader
+from libramq.store.span_cursor import Span
 from tests.fakes import ManualClock
 from tests.store.stores import copy_as_killed, flush, kill, make_store, message, open_store, remove_old_files
 
@@ -223,3 +226,72 @@ def test_lock_is_seen_and_not_taken(tmp_path: Path):
     again = disk.lock(path)
     assert again is not None
     disk.close(again)
+
+
+def test_a_queue_begins_where_its_beginning_was_raised_to(tmp_path: Path):
+    store = open_store(tmp_path)
+    sent = fill(store, 100)
+    store.raise_min_offset("T", 0, 7)
+    flush(store)
+    expected = sent | {("T", 0): sent["T", 0][7:]}
+    assert everything(tmp_path) == (expected, [])
+    store.close()
+    assert everything(tmp_path) == (expected, [])
+
+
+class InterruptedFiles(LocalFileSystem):
+    """A file system on which something happens before some call: another process removes files."""
+
+    def __init__(self, calls: int, happen: Callable[[], object]) -> None:
+        self.calls = calls
+        self.happen = happen
+
+    def _call(self) -> None:
+        self.calls -= 1
+        if self.calls == 0:
+            self.happen()
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
+        self._call()
+        return super().open(path, write=write, create=create)
+
+    def size(self, path: Path) -> int:
+        self._call()
+        return super().size(path)
+
+    def listdir(self, path: Path) -> list[str]:
+        self._call()
+        return super().listdir(path)
+
+    def pread(self, file: int, size: int, offset: int) -> bytes:
+        self._call()
+        return super().pread(file, size, offset)
+
+
+@pytest.mark.parametrize("first_call", range(1, 12))
+def test_files_that_a_broker_removes_meanwhile_are_reported_as_lost(tmp_path: Path, first_call: int):
+    """At any call of the reader's: what is there is read, what is gone is lost, and nothing is both."""
+    for calls in range(first_call, 1_000, 11):
+        root = tmp_path / str(calls)
+        store = open_store(root)
+        sent = fill(store, 120)
+        flush(store)
+        filesystem = InterruptedFiles(calls, partial(remove_old_files, store, 3))
+        reader = StoreReader(root, filesystem=filesystem)
+        extents = reader.survey()
+        lost: Lost = []
+        spans = [Span(key, at.min_offset, at.max_offset, at) for key, at in extents.items()]
+        assert {span.queue: span.end for span in spans} == {key: len(bodies) for key, bodies in sent.items()}
+        reader.offset_at(("T", 0), extents["T", 0], 1)
+        found = read(reader, spans, lost)
+        reader.close()
+        for span in spans:
+            gone = [number for key, start, end in lost if key == span.queue for number in range(start, end)]
+            left = [number for number in range(span.start, span.end) if number not in gone]
+            assert found.get(span.queue, []) == [sent[span.queue][number] for number in left], calls
+            assert len(gone) == len(set(gone)), "reported once"
+        store.close()
+        if filesystem.calls > 0:
+            break
+    else:
+        raise AssertionError("the reader makes more calls than were tried")

@@ -2,6 +2,9 @@
 
 Nothing is locked, made, mended or removed. How large a file is says the first one, so that a store need not
 be read with the configuration it was written with. The last file may be shorter: a copy need not be whole.
+
+Its broker may remove the oldest files meanwhile. Whoever comes to one then hears so (FileRemoved), once: from
+then on the run begins behind it.
 """
 
 from pathlib import Path
@@ -9,6 +12,10 @@ from pathlib import Path
 from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
 from libramq.store.segments import NAME_DIGITS
+
+
+class FileRemoved(StoreCorrupt):
+    """A file was removed since the directory was listed; the run begins behind it now."""
 
 
 class ReadOnlyFiles:
@@ -23,12 +30,15 @@ class ReadOnlyFiles:
         self._open: dict[int, int] = {}
         for name in filesystem.listdir(directory):
             if len(name) == NAME_DIGITS and name.isascii() and name.isdecimal():
-                self._add(int(name), filesystem.size(directory / name))
+                try:
+                    self._add(int(name), filesystem.size(directory / name))
+                except FileNotFoundError:  # Those before it are removed as well.
+                    self.starts.clear()
 
     @property
     def min_offset(self) -> int:
         """The first byte there is."""
-        return self.starts[0] if self.starts else 0
+        return self.starts[0] if self.starts else self.end
 
     def start_of(self, offset: int) -> int:
         """Where the file with this byte begins."""
@@ -47,7 +57,8 @@ class ReadOnlyFiles:
             try:
                 file = self._open[start] = self._filesystem.open(path)
             except FileNotFoundError:
-                raise StoreCorrupt(f"{path} was removed since the store was looked at") from None
+                self.starts = [each for each in self.starts if each > start]
+                raise FileRemoved(f"{path} was removed since the store was looked at") from None
         return self._filesystem.pread(file, size, offset - start)
 
     def read_across(self, offset: int, size: int) -> bytes:

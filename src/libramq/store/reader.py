@@ -12,10 +12,11 @@ Records that cannot be read are reported as lost.
 Reading goes through the log once for all queues together, in the order in which it was written.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,41 +28,21 @@ from libramq.message.sys_flag import BORN_HOST_V6, is_queued
 from libramq.store.checkpoint import read_checkpoint
 from libramq.store.config import UNIT_BYTES
 from libramq.store.consume_queue import BLANK_SIZE, UNIT
+from libramq.store.deletions import Deletions
 from libramq.store.dispatch import unit_tag_code
 from libramq.store.log_scan import Damage, LogScan
 from libramq.store.opening import ABORT
-from libramq.store.read_only_files import ReadOnlyFiles
+from libramq.store.read_only_files import FileRemoved, ReadOnlyFiles
 from libramq.store.recovery_point import RecoveryPointFile
+from libramq.store.span_cursor import Extent, Lost, Places, QueueKey, Span, SpanCursor, runs
 from libramq.store.whole_frames import whole_frames
 
-QueueKey = tuple[str, int]
-Places = npt.NDArray[np.int64]
-Lost = Callable[[QueueKey, int, int], None]
-
 WINDOW_BYTES: Final = 4 << 20  # Ours: of the log at a time; more falls out of the processor's cache.
-BLOCK_UNITS: Final = 1 << 16  # Ours: of a queue at a time, 1.3 MB.
+SURVEYS_MAX: Final = 10  # Ours: a broker removes files every 10 s, and a survey takes seconds.
 GAP_BYTES: Final = 16 << 10  # Ours: a read of its own costs what copying so much does.
 _UNITS: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _STORE_TIMESTAMP_AT: Final = 56  # With an IPv4 born host; twelve later with IPv6.
 _SYS_FLAG_AT: Final = 36
-
-
-class Extent(NamedTuple):
-    """Where a queue begins and ends. tail: the units from `tail_start` on that its files do not have."""
-
-    min_offset: int
-    max_offset: int
-    tail_start: int
-    tail: bytes
-
-
-class Span(NamedTuple):
-    """The messages [start, end) of a queue, as a survey found it."""
-
-    queue: QueueKey
-    start: int
-    end: int
-    extent: Extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +66,35 @@ class StoreReader:
         self._files: dict[QueueKey, ReadOnlyFiles] = {}
 
     def survey(self) -> dict[QueueKey, Extent]:
-        """Every queue there is; reads the end of the log where the store was not closed."""
+        """Every queue there is; reads the end of the log where the store was not closed.
+
+        Where a broker removes files meanwhile it begins anew; raises StoreError if that does not end.
+        """
+        for _ in range(SURVEYS_MAX):
+            with contextlib.suppress(FileRemoved):
+                return self._survey()
+            self.close()
+            self._log = ReadOnlyFiles(self._filesystem, self._root / "commitlog")
+            self._files = {}
+        raise StoreError(f"{self._root}: files are removed faster than they are looked at; read a copy")
+
+    def _survey(self) -> dict[QueueKey, Extent]:
         found = {key: _Found(*self._ends_of_files(key)) for key in self._keys()}
-        if self._filesystem.exists(self._root / ABORT):
-            self._survey_unclosed(found)
+        deletions = Deletions(self._filesystem, self._root)
+        if not self._filesystem.exists(self._root / ABORT) or self._survey_unclosed(found):
+            deletions.load()
         return {
-            key: Extent(self._min_offset(key, queue), queue.max_offset, queue.written, bytes(queue.tail))
+            key: Extent(
+                self._min_offset(key, queue, deletions), queue.max_offset, queue.written, bytes(queue.tail)
+            )
             for key, queue in sorted(found.items())
         }
 
-    def _survey_unclosed(self, found: dict[QueueKey, "_Found"]) -> None:
-        """Keep the units that are known to be on the disk, and read the log behind them."""
+    def _survey_unclosed(self, found: dict[QueueKey, "_Found"]) -> bool:
+        """Keep the units that are known to be on the disk, and read the log behind them.
+
+        Returns whether the broker that did not close the store is one of ours.
+        """
         is_locked = self._filesystem.is_locked(self._root / "lock")
         point = RecoveryPointFile(self._filesystem, self._root).load()
         abort_text = self._filesystem.read_text(self._root / ABORT) or ""
@@ -107,20 +106,24 @@ class StoreReader:
                     self._log, max(point.dispatched, self._log.min_offset),
                     protected=min(point.flushed, self._log.end), refuses_nuls=True,
                 ))  # fmt: skip
-            return
+            return True
         checkpoint = read_checkpoint(self._filesystem, self._root / "checkpoint")
         for key, queue in found.items():
             queue.truncate(self._first_after(key, queue, int(checkpoint.safe_timestamp_ms) + 1))
         if not is_locked:
             self._scan(found, LogScan(self._log, self._end_of_units(found)))
+        return False
 
     def offset_at(self, key: QueueKey, extent: Extent, time_ms: int) -> int:
         """The first message of a queue stored at a time or later; the queue's end where there is none."""
         low, high = extent.min_offset, extent.max_offset
         while low < high:
             middle = (low + high) // 2
-            (unit,) = self._units(key, extent, middle, middle + 1)
-            if self._stored_ms(int(unit["physical"])) < time_ms:
+            stored_ms = 0  # What was removed meanwhile is older.
+            with contextlib.suppress(FileRemoved):
+                (unit,) = self._units(key, extent, middle, middle + 1)
+                stored_ms = self._stored_ms(int(unit["physical"]))
+            if stored_ms < time_ms:
                 low = middle + 1
             else:
                 high = middle
@@ -128,7 +131,7 @@ class StoreReader:
 
     def windows(self, spans: Iterable[Span], lost: Lost) -> Iterator[LogWindow]:
         """Exactly the records of the spans, in the order of the log; `lost` is told of those not there."""
-        cursors = [_Cursor(self, span, lost) for span in spans]
+        cursors = [SpanCursor(self, span, lost) for span in spans]
         while cursors := [cursor for cursor in cursors if cursor.has_more]:
             first = min(cursor.next_physical for cursor in cursors)
             limit = min(first + WINDOW_BYTES, self._log.start_of(first) + self._log.file_size)
@@ -139,9 +142,10 @@ class StoreReader:
             is_whole = whole_frames(window.data, window.starts, sizes[order], physical[order])
             if not is_whole.all():
                 owners = np.repeat(np.arange(len(cursors)), [len(each[0]) for each in taken])
-                for place in order[~is_whole].tolist():
-                    number = int(numbers[place])
-                    lost(cursors[owners[place]].queue, number, number + 1)
+                gone = np.sort(order[~is_whole])
+                for owner, cursor in enumerate(cursors):
+                    for first_number, end in runs(numbers[gone[owners[gone] == owner]]):
+                        lost(cursor.queue, first_number, end)
                 window = LogWindow(window.data, window.starts[is_whole], window.physical[is_whole])
             if len(window.physical):
                 yield window
@@ -226,15 +230,16 @@ class StoreReader:
                 unit = UNIT.pack(head.physical_offset, head.size, unit_tag_code(head))
                 found.setdefault((head.topic, head.queue_id), _Found(0, 0)).add(head.queue_offset, unit)
 
-    def _min_offset(self, key: QueueKey, queue: "_Found") -> int:
-        """The first message that is still in the log."""
+    def _min_offset(self, key: QueueKey, queue: "_Found", deletions: Deletions) -> int:
+        """The first message that is still in the log, and was not deleted."""
+        physical_min = max(self._log.min_offset, deletions.end_in_queue(*key))
         extent = Extent(queue.first, queue.max_offset, queue.written, bytes(queue.tail))
         low, high = queue.first, queue.max_offset
         while low < high:
             middle = (low + high) // 2
             (unit,) = self._units(key, extent, middle, middle + 1)
             is_before_all = unit["size"] == BLANK_SIZE and not unit["physical"]
-            if unit["physical"] >= self._log.min_offset and not is_before_all:
+            if unit["physical"] >= physical_min and not is_before_all:
                 high = middle
             else:
                 low = middle + 1
@@ -251,6 +256,20 @@ class StoreReader:
             raise StoreCorrupt(f"queue {key[1]} of topic {key[0]} has no units {start} to {end} any more")
         return np.frombuffer(data, dtype=_UNITS)
 
+    def units_or_begin(
+        self, key: QueueKey, extent: Extent, start: int, end: int
+    ) -> npt.NDArray[np.void] | int:
+        """Return units, or the first number that a queue's files still have if that is behind `start`."""
+        if start < extent.tail_start:
+            files = self._files_of(key)
+            for _ in range(2):
+                begin = min(files.min_offset // UNIT_BYTES, extent.tail_start)
+                if begin > start:
+                    return begin
+                with contextlib.suppress(FileRemoved):
+                    return self._units(key, extent, start, end)
+        return self._units(key, extent, start, end)
+
     def _stored_ms(self, physical: int) -> int:
         """The store time of a record; 0 where there is none."""
         if not self._log.has(physical):
@@ -261,7 +280,7 @@ class StoreReader:
         at = _STORE_TIMESTAMP_AT + (12 if head[_SYS_FLAG_AT + 3] & BORN_HOST_V6 else 0)
         return int.from_bytes(head[at : at + 8], signed=True)
 
-    def _may_hold(self, physical: Places, sizes: Places) -> npt.NDArray[np.bool_]:
+    def may_hold(self, physical: Places, sizes: Places) -> npt.NDArray[np.bool_]:
         """Return which units can lead to records: no blanks, and nothing that damage made of them."""
         log = self._log
         within = physical % log.file_size + sizes <= log.file_size if log.file_size else False
@@ -281,7 +300,10 @@ class StoreReader:
         length = 0
         for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
             begin, size = int(physical[first]), int(ends[last - 1] - physical[first])
-            piece = self._log.read(begin, size)
+            try:
+                piece = self._log.read(begin, size)
+            except FileRemoved:  # A window lies in one file: nothing of it is there.
+                return LogWindow(b"", physical - begin, physical)
             if len(piece) != size:
                 raise StoreCorrupt(
                     f"{self._root / 'commitlog'} does not hold {size} bytes at {begin} any more"
@@ -318,74 +340,3 @@ class _Found:
             self.first = self.written = queue_offset
         physical = UNIT.unpack(unit)[0] if self.max_offset else 0
         self.tail += UNIT.pack(physical, BLANK_SIZE, 0) * (queue_offset - self.max_offset) + unit
-
-
-class _Cursor:
-    """Goes through the units of one span, block by block."""
-
-    def __init__(self, reader: StoreReader, span: Span, lost: Lost) -> None:
-        self._reader = reader
-        self._lost = lost
-        self._queue, self._next, end, self._extent = span
-        self._end = min(end, self._extent.max_offset)
-        self._physical = self._sizes = self._numbers = np.empty(0, dtype=np.int64)
-        if self._next < min(self._extent.min_offset, end):
-            begin = min(self._extent.min_offset, end)
-            lost(self._queue, self._next, begin)
-            self._next = begin
-        if max(self._next, self._end) < end:
-            lost(self._queue, max(self._next, self._end), end)
-        self._load()
-
-    @property
-    def has_more(self) -> bool:
-        """Return whether a record is left."""
-        return len(self._physical) > 0
-
-    @property
-    def next_physical(self) -> int:
-        """Where the next record is."""
-        return int(self._physical[0])
-
-    @property
-    def queue(self) -> QueueKey:
-        """The queue it goes through."""
-        return self._queue
-
-    def take(self, limit: int) -> tuple[Places, Places, Places]:
-        """Places, sizes and numbers of the records that begin before a place of the log."""
-        taken: list[tuple[Places, Places, Places]] = []
-        while self.has_more:
-            count = int(np.searchsorted(self._physical, limit))
-            taken.append((self._physical[:count], self._sizes[:count], self._numbers[:count]))
-            self._physical, self._sizes = self._physical[count:], self._sizes[count:]
-            self._numbers = self._numbers[count:]
-            if self.has_more:
-                break
-            self._load()
-        if not taken:
-            return self._physical, self._sizes, self._numbers
-        physical, sizes, numbers = (np.concatenate(column) for column in zip(*taken, strict=True))
-        return physical, sizes, numbers
-
-    def _load(self) -> None:
-        while not len(self._physical) and self._next < self._end:
-            stop = min(self._next + BLOCK_UNITS, self._end)
-            units = self._reader._units(self._queue, self._extent, self._next, stop)
-            sizes, physical = units["size"].astype(np.int64), units["physical"].astype(np.int64)
-            keep = self._reader._may_hold(physical, sizes)
-            for first, last in _runs(np.flatnonzero(~keep)):
-                self._lost(self._queue, self._next + first, self._next + last)
-            self._physical, self._sizes = physical[keep], sizes[keep]
-            self._numbers = np.arange(self._next, stop)[keep]
-            self._next = stop
-
-
-def _runs(places: npt.NDArray[np.int64]) -> Sequence[tuple[int, int]]:
-    """Neighbouring places as [first, last)."""
-    if not len(places):
-        return ()
-    cuts = np.flatnonzero(np.diff(places) > 1)
-    firsts = places[np.concatenate(([0], cuts + 1))]
-    lasts = places[np.concatenate((cuts, [len(places) - 1]))] + 1
-    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
