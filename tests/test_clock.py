@@ -10,9 +10,9 @@ from libramq.clock import Now
 
 PROLOGUE = """
 from libramq.clock import Clock, MonotonicMs, Now, WallMs
-from libramq.groups.session import Sessions
+from libramq.groups.session import Session
 
-def sentence(clock: Clock, sessions: Sessions[str]) -> None:
+def sentence(clock: Clock, session: Session) -> None:
     wall_ms, now_ms = clock.wall_ms(), clock.monotonic_ms()
 """
 #: What is right, then what is wrong: one statement each, and the error of the line.
@@ -21,12 +21,12 @@ RIGHT = (
     "waited_ms: int = now_ms - due_ms",
     "is_due: bool = now_ms >= due_ms",
     "expires_ms: WallMs = wall_ms + 500",
-    "sessions.look(now_ms=now_ms)",
+    "session.seen(now_ms=now_ms)",
     "recorded: int = int(wall_ms)",
     "shown_ms: WallMs = Now(wall_ms=wall_ms, monotonic_ms=now_ms).wall_of(due_ms)",
 )
 WRONG = {
-    "sessions.look(now_ms=wall_ms)": "arg-type",
+    "session.seen(now_ms=wall_ms)": "arg-type",
     "Now(wall_ms=now_ms, monotonic_ms=now_ms)": "arg-type",
     "late_ms = wall_ms - now_ms": "operator",
     "age_ms = now_ms - wall_ms": "operator",

@@ -10,7 +10,7 @@ from libramq.broker.shell import BrokerServer
 from libramq.clock import SystemClock
 from libramq.filesystem import LocalFileSystem
 from libramq.groups import session
-from libramq.groups.session import Sessions
+from libramq.groups.session import Session
 from libramq.nameserver import NameServer
 from tests.interop.apache import start_program
 from tests.interop.ports import free_broker_port, free_port
@@ -24,13 +24,13 @@ async def test_java_answers_for_its_group(tmp_path: Path, monkeypatch: pytest.Mo
     """A tenth of a second is silence here, so it is asked between its heartbeats and pulls."""
     answers: asyncio.Queue[bool] = asyncio.Queue()
 
-    class Watched(Sessions):  # type: ignore[type-arg]
-        def answered(self, peer: object, number: int, *, knows_group: bool, now_ms: int) -> None:
+    class Watched(Session):
+        def answered(self, *, knows_group: bool, now_ms: int) -> None:
             answers.put_nowait(knows_group)
-            super().answered(peer, number, knows_group=knows_group, now_ms=now_ms)  # type: ignore[arg-type]
+            super().answered(knows_group=knows_group, now_ms=now_ms)  # type: ignore[arg-type]
 
     monkeypatch.setattr(session, "SILENCE_MS_MAX", 100)
-    monkeypatch.setattr("libramq.broker.consumer_clients.Sessions", Watched)
+    monkeypatch.setattr("libramq.groups.consumer_group.Session", Watched)
     names = NameServer("127.0.0.1", free_port())
     await names.start()
     namesrv = f"127.0.0.1:{names.port}"

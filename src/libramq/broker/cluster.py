@@ -158,9 +158,7 @@ class Cluster:
     def _publish(self, groups: Sequence[str]) -> None:
         """Send the news of changed groups that are coordinated here to all brokers concerned."""
         for group in groups:
-            stock = self._relay.publish_stock(group)
-            if stock is not None:
-                self._coordination.stock_members(group, stock)
+            self._coordination.stock_members(group, self._relay.stock(group))
             for edge, body in self._relay.publish_list(group):
                 self.peers.say_list(edge, body)
             self._assigner.changed(group)

@@ -16,13 +16,12 @@ from libramq.filter.subscription import BROADCASTING
 from libramq.groups.consumer import Consumer
 from libramq.groups.consumer_group import ConsumerGroup, ConsumerGroups, Member
 from libramq.groups.limits import MEMBERS_MAX
-from libramq.groups.notice import AreYouThere, Notice
+from libramq.groups.notice import Notice
 from libramq.groups.pending_notifications import REPEAT_MS
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance import GroupRebalance
 from libramq.groups.rebalance_event import Reason, RebalanceEvent
 from libramq.groups.roster import MemberList, Roster
-from libramq.groups.session import Probe, Sessions
 from libramq.kernel.connection import Connection
 from libramq.logs import get_logger
 from libramq.message.names import RETRY_PREFIX
@@ -65,13 +64,11 @@ class ConsumerClients:
         self._configs = groups
         self._record = record
         self._groups: ConsumerGroups[Connection] = ConsumerGroups()
-        self._sessions: Sessions[Connection] = Sessions()
         self._locks = locks
         self._clock = clock
         self._rebalances: dict[str, GroupRebalance] = {}
         self._fences = fences
         self._offsets = offsets
-        self._stock: dict[str, list[str]] = {}
         self._unsettled: set[str] = set()
 
     def observe_stock(self, observer: Callable[[str, list[str]], None]) -> None:
@@ -138,10 +135,12 @@ class ConsumerClients:
         if is_new_client:
             self._locks.returned(group.name, member.client_id)
         known = group.members.get(member.peer)
+        is_same_model = group.message_model == consumer.message_model
+        is_same = known is not None and known.is_same(member) and is_same_model
+        stock = group.stock_client_ids if not is_same else []
         is_new = self._groups.beat(group, member, consumer)
-        self._sessions.beat(group.name, member.peer, now_ms=member.heartbeat_at_ms)
-        if is_new or (known is not None and known.is_stock is not member.is_stock):
-            self._watch_stock(group.name)
+        if not is_same:
+            self._membership_changed(group, is_other_stock=stock != group.stock_client_ids)
         resubscribed = not without_subscriptions and group.subscribe(member.peer, consumer.subscriptions)
         if member.is_stock and group.version != version:
             self._members_changed(group.name)
@@ -156,20 +155,21 @@ class ConsumerClients:
 
     def leave(self, group_name: str, peer: Connection, reason: Reason, *, now: Now) -> Notices:
         """Remove a member from its group; return the members to notify."""
+        group = self._groups.get(group_name)
         member = self._groups.remove(group_name, peer)
-        return self._gone(group_name, member, reason, now) if member is not None else _NONE
+        return self._gone(group, member, reason, now) if group is not None and member is not None else _NONE
 
     def closed(self, peer: Connection, *, groups_max: int | None = None, now: Now) -> Notices:
         """A connection ended, and leaves its groups, or so many of them; whom to notify."""
         notify: list[Notice[Connection]] = []
-        for group_name, member in self._groups.remove_peer(peer, groups_max):
-            notify += self._gone(group_name, member, Reason.CONNECTION_CLOSED, now)
+        for group_name in self._groups.groups_of(peer, groups_max):
+            notify += self.leave(group_name, peer, Reason.CONNECTION_CLOSED, now=now)
         return tuple(notify)
 
     def expire(self, *, now: Now) -> Notices:
         """Probe silent members, and remove those that did not answer; return the notices."""
-        probes, expired = self._sessions.look(now_ms=now.monotonic_ms)
-        notify: Notices = tuple(self._question(probe) for probe in probes)
+        probes, expired = self._groups.look(now_ms=now.monotonic_ms)
+        notify: Notices = tuple(probes)
         for group_name, peer in expired:
             notify += self.leave(group_name, peer, Reason.SESSION_EXPIRED, now=now)
         return notify
@@ -178,11 +178,17 @@ class ConsumerClients:
         self, peer: Connection, number: int, *, knows_group: bool, now_ms: MonotonicMs
     ) -> None:
         """Take a member's answer to a probe."""
-        self._sessions.answered(peer, number, knows_group=knows_group, now_ms=now_ms)
+        self._groups.answered(peer, number, knows_group=knows_group, now_ms=now_ms)
 
     def committed(self, peer: Connection, group_name: str) -> None:
         """Note that a member commits an offset."""
-        self._sessions.seen(group_name, peer, now_ms=self._clock.monotonic_ms())
+        self._seen(peer, group_name, self._clock.monotonic_ms())
+
+    def _seen(self, peer: Connection, group_name: str, now_ms: MonotonicMs) -> None:
+        """Note a sign of life; ignored for clients that are no members."""
+        member = self._groups.member(group_name, peer)
+        if member is not None:
+            member.session.seen(now_ms=now_ms)
 
     def queue_count_changed(self, topic: str, *, now: Now) -> Notices:
         """Handle a change of a topic's queues; return the members to notify."""
@@ -277,7 +283,7 @@ class ConsumerClients:
 
         Who pulls without that in a coordinated group has not heard yet that it is one: it owns nothing there.
         """
-        self._sessions.seen(group_name, peer, now_ms=now_ms)
+        self._seen(peer, group_name, now_ms)
         if not is_opened and self._fences.goes_by_epochs(group_name):
             return
         member = self._member(group_name, peer, topic)
@@ -336,12 +342,6 @@ class ConsumerClients:
         by_two = rebalance.contested.read_by_two(since_ms=now_ms - age_ms, now_ms=now_ms)
         return by_two, rebalance.read_by_none(self._queues_of(group))
 
-    def _question(self, probe: Probe[Connection]) -> AreYouThere[Connection]:
-        group = self._groups.get(probe.group)
-        assert group is not None, "a session ends with its membership"
-        client_id = group.members[probe.peer].client_id
-        return AreYouThere(probe.peer, probe.group, client_id, probe.number)
-
     def _member(self, group_name: str, peer: Connection, topic: str) -> Member[Connection] | None:
         group = self._groups.get(group_name)
         if group is None or topic.startswith(RETRY_PREFIX) or group.message_model == BROADCASTING:
@@ -365,19 +365,20 @@ class ConsumerClients:
             for queue_id in range(config.read_queue_nums)
         ]
 
-    def _gone(self, group_name: str, member: Member[Connection], reason: Reason, now: Now) -> Notices:
-        group = self._groups.get(group_name)
-        self._sessions.ended(group_name, member.peer)
-        self._watch_stock(group_name)
+    def _gone(
+        self, group: ConsumerGroup[Connection], member: Member[Connection], reason: Reason, now: Now
+    ) -> Notices:
+        was_stock = member.is_stock and not group.is_broadcasting
+        self._membership_changed(group, is_other_stock=was_stock and not group.has_stock(member.client_id))
         grace_ms = 0
-        if group is None or not group.has_client(member.client_id):
-            grace_ms = self._locks.vanished(group_name, member.client_id, now_ms=now.monotonic_ms)
-            self._changed(group_name, reason, member.client_id, now, is_stock=member.is_stock)
-        if group is None:
-            self.notifications.forget(group_name)
-            self.roster.forget_list(group_name)
+        if not group.has_client(member.client_id):
+            grace_ms = self._locks.vanished(group.name, member.client_id, now_ms=now.monotonic_ms)
+            self._changed(group.name, reason, member.client_id, now, is_stock=member.is_stock)
+        if not group.members:
+            self.notifications.forget(group.name)
+            self.roster.forget_list(group.name)
             return _NONE
-        if self.roster.listed(group_name) is not None:
+        if self.roster.listed(group.name) is not None:
             return _NONE
         # Notified any sooner, the others would be refused the locks, and Java's client retries a second
         # later.
@@ -393,19 +394,15 @@ class ConsumerClients:
 
     def allocates(self, group_name: str) -> bool:
         """Return whether the members of a group allocate for themselves, ours included."""
-        return group_name in self._stock or self._fences.mode(group_name) == MODE_CLIENT
-
-    def _watch_stock(self, group_name: str) -> None:
         group = self._groups.get(group_name)
-        stock = group.stock_client_ids if group is not None else []
-        if stock != self._stock.get(group_name, []):
-            if stock:
-                self._stock[group_name] = stock
-            else:
-                del self._stock[group_name]
+        return (group is not None and group.has_stock()) or self._fences.mode(group_name) == MODE_CLIENT
+
+    def _membership_changed(self, group: ConsumerGroup[Connection], *, is_other_stock: bool) -> None:
+        """Have observers know that a group has other members, and whether others allocate for themselves."""
+        if is_other_stock:
             for observer in self._stock_observers:
-                observer(group_name, stock)
-        self._members_changed(group_name)
+                observer(group.name, group.stock_client_ids)
+        self._members_changed(group.name)
 
     def _members_changed(self, group_name: str) -> None:
         for observer in self._member_observers:

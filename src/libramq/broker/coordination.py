@@ -231,6 +231,8 @@ class Coordination:
 
     def stock_members(self, group: str, client_ids: Sequence[str]) -> None:
         """Take all clients, wherever connected, that allocate for themselves in a group coordinated here."""
+        if client_ids and self._coordinator.stock(group) == tuple(client_ids):
+            return
         self._perform(self._coordinator.stock_members(group, client_ids, now_ms=self._now_ms()))
         if client_ids and group not in self._coordinator and group in self._fences:
             # A fence is left from an earlier life of the group that no other broker remembers.

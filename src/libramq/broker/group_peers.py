@@ -13,8 +13,8 @@ from libramq.message.queue import MessageQueue
 #: Called with a grant that a fence refused, and the higher epoch that the fence has seen.
 Refused = Callable[[FenceGrant, int], None]
 #: Called with a group, the reports of all fences including ours, and the members that allocate for
-#: themselves, wherever connected; None: no change.
-Gathered = Callable[[str, Sequence[FenceReport], Sequence[str] | None], None]
+#: themselves, wherever connected.
+Gathered = Callable[[str, Sequence[FenceReport], Sequence[str]], None]
 
 
 class GroupPeers(Protocol):

@@ -49,7 +49,6 @@ class MemberRelay:
         self._consumers = consumers
         self._clock = clock
         self._roster = consumers.roster
-        self._stock: dict[str, list[str]] = {}
         self._changed: dict[str, None] = {}
         self._due_ms: MonotonicMs | None = None
         self._agree_by_ms = MonotonicMs(0)
@@ -105,7 +104,6 @@ class MemberRelay:
             if edge not in self._view.names:
                 self._forget(edge)
         self._roster.forget_published(self._lives_here)
-        self._stock.clear()
         self.took(self.body(self._own, None), now_ms=now_ms)
         self._publish_by(self._roster.groups(), now_ms)
 
@@ -153,15 +151,11 @@ class MemberRelay:
         """Return the members of a group in the form that the assigner needs."""
         return self._roster.server_assigned(group)
 
-    def publish_stock(self, group: str) -> list[str] | None:
-        """Return the group's stock members for its coordinator; None: the same as last time."""
-        if self._own in self._roster.edges():  # While this broker is alone, its own clients are not reported.
+    def stock(self, group: str) -> list[str]:
+        """Return who of a group allocates for itself, for its coordinator."""
+        if self._own in self._roster.edges():  # Nobody reports our own clients while this broker is alone.
             self._roster.report(self._own, {group: self.members(group)}, complete=False)
-        stock = self._roster.stock(group)
-        if stock == self._stock.get(group):
-            return None
-        self._stock[group] = stock
-        return stock
+        return self._roster.stock(group)
 
     # Time.
 

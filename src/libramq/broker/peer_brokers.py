@@ -266,8 +266,7 @@ class PeerBrokers:
         if now_ms < gathering.until_ms and not self.relay.is_agreed(now_ms):
             return
         del self._gatherings[gathering.group]
-        stock = self.relay.publish_stock(gathering.group)
-        gathering.gathered(gathering.group, gathering.answers, stock)
+        gathering.gathered(gathering.group, gathering.answers, self.relay.stock(gathering.group))
 
     def _now_ms(self) -> MonotonicMs:
         return self._clock.monotonic_ms()

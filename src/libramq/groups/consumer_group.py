@@ -7,7 +7,6 @@ Upstream: broker/client/ConsumerGroupInfo.java, ConsumerManager.java.
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Generic, TypeVar
 
 from libramq.clock import MonotonicMs
@@ -15,7 +14,10 @@ from libramq.filter.subscription import BROADCASTING, SubscriptionData
 from libramq.filter.tag import TAG
 from libramq.groups.consumer import Consumer
 from libramq.groups.limits import SUBSCRIPTIONS_MAX
+from libramq.groups.memberships import Memberships
+from libramq.groups.notice import AreYouThere
 from libramq.groups.roster import ServerAssignedMembers
+from libramq.groups.session import Session
 from libramq.message.names import RETRY_PREFIX
 
 #: The shell's handle of a connection.
@@ -41,6 +43,14 @@ class Member(Generic[P]):
     subscriptions: Mapping[str, str] = field(default_factory=dict)
     joined_at_ms: MonotonicMs = MonotonicMs(0)
     heartbeat_gaps_ms: tuple[int, int] = (0, 0)
+    session: Session = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.session = Session(self.heartbeat_at_ms)
+
+    def is_same(self, other: "Member[P]") -> bool:
+        """Return whether this is the same client, as far as others care."""
+        return self.client_id == other.client_id and self.is_stock is other.is_stock
 
     def follow(self, known: "Member[P] | None") -> None:
         """Take over what is known of the same client on the same connection."""
@@ -50,6 +60,8 @@ class Member(Generic[P]):
         self.asks = known.asks
         self.subscriptions = known.subscriptions
         self.joined_at_ms = known.joined_at_ms
+        self.session = known.session
+        self.session.seen(now_ms=self.heartbeat_at_ms)
         self.heartbeat_gaps_ms = (known.heartbeat_gaps_ms[1], self.heartbeat_at_ms - known.heartbeat_at_ms)
 
 
@@ -90,6 +102,11 @@ class ConsumerGroup(Generic[P]):
     def stock_client_ids(self) -> list[str]:
         """Return the client ids of stock members, without duplicates; broadcasting ones are left out."""
         return [] if self.is_broadcasting else list(self._stock)
+
+    def has_stock(self, client_id: str | None = None) -> bool:
+        """Return whether a client, or any, allocates for itself, as in `stock_client_ids`."""
+        known = bool(self._stock) if client_id is None else client_id in self._stock
+        return known and not self.is_broadcasting
 
     @property
     def allocates(self) -> bool:
@@ -234,7 +251,8 @@ class ConsumerGroups(Generic[P]):
 
     def __init__(self) -> None:
         self._groups: dict[str, ConsumerGroup[P]] = {}
-        self._names: dict[P, dict[str, None]] = {}
+        self._memberships: Memberships[P, str] = Memberships()
+        self._last_probe = 0
 
     def __iter__(self) -> Iterator[ConsumerGroup[P]]:
         return iter(self._groups.values())
@@ -258,30 +276,53 @@ class ConsumerGroups(Generic[P]):
 
     def beat(self, group: ConsumerGroup[P], member: Member[P], consumer: Consumer) -> bool:
         """Apply a heartbeat; return whether the member is new."""
-        self._names.setdefault(member.peer, {})[group.name] = None
+        self._memberships.add(member.peer, group.name)
         return group.beat(member, consumer)
+
+    def member(self, group_name: str, peer: P) -> Member[P] | None:
+        """Return a connection's membership of a group."""
+        group = self._groups.get(group_name)
+        return group.members.get(peer) if group is not None else None
 
     def group_count(self, peer: P) -> int:
         """Return how many groups a connection is a member of."""
-        return len(self._names.get(peer, ()))
+        return self._memberships.count(peer)
+
+    def groups_of(self, peer: P, count_max: int | None = None) -> list[str]:
+        """Return the groups that a connection is a member of, or so many of them."""
+        return self._memberships.of(peer, count_max)
 
     def remove(self, group_name: str, peer: P) -> Member[P] | None:
         """Remove a member from a group; return it, if it was one."""
         group = self._groups.get(group_name)
-        member = group.drop(peer) if group is not None else None
-        if group is not None and not group.members:
+        if group is None:
+            return None
+        member = group.drop(peer)
+        if not group.members:
             del self._groups[group_name]
-        names = self._names.get(peer)
-        if names is not None:
-            names.pop(group_name, None)
-            if not names:
-                del self._names[peer]
+        self._memberships.remove(peer, group_name)
         return member
 
-    def remove_peer(self, peer: P, count_max: int | None = None) -> list[tuple[str, Member[P]]]:
-        """A connection ended: its memberships, which are gone now, or so many of them."""
-        names = list(islice(self._names.get(peer, ()), count_max))
-        return [(name, member) for name in names if (member := self.remove(name, peer)) is not None]
+    def look(self, *, now_ms: MonotonicMs) -> tuple[list[AreYouThere[P]], list[tuple[str, P]]]:
+        """Return the probes of silent members, and the members whose sessions have expired."""
+        probes: list[AreYouThere[P]] = []
+        expired: list[tuple[str, P]] = []
+        for group in self:
+            for peer, member in group.members.items():
+                if member.session.is_silent(now_ms=now_ms):
+                    self._last_probe += 1
+                    member.session.probe(self._last_probe, now_ms=now_ms)
+                    probes.append(AreYouThere(peer, group.name, member.client_id, self._last_probe))
+                elif member.session.has_expired(now_ms=now_ms):
+                    expired.append((group.name, peer))
+        return probes, expired
+
+    def answered(self, peer: P, probe: int, *, knows_group: bool, now_ms: MonotonicMs) -> None:
+        """Handle the answer to a probe, if it is open and was sent over this connection."""
+        for name in self.groups_of(peer):
+            session = self._groups[name].members[peer].session
+            if session.probe_number == probe:
+                session.answered(knows_group=knows_group, now_ms=now_ms)
 
     def subscribers_of(self, topic: str) -> list[str]:
         """Return the groups that subscribe to a topic."""

@@ -8,6 +8,7 @@ from typing import Final, Generic, TypeVar
 
 from libramq.clock import MonotonicMs
 from libramq.groups.consumer_group import Member
+from libramq.groups.memberships import Memberships
 
 P = TypeVar("P", bound=Hashable)
 
@@ -24,20 +25,18 @@ class ProducerGroups(Generic[P]):
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[P, Member[P]]] = {}
-        self._names: dict[P, dict[str, None]] = {}
-        self._count = 0
+        self._memberships: Memberships[P, str] = Memberships()
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._memberships)
 
     def beat(self, group: str, member: Member[P]) -> bool:
         """Apply a heartbeat; return False if that would exceed a limit."""
-        names = self._names.get(member.peer, {})
-        if group not in names:
-            if len(names) >= GROUPS_PER_CONNECTION_MAX or self._count >= MEMBERSHIPS_MAX:
-                return False
-            self._names.setdefault(member.peer, {})[group] = None
-            self._count += 1
+        memberships = self._memberships
+        is_full = memberships.count(member.peer) >= GROUPS_PER_CONNECTION_MAX or len(self) >= MEMBERSHIPS_MAX
+        if is_full and not memberships.has(member.peer, group):
+            return False
+        memberships.add(member.peer, group)
         self._groups.setdefault(group, {})[member.peer] = member
         return True
 
@@ -50,17 +49,13 @@ class ProducerGroups(Generic[P]):
         members = self._groups.get(group)
         if members is None or members.pop(peer, None) is None:
             return
-        self._count -= 1
         if not members:
             del self._groups[group]
-        names = self._names[peer]
-        del names[group]
-        if not names:
-            del self._names[peer]
+        self._memberships.remove(peer, group)
 
     def remove_peer(self, peer: P) -> None:
         """Remove the members of a connection that ended."""
-        for group in list(self._names.get(peer, ())):
+        for group in self._memberships.of(peer):
             self.remove(group, peer)
 
     def remove_silent(self, now_ms: MonotonicMs) -> None:

@@ -20,9 +20,9 @@ from libramq.groups.coordinator.group_inquiry import (
 )
 from libramq.groups.coordinator.group_member import GroupMember
 from libramq.groups.coordinator.group_request import Held
-from libramq.groups.coordinator.member_connections import MemberKey
 from libramq.groups.coordinator.queue_handover import QueueHandover
 from libramq.groups.coordinator.refusals import allocates_itself
+from libramq.groups.coordinator.shared_tables import MemberKey
 from libramq.groups.coordinator.state import State
 from libramq.groups.rebalance_event import Reason
 from libramq.logs import get_logger
@@ -156,7 +156,7 @@ def remove(group: Group, event: ev.Removed, now_ms: MonotonicMs) -> None:
 
 def refuse_removal(group: Group, event: ev.Removed, now_ms: MonotonicMs) -> None:
     """Refuse a removal: while members allocate queues themselves, the coordinator cannot remove one."""
-    raise allocates_itself(group.name, group.stock)
+    raise allocates_itself(group.name, group.stock.get(group.name, ()))
 
 
 def _expel(group: Group, member: Member, reason: Reason, who: str, now_ms: MonotonicMs) -> None:
@@ -244,7 +244,6 @@ def remove_queues(group: Group, event: ev.QueuesRemoved, now_ms: MonotonicMs) ->
 
 def let_allocate(group: Group, event: ev.StockMembersCame, now_ms: MonotonicMs) -> None:
     """Hand the assignment over to the members themselves."""
-    group.stock = tuple(event.client_ids)
     rebalance = group.balance.touch(Reason.MODE_CHANGED, event.client_ids[0], now_ms=now_ms)
     group.change_mode(MODE_CLIENT, QueueHandover.resumed(group.epoch + 1, {}), {})
     members = group.members.client_ids
@@ -254,13 +253,11 @@ def let_allocate(group: Group, event: ev.StockMembersCame, now_ms: MonotonicMs) 
 
 def stay_allocating(group: Group, event: ev.StockMembersCame, now_ms: MonotonicMs) -> None:
     """Leave the assignment to the members, and end an inquiry that was under way."""
-    group.stock = tuple(event.client_ids)
     group.inquiry = None
 
 
 def part(group: Group, event: ev.StockMembersLeft, now_ms: MonotonicMs) -> None:
     """Wait for the last commits of the stock member that has left."""
-    group.stock = ()
     group.begin_inquiry(State.PARTING, now_ms + PARTING_MS, group.balance.queues.epoch)
 
 

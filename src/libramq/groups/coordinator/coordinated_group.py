@@ -17,7 +17,7 @@ from libramq.groups.coordinator.fence_grants import complete_grant
 from libramq.groups.coordinator.group_core import GroupCore
 from libramq.groups.coordinator.group_member import GroupMember
 from libramq.groups.coordinator.group_state import GroupState, stored_holdings
-from libramq.groups.coordinator.member_connections import MemberKey
+from libramq.groups.coordinator.shared_tables import MemberKey
 from libramq.groups.coordinator.state import UNKNOWN
 from libramq.groups.coordinator.transitions import TABLE
 from libramq.logs import get_logger

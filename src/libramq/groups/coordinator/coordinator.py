@@ -72,7 +72,6 @@ class Coordinator(Generic[P, T]):
         self._sessions = sessions or SessionLimits()
         self._shared: SharedTables[P] = SharedTables(record)
         self._groups: dict[str, CoordinatedGroup[P, T]] = {}
-        self._stock: dict[str, tuple[str, ...]] = {}
         self._restored = dict(restored or {})
         self._is_begun = False
         for name, state in self._restored.items():
@@ -142,7 +141,7 @@ class Coordinator(Generic[P, T]):
             operator = operator_of(remove)
             group = self._groups.get(remove.group)
             if group is None:
-                stock = self._stock.get(remove.group)
+                stock = self._shared.stock.get(remove.group)
                 raise allocates_itself(remove.group, stock) if stock else no_members(remove.group)
             if group.publication.cannot_persist and group.state not in SELF_ALLOCATED:
                 raise busy(remove.group)
@@ -157,7 +156,7 @@ class Coordinator(Generic[P, T]):
         """Handle the end of a connection: its members have a grace period to reconnect."""
         self._begin(now_ms)
         effects: list[Effect[T]] = []
-        for key in self._shared.connections.members(peer):
+        for key in self._shared.connections.of(peer):
             member = self._groups[key.group].members.require(key.member)
             effects += self._happen(key.group, ev.ConnectionClosed(member), now_ms)
         return effects
@@ -206,10 +205,10 @@ class Coordinator(Generic[P, T]):
 
     def stock_members(self, group: str, client_ids: Sequence[str], *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Take the complete list of a group's stock members, which allocate queues for themselves."""
-        if client_ids and len(self._stock) < GROUPS_MAX:
-            self._stock[group] = tuple(client_ids)
+        if client_ids and len(self._shared.stock) < GROUPS_MAX:
+            self._shared.stock[group] = tuple(client_ids)
         else:
-            self._stock.pop(group, None)
+            self._shared.stock.pop(group, None)
         event = ev.StockMembersCame(client_ids) if client_ids else ev.StockMembersLeft()
         return self._happen(group, event, now_ms)
 
@@ -233,7 +232,7 @@ class Coordinator(Generic[P, T]):
     def drop(self, group: str, address: str = "", *, now_ms: MonotonicMs) -> list[Effect[T]]:
         """Give up a group that another broker coordinates now, at that address (empty: not known)."""
         self._begin(now_ms)
-        self._stock.pop(group, None)
+        self._shared.stock.pop(group, None)
         return self._dissolve(group, address, now_ms)
 
     def removed(self, group: str, *, may_return: bool, now_ms: MonotonicMs) -> list[Effect[T]]:
@@ -290,7 +289,7 @@ class Coordinator(Generic[P, T]):
     @property
     def has_members(self) -> bool:
         """Return whether any group has a member."""
-        return self._shared.connections.member_count > 0
+        return self._shared.member_count > 0
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
@@ -298,6 +297,10 @@ class Coordinator(Generic[P, T]):
         return self._shared.timers.next_due_ms if self._is_begun or not self._restored else MonotonicMs(0)
 
     # Statistics.
+
+    def stock(self, group: str) -> tuple[str, ...]:
+        """Return who of a group allocates for itself, as far as that was told."""
+        return self._shared.stock.get(group, ())
 
     def __contains__(self, group: str) -> bool:
         return group in self._groups
@@ -347,7 +350,7 @@ class Coordinator(Generic[P, T]):
 
     def _group_to_join(self, name: str, now_ms: MonotonicMs) -> CoordinatedGroup[P, T]:
         group = self._groups.get(name)
-        if self._shared.connections.member_count >= MEMBERS_OF_ALL_MAX:
+        if self._shared.member_count >= MEMBERS_OF_ALL_MAX:
             raise broker_error(
                 ResponseCode.SYSTEM_ERROR, f"{MEMBERS_OF_ALL_MAX} members are here, which is the limit"
             )
@@ -358,8 +361,8 @@ class Coordinator(Generic[P, T]):
                 ResponseCode.SYSTEM_ERROR, f"{GROUPS_MAX} groups are coordinated here, which is the limit"
             )
         group = self._groups[name] = CoordinatedGroup(name, shared=self._shared, now_ms=now_ms)
-        if name in self._stock:
-            group.handle(ev.StockMembersCame(self._stock[name]), now_ms=now_ms)
+        if name in self._shared.stock:
+            group.handle(ev.StockMembersCame(self._shared.stock[name]), now_ms=now_ms)
         elif self._must_gather(name):
             group.handle(ev.FencesInDoubt(0), now_ms=now_ms)
         return group

@@ -46,7 +46,7 @@ class GroupCore(Generic[P, T]):
         state = state or GroupState()
         self.name, self.mode = name, state.mode
         self.is_dead = False
-        self.members: GroupMembership[P, T] = GroupMembership(name, shared.connections)
+        self.members: GroupMembership[P, T] = GroupMembership(name, shared)
         for profile in state.members:
             self.members.restore(profile, now_ms=now_ms)
         self.topics = GroupTopics(name, shared.topics)
@@ -55,9 +55,8 @@ class GroupCore(Generic[P, T]):
         self.balance = GroupBalance(name, self.members, self.topics, QueueHandover(state.epoch, here))
         self.publication: GroupPublication[T] = GroupPublication(name, shared.record)
         self.mode_epoch = state.epoch if state.mode == MODE_CLIENT else 0
-        self.timers = shared.timers
+        self.timers, self.stock = shared.timers, shared.stock
         self.inquiry: GroupInquiry | None = None
-        self.stock: tuple[str, ...] = ()
         self.warning = self._tag_conflict()
 
     @property

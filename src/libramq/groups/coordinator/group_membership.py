@@ -21,7 +21,7 @@ from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, broker_error
 from libramq.groups.coordinator.group_member import GroupMember
 from libramq.groups.coordinator.group_state import MemberProfile
-from libramq.groups.coordinator.member_connections import MemberConnections, MemberKey
+from libramq.groups.coordinator.shared_tables import MemberKey, SharedTables
 from libramq.groups.limits import MEMBERS_MAX
 from libramq.groups.rebalance_event import Reason
 
@@ -71,9 +71,9 @@ class Admission(NamedTuple, Generic[P, T]):
 class GroupMembership(Generic[P, T]):
     """The members of one group, in the order they joined."""
 
-    def __init__(self, group: str, connections: MemberConnections[P]) -> None:
+    def __init__(self, group: str, shared: SharedTables[P]) -> None:
         self._group = group
-        self._connections = connections
+        self._shared = shared
         #: By id, in the order they joined.
         self.members: dict[str, GroupMember[P, T]] = {}
         self._instances: dict[str, str] = {}
@@ -174,20 +174,21 @@ class GroupMembership(Generic[P, T]):
         """Note a request of a member."""
         member.heard(now_ms=now_ms)
         if member.peer != peer:
-            self._connections.move(MemberKey(self._group, member.id), member.peer, peer)
+            self._disconnect(member)
+            self._shared.connections.add(peer, MemberKey(self._group, member.id))
             member.peer = peer
 
     def closed(self, member: GroupMember[P, T], *, now_ms: MonotonicMs) -> None:
         """Note that a member's connection has ended."""
-        self._connections.move(MemberKey(self._group, member.id), member.peer, None)
+        self._disconnect(member)
         member.closed(now_ms=now_ms)
 
     def remove(self, member: GroupMember[P, T]) -> None:
         """Remove a member."""
         del self.members[member.id]
         self.leaving.discard(member.id)
-        self._connections.member_count -= 1
-        self._connections.move(MemberKey(self._group, member.id), member.peer, None)
+        self._shared.member_count -= 1
+        self._disconnect(member)
         if member.profile.instance is not None:
             del self._instances[member.profile.instance]
 
@@ -212,7 +213,7 @@ class GroupMembership(Generic[P, T]):
 
     def _twin(self, profile: MemberProfile, peer: P) -> str | None:
         """Return the member that this client on this connection is already, or None."""
-        for key in self._connections.members(peer):
+        for key in self._shared.connections.of(peer):
             if key.group == self._group and self.members[key.member].profile.client_id == profile.client_id:
                 return key.member
         return None
@@ -232,12 +233,16 @@ class GroupMembership(Generic[P, T]):
     def _add(self, profile: MemberProfile, peer: P | None, now_ms: MonotonicMs) -> GroupMember[P, T]:
         member: GroupMember[P, T] = GroupMember(profile.member, profile, now_ms)
         self.members[member.id] = member
-        self._connections.member_count += 1
+        self._shared.member_count += 1
         if profile.instance is not None:
             self._instances[profile.instance] = member.id
         if peer is not None:
             self.heard(member, peer, now_ms=now_ms)
         return member
+
+    def _disconnect(self, member: GroupMember[P, T]) -> None:
+        if member.peer is not None:
+            self._shared.connections.remove(member.peer, MemberKey(self._group, member.id))
 
     def _remember(self, replaced: GroupMember[P, T]) -> None:
         assert replaced.profile.instance is not None

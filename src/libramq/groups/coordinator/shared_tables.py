@@ -1,22 +1,35 @@
-"""The tables that all coordinated groups of a broker share: topics, connections, timers, records."""
+"""The tables that all coordinated groups of a broker share: topics, connections, stock members, timers, records."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from libramq.groups.coordinator.group_state import Record
-from libramq.groups.coordinator.member_connections import MemberConnections, MemberKey
 from libramq.groups.coordinator.timers import Timers
 from libramq.groups.coordinator.watched_topics import WatchedTopics
+from libramq.groups.memberships import Memberships
 
 P = TypeVar("P", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
+class MemberKey(NamedTuple):
+    """A member of a group; the group itself where the member is empty."""
+
+    group: str
+    member: str = ""
+
+
+@dataclass(slots=True)
 class SharedTables(Generic[P]):
-    """Each table is its owner's to change; a group touches its own entries only."""
+    """Each table is its owner's to change; a group touches its own entries only.
+
+    connections: members that speak over one. member_count: of all groups, with those that are not connected.
+    stock: who allocates for itself, by group, of those that live here.
+    """
 
     record: Record
     topics: WatchedTopics = field(default_factory=WatchedTopics)
-    connections: MemberConnections[P] = field(default_factory=MemberConnections)
+    connections: Memberships[P, MemberKey] = field(default_factory=Memberships)
+    stock: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    member_count: int = 0
     timers: Timers[MemberKey] = field(default_factory=Timers)
