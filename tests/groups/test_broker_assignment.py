@@ -21,7 +21,8 @@ class Group:
     """A group whose members ask when told to."""
 
     def __init__(self, **topics: int) -> None:
-        self.assignment = BrokerAssignment()
+        self.assigned: dict[str, dict[str, list[MessageQueue]]] = {}
+        self.assignment = BrokerAssignment(lambda: self.assigned)
         self.queues = {topic: queues_of(topic, count) for topic, count in topics.items()}
         self.members: dict[str, frozenset[str]] = {}
         self.version = 0
@@ -32,7 +33,8 @@ class Group:
     def update(self) -> None:
         self.version += 1
         everything = [queue for lot in self.queues.values() for queue in lot]
-        self.assignment.update(self.version, self.members, everything, now_ms=self.now_ms)
+        for gone in self.assignment.update(self.version, self.members, everything, now_ms=self.now_ms):
+            del self.assigned[gone]
 
     def join(self, *client_ids: str) -> None:
         for client_id in client_ids:
@@ -51,6 +53,7 @@ class Group:
                 answer = self.assignment.ask(client_id, topic, now_ms=self.now_ms)
                 assert answer is not None
                 self.holds[client_id][topic] = list(answer.queues)
+                self.assigned.setdefault(client_id, {})[topic] = list(answer.queues)
                 self.again |= answer.ask_again
 
     def load(self, client_id: str) -> int:
@@ -167,6 +170,7 @@ def test_what_members_were_given_by_another_rule_is_theirs_at_first():
     """The group was in client mode: bob has all by AVG's word, and keeps his half."""
     group = Group(T=4)
     group.assignment.give("bob", "T", group.queues["T"], now_ms=0)
+    group.assigned["bob"] = {"T": group.queues["T"]}
     group.join("alice", "bob")
     group.ask("alice", "bob")
     assert group.load("alice") == 0

@@ -9,7 +9,7 @@ notified to ask again. Times are monotonic.
 Upstream: QueryAssignmentProcessor.java, which computes each topic anew from the members present.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,17 +41,18 @@ class Answer:
 
 
 class BrokerAssignment:
-    """One group's target and its members' current assignments, including those made by an earlier broker."""
+    """One group's target, and who holds what.
 
-    def __init__(self, assigned: Assignments | None = None) -> None:
+    assigned: what its members were given last, by whichever broker. The caller keeps that, as other brokers
+    are told of it: every answer is noted there before the next call, and who is gone is removed.
+    """
+
+    def __init__(self, assigned: Callable[[], Assignments]) -> None:
         self._target: dict[str, dict[str, list[MessageQueue]]] = {}
         self._queues: dict[str, list[MessageQueue]] = {}
-        self._assigned = {
-            client_id: {topic: list(lot) for topic, lot in lots.items()}
-            for client_id, lots in (assigned or {}).items()
-        }
+        self._assigned = assigned
         self._ledger = HandoverLedger(rest_ms=REST_MS)
-        for client_id, lots in self._assigned.items():
+        for client_id, lots in assigned().items():
             for lot in lots.values():
                 self._hand(lot, client_id)
         self._version: Hashable = None
@@ -89,10 +90,9 @@ class BrokerAssignment:
 
         Return the former members that still had an assignment.
         """
-        gone = [client_id for client_id in self._assigned if client_id not in members]
+        gone = [client_id for client_id in self._assigned() if client_id not in members]
         for client_id in gone:
             self._let_go(self._held_by(client_id), now_ms)
-            del self._assigned[client_id]
         group = Group.of(
             (
                 Member(client_id=client_id, topics=topics, owned=self._held_by(client_id))
@@ -114,7 +114,7 @@ class BrokerAssignment:
         """Return the members whose answer would differ from the last one, and in how many milliseconds."""
         waiting: dict[str, int] = {}
         for client_id, target in self._target.items():
-            assigned = self._assigned.get(client_id, {})
+            assigned = self._assigned().get(client_id, {})
             wanted = {queue for lot in target.values() for queue in lot}
             if not wanted.issuperset(queue for lot in assigned.values() for queue in lot):
                 waiting[client_id] = 1
@@ -154,14 +154,12 @@ class BrokerAssignment:
     ) -> list[MessageQueue]:
         """Record a member's answer; return the queues of the topic that it gives up with it."""
         wanted = set(queues)
-        assigned = self._assigned.setdefault(client_id, {})
         let_go = [
             queue
-            for queue in assigned.get(topic, ())
+            for queue in self._assigned().get(client_id, {}).get(topic, ())
             if queue not in wanted and self._ledger.holder(queue) == client_id
         ]
         self._let_go(let_go, now_ms)
-        assigned[topic] = list(queues)
         self._hand(queues, client_id)
         return let_go
 
@@ -173,7 +171,7 @@ class BrokerAssignment:
             self._ledger.hold(queue, Holding(client_id))
 
     def _held_by(self, client_id: str) -> list[MessageQueue]:
-        lots = self._assigned.get(client_id, {}).values()
+        lots = self._assigned().get(client_id, {}).values()
         return [queue for lot in lots for queue in lot if self._ledger.holder(queue) == client_id]
 
     def _let_go(self, queues: Iterable[MessageQueue], now_ms: MonotonicMs) -> None:

@@ -9,6 +9,7 @@ other brokers, so that one of them can continue from there. Times are monotonic.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from libramq.balance import strategy_named
@@ -78,7 +79,7 @@ class ServerAssignedGroups:
             return KEEP  # Its heartbeat is on its way; upstream's strategies would take everything from it.
         assignment = self._assignments.get(group)
         if assignment is None:
-            assignment = self._assignments[group] = BrokerAssignment(self.tables.assignments(group))
+            assignment = self._assignments[group] = self._new_assignment(group)
         if not queues:
             return KEEP
         if members.allocates:
@@ -105,7 +106,7 @@ class ServerAssignedGroups:
         if assignment is None:
             if not self.tables.assignments(group):
                 return None  # No member has asked yet.
-            assignment = self._assignments[group] = BrokerAssignment(self.tables.assignments(group))
+            assignment = self._assignments[group] = self._new_assignment(group)
         was_mixed = group in self._mixed
         if members.allocates or was_mixed:
             (self._mixed.add if members.allocates else self._mixed.discard)(group)
@@ -143,6 +144,9 @@ class ServerAssignedGroups:
         )
         self.tables.take(update)
         return update
+
+    def _new_assignment(self, group: str) -> BrokerAssignment:
+        return BrokerAssignment(partial(self.tables.assignments, group))
 
     def _update(
         self, assignment: BrokerAssignment, members: ServerAssignedMembers, now_ms: MonotonicMs

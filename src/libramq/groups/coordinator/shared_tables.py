@@ -1,4 +1,4 @@
-"""The tables that all coordinated groups of a broker share: topics, connections, stock members, timers, records."""
+"""The tables that all coordinated groups of a broker share: topics, members, timers, records."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
