@@ -174,13 +174,9 @@ class Broker:
         return self._copies
 
     def _build_groups(self, secret_bits: SecretBits) -> None:
+        tables, offsets = self.tables, self.offsets
         parts = GroupParts(
-            self.config,
-            self.tables,
-            self.offsets,
-            self.kernel,
-            secret_bits=secret_bits,
-            record=self._record,
+            self.config, tables, offsets, self.kernel, secret_bits=secret_bits, record=self._record
         )
         self.producers, self.consumers, self.locks = parts.producers, parts.consumers, parts.locks
         self.coordination, self.assigner, self.cluster = parts.coordination, parts.assigner, parts.cluster
