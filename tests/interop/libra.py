@@ -85,6 +85,10 @@ class LibraServers:
     def kill(self, name: str) -> None:
         self._brokers.pop(name).kill()
 
+    def stop_broker(self, name: str) -> None:
+        """End one broker cleanly."""
+        self._brokers.pop(name).stop()
+
     def stop(self) -> None:
         for process in (*self._brokers.values(), self._name_server):
             process.stop()

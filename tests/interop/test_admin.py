@@ -53,3 +53,18 @@ def test_the_progress_and_the_members_of_a_group(cluster: Cluster) -> None:
     printed = cluster.admin("consumerConnection", "-g", group)
     assert member.of("started")[0]["clientId"] in printed
     assert topic in printed
+
+
+def test_messages_are_found_by_their_keys(cluster: Cluster) -> None:
+    """mqadmin asks each broker of the topic, compares the keys itself, and prints where the messages lie."""
+    topic = cluster.fresh_name("Keyed")
+    cluster.create_topic(topic, 2)
+    sent = [cluster.send(topic=topic, body=str(number), keys=f"order-{number % 2}") for number in range(4)]
+    by_key = cluster.admin("queryMsgByKey", "-t", topic, "-k", "order-1")
+    assert {each["msgId"] for each in sent if each["msgId"] in by_key} == {
+        sent[1]["msgId"],
+        sent[3]["msgId"],
+    }, by_key
+    by_unique_key = cluster.admin("queryMsgByUniqueKey", "-t", topic, "-i", str(sent[2]["msgId"]))
+    assert f"Topic: {topic}" in " ".join(by_unique_key.split()), by_unique_key
+    assert "order-0" in by_unique_key

@@ -71,6 +71,10 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.PULL_MESSAGE: (_PULL, None, "Group:G Sub, Topic:T Sub"),
     R.LITE_PULL_MESSAGE: (_PULL, None, "Group:G Sub, Topic:T Sub"),
     R.VIEW_MESSAGE_BY_ID: (h.ViewMessageHeader(offset=0, topic="T"), None, "Topic:T Get"),
+    R.QUERY_MESSAGE: (
+        h.QueryMessageHeader(topic="T", key="k", max_num=1, begin_timestamp=0, end_timestamp=1), None,
+        "Topic:T Get",
+    ),
     R.QUERY_CONSUMER_OFFSET: (
         h.QueryConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=0), None,
         "Group:G Sub, Topic:T Sub",

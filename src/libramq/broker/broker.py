@@ -43,6 +43,7 @@ from libramq.broker.processor.open_queue import OpenQueue
 from libramq.broker.processor.peers import PeerRequests
 from libramq.broker.processor.pull_message import PullMessage
 from libramq.broker.processor.query_assignment import QueryAssignment
+from libramq.broker.processor.query_message import QueryMessage
 from libramq.broker.processor.queue_lock import QueueLockRequests
 from libramq.broker.processor.queue_offset import QueueOffsets
 from libramq.broker.processor.reset_offset import OffsetReset
@@ -300,6 +301,7 @@ class Broker:
             ConsumerOffsetRequests(self.committing, is_member=self.consumers.is_member),
             reset,
             QueueOffsets(self.store, self.authorizer),
+            QueryMessage(self.store, self._files.key_index()),
         ]
 
     def _group_services(self) -> Sequence[Any]:

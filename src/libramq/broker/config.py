@@ -35,6 +35,8 @@ _BOUNDS: Final = {
     "disk_max_used_space_ratio": (10, 100),
     "disk_space_clean_forcibly_ratio": (30, 100),
     "disk_space_warning_level_ratio": (35, 100),
+    "max_hash_slot_num": (1, 1 << 28),  # Together less than what Java maps.
+    "max_index_num": (2, 1 << 26),
     "metrics_port": (1, 65_535),
     "default_topic_queue_nums": (1, QUEUES_MAX),
     "broker_permission": (0, PERM_READ | PERM_WRITE | PERM_INHERIT),
@@ -181,6 +183,17 @@ class BrokerConfig:
         6_000_000,
         "mappedFileSizeConsumeQueue",
         "The size of a consume queue file: 20 bytes for each message.",
+    )
+    max_hash_slot_num: int = _option(
+        5_000_000,
+        "maxHashSlotNum",
+        "The slots of an index file. Do not change it for a store that exists.",
+    )
+    max_index_num: int = _option(
+        20_000_000,
+        "maxIndexNum",
+        "The entries of an index file; each key of a message takes one. Do not change it for a store that "
+        "exists.",
     )
     message_delay_level: str = _option(
         DELAY_LEVELS, "messageDelayLevel", "The delay levels, the first is level 1."

@@ -17,6 +17,7 @@ from libramq.logs import get_logger
 from libramq.offsets import OffsetLedger
 from libramq.offsets.ledger import run_persist
 from libramq.store.config import Damaged, FlushDiskType, StoreConfig
+from libramq.store.key_index import KeyIndex
 from libramq.store.message_store import MessageStore
 from libramq.store.retention import NEVER_PERCENT, Retention
 
@@ -100,6 +101,16 @@ class BrokerFiles:
             or self.schedule.version != self._schedule_saved
             or self.progress[0].taken is not None
             or self.progress[1].taken is not None
+        )
+
+    def key_index(self) -> KeyIndex:
+        """Return the index of messages by key."""
+        return KeyIndex(
+            self.filesystem,
+            self.store.config.root,
+            slots=self._config.max_hash_slot_num,
+            entries_max=self._config.max_index_num,
+            is_trusted=self.store.recovery is not None and self.store.recovery.clean,
         )
 
     def close(self) -> None:

@@ -169,6 +169,17 @@ class ViewMessageHeader(Header):
     topic: str | None = None
 
 
+class QueryMessageHeader(Header):
+    """QUERY_MESSAGE. is_unique_key: the key is the one that producers give each message."""
+
+    topic: str
+    key: str
+    max_num: Int
+    begin_timestamp: Long
+    end_timestamp: Long
+    is_unique_key: bool = msgspec.field(name="_UNIQUE_KEY_QUERY", default=False)
+
+
 class UnregisterClientHeader(Header):
     """UNREGISTER_CLIENT."""
 

@@ -38,6 +38,7 @@ _SPECS: Final = (
     RequestSpec(R.PULL_MESSAGE, h.PullMessageHeader),
     RequestSpec(R.LITE_PULL_MESSAGE, h.PullMessageHeader),
     RequestSpec(R.VIEW_MESSAGE_BY_ID, h.ViewMessageHeader),
+    RequestSpec(R.QUERY_MESSAGE, h.QueryMessageHeader),
     # Offsets
     RequestSpec(R.QUERY_CONSUMER_OFFSET, h.QueryConsumerOffsetHeader),
     RequestSpec(R.UPDATE_CONSUMER_OFFSET, h.UpdateConsumerOffsetHeader),

@@ -136,6 +136,7 @@ OPERATIONS: Final[dict[int, Reading]] = {
     R.PULL_MESSAGE: Reading(_consume),
     R.LITE_PULL_MESSAGE: Reading(_consume),
     R.VIEW_MESSAGE_BY_ID: Reading(_view),
+    R.QUERY_MESSAGE: _managed(Action.GET, _of_topic),
     # Offsets.
     R.QUERY_CONSUMER_OFFSET: Reading(_consume),
     R.UPDATE_CONSUMER_OFFSET: Reading(_consume),

@@ -1,0 +1,79 @@
+"""QUERY_MESSAGE: messages by key, as `mqadmin queryMsgByKey` and `queryMsgByUniqueKey` ask for them.
+
+The index is brought up to date first, a stretch at a time, each on a thread (`store.key_index`). Where a
+client gives up meanwhile, what has been indexed by then stays.
+Upstream: QueryMessageProcessor.java.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import broker_error
+from libramq.remoting.headers import QueryMessageHeader, decode_header
+from libramq.rpc.outcome import Compute, Outcome, Reply
+from libramq.rpc.request import Processor, Request
+from libramq.store.key_index import KeyIndex
+from libramq.store.message_store import MessageStore
+
+#: MessageStoreConfig.maxMsgsNumBatch, BrokerConfig.defaultQueryMaxNum.
+MESSAGES_MAX: Final = 64
+BY_UNIQUE_KEY_MAX: Final = 32
+#: Ours: the largest answer; messages beyond are left out, the oldest first.
+BODY_BYTES_MAX: Final = 8 * 1024 * 1024
+
+
+class QueryMessage:
+    """The processor of questions for messages by their keys."""
+
+    def __init__(self, store: MessageStore, index: KeyIndex) -> None:
+        self._store = store
+        self._index = index
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {RequestCode.QUERY_MESSAGE: self.query}
+
+    def query(self, request: Request) -> Outcome:
+        """Find messages of a topic by a key, the newest first."""
+        header = decode_header(request.command, QueryMessageHeader)
+        if not header.key:
+            raise broker_error(ResponseCode.INVALID_PARAMETER, "no key is given; name the one to look for")
+        count_max = BY_UNIQUE_KEY_MAX if header.is_unique_key else min(max(header.max_num, 1), MESSAGES_MAX)
+        until = self._store.visible_offset
+        if not until:
+            return self._found([])
+        find = partial(
+            self._index.find,
+            header.topic,
+            header.key,
+            count_max=count_max,
+            begin_ms=header.begin_timestamp,
+            end_ms=header.end_timestamp,
+            until=until,
+        )
+
+        def advanced(is_done: bool) -> Outcome:
+            return Compute(find, self._found) if is_done else Compute(advance, advanced)
+
+        advance = partial(self._index.advance, until)
+        return Compute(advance, advanced)
+
+    def _found(self, records: list[bytes]) -> Outcome:
+        ext = {
+            "indexLastUpdateTimestamp": str(self._index.last_timestamp_ms),
+            "indexLastUpdatePhyoffset": str(max(self._index.last_offset, 0)),
+        }
+        if not records:
+            return Reply(
+                ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct", ext
+            )
+        kept: list[bytes] = []
+        size = 0
+        for record in records:
+            size += len(record)
+            if kept and size > BODY_BYTES_MAX:
+                break
+            kept.append(record)
+        return Reply(ext=ext, body=b"".join(kept))

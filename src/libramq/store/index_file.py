@@ -1,0 +1,128 @@
+"""The index file: messages by the hash of a key, each slot a chain of entries from the newest to the oldest.
+
+    header, 40 bytes ─ slots, 4 bytes each: the number of the newest entry ─ entries, 20 bytes each
+
+Entry 0 is never used. Hits may be collisions: whoever asks compares the keys of what it finds.
+Upstream: store/index/IndexFile.java, IndexHeader.java.
+"""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from libramq.filesystem import FileSystem
+from libramq.message.tags import java_hash
+
+_HEADER: Final = struct.Struct(">qqqqii")
+_SLOT: Final = struct.Struct(">i")
+_ENTRY: Final = struct.Struct(">iqii")
+#: Java's largest int: hashes and seconds are kept in as many bits.
+_INT_MAX: Final = 0x7FFF_FFFF
+
+
+class IndexHeader(NamedTuple):
+    """The header. begin, end: store times and physical offsets of the first and the last message."""
+
+    begin_timestamp_ms: int = 0
+    end_timestamp_ms: int = 0
+    begin_offset: int = 0
+    end_offset: int = 0
+    used_slots: int = 0
+    next_entry: int = 1
+
+
+def key_hash(topic: str, key: str) -> int:
+    """Return the hash of a message's key (IndexFile.indexKeyHashMethod)."""
+    return index_hash(f"{topic}#{key}")
+
+
+def index_hash(text: str) -> int:
+    """Return the hash of a text as the index has it."""
+    hashed = abs(java_hash(text))
+    return hashed if hashed <= _INT_MAX else 0  # Java's Math.abs leaves the smallest number negative.
+
+
+class IndexFile:
+    """One file, open for reading and writing; `save_header` after entries were added."""
+
+    def __init__(self, filesystem: FileSystem, path: Path, *, slots: int, entries_max: int) -> None:
+        self.path = path
+        self._filesystem = filesystem
+        self._slots = slots
+        self._entries_max = entries_max
+        self._entries_at = _HEADER.size + slots * _SLOT.size
+        size = self._entries_at + entries_max * _ENTRY.size
+        self._file = filesystem.open(path, write=True, create=True)
+        try:
+            if filesystem.file_size(self._file) != size:
+                filesystem.truncate(self._file, size)
+            self.header = IndexHeader(*_HEADER.unpack(filesystem.pread(self._file, _HEADER.size, 0)))
+            if self.header.next_entry < 1:
+                self.header = IndexHeader()
+        except BaseException:
+            filesystem.close(self._file)
+            raise
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether another file must begin."""
+        return self.header.next_entry >= self._entries_max
+
+    def put(self, hashed: int, physical_offset: int, store_timestamp_ms: int) -> None:
+        """Add a message under the hash of one of its keys."""
+        header = self.header
+        if header.next_entry <= 1:
+            header = header._replace(begin_offset=physical_offset, begin_timestamp_ms=store_timestamp_ms)
+        slot_at = _HEADER.size + hashed % self._slots * _SLOT.size
+        previous = self._previous(slot_at)
+        seconds = (store_timestamp_ms - header.begin_timestamp_ms) // 1000
+        entry = _ENTRY.pack(hashed, physical_offset, min(max(seconds, 0), _INT_MAX), previous)
+        write = self._filesystem.pwrite
+        write(self._file, entry, self._entries_at + header.next_entry * _ENTRY.size)
+        write(self._file, _SLOT.pack(header.next_entry), slot_at)
+        self.header = header._replace(
+            end_timestamp_ms=store_timestamp_ms,
+            end_offset=physical_offset,
+            used_slots=header.used_slots + (not previous),
+            next_entry=header.next_entry + 1,
+        )
+
+    def find(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Yield the physical offsets of messages of a time under a hash, the newest first."""
+        header = self.header
+        number = self._previous(_HEADER.size + hashed % self._slots * _SLOT.size)
+        while 0 < number < header.next_entry:
+            data = self._filesystem.pread(self._file, _ENTRY.size, self._entries_at + number * _ENTRY.size)
+            found, offset, seconds, previous = _ENTRY.unpack(data)
+            stored_ms = header.begin_timestamp_ms + seconds * 1000
+            if found == hashed and begin_ms <= stored_ms <= end_ms:
+                yield offset
+            if previous >= number:  # No chain of ours or Apache's goes forwards.
+                return
+            number = previous
+
+    def may_hold(self, begin_ms: int, end_ms: int) -> bool:
+        """Return whether messages of a time may be here."""
+        header = self.header
+        return (
+            header.next_entry > 1
+            and header.begin_timestamp_ms <= end_ms
+            and begin_ms <= header.end_timestamp_ms
+        )
+
+    def save_header(self) -> None:
+        """Write the header: what was added before is found by whoever opens the file."""
+        self._filesystem.pwrite(self._file, _HEADER.pack(*self.header), 0)
+
+    def sync(self) -> None:
+        """Have the file on the disk."""
+        self._filesystem.fsync(self._file)
+
+    def close(self) -> None:
+        """Give the descriptor back."""
+        self._filesystem.close(self._file)
+
+    def _previous(self, slot_at: int) -> int:
+        number: int = _SLOT.unpack(self._filesystem.pread(self._file, _SLOT.size, slot_at))[0]
+        return number if 0 < number < self.header.next_entry else 0

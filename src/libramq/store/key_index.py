@@ -1,0 +1,195 @@
+"""The key index: finds messages by their keys, in Apache's index files, brought up to date on demand.
+
+    query ─► read what the log has gained since the last one, a stretch at a time ─► look up ─► compare keys
+
+To index a message costs a tenth of what storing it costs, and most are never looked for. So nothing is
+indexed before somebody asks; the log is read from where the newest file ends. That file is not trusted after
+an end that was not clean: it is made again. Files whose messages are all deleted go with the next query.
+
+Everything here waits for the disk and runs in a thread, one call at a time.
+Upstream: store/index/IndexService.java, DefaultMessageStore.queryMessage.
+"""
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from libramq.errors import StoreCorrupt
+from libramq.filesystem import FileSystem
+from libramq.logs import get_logger
+from libramq.message import sys_flag as flags
+from libramq.message.properties import KEYS, UNIQ_KEY, find_property
+from libramq.message.record import BLANK_BYTES, RECORD_BYTES_MAX, RECORD_BYTES_MIN, RecordHead, peek_record
+from libramq.store.index_file import IndexFile, key_hash
+from libramq.store.log_scan import LogScan
+from libramq.store.read_only_files import ReadOnlyFiles
+
+log = get_logger(__name__)
+
+#: Ours: records that one call of `advance` looks at, some 0.1 s.
+STRETCH: Final = 5_000
+#: yyyyMMddHHmmssSSS.
+NAME_DIGITS: Final = 17
+_UNIQ_KEY: Final = UNIQ_KEY.encode()
+_KEYS: Final = KEYS.encode()
+
+
+class KeyIndex:
+    """The index files of a store. is_trusted: the store was closed cleanly when they were last written."""
+
+    def __init__(
+        self, filesystem: FileSystem, root: Path, *, slots: int, entries_max: int, is_trusted: bool
+    ) -> None:
+        self._filesystem = filesystem
+        self._log_directory = root / "commitlog"
+        self._directory = root / "index"
+        self._slots = slots
+        self._entries_max = entries_max
+        self._is_trusted = is_trusted
+        self._names: list[str] = []
+        self._position: int | None = None
+        #: The newest message that is indexed: when it was stored, and where it lies.
+        self.last_timestamp_ms, self.last_offset = 0, -1
+
+    def advance(self, until: int) -> bool:
+        """Index the next stretch of the log; return whether everything before `until` is indexed."""
+        with closing(ReadOnlyFiles(self._filesystem, self._log_directory)) as files:
+            if self._position is None:
+                self._position = self._open(until)
+            self._remove_before(files.min_offset)
+            scan = LogScan(files, max(self._position, files.min_offset), protected=until)
+            heads = (found for found in scan if isinstance(found, RecordHead))
+            count = self._put(heads, until)
+            if count >= STRETCH:
+                return False
+            self._position = max(self._position, min(scan.end, until))
+            return True
+
+    def find(
+        self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int, until: int
+    ) -> list[bytes]:
+        """Return the records of a topic with this key, the newest first; up to `until` only."""
+        hashed, found = key_hash(topic, key), dict[int, bytes]()
+        with closing(ReadOnlyFiles(self._filesystem, self._log_directory)) as files:
+            for name in reversed(self._names):
+                with closing(self._file(name)) as index:
+                    if not index.may_hold(begin_ms, end_ms):
+                        continue
+                    for offset in index.find(hashed, begin_ms, end_ms):
+                        record = _record(files, offset, until) if offset not in found else None
+                        if record is not None and _has_key(record, topic, key):
+                            found[offset] = record
+                            if len(found) >= count_max:
+                                return list(found.values())
+        return list(found.values())
+
+    def _open(self, until: int) -> int:
+        """Return from where on the log is not indexed yet."""
+        names = self._filesystem.listdir(self._directory) if self._filesystem.exists(self._directory) else []
+        self._names = sorted(name for name in names if len(name) == NAME_DIGITS and name.isdecimal())
+        if self._names and not self._is_trusted:
+            self._remove(self._names.pop())
+        while self._names:
+            with closing(self._file(self._names[-1])) as index:
+                header = index.header
+            if header.next_entry > 1 and header.end_offset < until:
+                self.last_timestamp_ms, self.last_offset = header.end_timestamp_ms, header.end_offset
+                return header.end_offset  # Where its last record begins, which `_put` passes over.
+            self._remove(self._names.pop())  # Empty, or of a log that had more than there is now.
+        return 0
+
+    def _put(self, heads: Iterator[RecordHead], until: int) -> int:
+        """Index records; return how many there were."""
+        index: IndexFile | None = None
+        count = 0
+        try:
+            for head in heads:
+                end = head.physical_offset + head.size
+                if end > until:
+                    break
+                if head.physical_offset > self.last_offset:
+                    for key in _keys(head):
+                        index = self._with_room(index, head.store_timestamp_ms)
+                        index.put(key_hash(head.topic, key), head.physical_offset, head.store_timestamp_ms)
+                    self.last_timestamp_ms, self.last_offset = head.store_timestamp_ms, head.physical_offset
+                self._position = end
+                count += 1
+                if count >= STRETCH:
+                    break
+        finally:
+            if index is not None:
+                self._finish(index)
+        return count
+
+    def _with_room(self, index: IndexFile | None, timestamp_ms: int) -> IndexFile:
+        """Return a file that takes another entry: the one at hand, the newest, or a new one."""
+        if index is None and self._names:
+            index = self._file(self._names[-1])
+        if index is not None and index.is_full:
+            self._finish(index)
+            index = None
+        if index is None:
+            name = _name(timestamp_ms, after=self._names[-1] if self._names else "")
+            self._filesystem.makedirs(self._directory)
+            index = self._file(name)
+            self._names.append(name)
+        return index
+
+    def _finish(self, index: IndexFile) -> None:
+        with closing(index):
+            index.save_header()
+            index.sync()
+
+    def _file(self, name: str) -> IndexFile:
+        path = self._directory / name
+        return IndexFile(self._filesystem, path, slots=self._slots, entries_max=self._entries_max)
+
+    def _remove_before(self, min_offset: int) -> None:
+        """Remove files whose messages are all deleted; the newest stays, as it says how far the index is."""
+        while len(self._names) > 1:
+            with closing(self._file(self._names[0])) as index:
+                if index.header.end_offset >= min_offset:
+                    return
+            self._remove(self._names.pop(0))
+
+    def _remove(self, name: str) -> None:
+        log.info("an index file is removed", file=name)
+        self._filesystem.unlink(self._directory / name)
+
+
+def _keys(head: RecordHead) -> Iterator[str]:
+    """Yield the keys of a message, each once: the unique one, then those of the application."""
+    if head.sys_flag & flags.TRANSACTION_MASK == flags.TRANSACTION_ROLLBACK:
+        return
+    unique = find_property(head.properties, _UNIQ_KEY)
+    keys = find_property(head.properties, _KEYS)
+    words = keys.decode("utf-8", "replace").split(" ") if keys else []
+    if unique:
+        words.insert(0, unique.decode("utf-8", "replace"))
+    yield from dict.fromkeys(word for word in words if word)
+
+
+def _record(files: ReadOnlyFiles, offset: int, until: int) -> bytes | None:
+    """Return the record at an offset that an index names, if there is one that readers may see."""
+    if offset < 0 or not files.has(offset):
+        return None
+    size = int.from_bytes(files.read(offset, BLANK_BYTES)[:4])
+    if not RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX or offset + size > until:
+        return None
+    return files.read(offset, size)
+
+
+def _has_key(record: bytes, topic: str, key: str) -> bool:
+    try:
+        head = peek_record(record)
+    except StoreCorrupt:
+        return False
+    return head is not None and head.topic == topic and key in _keys(head)
+
+
+def _name(timestamp_ms: int, *, after: str) -> str:
+    """Return a file's name by the time of its first message, after those that are there."""
+    name = f"{datetime.fromtimestamp(timestamp_ms / 1000):%Y%m%d%H%M%S}{timestamp_ms % 1000:03d}"
+    return max(name, f"{int(after) + 1:0{NAME_DIGITS}d}") if after else name

@@ -1,0 +1,199 @@
+"""The key index: built when somebody asks, in Apache's files, and never trusted beyond what the log has."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from libramq.message import decode_records
+from libramq.message.properties import encode_properties
+from libramq.message.tags import java_hash
+from libramq.store import MessageStore, StoreMessage
+from libramq.store import key_index as module
+from libramq.store.index_file import IndexFile, index_hash, key_hash
+from libramq.store.key_index import KeyIndex
+from tests.fakes import ManualClock
+from tests.store.stores import BORN, Disk, open_store, remove_old_files
+
+FOREVER = 1 << 62
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def store(tmp_path: Path, clock: ManualClock) -> Iterator[MessageStore]:
+    store = open_store(tmp_path, clock=clock, mapped_file_size_commit_log=4_096)
+    yield store
+    store.close()
+
+
+def index_of(root: Path, *, slots: int = 7, entries_max: int = 1_000, is_trusted: bool = True) -> KeyIndex:
+    return KeyIndex(Disk(), root, slots=slots, entries_max=entries_max, is_trusted=is_trusted)
+
+
+def add(store: MessageStore, body: str, *, keys: str = "", unique: str = "", topic: str = "T") -> None:
+    properties = {name: value for name, value in (("KEYS", keys), ("UNIQ_KEY", unique)) if value}
+    sent = StoreMessage(topic, 0, body.encode(), encode_properties(properties), 0, born_host=BORN)
+    assert store.append_batch([sent])[0].is_ok
+
+
+def advance(index: KeyIndex, store: MessageStore) -> int:
+    """Bring the index up to date; how many calls it took."""
+    calls = 1
+    while not index.advance(store.visible_offset):
+        calls += 1
+    return calls
+
+
+def bodies(index: KeyIndex, store: MessageStore, key: str, **options: int) -> list[str]:
+    advance(index, store)
+    limits = {"count_max": 64, "begin_ms": 0, "end_ms": FOREVER} | options
+    records = index.find("T", key, until=store.visible_offset, **limits)
+    return [decode_records(record)[0].body.decode() for record in records]
+
+
+def test_the_hash_of_a_key_is_apaches() -> None:
+    """Math.abs of Java's String.hashCode, and 0 for the smallest number, which Math.abs leaves negative."""
+    assert key_hash("T", "KEY1") == 1_855_491_935
+    assert java_hash("polygenelubricants") == -(1 << 31)
+    assert index_hash("polygenelubricants") == 0
+
+
+def test_messages_are_found_by_each_of_their_keys_the_newest_first(
+    tmp_path: Path, store: MessageStore
+) -> None:
+    add(store, "a", keys="red blue", unique="U1")
+    add(store, "b", keys="blue", unique="U2")
+    add(store, "c", unique="U3")
+    add(store, "d", keys="blue", topic="Another")
+    index = index_of(tmp_path)
+    assert bodies(index, store, "blue") == ["b", "a"]
+    assert bodies(index, store, "red") == ["a"]
+    assert bodies(index, store, "U3") == ["c"]
+    assert bodies(index, store, "green") == []
+
+
+def test_with_one_slot_everything_collides_and_keys_decide(tmp_path: Path, store: MessageStore) -> None:
+    for number in range(20):
+        add(store, str(number), keys=f"key{number}")
+    index = index_of(tmp_path, slots=1)
+    assert [bodies(index, store, f"key{number}") for number in range(20)] == [[str(n)] for n in range(20)]
+
+
+def test_a_time_bounds_what_is_found(tmp_path: Path, store: MessageStore, clock: ManualClock) -> None:
+    add(store, "old", keys="k")
+    clock.advance(5_000)
+    middle_ms = int(clock.wall_ms())
+    clock.advance(5_000)
+    add(store, "new", keys="k")
+    index = index_of(tmp_path)
+    assert bodies(index, store, "k", end_ms=middle_ms) == ["old"]
+    assert bodies(index, store, "k", begin_ms=middle_ms) == ["new"]
+    assert bodies(index, store, "k", count_max=1) == ["new"]
+
+
+def test_what_was_added_since_is_indexed_by_the_next_question(tmp_path: Path, store: MessageStore) -> None:
+    index = index_of(tmp_path)
+    add(store, "a", keys="k")
+    assert bodies(index, store, "k") == ["a"]
+    for number in range(40):  # Over the ends of files of the log.
+        add(store, f"b{number}" + "." * 300, keys="k")
+    assert len(bodies(index, store, "k")) == 41
+
+
+def test_files_that_are_full_are_followed_by_others(tmp_path: Path, store: MessageStore) -> None:
+    """And another process goes on in the last one."""
+    index = index_of(tmp_path, entries_max=5)
+    for number in range(10):
+        add(store, str(number), keys="k", unique=f"U{number}")
+    assert bodies(index, store, "k") == [str(number) for number in reversed(range(10))]
+    names = sorted(path.name for path in (tmp_path / "index").iterdir())
+    assert len(names) == 5  # Of four entries each: number 0 is never used.
+    add(store, "10", keys="k", unique="U10")
+    again = index_of(tmp_path, entries_max=5)
+    assert bodies(again, store, "k") == [str(number) for number in reversed(range(11))]
+
+
+def test_a_stretch_at_a_time(tmp_path: Path, store: MessageStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STRETCH", 3)
+    for number in range(7):
+        add(store, str(number), keys="k")
+    index = index_of(tmp_path)
+    assert advance(index, store) == 3
+    assert advance(index, store) == 1
+
+
+def test_nothing_is_found_that_readers_may_not_see_yet(tmp_path: Path, store: MessageStore) -> None:
+    add(store, "a", keys="k")
+    visible = store.visible_offset
+    add(store, "b", keys="k")
+    index = index_of(tmp_path)
+    assert index.advance(visible)
+    found = index.find("T", "k", count_max=9, begin_ms=0, end_ms=FOREVER, until=visible)
+    assert [decode_records(record)[0].body for record in found] == [b"a"]
+    assert bodies(index, store, "k") == ["b", "a"]
+
+
+def test_after_an_end_that_was_not_clean_the_last_file_is_made_again(
+    tmp_path: Path, store: MessageStore
+) -> None:
+    """A power cut may have kept its header and lost its entries."""
+    for number in range(6):
+        add(store, str(number), keys="k")
+    advance(index_of(tmp_path, entries_max=4), store)
+    last = max((tmp_path / "index").iterdir())
+    with last.open("r+b") as file:
+        file.seek(40)
+        file.write(bytes(last.stat().st_size - 40))
+    assert bodies(index_of(tmp_path, entries_max=4), store, "k") != [str(n) for n in reversed(range(6))]
+    again = index_of(tmp_path, entries_max=4, is_trusted=False)
+    assert bodies(again, store, "k") == [str(number) for number in reversed(range(6))]
+
+
+def test_an_index_of_more_than_the_log_has_is_made_again(tmp_path: Path, clock: ManualClock) -> None:
+    """What a power cut took from the log must not be found, nor keep what follows from being indexed."""
+    longer = open_store(tmp_path / "longer", clock=clock)
+    add(longer, "a", keys="k")
+    add(longer, "gone", keys="k")
+    advance(index_of(tmp_path / "longer"), longer)
+    longer.close()
+    shorter = open_store(tmp_path / "shorter", clock=clock)
+    add(shorter, "b", keys="k")
+    (tmp_path / "longer" / "index").rename(tmp_path / "shorter" / "index")
+    assert bodies(index_of(tmp_path / "shorter"), shorter, "k") == ["b"]
+    shorter.close()
+
+
+def test_index_files_go_with_the_messages_that_they_name(tmp_path: Path, store: MessageStore) -> None:
+    for number in range(40):
+        add(store, str(number) + "." * 300, keys="k")
+    index = index_of(tmp_path, entries_max=5)
+    advance(index, store)
+    before = len(list((tmp_path / "index").iterdir()))
+    store.flush()
+    assert remove_old_files(store) > 0
+    found = bodies(index, store, "k")
+    assert 0 < len(found) < 40
+    assert len(list((tmp_path / "index").iterdir())) < before
+
+
+def test_the_files_are_laid_out_as_apaches(tmp_path: Path, store: MessageStore) -> None:
+    add(store, "a", keys="k")
+    add(store, "b", keys="k")
+    advance(index_of(tmp_path), store)
+    (path,) = (tmp_path / "index").iterdir()
+    data = path.read_bytes()
+    assert len(path.name) == 17
+    assert len(data) == 40 + 7 * 4 + 1_000 * 20
+    assert int.from_bytes(data[36:40]) == 3  # The number of the next entry; the first one is 1.
+    slot = key_hash("T", "k") % 7
+    assert int.from_bytes(data[40 + 4 * slot : 44 + 4 * slot]) == 2
+    entry = data[40 + 28 + 2 * 20 :][:20]
+    assert int.from_bytes(entry[:4]) == key_hash("T", "k")
+    assert int.from_bytes(entry[16:]) == 1
+    with closing(IndexFile(Disk(), path, slots=7, entries_max=1_000)) as index:
+        assert list(index.find(key_hash("T", "k"), 0, FOREVER)) == [index.header.end_offset, 0]
