@@ -13,6 +13,7 @@ from libramq.store import MessageStore, StoreMessage
 from libramq.store import key_index as module
 from libramq.store.index_file import IndexFile, index_hash, key_hash
 from libramq.store.key_index import KeyIndex
+from libramq.store.read_only_files import ReadOnlyFiles
 from tests.fakes import ManualClock
 from tests.store.stores import BORN, Disk, open_store, remove_old_files
 
@@ -179,6 +180,33 @@ def test_index_files_go_with_the_messages_that_they_name(tmp_path: Path, store: 
     found = bodies(index, store, "k")
     assert 0 < len(found) < 40
     assert len(list((tmp_path / "index").iterdir())) < before
+
+
+def test_files_of_the_log_that_go_while_they_are_read_are_passed_over(
+    tmp_path: Path, store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention removes them while a thread reads."""
+    for number in range(40):
+        add(store, str(number) + "." * 300, keys="k")
+    store.flush()
+    index = index_of(tmp_path)
+    reads = 0
+
+    def read(files: ReadOnlyFiles, offset: int, size: int) -> bytes:
+        nonlocal reads
+        reads += 1
+        if reads == 3:
+            assert remove_old_files(store) > 0
+        return original(files, offset, size)
+
+    original = ReadOnlyFiles.read
+    monkeypatch.setattr(ReadOnlyFiles, "read", read)
+    while not index.advance(store.visible_offset):
+        pass
+    reads = -1_000
+    left = bodies(index, store, "k")
+    assert left
+    assert all(int(body.split(".")[0]) >= 40 - len(left) for body in left)
 
 
 def test_the_files_are_laid_out_as_apaches(tmp_path: Path, store: MessageStore) -> None:

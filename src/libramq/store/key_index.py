@@ -24,7 +24,7 @@ from libramq.message.properties import KEYS, UNIQ_KEY, find_property
 from libramq.message.record import BLANK_BYTES, RECORD_BYTES_MAX, RECORD_BYTES_MIN, RecordHead, peek_record
 from libramq.store.index_file import IndexFile, key_hash
 from libramq.store.log_scan import LogScan
-from libramq.store.read_only_files import ReadOnlyFiles
+from libramq.store.read_only_files import FileRemoved, ReadOnlyFiles
 
 log = get_logger(__name__)
 
@@ -55,6 +55,12 @@ class KeyIndex:
 
     def advance(self, until: int) -> bool:
         """Index the next stretch of the log; return whether everything before `until` is indexed."""
+        try:
+            return self._advance(until)
+        except FileRemoved:  # The next call goes on behind it.
+            return False
+
+    def _advance(self, until: int) -> bool:
         with closing(ReadOnlyFiles(self._filesystem, self._log_directory)) as files:
             if self._position is None:
                 self._position = self._open(until)
@@ -175,10 +181,13 @@ def _record(files: ReadOnlyFiles, offset: int, until: int) -> bytes | None:
     """Return the record at an offset that an index names, if there is one that readers may see."""
     if offset < 0 or not files.has(offset):
         return None
-    size = int.from_bytes(files.read(offset, BLANK_BYTES)[:4])
-    if not RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX or offset + size > until:
+    try:
+        size = int.from_bytes(files.read(offset, BLANK_BYTES)[:4])
+        if not RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX or offset + size > until:
+            return None
+        return files.read(offset, size)
+    except FileRemoved:
         return None
-    return files.read(offset, size)
 
 
 def _has_key(record: bytes, topic: str, key: str) -> bool:
