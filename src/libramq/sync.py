@@ -314,6 +314,18 @@ class Admin(BlockingClient):
         """Set a group's offsets in a topic to a time (-1: the end); return where it continues."""
         return self._wait("reset_offsets", self._admin.reset_offsets(group, topic, timestamp_ms, force=force))
 
+    def reset_queue(
+        self, group: str, queue: MessageQueue, offset: int | None = None, *, timestamp_ms: int = -1
+    ) -> int:
+        """Move a group in one queue to an offset, else to a time (-1: the end)."""
+        return self._wait(
+            "reset_queue", self._admin.reset_queue(group, queue, offset, timestamp_ms=timestamp_ms)
+        )
+
+    def delete_group(self, group: str, *, cluster: str | None = None, offsets: bool = False) -> list[str]:
+        """Delete a consumer group at every master of a cluster; offsets: and how far it was."""
+        return self._wait("delete_group", self._admin.delete_group(group, cluster=cluster, offsets=offsets))
+
     def consumer_connection(self, group: str) -> ConsumerConnection:
         """Return the connected members of a group."""
         return self._wait("consumer_connection", self._admin.consumer_connection(group))

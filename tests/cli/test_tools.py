@@ -5,6 +5,9 @@ import signal
 
 import pytest
 
+from libramq.errors import InvalidParameter, RouteNotFound
+from libramq.message.queue import MessageQueue
+from libramq.sync import Admin
 from tests.cli.commands import SECONDS_MAX, end, libra, one_line, start
 
 
@@ -168,11 +171,58 @@ def test_offsets_are_reset_by_time(up, topic):
     assert ask(up, "consumerProgress", "-g", group)["diffTotal"] == 0
 
 
+def test_the_offset_of_one_queue_is_reset(up, topic):
+    libra("bench", "produce", "-n", up.namesrv, "-t", topic, "--count", "30", "--size", "10")
+    group = f"G_{topic}"
+    libra("bench", "consume", "-n", up.namesrv, "-t", topic, "-g", group)
+    ends = {row["queueId"]: row["brokerOffset"] for row in ask(up, "consumerProgress", "-g", group)["queues"]}
+    one = ("resetOffsetByTime", "-g", group, "-t", topic, "-q", "1")
+    assert ask(up, *one, "-o", "4") == [{"broker": "broker-a", "queueId": 1, "offset": 4}]
+    assert behind(up, group) == {0: 0, 1: ends[1] - 4, 2: 0}
+    by_time = libra("admin", *one, "-n", up.namesrv, "-b", f"127.0.0.1:{up.broker_port}", "-s", "0")
+    assert by_time.out == "reset consumer offset to 0\n"
+    queue = MessageQueue(topic, "broker-a", 2)
+    with Admin(namesrv=up.namesrv) as admin:
+        assert admin.reset_queue(group, queue, 3) == 3
+        assert admin.reset_queue(group, queue, timestamp_ms=0) == 0
+        assert admin.reset_queue(group, queue, 1_000) == admin.reset_queue(group, queue) == ends[2]
+        with pytest.raises(RouteNotFound, match="is not at broker broker-z; it is at: broker-a"):
+            admin.reset_queue(group, MessageQueue(topic, "broker-z", 0), 1)
+        with pytest.raises(InvalidParameter, match="has 3 queues, no 3"):
+            admin.reset_queue(group, MessageQueue(topic, "broker-a", 3), 1)
+    assert behind(up, group) == {0: 0, 1: ends[1], 2: 0}
+
+
+def behind(up, group: str) -> dict[int, int]:
+    return {row["queueId"]: row["diff"] for row in ask(up, "consumerProgress", "-g", group)["queues"]}
+
+
+def test_a_group_is_deleted_with_its_offsets_retries_and_dead_letters(up, topic):
+    address = f"127.0.0.1:{up.broker_port}"
+    libra("bench", "produce", "-n", up.namesrv, "-t", topic, "--count", "3", "--size", "10")
+    group = f"G_{topic}"
+    libra("bench", "consume", "-n", up.namesrv, "-t", topic, "-g", group)
+    assert f"%RETRY%{group}" in ask(up, "topicList")
+    nowhere = libra("admin", "deleteSubGroup", "-n", up.namesrv, "-g", group)
+    assert one_line(nowhere).startswith("name the brokers: -c CLUSTER")
+    done = libra("admin", "deleteSubGroup", "-n", up.namesrv, "-g", group, "-c", "DefaultCluster", "-r")
+    said = f"delete subscription group [{group}] from broker [{address}] in cluster [DefaultCluster] success."
+    assert done.out == f"{said}\n"
+    assert f"%RETRY%{group}" not in ask(up, "topicList")
+    with Admin(namesrv=up.namesrv) as admin:
+        with pytest.raises(RouteNotFound, match="no broker knows group"):
+            admin.consume_stats(group)
+        assert admin.delete_group(group, offsets=True) == [address]
+    assert ask(up, "deleteSubGroup", "-g", "Other", "-b", address) == {"group": "Other", "brokers": [address]}
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [
         (["-s", "yesterday"], "'yesterday' is no time: now, milliseconds, or yyyy-MM-dd#HH:mm:ss:SSS"),
         (["-s", "now", "-f", "perhaps"], "-f is true or false, not 'perhaps'"),
+        (["-s", "now", "-o", "3"], "an offset is one queue's: name the queue with -q"),
+        (["-q", "1"], "say where to: -s TIME, or -q QUEUE -o OFFSET"),
     ],
 )
 def test_a_reset_that_makes_no_sense(up, more, said):

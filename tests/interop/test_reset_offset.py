@@ -3,7 +3,8 @@
 import pytest
 
 from libramq.client import ConsumeFrom
-from libramq.sync import PushConsumer
+from libramq.message.queue import MessageQueue
+from libramq.sync import Admin, PushConsumer
 from tests.interop.cluster import Cluster
 from tests.interop.process import PATIENCE_S
 from tests.interop.test_our_client import Inbox
@@ -71,6 +72,34 @@ def test_mqadmin_sets_a_single_queue_of_our_members(cluster: Cluster) -> None:
         inbox.wait_count(COUNT + COUNT // QUEUES - 1)
         cluster.wait_until(lambda: is_behind(cluster, group, topic, 0), "commits", within_s=PATIENCE_S)
     assert len(inbox.messages) == COUNT + COUNT // QUEUES - 1
+
+
+def test_our_admin_sets_a_single_queue_of_our_members(cluster: Cluster) -> None:
+    """By one request, which Apache's broker has pulls take up; the other queue stays where it is."""
+    topic, group = filled(cluster)
+    inbox = Inbox()
+    with member(cluster, group, topic, inbox):
+        inbox.wait_count(COUNT)
+        cluster.wait_until(lambda: is_behind(cluster, group, topic, 0), "commits", within_s=PATIENCE_S)
+        with Admin(namesrv=cluster.namesrv) as admin:
+            assert admin.reset_queue(group, MessageQueue(topic, cluster.broker_name, 1), 1) == 1
+        inbox.wait_count(COUNT + COUNT // QUEUES - 1)
+        cluster.wait_until(lambda: is_behind(cluster, group, topic, 0), "commits", within_s=PATIENCE_S)
+    assert len(inbox.messages) == COUNT + COUNT // QUEUES - 1
+
+
+def test_a_group_that_our_admin_deleted_begins_anew(cluster: Cluster) -> None:
+    topic, group = filled(cluster)
+    inbox = Inbox()
+    with member(cluster, group, topic, inbox):
+        inbox.wait_count(COUNT)
+        cluster.wait_until(lambda: is_behind(cluster, group, topic, 0), "commits", within_s=PATIENCE_S)
+    with Admin(namesrv=cluster.namesrv) as admin:
+        assert admin.delete_group(group, offsets=True) == [cluster.broker_address]
+        assert f"%RETRY%{group}" not in admin.topics()
+    again = Inbox()
+    with member(cluster, group, topic, again):
+        again.wait_count(COUNT)
 
 
 def test_a_group_of_ours_that_is_gone_goes_on_where_mqadmin_says(cluster: Cluster) -> None:

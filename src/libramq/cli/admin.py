@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from libramq.cli import options
+from libramq.errors import ConfigError
 
 app = typer.Typer(
     help="Inspect and change clusters, topics and groups, with mqadmin's command names and options.",
@@ -223,31 +224,81 @@ def reset_offset_by_time(
     group: Annotated[str, typer.Option("-g", "--group", help="The consumer group.")],
     topic: options.Topic,
     timestamp: Annotated[
-        str,
+        str | None,
         typer.Option(
             "-s", "--timestamp", help="The time: now, milliseconds since 1970, or yyyy-MM-dd#HH:mm:ss:SSS."
         ),
-    ],
+    ] = None,
     namesrv: options.Namesrv = None,
     force: Annotated[
         str, typer.Option("-f", "--force", help="true: move offsets back or forward; false: only back.")
     ] = "true",
+    broker: Annotated[
+        str | None, typer.Option("-b", "--brokerAddr", help="Move them at this broker only, host:port.")
+    ] = None,
+    queue: Annotated[
+        int | None, typer.Option("-q", "--queueId", min=0, help="Move the offset of this queue only.")
+    ] = None,
+    offset: Annotated[
+        int | None, typer.Option("-o", "--offset", min=0, help="With -q: to this offset, not to a time.")
+    ] = None,
     json: options.Json = False,
 ) -> None:
-    """Move a group's offsets in a topic to the messages stored at a given time."""
+    """Move a group's offsets in a topic to the messages stored at a given time, or one queue to an offset."""
     from libramq.cli import admin_queries, output
 
-    timestamp_ms, forwards = admin_queries.timestamp_of(timestamp), admin_queries.truth_of("-f", force)
+    if offset is not None and queue is None:
+        raise ConfigError("an offset is one queue's: name the queue with -q")
+    if offset is None and timestamp is None:
+        raise ConfigError("say where to: -s TIME, or -q QUEUE -o OFFSET")
+    timestamp_ms = admin_queries.timestamp_of(timestamp or "now")
+    forwards = admin_queries.truth_of("-f", force)
     with _session(namesrv) as session:
-        rows = admin_queries.reset_offsets(session, group, topic, timestamp_ms=timestamp_ms, force=forwards)
+        if queue is None:
+            rows = admin_queries.reset_offsets(
+                session, group, topic, timestamp_ms=timestamp_ms, force=forwards, broker=broker
+            )
+        else:
+            rows = admin_queries.reset_queue(
+                session, group, topic, queue, broker=broker, timestamp_ms=timestamp_ms, offset=offset
+            )
     if json:
         output.print_json(rows)
-        return
-    print(
-        f"reset consumer offset by specified, group[{group}], topic[{topic}], force[{force}], "
-        f"timestamp(string)[{timestamp}], timestamp(long)[{timestamp_ms}]"
-    )
-    output.print_table(("broker", "queue", "offset"), (list(row.values()) for row in rows))
+    elif queue is not None:
+        print(f"reset consumer offset to {rows[0]['offset']}")
+    else:
+        print(
+            f"reset consumer offset by specified, group[{group}], topic[{topic}], force[{force}], "
+            f"timestamp(string)[{timestamp}], timestamp(long)[{timestamp_ms}]"
+        )
+        output.print_table(("broker", "queue", "offset"), (list(row.values()) for row in rows))
+
+
+@app.command("deleteSubGroup", no_args_is_help=True)
+def delete_sub_group(
+    group: options.Group,
+    namesrv: options.Namesrv = None,
+    broker: Broker = None,
+    cluster: Cluster = None,
+    offsets: Annotated[
+        bool, typer.Option("-r", "--removeOffset", help="Delete its committed offsets, too.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Delete a consumer group, without asking for confirmation.
+
+    With -c, its retry topic and its dead letters are deleted, too.
+    """
+    from libramq.cli import admin_queries, output
+
+    with _session(namesrv) as session:
+        brokers = admin_queries.delete_group(session, group, broker=broker, cluster=cluster, offsets=offsets)
+    if json:
+        output.print_json({"group": group, "brokers": brokers})
+    else:
+        place = f" in cluster [{cluster}]" if cluster is not None else ""
+        for address in brokers:
+            print(f"delete subscription group [{group}] from broker [{address}]{place} success.")
 
 
 #: The fields of a connection in the table, under its headings.

@@ -14,7 +14,14 @@ from libramq.cli.admin_session import AdminSession, addresses
 from libramq.errors import BrokerError, ConfigError, RemoteError, RouteNotFound
 from libramq.filter.subscription import CONSUME_ACTIVELY
 from libramq.formats.tables import TopicConfig
-from libramq.message.names import DLQ_PREFIX, RETRY_PREFIX, retry_topic, validate_group, validate_topic
+from libramq.message.names import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    dlq_topic,
+    retry_topic,
+    validate_group,
+    validate_topic,
+)
 from libramq.message.queue import MessageQueue
 from libramq.rpc import admin_calls, name_server_calls
 
@@ -72,18 +79,73 @@ def truth_of(option: str, text: str) -> bool:
 
 
 def reset_offsets(
-    session: AdminSession, group: str, topic: str, *, timestamp_ms: int, force: bool
+    session: AdminSession,
+    group: str,
+    topic: str,
+    *,
+    timestamp_ms: int,
+    force: bool,
+    broker: str | None,
 ) -> list[Row]:
-    """Move a group's offsets at every broker of a topic; return where it continues."""
+    """Move a group's offsets at every broker of a topic, or at one; return where it continues."""
     validate_group(group)
     call = admin_calls.reset_offsets(group, topic, timestamp_ms=timestamp_ms, force=force)
+    brokers = addresses(session.route(topic).broker_datas) if broker is None else [broker]
     found: dict[MessageQueue, int] = {}
-    for address in addresses(session.route(topic).broker_datas):
+    for address in brokers:
         found |= session.ask(address, call)
+    return _resets(found)
+
+
+def reset_queue(
+    session: AdminSession,
+    group: str,
+    topic: str,
+    queue_id: int,
+    *,
+    broker: str | None,
+    timestamp_ms: int,
+    offset: int | None,
+) -> list[Row]:
+    """Move a group's offset in one queue, to an offset or to a time; return where it continues."""
+    validate_group(group)
+    brokers = addresses(session.route(topic).broker_datas) if broker is None else [broker]
+    if len(brokers) != 1:
+        raise ConfigError(
+            f"the topic {topic} has a queue {queue_id} at each of its brokers; name one with -b: "
+            + ", ".join(brokers)
+        )
+    call = admin_calls.reset_offsets(
+        group, topic, timestamp_ms=timestamp_ms, queue_id=queue_id, offset=offset
+    )
+    return _resets(session.ask(brokers[0], call))
+
+
+def _resets(found: dict[MessageQueue, int]) -> list[Row]:
     return [
         {"broker": queue.broker_name, "queueId": queue.queue_id, "offset": found[queue]}
         for queue in sorted(found)
     ]
+
+
+def delete_group(
+    session: AdminSession, group: str, *, broker: str | None, cluster: str | None, offsets: bool
+) -> list[str]:
+    """Delete a group at a broker, or in a cluster with its retry topic and dead letters."""
+    validate_group(group)
+    if (broker is None) == (cluster is None):
+        raise ConfigError(
+            "name the brokers: -c CLUSTER for all brokers of a cluster, or -b HOST:PORT for one"
+        )
+    targets = [broker] if broker is not None else session.masters(cluster or "")
+    for address in targets:
+        session.ask(address, admin_calls.delete_group(group, clean_offset=offsets))
+    if cluster is not None:
+        for topic in (retry_topic(group), dlq_topic(group)):
+            for address in targets:
+                session.ask(address, admin_calls.delete_topic(topic))
+            session.ask_each_name_server(name_server_calls.delete_topic(topic))
+    return targets
 
 
 def update_topic(

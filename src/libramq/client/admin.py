@@ -22,7 +22,7 @@ from libramq.clock import Clock, SystemClock
 from libramq.errors import BrokerError, ConfigError, ConsumerNotOnline, NotCoordinator, RouteNotFound
 from libramq.formats.route import TopicRouteData
 from libramq.formats.tables import PERM_READ, PERM_WRITE, TopicConfig
-from libramq.message.names import retry_topic, validate_group, validate_topic
+from libramq.message.names import dlq_topic, retry_topic, validate_group, validate_topic
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import (
     ClientConnection,
@@ -168,6 +168,42 @@ class Admin:
         answers = await self._ask_each(topic, lambda: call)
         return {queue: offset for answer in answers for queue, offset in answer.items()}
 
+    async def reset_queue(
+        self, group: str, queue: MessageQueue, offset: int | None = None, *, timestamp_ms: int = -1
+    ) -> int:
+        """Set how far a group is in one queue, to an offset, else to a time (-1: the end); where it goes on.
+
+        Other queues stay as they are. Beyond the ends of the queue it goes on at the nearer one; Apache's
+        broker refuses such an offset.
+        """
+        validate_group(group)
+        validate_topic(queue.topic)
+        whole_number("queue_id", queue.queue_id, 0)
+        whole_number("timestamp_ms", timestamp_ms, -1)
+        if offset is not None:
+            whole_number("offset", offset, 0)
+        address = await self._broker_of(queue)
+        call = admin_calls.reset_offsets(
+            group, queue.topic, timestamp_ms=timestamp_ms, queue_id=queue.queue_id, offset=offset
+        )
+        return (await self._ask(address, call))[queue]
+
+    async def delete_group(
+        self, group: str, *, cluster: str | None = None, offsets: bool = False
+    ) -> list[str]:
+        """Delete a consumer group at every master of a cluster; returns their addresses.
+
+        Its retry topic and its dead letters are deleted with it. offsets: how far it was, too; else a group
+        that is made again under this name goes on there.
+        """
+        validate_group(group)
+        masters = _masters(await self.cluster_info(), cluster)
+        call = admin_calls.delete_group(group, clean_offset=offsets)
+        await asyncio.gather(*(self._ask(address, call) for address in masters))
+        for topic in (retry_topic(group), dlq_topic(group)):
+            await self.delete_topic(topic, cluster=cluster)
+        return masters
+
     async def consumer_connection(self, group: str) -> ConsumerConnection:
         """Return a group's connected members at all brokers; raises ConsumerNotOnline if there are none."""
         answers = await self._ask_group(
@@ -209,6 +245,15 @@ class Admin:
                 if self._clock.monotonic_ms() >= deadline_ms:
                     raise
             await asyncio.sleep(FIND_AGAIN_SECONDS)
+
+    async def _broker_of(self, queue: MessageQueue) -> str:
+        """Return the address of the broker that has a queue; raises RouteNotFound."""
+        route = await self.topic_route(queue.topic)
+        for broker in route.broker_datas:
+            if broker.broker_name == queue.broker_name and broker.any_address is not None:
+                return broker.any_address
+        known = ", ".join(broker.broker_name for broker in route.broker_datas)
+        raise RouteNotFound(f"topic {queue.topic} is not at broker {queue.broker_name}; it is at: {known}")
 
     async def _ask(self, address: str, call: Call[T]) -> T:
         if self._remotes is None:

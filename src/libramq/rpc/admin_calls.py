@@ -40,12 +40,22 @@ def delete_group(group: str, *, clean_offset: bool = False) -> Call[None]:
     return header_call(RequestCode.DELETE_SUBSCRIPTIONGROUP, header, nothing)
 
 
-def reset_offsets(group: str, topic: str, *, timestamp_ms: int, force: bool) -> Call[dict[MessageQueue, int]]:
+def reset_offsets(
+    group: str,
+    topic: str,
+    *,
+    timestamp_ms: int = -1,
+    force: bool = True,
+    queue_id: int = -1,
+    offset: int | None = None,
+) -> Call[dict[MessageQueue, int]]:
     """Set a group's offsets at a broker to a time (-1: the end); return where it continues, queue by queue.
 
-    force: move forwards too, not only back.
+    force: move forwards too, not only back. queue_id: set that queue alone, to an offset where one is given.
     """
-    header = h.ResetOffsetHeader(group=group, topic=topic, timestamp=timestamp_ms, is_force=force)
+    header = h.ResetOffsetHeader(
+        group=group, topic=topic, queue_id=queue_id, offset=offset, timestamp=timestamp_ms, is_force=force
+    )
     return header_call(
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
         header,
