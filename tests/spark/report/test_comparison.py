@@ -23,13 +23,32 @@ def test_names_of_points_do_not_cover_each_other():
     """Two at one place share a label; a crowd finds room around."""
     points = [Point(name=f"strategy-{n}", x=1 + n % 3 * 0.35, y=1 + n // 3 * 0.2) for n in range(9)]
     drawn = scatter([*points, Point(name="the same", x=1, y=1)], x_label="x", y_label="y", label="l")
-    found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)">(strategy-\d|the same)</text>', drawn)
+    found = re.findall(r'<text x="([\d.]+)" y="([\d.]+)"( class="end")?>(strategy-\d|the same)</text>', drawn)
     assert len(found) == 10
-    boxes = [(float(x), float(y), float(x) + CHARACTER_WIDTH * len(name)) for x, y, name in found]
+    boxes = [_box(float(x), float(y), CHARACTER_WIDTH * len(name), bool(ends)) for x, y, ends, name in found]
     for one, other in combinations(boxes, 2):
         assert abs(one[1] - other[1]) >= 14 or one[2] <= other[0] or other[2] <= one[0]
     (same,) = [box for box, (*_, name) in zip(boxes, found, strict=True) if name == "the same"]
-    assert any(box[0] == same[0] and abs(box[1] - same[1]) == 15 for box in boxes)
+    assert any(box[0] == same[0] and abs(box[1] - same[1]) == pytest.approx(15) for box in boxes)
+
+
+def test_a_name_ends_at_its_point_where_it_stands_to_its_left():
+    points = [Point(name="near", x=0, y=1), Point(name="far to the right", x=30, y=1, failing=True)]
+    drawn = scatter(points, x_label="x", y_label="y", label="l")
+    (at,) = re.findall(r'<circle cx="([\d.]+)"[^>]* class="ring"', drawn)
+    (end,) = re.findall(r'<text x="([\d.]+)" y="[\d.]+" class="end failing">✗ far to the right', drawn)
+    assert float(at) - float(end) == pytest.approx(11)
+
+
+def test_a_name_that_finds_no_room_beside_its_point_is_joined_to_it():
+    alone = scatter([Point(name="alone", x=1, y=1)], x_label="x", y_label="y", label="l")
+    assert 'class="whisker"' not in alone
+    crowd = [Point(name=f"a strategy with a long name {n}", x=1 + n * 0.1, y=1) for n in range(6)]
+    assert 'class="whisker"' in scatter(crowd, x_label="x", y_label="y", label="l")
+
+
+def _box(x: float, y: float, width: float, ends: bool) -> tuple[float, float, float]:
+    return (x - width, y, x) if ends else (x, y, x + width)
 
 
 def test_a_cell_that_is_missing_is_left_empty():

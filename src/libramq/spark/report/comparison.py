@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from math import log2
-from typing import Final
+from math import hypot, log2
+from typing import Final, NamedTuple
 
 from markupsafe import Markup
 
@@ -26,6 +26,8 @@ SAME_PIXELS: Final = 13
 LINE_HEIGHT: Final = 15
 MARGIN: Final = 34
 DOT_RADIUS: Final = 6
+#: Names further than that from their point are joined to it by a line.
+LEADER_FROM: Final = 14
 #: The palest and the strongest cell.
 OPACITY_MIN: Final = 0.06
 OPACITY_MAX: Final = 0.75
@@ -40,6 +42,18 @@ class Point:
     y: float
     colour: int = 0
     failing: bool = False
+
+
+class _Beside(NamedTuple):
+    """The place of names beside a point. x: where they begin; where they end if they stand to its left.
+
+    nearest: the place of theirs that is nearest to the point.
+    """
+
+    x: float
+    top: float
+    ends: bool
+    nearest: tuple[float, float]
 
 
 def scatter(points: Sequence[Point], *, x_label: str, y_label: str, label: str) -> Markup:
@@ -76,10 +90,15 @@ def scatter(points: Sequence[Point], *, x_label: str, y_label: str, label: str) 
     for lot in lots:
         px, py, _ = lot[0]
         names = [f"✗ {point.name}" if point.failing else point.name for _, _, point in lot]
-        left, top = _free_place(px, py, names, taken)
+        beside = _free_place(px, py, names, taken)
+        near_x, near_y = beside.nearest
+        if hypot(near_x - px, near_y - py) > LEADER_FROM:
+            parts.append(
+                f'<line x1="{px:.1f}" y1="{py:.1f}" x2="{near_x:.1f}" y2="{near_y:.1f}" class="whisker"/>'
+            )
         parts += [
-            f'<text x="{left:.1f}" y="{top + LINE_HEIGHT * place + 11:.1f}"'
-            f"{failing_class(lot[place][2].failing)}>{escape(name)}</text>"
+            f'<text x="{beside.x:.1f}" y="{beside.top + LINE_HEIGHT * place + 11:.1f}"'
+            f"{_class_of_name(lot[place][2].failing, beside.ends)}>{escape(name)}</text>"
             for place, name in enumerate(names)
         ]
     return drawing(parts, SCATTER_HEIGHT, label)
@@ -136,6 +155,11 @@ def written(value: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
+def _class_of_name(is_failing: bool, ends: bool) -> str:
+    classes = [name for name, applies in (("end", ends), ("failing", is_failing)) if applies]
+    return f' class="{" ".join(classes)}"' if classes else ""
+
+
 def _ticks(high: float) -> list[int]:
     ticks = [0, 1, 2, 4]
     while log2(1 + 2 * ticks[-1]) <= high:
@@ -149,8 +173,8 @@ def _top(values: Iterable[float]) -> float:
 
 def _free_place(
     px: float, py: float, names: Sequence[str], taken: list[tuple[float, float, float, float]]
-) -> tuple[float, float]:
-    """Where names stand nearest to a point without covering anything; the place is taken then."""
+) -> _Beside:
+    """Take the place nearest to a point where names cover nothing."""
     width = max(map(text_width, names))
     height = LINE_HEIGHT * len(names)
     free = []
@@ -161,11 +185,16 @@ def _free_place(
             if is_inside and not any(_overlap(box, other) for other in taken):
                 across = max(box[0] - px, 0.0, px - box[2])
                 free.append(
-                    (across**2 + max(box[1] - py, 0.0, py - box[3]) ** 2 + abs(away) + 50 * place, box)
+                    (
+                        across**2 + max(box[1] - py, 0.0, py - box[3]) ** 2 + abs(away) + 50 * place,
+                        box,
+                        place == 1,
+                    )
                 )
-    _, box = min(free, default=(0.0, (px, py, px, py)))
+    _, box, ends = min(free, default=(0.0, (px, py, px, py), False))
     taken.append(box)
-    return box[0], box[1]
+    nearest = min(max(px, box[0]), box[2]), min(max(py, box[1]), box[3])
+    return _Beside(box[2] if ends else box[0], box[1], ends, nearest)
 
 
 def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
