@@ -1,6 +1,6 @@
 """`python -m libramq` runs the `libra` command."""
 
-from libramq.cli.main import main
+from libramq.cli.entry import main
 
 if __name__ == "__main__":
     main()

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import libramq
 
-COMMAND = [sys.executable, "-m", "libramq.cli.main"]
+COMMAND = [sys.executable, "-m", "libramq"]
 SECONDS_MAX = 60
 SOURCE = str(Path(libramq.__file__).resolve().parent.parent)
 

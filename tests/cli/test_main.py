@@ -42,6 +42,7 @@ def test_what_the_command_line_does_not_know(arguments, line):
         (["admin", "topicList", "-n", "nonsense"], "'nonsense' is not an address; write host:port"),
         (["send", "-t", "../x", "y"], "the topic '../x' has characters other than"),
         (["send", "-t", "T", ""], "a body has between 1 and"),
+        (["tail", "-t", "T\udcff"], "the topic 'T\\udcff' has characters other than"),
         (["tail", "-t", "T", "--from", "yesterday"], "--from yesterday: earliest or latest"),
         (["admin", "updateTopic", "-t", "T"], "name the brokers: -c CLUSTER"),
         (["admin", "updateTopic", "-t", "T", "-c", "C", "-b", "h:1"], "name the brokers: -c CLUSTER"),

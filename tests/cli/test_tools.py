@@ -1,6 +1,7 @@
 """The tools against a `libra up`: what they print for people, and for programs."""
 
 import json
+import os
 import signal
 
 import pytest
@@ -49,6 +50,14 @@ def test_every_line_is_a_message(up, topic):
     read = libra("tail", "-t", topic, "--from", "earliest", "--count", "1001", "--json", namesrv=up.namesrv)
     bodies = [json.loads(line)["body"] for line in read.out.splitlines()]
     assert sorted(bodies) == sorted([*lines, "last, without an end"])
+
+
+def test_a_body_is_sent_as_the_shell_gave_it(up, topic):
+    """Its bytes need be no text: another encoding's, say."""
+    sent = libra("send", "-n", up.namesrv, "-t", topic, os.fsdecode(b"caf\xe9"))
+    assert sent.err == ""
+    shown = libra("tail", "-n", up.namesrv, "-t", topic, "--from", "earliest", "--count", "1")
+    assert shown.out.endswith(" caf\\xe9\n")
 
 
 def test_results_of_a_send_for_programs(up, topic):

@@ -3,6 +3,7 @@
 Every failure is one line on standard error that names the thing and the remedy, and exit code 2.
 """
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -235,11 +236,6 @@ def simulate(
     )
 
 
-def main() -> None:
-    """Run the command and exit as shells expect."""
-    sys.exit(run(sys.argv[1:]))
-
-
 def run(arguments: list[str]) -> int:
     """Run a command line and return its exit code."""
     try:
@@ -248,9 +244,11 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output (`| head`) has closed it; nothing may be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _output_closed()
+    except SystemExit as error:  # The command-line library's own, for a closed pipe among other things.
+        if isinstance(error.__context__, BrokenPipeError):
+            return _output_closed()
+        raise
     except Exception as error:
         if type(error).__name__ == _HELP_SHOWN:
             return EXIT_FAILED
@@ -260,6 +258,12 @@ def run(arguments: list[str]) -> int:
         print(f"libra: {printable(line)}", file=sys.stderr)
         return EXIT_FAILED
     return result if isinstance(result, int) else 0
+
+
+def _output_closed() -> int:
+    """The reader of our output (`| head`) has closed it; nothing may be written at exit either."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def _command_line() -> Any:
@@ -285,6 +289,8 @@ def failure_line(error: Exception) -> str | None:
         return f"LibraMQ runs on Linux and macOS; this Python ({sys.platform}) has no module {error.name}"
     if isinstance(error, ExceptionGroup):
         return failure_line(error.exceptions[0])
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "no space left on the device that is written to; make room there, or write elsewhere"
     if isinstance(error, OSError) and error.strerror:
         named = f"{error.filename}: " if error.filename else ""
         if isinstance(error, FileExistsError | NotADirectoryError):
@@ -299,4 +305,4 @@ def failure_line(error: Exception) -> str | None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run(sys.argv[1:]))

@@ -23,7 +23,7 @@ async def send_one(
 ) -> None:
     """Send one message and print its position."""
     async with Producer(group=GROUP, namesrv=namesrv, **client_options()) as producer:
-        result = await producer.send(Message(topic, body.encode(), tags=tags, keys=keys or ()))
+        result = await producer.send(Message(topic, os.fsencode(body), tags=tags, keys=keys or ()))
     if as_json:
         print(json.dumps(_as_json(result)))
     else:

@@ -15,6 +15,7 @@ from libramq.cli.printable import printable, printable_json
 from libramq.client.queue_reader import QueueReader
 from libramq.errors import ConfigError
 from libramq.message.message import MessageExt
+from libramq.message.names import validate_topic
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
 from libramq.transport.address import split_name_servers
@@ -30,6 +31,7 @@ def tail(namesrv: str, topic: str, *, start: str, count: int | None, as_json: bo
     """Print messages until `count` or an interrupt."""
     if start not in ("earliest", "latest"):
         raise ConfigError(f"--from {start}: earliest or latest is allowed")
+    validate_topic(topic)
     reader = QueueReader(split_name_servers(namesrv), group=GROUP, access=access())
     write = _print_json if as_json else _print_line
     try:

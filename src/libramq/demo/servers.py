@@ -60,7 +60,7 @@ class Servers:
         namesrv_port, broker_port = self._ports
         arguments = ["up", "--nameserver-port", str(namesrv_port), "--broker-port", str(broker_port)]
         # A session of their own: they may outlive this process (--keep) and an interrupt is not for them.
-        await self.child.start("libramq.cli.main", [*arguments, "--data", str(self._data)], own_session=True)
+        await self.child.start("libramq", [*arguments, "--data", str(self._data)], own_session=True)
         async with asyncio.timeout(READY_SECONDS):
             while (address := await asyncio.to_thread(self._broker_address)) is None:
                 if not self.child.is_running:

@@ -1,0 +1,93 @@
+"""The entry of the command: signals at the worst moment, and streams that are closed, full or too narrow."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import COMMAND, SECONDS_MAX, environment
+
+INTERRUPT = "import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n"
+
+
+def shell(script, directory, *, modules=None, **variables):
+    """Run a shell's line in which "$@" is the command; `modules` are found before all others."""
+    path = directory / "modules"
+    path.mkdir()
+    for name, text in (modules or {}).items():
+        (path / f"{name}.py").write_text(text)
+    environ = environment(None) | variables
+    environ["PYTHONPATH"] = f"{path}{os.pathsep}{environ['PYTHONPATH']}"
+    return subprocess.run(
+        ["bash", "-c", script, "-", *COMMAND],
+        capture_output=True,
+        text=True,
+        env=environ,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+
+
+def test_an_interrupt_while_modules_are_loaded_leaves_no_traceback(tmp_path):
+    """Here it comes in the middle of the command line's library."""
+    done = shell('exec "$@" --help', tmp_path, modules={"typer": INTERRUPT})
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_an_interrupt_while_the_interpreter_ends_leaves_no_traceback(tmp_path):
+    """What was to be printed has been."""
+    at_exit = "import atexit, os, signal\natexit.register(os.kill, os.getpid(), signal.SIGINT)\n"
+    done = shell('exec "$@" --version', tmp_path, modules={"sitecustomize": at_exit})
+    assert done.stdout.startswith("libra ")
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def test_an_interrupt_that_is_ignored_stays_so(tmp_path):
+    """As `nohup` has it, and a shell's background."""
+    modules = {"sitecustomize": "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"}
+    typer = (
+        f"import importlib.util, sys\n{INTERRUPT}sys.path.pop(0)\ndel sys.modules['typer']\nimport typer\n"
+    )
+    done = shell('exec "$@" --version', tmp_path, modules=modules | {"typer": typer})
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["groups -n 127.0.0.1:1 >&-", "send -t T -n 127.0.0.1:1 <&-", "send -t T -n 127.0.0.1:1 <&- >&- 2>&-"],
+)
+def test_a_closed_stream_is_nowhere(tmp_path, command):
+    """As daemons and some schedulers start their children."""
+    done = shell(f'"$@" {command}', tmp_path)
+    assert "Traceback" not in done.stdout + done.stderr
+    assert done.returncode in (0, 2)
+
+
+def test_a_device_without_room_is_named(tmp_path):
+    """It was said that a path should be checked."""
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    done = shell('"$@" --version > /dev/full', tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("libra: no space left on the device")
+
+
+def test_what_an_encoding_cannot_express_is_spelt_out(tmp_path):
+    """A body from elsewhere would end `libra tail` under LC_ALL=C."""
+    code = (
+        "import sys; from libramq.cli import entry, main; main.run = lambda _: print('caf\\xe9 \\U0001f600');"
+        "entry.main()"
+    )
+    path = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=environment(None) | path,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("caf\\xe9 \\U0001f600\n", "")
