@@ -98,6 +98,8 @@ def test_references():
         "{0:'\\uzzzz'}",
         "{0:nothing}",
         "{[1]:2}",
+        "{{1:2,a:3}:4}",
+        '{{a:{{"topic":"T","brokerName":"b","queueId":0}:1}}:4}',
         "[1,,0:]",
         '{0:{"$ref":"$.nowhere"}}',
         '{0:{"$ref":"$"}}',

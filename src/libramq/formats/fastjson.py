@@ -87,8 +87,10 @@ def loads(data: bytes | str, bounds: Bounds | None = None) -> Any:
     try:
         text = data.decode() if isinstance(data, bytes) else data
         return _Reader(text).read_document()
-    except (UnicodeDecodeError, IndexError) as error:
+    except UnicodeDecodeError as error:
         raise RemoteProtocolError(f"JSON body: {error}") from None
+    except IndexError:
+        raise RemoteProtocolError("JSON body: it ends within a text") from None
 
 
 def dumps(value: Any, *, indent: bool = False) -> bytes:
@@ -258,7 +260,10 @@ class _Reader:
         if isinstance(key, dict):
             if key.keys() == _QUEUE_MEMBERS and isinstance(key["queueId"], int):
                 return MessageQueue(str(key["topic"]), str(key["brokerName"]), key["queueId"])
-            return json.dumps(key, sort_keys=True)
+            try:
+                return json.dumps(key, sort_keys=True)
+            except TypeError:  # Somewhere in it keys differ in kind, or are queues.
+                raise self._error("an object as a key that has other keys than texts") from None
         if isinstance(key, list):
             raise self._error("an array as a key")
         return key
