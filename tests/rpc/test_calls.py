@@ -4,7 +4,7 @@ import pytest
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
-from libramq.errors import BrokerError, SystemBusy, TopicNotExist
+from libramq.errors import BrokerError, RemoteError, SystemBusy, TopicNotExist
 from libramq.formats.document import encode_body
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
@@ -128,3 +128,10 @@ def test_name_server_calls_read_their_answers():
     assert route.ext == {"topic": "T", "acceptStandardJsonOnly": "true"}
     with pytest.raises(TopicNotExist):
         route.result(Command(code=C.TOPIC_NOT_EXIST), where="ns:1")
+
+
+@pytest.mark.parametrize("ext", [{}, {"offset": "many"}])
+def test_an_answer_that_cannot_be_read_is_the_other_sides_failure(ext):
+    """Admin raised the KeyError or ValueError of its own parser."""
+    with pytest.raises(RemoteError, match="the answer of broker-a cannot be read"):
+        broker_calls.max_offset(Q).result(Command(code=C.SUCCESS, ext=ext), where="broker-a")

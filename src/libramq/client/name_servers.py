@@ -166,8 +166,6 @@ def _outcome(call: Call[T], reply: Command | RemoteError, address: str) -> T | L
         return name_server_result(call, reply, address)
     except LibraError as error:
         return error
-    except (KeyError, ValueError) as error:
-        return RemoteError(f"the answer of name server {address} cannot be read: {error!r}")
 
 
 def _unavailable(failures: Sequence[str]) -> NameServerUnavailable:

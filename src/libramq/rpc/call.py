@@ -39,14 +39,18 @@ class Call(Generic[T_co]):
             return self.result(reply, where=where)
         except LibraError as error:
             return error
-        except (KeyError, ValueError) as error:
-            return RemoteError(f"the answer of {where} cannot be read: {error!r}")
 
     def result(self, reply: Command, *, where: str) -> T_co:
-        """Decode the answer; raises BrokerError if it is an error, naming `where` it came from."""
+        """Decode the answer; raises BrokerError if it is an error, naming `where` it came from.
+
+        Raises RemoteError if it cannot be decoded.
+        """
         if reply.code not in self.accepts:
             raise broker_error(reply.code, reply.remark, where=where)
-        return self.parse(reply)
+        try:
+            return self.parse(reply)
+        except (KeyError, ValueError) as error:
+            raise RemoteError(f"the answer of {where} cannot be read: {error!r}") from None
 
 
 def header_call(
