@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import pytest
 
-from libramq.broker.config import BrokerConfig
+from libramq.broker.config import VIP_DISTANCE, BrokerConfig
 from libramq.broker.shell import BrokerServer
 from libramq.clock import SystemClock
 from libramq.codes import RequestCode as R
@@ -192,6 +192,14 @@ def test_a_taken_port_is_said_and_the_data_is_left_alone(tmp_path):
             )
             with pytest.raises(ConfigError, match=f"port {settings.listen_port} "):
                 await other.start()
+            above = BrokerServer(
+                config(tmp_path / "three", listen_port=settings.listen_port + VIP_DISTANCE),
+                clock=SystemClock(),
+                filesystem=LocalFileSystem(),
+            )
+            needed = f"listenPort={settings.listen_port + VIP_DISTANCE} needs it too"
+            with pytest.raises(ConfigError, match=needed):  # Nobody had asked for that port.
+                await above.start()
             async with running(config(tmp_path / "two")) as second:
                 assert await second.bodies("BenchmarkTest") == []
             assert await client.bodies() == [b"x"]

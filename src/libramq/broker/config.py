@@ -21,6 +21,8 @@ from libramq.message.record import RECORD_BYTES_MAX
 from libramq.remoting.credentials import Credentials, parse_credentials
 from libramq.remoting.frame import HEADER_BYTES_MAX
 
+#: A broker answers old clients at a second port, so far below its own (MixAll.brokerVIPChannel).
+VIP_DISTANCE: Final = 2
 #: MetricsExporterType, by name or number; Apache's others (OTLP_GRPC, LOG) are not supported.
 METRICS_OFF: Final = ("DISABLE", "0")
 METRICS_SERVED: Final = ("PROM", "2")
@@ -283,8 +285,7 @@ class BrokerConfig:
                 f"brokerRole=SYNC_MASTER with inSyncReplicas={self.in_sync_replicas} waits for slaves, and "
                 f"none can connect: set haListenPort, for example {self.listen_port + 1}"
             )
-        clients = (self.listen_port, self.listen_port - 2)  # The second one is the VIP channel.
-        if self.ha_listen_port and self.ha_listen_port in clients:
+        if self.ha_listen_port and self.ha_listen_port in self.client_ports:
             raise ConfigError(f"haListenPort {self.ha_listen_port} is used for clients; choose another")
         if self.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
             raise ConfigError(f"flushDiskType {self.flush_disk_type!r}; ASYNC_FLUSH or SYNC_FLUSH is allowed")
@@ -313,6 +314,12 @@ class BrokerConfig:
             raise ConfigError("deleteWhen is empty; write for example '04' or '03;15'")
         if not self.delay_levels_ms:
             raise ConfigError(f"messageDelayLevel is empty; write for example {DELAY_LEVELS!r}")
+
+    @property
+    def client_ports(self) -> tuple[int, ...]:
+        """The ports that clients are answered at."""
+        port = self.listen_port
+        return (port, port - VIP_DISTANCE) if port > VIP_DISTANCE else (port,)
 
     @property
     def address(self) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.broker.broker import Broker
-from libramq.broker.config import CREDENTIALS_OPTION, BrokerConfig
+from libramq.broker.config import CREDENTIALS_OPTION, VIP_DISTANCE, BrokerConfig
 from libramq.broker.registration import FIRST_ROUND_MS_MAX
 from libramq.broker.start_up import LOOK_AROUND_MS_MAX
 from libramq.clock import Clock
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-#: NettyRemotingServer's fast port (BrokerController.initializeRemotingServer).
-VIP_PORT_OFFSET: Final = -2
 #: Ours: how often metrics are sampled, if they are served.
 METRICS_MS: Final = 1_000
 
@@ -163,9 +161,10 @@ class BrokerServer:
 
     async def _listen(self, listening: Callable[[], None]) -> None:
         assert self._performer is not None
-        host, port = self._config.bind_address, self._config.listen_port
-        ports = [port, port + VIP_PORT_OFFSET] if port > -VIP_PORT_OFFSET else [port]
-        servers = {number: Server(self._performer, self._clock.monotonic_ms) for number in ports}
+        host = self._config.bind_address
+        servers = {
+            number: Server(self._performer, self._clock.monotonic_ms) for number in self._config.client_ports
+        }
         if self._config.ha_listen_port:
             slaves = self._performer.entrance(self.broker.ha)
             servers[self._config.ha_listen_port] = Server(
@@ -177,9 +176,17 @@ class BrokerServer:
                 await server.listen(host, number)
             except Exception as error:  # Reported to the caller of `start`.
                 if not self._is_started.done():
-                    self._is_started.set_exception(error)
+                    self._is_started.set_exception(self._explained(error, number))
                 return
         listening()
+
+    def _explained(self, error: Exception, port: int) -> Exception:
+        listen_port = self._config.listen_port
+        if port == listen_port or port not in self._config.client_ports:
+            return error
+        return ConfigError(
+            f"{error}; listenPort={listen_port} needs it too: old clients are answered {VIP_DISTANCE} below"
+        )
 
     def _lost(self, address: str) -> None:
         if self._performer is not None:

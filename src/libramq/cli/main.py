@@ -236,6 +236,11 @@ def simulate(
     )
 
 
+def main() -> None:
+    """Run the command and exit, where `entry` was not loaded before."""
+    sys.exit(run(sys.argv[1:]))
+
+
 def run(arguments: list[str]) -> int:
     """Run a command line and return its exit code."""
     try:
@@ -305,4 +310,4 @@ def failure_line(error: Exception) -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1:]))
+    main()

@@ -4,12 +4,11 @@ import errno
 import socket
 from typing import Final, NamedTuple
 
+from libramq.broker.config import VIP_DISTANCE
 from libramq.errors import ConfigError
 
 NAME_SERVER_PORT: Final = 9876
 BROKER_PORT: Final = 10911
-#: The broker also listens on a second port, two below (BrokerController's fast remoting server).
-VIP_DISTANCE: Final = 2
 #: Ours: between the brokers of one machine, as in Apache's examples of several.
 BROKER_DISTANCE: Final = 10
 PORT_MAX: Final = 65_535

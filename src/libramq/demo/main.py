@@ -17,13 +17,14 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from libramq.cli.ports import choose_ports
 from libramq.client import Producer
 from libramq.demo import display, flights, pipeline, topics
 from libramq.demo.children import Child
 from libramq.demo.group import Group, Rebalances, stored_count
 from libramq.demo.journal import Consumed
 from libramq.demo.reconciliation import Account, reconcile
-from libramq.demo.servers import BROKER_PORT, NAMESRV_PORT, Servers, choose_ports
+from libramq.demo.servers import HOST, Servers
 from libramq.errors import ConfigError, LibraError
 from libramq.message import Message
 
@@ -41,10 +42,10 @@ class Demonstration:
         self._flight_count = flight_count
         self._directory = directory
         self._keep = keep
-        self._ports = choose_ports()
+        self._ports = choose_ports(HOST, None, None)
         for name in ("logs", "group", "tables"):
             (directory / name).mkdir(parents=True, exist_ok=True)
-        self._servers = Servers(self._child("servers"), directory / "data", *self._ports)
+        self._servers = Servers(self._child("servers"), directory / "data", self._ports)
         self._sender = self._child("sender")
         self._pipeline = self._child("pipeline")
         self._group: Group | None = None
@@ -70,14 +71,13 @@ class Demonstration:
     async def run(self) -> bool:
         """Do it all; says whether every count agrees."""
         say = self._console.print
-        namesrv_port, broker_port = self._ports
-        if self._ports != (NAMESRV_PORT, BROKER_PORT):
-            say(f"ports {NAMESRV_PORT}/{BROKER_PORT} are taken; using {namesrv_port}/{broker_port}")
+        for remark in self._ports.remarks:
+            say(remark)
         succeeded = False
         try:
             await self._servers.start()
             say(
-                f"name server {self._servers.namesrv} and broker {broker_port} are up, "
+                f"name server {self._servers.namesrv} and broker {self._ports.broker} are up, "
                 f"everything lies in {self._directory}"
             )
             consumed, tables = await self._work()

@@ -15,8 +15,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Self
 
-from libramq.broker.config import BrokerConfig
-from libramq.broker.shell import VIP_PORT_OFFSET, BrokerServer
+from libramq.broker.config import VIP_DISTANCE, BrokerConfig
+from libramq.broker.shell import BrokerServer
 from libramq.client.network_thread import NetworkThread
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError, LocalProtocolError
@@ -137,7 +137,7 @@ def _free_port() -> int:
             first.bind((HOST, 0))
             port = int(first.getsockname()[1])
             try:
-                second.bind((HOST, port + VIP_PORT_OFFSET))
+                second.bind((HOST, port - VIP_DISTANCE))
             except OSError:
                 continue
             return port
