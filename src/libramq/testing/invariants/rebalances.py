@@ -104,10 +104,16 @@ class HistoryAgreesWithFences(Invariant):
         return owners
 
     def _judge_loads(self, broker: str, event: RebalanceEvent, owners: dict[MessageQueue, str]) -> None:
-        """Where the group is coordinated elsewhere, who was not heard of after a restart has no name here."""
-        members = event.members or ()
-        opened = Counter(owner for owner in owners.values() if owner in members)
-        recorded = Counter({member: load for member, load in (event.loads or {}).items() if load})
+        """Where the group is coordinated elsewhere, who was not heard of after a restart has no name here.
+
+        A static member's queues are its own while it is on its way back, before it opens them once more.
+        """
+        members = {self._name(member) for member in event.members or ()}
+        opened = Counter(name for owner in owners.values() if (name := self._name(owner)) in members)
+        recorded: Counter[str] = Counter()
+        for member, load in (event.loads or {}).items():
+            recorded[self._name(member)] += load
+        recorded = +recorded  # Without those that have none.
         running = self.cluster.brokers[broker].broker
         is_here = running is not None and running.coordination.group(event.group) is not None
         if recorded != opened if is_here else recorded - opened:
@@ -145,9 +151,11 @@ class HistoryAgreesWithFences(Invariant):
 
     def _lives(self, client_id: str) -> list[str]:
         """Return the client ids under which a member has lived, from this one on."""
-        members = self.cluster.members
-        first = next(number for number, member in enumerate(members) if member.client_id == client_id)
-        name = members[first].instance_id
-        if name is None:
-            return [client_id]
-        return [member.client_id for member in members[first:] if member.instance_id == name]
+        name, client_ids = self._name(client_id), [member.client_id for member in self.cluster.members]
+        later = client_ids[client_ids.index(client_id) :]
+        return [each for each in later if self._name(each) == name]
+
+    def _name(self, client_id: str) -> str:
+        """Return the name of a static member, and the client id of another."""
+        member = next(member for member in self.cluster.members if member.client_id == client_id)
+        return member.instance_id or client_id
