@@ -67,6 +67,25 @@ def test_a_member_leaves_while_brokers_find_each_other():
     assert report.is_ok, f"{report.violation}\n" + "\n".join(report.lines)
 
 
+def test_a_broker_that_stops_may_be_cut_off_in_the_middle_of_it():
+    """One that no name server waits for closes its files at once."""
+    actions = ((2_000, "restart_name_server"), (2_001, "cut_off_broker"), (2_002, "restart_broker"))
+    scenario = Scenario(
+        broker_count=1,
+        is_sync=True,
+        topics={"T": 3},
+        groups=(GroupPlan(name="G", topics=(("T",),)),),
+        members=(2,),
+        producer_interval_ms=30,
+        body_bytes=30,
+        duration_ms=6_000,
+        actions=actions,
+    )
+    for seed in (1, 3, 5, 7):
+        report = Simulation(seed, scenario=scenario).run()
+        assert report.is_ok, f"seed {seed}: {report.violation}"
+
+
 def test_one_seed_is_one_history_in_any_process():
     """Whatever order the hashes of texts give to sets. Seed 9 has two dead letters."""
     program = (

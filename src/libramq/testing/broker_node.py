@@ -78,8 +78,10 @@ class SimulatedBroker:
 
     def stop(self) -> None:
         """Stop as a signal does it: name server first, then connections, then files."""
-        if self.broker is None:
-            return
+        if self.broker is not None:
+            self.process.do(self._leave)  # Which may be cut off in the middle of it.
+
+    def _leave(self) -> None:
         self._running.leave(self._stopped)
         self._performer.follow()
 

@@ -18,7 +18,9 @@ class FaultTargets:
         self._cluster = cluster
         self._groups = groups
         self._random: random.Random = world.stream("faults")
-        self._clocks: random.Random = world.stream("clocks")  # Of its own: seeds keep their histories.
+        # Streams of their own: seeds keep their histories.
+        self._clocks: random.Random = world.stream("clocks")
+        self._splits: random.Random = world.stream("splits")
         self._ended = False
 
     def _member(self) -> SimulatedConsumer | None:

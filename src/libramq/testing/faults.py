@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import product
 from typing import Final
 
 from libramq.clock import MonotonicMs
@@ -288,6 +289,26 @@ class Faults(Operations):
             self._world.network.block(source, target, keeps=False)
             self._later(block_ms, partial(self._world.network.unblock, source, target))
 
+    def split(self) -> None:
+        """Everybody falls into two halves that hear nothing of each other, each with a broker."""
+        cluster, network, draw = self._cluster, self._world.network, self._splits
+        brokers = draw.sample(list(cluster.brokers), len(cluster.brokers))
+        others = [each.name for each in cluster.alive()]
+        others += [each.name for each in cluster.producers]
+        others += [each.name for each in cluster.name_servers]
+        halves: tuple[list[str], list[str]] = (brokers[:1], brokers[1:2])
+        for name in (*brokers[2:], *others):
+            draw.choice(halves).append(name)
+        if not halves[1]:
+            return
+        split_ms = draw.randint(SPLIT_MS_MIN, BLOCK_MS_MAX)
+        self._happened(Happening.SPLIT)
+        self._disturb(f"{' '.join(halves[0])} and {' '.join(halves[1])} are apart for {split_ms} ms")
+        for one, other in product(*halves):
+            for source, target in ((one, other), (other, one)):
+                network.block(source, target, keeps=False)
+                self._later(split_ms, partial(network.unblock, source, target))
+
     def reset(self) -> None:
         """A connection breaks."""
         somebody = self._anybody()
@@ -342,6 +363,6 @@ ACTIONS: Final[Mapping[str, Callable[[Faults], None]]] = {
         "join", "join_many", "join_hundred", "stop", "stop_stock", "kill", "pause", "flap", "bounce",
         "remove", "grow", "shrink", "make_again", "delete_group", "reset_offsets", "restart_broker",
         "kill_broker", "cut_power", "cut_off_broker", "restart_name_server", "split_name_servers",
-        "set_clock", "partition", "split_brokers", "reset", "deafen", "spoil_disk",
+        "set_clock", "partition", "split_brokers", "split", "reset", "deafen", "spoil_disk",
     )
 }  # fmt: skip

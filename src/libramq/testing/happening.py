@@ -48,6 +48,7 @@ class Happening(StrEnum):
     # Network.
     DEAF_ONE_WAY = "one of two hears nothing of the other"
     DEAF_BOTH_WAYS = "two hear nothing of each other"
+    SPLIT = "everybody falls into two halves"
     RESET = "a connection breaks"
     NOTICE_LOST = "a notification is lost"
     NOTICE_DOUBLED = "a notification comes twice"

@@ -21,6 +21,8 @@ ROUGH: Final = (
 #: These are drawn by streams of their own, so that seeds keep their histories.
 OPERATIONS: Final = ("make_again", "make_again", "delete_group", "reset_offsets", "shrink")
 CUT_OFF: Final = ("partition", "partition", "pause")
+SPLITS: Final = ("split_brokers", "split")
+SPLITS_CHANCE: Final = 0.15
 SHORT_SESSIONS_CHANCE: Final = 0.3
 #: Handlers that are slower than members may be with giving up queues: what these commit last is refused.
 SLOW_CHANCE: Final = 0.02
@@ -54,7 +56,7 @@ class Scenario:
 
 def draw_scenario(seed: int) -> Scenario:
     """The scenario of a seed."""
-    return _with_short_sessions(_with_operations(_draw(seed), seed), seed)
+    return _with_splits(_with_short_sessions(_with_operations(_draw(seed), seed), seed), seed)
 
 
 def _with_operations(scenario: Scenario, seed: int) -> Scenario:
@@ -63,6 +65,16 @@ def _with_operations(scenario: Scenario, seed: int) -> Scenario:
     count = chance.choice((0, 0, 1, 2))
     last_ms = scenario.duration_ms - 1_000
     more = [(chance.randint(1_000, last_ms), chance.choice(OPERATIONS)) for _ in range(count)]
+    return replace(scenario, actions=tuple(sorted([*scenario.actions, *more])))
+
+
+def _with_splits(scenario: Scenario, seed: int) -> Scenario:
+    """In some scenarios brokers lose each other, or everybody falls into two halves."""
+    chance = random.Random(f"{seed}/splits of the scenario")
+    if scenario.broker_count == 1 or chance.random() >= SPLITS_CHANCE:
+        return scenario
+    last_ms = scenario.duration_ms - 1_000
+    more = [(chance.randint(1_000, last_ms), chance.choice(SPLITS)) for _ in range(chance.randint(1, 2))]
     return replace(scenario, actions=tuple(sorted([*scenario.actions, *more])))
 
 
