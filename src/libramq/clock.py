@@ -1,15 +1,15 @@
-"""The clocks: wall time for what is recorded, monotonic time for how long things take.
+"""The clocks: wall time for records, monotonic time for durations.
 
-    WallMs        a moment as people know it: store times, events, versions. It may be set, by an hour, in
-                  either direction: nothing may be measured with it.
-    MonotonicMs   a moment on a clock that never goes back, and that means nothing outside its machine:
-                  sessions, holds, locks, delays, timeouts. It begins anew with the machine: none is stored.
+        WallMs        a moment as people know it: store times, events, versions. It may be set, by an hour, in
+                      either direction: never measure with it.
+        MonotonicMs   a moment on a clock that never goes back, without meaning outside its machine: sessions,
+                      holds, locks, delays, timeouts. It restarts with the machine: it is never stored.
 
-At run time both are ints and cost nothing. To the type checker they are not: each is compared with its own
-kind only, and two wall times are not subtracted. What goes to a disk or a peer is `int(wall_ms)`; what comes
-from one is `WallMs(number)`. `Now` is where a moment passes from one clock to the other.
+At run time both are ints and cost nothing. For the type checker they differ: each is compared with its own
+kind only, and two wall times are not subtracted. A disk or a peer gets `int(wall_ms)`; a value from there is
+`WallMs(number)`. `Now` converts a moment from one clock to the other.
 
-Only a shell that composes things makes a `SystemClock`; everything else takes a `Clock` or, better, a time.
+Only a composing shell makes a `SystemClock`; everything else takes a `Clock` or, better, a time.
 """
 
 import time
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing import overload
 
     class WallMs:
-        """Milliseconds since 1970, as a machine believes."""
+        """Milliseconds since 1970, by the machine's clock."""
 
         def __init__(self, ms: int, /) -> None: ...
         def __int__(self) -> int: ...
@@ -62,14 +62,14 @@ class Now:
 
     @property
     def wall_ahead_ms(self) -> int:
-        """How far the wall clock is ahead of the monotonic one: the same until somebody sets it."""
+        """Return how far the wall clock is ahead of the monotonic one: constant until it is set."""
         return int(self.wall_ms) - int(self.monotonic_ms)
 
     def wall_of(self, at_ms: MonotonicMs) -> WallMs:
-        """Return a moment of the monotonic clock as it is recorded now.
+        """Return a moment of the monotonic clock in wall time, for a record.
 
-        Counted back from the wall clock's present reading, so that moments recorded together are as far apart
-        as they were, whatever happened to the wall clock between them.
+        It is counted back from the wall clock's present reading, so that moments recorded together keep their
+        distances, whatever happened to the wall clock between them.
         """
         return self.wall_ms - (self.monotonic_ms - at_ms)
 
@@ -78,11 +78,11 @@ class Clock(Protocol):
     """Two readings of time, in milliseconds."""
 
     def wall_ms(self) -> WallMs:
-        """Milliseconds since 1970, as the machine believes."""
+        """Return the milliseconds since 1970, by the machine's clock."""
         ...
 
     def monotonic_ms(self) -> MonotonicMs:
-        """Milliseconds since an unknown moment; never goes back."""
+        """Return the milliseconds since an unknown moment; never goes back."""
         ...
 
 
@@ -92,14 +92,14 @@ def read_clock(clock: Clock) -> Now:
 
 
 def clock_with_sleep() -> int:
-    """Return the system's clock that goes on while the machine sleeps.
+    """Return the system's clock that continues while the machine sleeps.
 
     macOS's CLOCK_MONOTONIC does, though Python's time.monotonic() there does not; Linux has CLOCK_BOOTTIME.
     """
     return getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-# Several times a request: a look at the platform, two names of modules and a call of int took 0.6 µs.
+# Read several times a request: a look at the platform, two module lookups and a call of int took 0.6 µs.
 _monotonic_ns = partial(time.clock_gettime_ns, clock_with_sleep())
 
 
@@ -107,12 +107,12 @@ class SystemClock:
     """The machine's own clocks."""
 
     def wall_ms(self) -> WallMs:
-        """Milliseconds since 1970."""
+        """Return the milliseconds since 1970."""
         return time_ns() // 1_000_000  # type: ignore[return-value] # As `_monotonic_ns`.
 
     def monotonic_ms(self) -> MonotonicMs:
         """Return milliseconds since the machine started, or another fixed moment; its sleep counts.
 
-        A member whose machine slept must find its session over: elsewhere it is.
+        A member whose machine slept must find its session expired, since at the coordinator it is.
         """
         return _monotonic_ns() // 1_000_000  # type: ignore[return-value] # See `_monotonic_ns`.

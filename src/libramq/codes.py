@@ -83,12 +83,12 @@ class RequestCode(IntEnum):
     PEER_GIVEN = 31016
     PEER_REMOVED = 31017
     PEER_REBALANCE = 31018
-    # A name server asks a broker, over the connection that this one made; the answer is that nobody knows it.
+    # A name server probes a broker over the broker's own connection; the answer is that the code is unknown.
     PROBE = 31020
 
 
 class ResponseCode(IntEnum):
-    """How a request ended."""
+    """The outcome of a request."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1

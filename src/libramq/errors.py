@@ -27,8 +27,8 @@
         └── BrokerError             the answer is an error: `.response_code`, `.remark`
             └── one class a response code: TopicNotExist, NoPermission, SystemBusy …
 
-Every message names the thing that failed and says what to do about it. Foreign exceptions (OSError,
-asyncio's, msgspec's) stop at the shell that met them and come out as one of these.
+Every message names the thing that failed and a remedy. Foreign exceptions (OSError, asyncio's, msgspec's) are
+caught at the boundary and raised as one of these.
 """
 
 from typing import ClassVar
@@ -82,39 +82,39 @@ __all__ = [
 
 
 class LibraError(Exception):
-    """Everything LibraMQ raises on purpose."""
+    """The base of all exceptions that LibraMQ raises on purpose."""
 
 
 class ConfigError(LibraError):
-    """An option, property, path or name that cannot be used; the text says what is allowed."""
+    """An option, property, path or name cannot be used; the text says what is allowed."""
 
 
 class InvalidName(ConfigError, ValueError):
-    """A topic or group name outside the rules of TopicValidator.java."""
+    """A topic or group name violates the rules of TopicValidator.java."""
 
 
 class InvalidMessage(LibraError, ValueError):
-    """A message that no broker would take."""
+    """No broker would accept this message."""
 
 
 class InvalidResult(LibraError, TypeError):
-    """A handler returned a value that says nothing about its messages."""
+    """A handler's return value does not say which of its messages are done."""
 
 
 class BufferFull(LibraError):
-    """As many messages wait to be sent as may wait; go on when some have left."""
+    """The producer's send buffer is full; continue when some messages have been sent."""
 
 
 class SubscriptionsDiffer(LibraError):
-    """Members of one coordinated group want different messages of one topic: some are lost to the group."""
+    """Members of one coordinated group have different subscriptions to a topic: some messages are lost."""
 
 
 class HandlerTooSlow(LibraError):
-    """A handler runs longer than max_processing_ms; its member has left the group until it is done."""
+    """A handler exceeds max_processing_ms; its member has left the group until the handler is done."""
 
 
 class LoopClosed(LibraError):
-    """The event loop that a consumer was started on was closed without `stop`; the consumer has ended."""
+    """The consumer's event loop was closed without `stop`; the consumer has ended."""
 
 
 class StoreError(LibraError):
@@ -126,31 +126,31 @@ class StoreLocked(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """Bytes in the store that its format does not allow."""
+    """The store has bytes that its format does not allow."""
 
 
 class SyncFailed(StoreError):
-    """An fsync failed. The kernel may have dropped the pages, so a later one that succeeds proves nothing."""
+    """An fsync failed. The kernel may have dropped the pages, so a later success proves nothing."""
 
 
 class StoreDamaged(StoreError):
-    """Stored data cannot be read any more; losing more than one record is for an operator."""
+    """Stored data cannot be read any more; if more than one record is lost, an operator must decide."""
 
 
 class ProtocolError(LibraError):
-    """The remoting protocol was broken."""
+    """The remoting protocol was violated."""
 
 
 class LocalProtocolError(ProtocolError):
-    """Our side broke the protocol: a bug of ours."""
+    """Our side violated the protocol: a bug of ours."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The other side broke the protocol."""
+    """The other side violated the protocol."""
 
 
 class RemoteError(LibraError):
-    """A request to another process did not succeed."""
+    """A request to another process failed."""
 
 
 class ConnectFailed(RemoteError):
@@ -158,11 +158,11 @@ class ConnectFailed(RemoteError):
 
 
 class ConnectionLost(RemoteError):
-    """The connection ended before the answer came; whether the request took effect is not known."""
+    """The connection ended before the response came; whether the request took effect is unknown."""
 
 
 class RequestTimeout(RemoteError):
-    """No answer within the time allowed; whether the request took effect is not known."""
+    """There was no response within the allowed time; whether the request took effect is unknown."""
 
 
 class NameServerUnavailable(RemoteError):
@@ -178,10 +178,10 @@ class MemberReplaced(RemoteError):
 
 
 class BrokerError(RemoteError):
-    """An answer that is an error.
+    """The response is an error.
 
-    response_code: the number the broker or name server gave (codes.ResponseCode where it is known).
-    remark: its own words. remedy: what usually helps.
+    response_code: the broker's or name server's number (a codes.ResponseCode if known).
+    remark: its text. remedy: what usually helps.
     """
 
     remedy: ClassVar[str] = ""
@@ -199,7 +199,7 @@ class BrokerError(RemoteError):
 
 
 class SystemBusy(BrokerError):
-    """2: flow control; the broker did not take the request."""
+    """2: flow control; the broker did not accept the request."""
 
     remedy = "Send again after a pause, or to another broker."
 
@@ -219,11 +219,11 @@ class MessageIllegal(BrokerError):
 class ServiceNotAvailable(BrokerError):
     """14: the broker cannot write now (shutting down, disk full, a slave)."""
 
-    remedy = "Look at the broker's log and disk; other brokers may serve meanwhile."
+    remedy = "Look at the broker's log and disk; other brokers may accept requests meanwhile."
 
 
 class VersionNotSupported(BrokerError):
-    """15: the request is written in a version that the peer does not read."""
+    """15: the peer does not support the request's protocol version."""
 
     remedy = "Upgrade whichever of the two is older."
 
@@ -235,13 +235,13 @@ class NoPermission(BrokerError):
 
 
 class TopicNotExist(BrokerError):
-    """17: the topic is not known."""
+    """17: the topic does not exist."""
 
     remedy = "Create it (libra admin updateTopic -n NAMESRV -c CLUSTER -t TOPIC) or check its name."
 
 
 class PullOffsetMoved(BrokerError):
-    """21: the offset asked for lies outside the queue."""
+    """21: the requested offset lies outside the queue."""
 
 
 class QueryNotFound(BrokerError):
@@ -255,7 +255,7 @@ class SubscriptionParseFailed(BrokerError):
 
 
 class SubscriptionGroupNotExist(BrokerError):
-    """26: the consumer group is not known."""
+    """26: the consumer group does not exist."""
 
     remedy = "Create it, or let the broker create groups (autoCreateSubscriptionGroup=true)."
 
@@ -277,11 +277,11 @@ class Fenced(BrokerError):
 
 
 class UnknownMember(BrokerError):
-    """3101: the coordinator does not know the member (any more): a client of ours joins again by itself."""
+    """3101: the coordinator does not know the member (any more): our clients join again automatically."""
 
 
 class NotCoordinator(BrokerError):
-    """3102: the group lives at another broker, whose address is the remark (empty: not known yet)."""
+    """3102: another broker coordinates the group; its address is the remark (empty: not known yet)."""
 
     remedy = "Send the request there, or find the coordinator with GROUP_FIND."
 
@@ -314,5 +314,5 @@ _BY_CODE: dict[int, type[BrokerError]] = {
 
 
 def broker_error(response_code: int, remark: str | None, *, where: str = "") -> BrokerError:
-    """The exception for an answer that is an error."""
+    """Return the exception for an error response."""
     return _BY_CODE.get(response_code, BrokerError)(response_code, remark, where=where)

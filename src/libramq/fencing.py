@@ -1,4 +1,4 @@
-"""Fencing: what the coordinator of a group and the fences of its queues tell each other.
+"""Fencing: the messages between a group's coordinator and the fences of its queues.
 
     coordinator ── FenceGrant ──►  fence      who may open which queue, under which epoch
     coordinator ◄── FenceReport ── fence      who has opened which queue, and the highest epoch it has seen
@@ -12,18 +12,18 @@ from typing import Final, NamedTuple
 
 from libramq.message.queue import MessageQueue
 
-#: How a group's queues are shared: the coordinator assigns them, or every member allocates for itself because
-#: one of them is a stock client.
+#: A group's modes: the coordinator assigns its queues, or every member allocates for itself because one of
+#: them is a stock client.
 MODE_EPOCHS: Final = "epochs"
 MODE_CLIENT: Final = "client"
-#: Ours: how far above all epochs that a broker knows it believes another one's. A broker that knows nothing
-#: of a group takes it over with all epochs that it ever had: a rebalance every 20 ms for over two years
-#: makes fewer. Much higher ones would leave none above themselves, and shut the group out for good.
+#: Ours: how far above all known epochs a broker believes another one's. A broker that knows nothing of a
+#: group takes over all epochs that the group ever had: a rebalance every 20 ms for over two years makes
+#: fewer. Much higher epochs would leave none above themselves, and shut the group out for good.
 EPOCHS_AHEAD_MAX: Final = 1 << 32
 
 
 class Claim(NamedTuple):
-    """A member and the epoch under which it was granted a queue."""
+    """A member, and the epoch of its grant of a queue."""
 
     member: str
     epoch: int
@@ -35,10 +35,10 @@ Claims = Mapping[MessageQueue, Claim]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceGrant:
-    """A grant from a coordinator to a fence: the owners of its queues.
+    """A coordinator's grant to a fence: the owners of its queues.
 
-    epoch: the group's. complete: these are all queues of the group at this broker; others are nobody's.
-    client_ids: by member, where the members begin to allocate for themselves: they come first at locks.
+    epoch: the group's. complete: these are all queues of the group at this broker; others have no owner.
+    client_ids: by member, when the members begin to allocate for themselves: they take precedence for locks.
     """
 
     group: str
@@ -50,17 +50,17 @@ class FenceGrant:
 
     @property
     def highest_epoch(self) -> int:
-        """The highest epoch it names."""
+        """Return the highest epoch in it."""
         return max([self.epoch, *(claim.epoch for claim in self.claims.values())])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceReport:
-    """The state of a fence: the highest epoch it has seen, and to whom its queues are open.
+    """The state of a fence: the highest epoch it has seen, and the members that have its queues open.
 
     A queue that is open to a member without a name was closed by an operator. members: those of the group, as
-    its coordinator at the same broker knew them under members_epoch; None: the group did not live there as
-    long as anybody there remembers.
+    its coordinator at the same broker knew them under members_epoch; None: the broker has not coordinated the
+    group as far back as it remembers.
     """
 
     epoch: int = 0
@@ -70,5 +70,5 @@ class FenceReport:
 
     @property
     def highest_epoch(self) -> int:
-        """The highest epoch it names."""
+        """Return the highest epoch in it."""
         return max([self.epoch, self.members_epoch, *(claim.epoch for claim in self.openings.values())])

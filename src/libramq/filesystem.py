@@ -1,10 +1,10 @@
-"""The file system: the only door to files.
+"""The file system: the only access to files.
 
-Everything that touches a disk takes a `FileSystem`, so that a simulator can put another one there and
-fail any call of it. Files are integers from `open` until `close`; reads and writes name their offset, so
-there is no position to disturb.
+Everything that touches a disk takes a `FileSystem`, so that a simulator can replace it and fail any call.
+Files are integers from `open` until `close`; reads and writes name their offset, so there is no shared
+position.
 
-Foreign errors (OSError) pass through: the caller knows which file and what for.
+Foreign errors (OSError) pass through: the caller knows which file it was, and why.
 """
 
 import errno
@@ -25,14 +25,14 @@ BACKUP_SUFFIX = ".bak"  # ConfigManager.java keeps the last good text beside the
 
 
 class DiskSpace(NamedTuple):
-    """How much of a disk is in use, and how much this process may still write."""
+    """The usage of a disk, and how much this process may still write."""
 
     used_bytes: int
     available_bytes: int
 
     @property
     def used_percent(self) -> int:
-        """The share that is in use, rounded up (UtilAll.getDiskPartitionSpaceUsedPercent)."""
+        """Return the used share, rounded up (UtilAll.getDiskPartitionSpaceUsedPercent)."""
         return -(-self.used_bytes * 100 // (max(1, self.used_bytes + self.available_bytes)))
 
 
@@ -40,19 +40,19 @@ class FileSystem(Protocol):
     """The disk operations that the store, the offsets and the configuration need."""
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
-        """A descriptor for reading, or for both; `create` makes an empty file where none is."""
+        """Return a descriptor for reading, or for both; `create` creates a missing file, empty."""
         ...
 
     def close(self, file: int) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         ...
 
     def pread(self, file: int, size: int, offset: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
+        """Read up to `size` bytes; fewer only at the end of the file."""
         ...
 
     def pread_nowait(self, file: int, size: int, offset: int) -> bytes | None:
-        """The same, or None where the disk would have to be asked (RWF_NOWAIT)."""
+        """Read without waiting; None if the disk would have to be read (RWF_NOWAIT)."""
         ...
 
     def pwrite(self, file: int, data: bytes, offset: int) -> None:
@@ -60,75 +60,75 @@ class FileSystem(Protocol):
         ...
 
     def fsync(self, file: int) -> None:
-        """Return once what was written is on the disk."""
+        """Flush the file to the disk."""
         ...
 
     def truncate(self, file: int, size: int) -> None:
-        """Set the size; what is added is a hole of zeroes."""
+        """Set the size; an added part is a hole of zeroes."""
         ...
 
     def file_size(self, file: int) -> int:
-        """Bytes in an open file."""
+        """Return the bytes in an open file."""
         ...
 
     def size(self, path: Path) -> int:
-        """Bytes in a file."""
+        """Return the bytes in a file."""
         ...
 
     def modified_ms(self, path: Path) -> WallMs:
-        """When the file was last written, by the machine's wall clock."""
+        """Return when the file was last written, by the machine's wall clock."""
         ...
 
     def used_percent(self, path: Path) -> float:
-        """Return how full the disk with this directory is for an ordinary user, as `df` says it."""
+        """Return how full the disk with this directory is for an ordinary user, as `df` shows it."""
         ...
 
     def exists(self, path: Path) -> bool:
-        """Return whether a file or directory is there."""
+        """Return whether a file or directory exists."""
         ...
 
     def is_directory(self, path: Path) -> bool:
-        """Return whether it is a directory."""
+        """Return whether a path is a directory."""
         ...
 
     def listdir(self, path: Path) -> list[str]:
-        """Names in a directory, sorted; none where there is no directory."""
+        """Return the names in a directory, sorted; none if it does not exist."""
         ...
 
     def makedirs(self, path: Path) -> None:
-        """Make the directory and those above it."""
+        """Create the directory and its parents."""
         ...
 
     def unlink(self, path: Path) -> None:
-        """Remove a file; nothing happens where none is."""
+        """Remove a file; a missing one is ignored."""
         ...
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory and all in it; nothing happens where none is."""
+        """Remove a directory with its content; a missing one is ignored."""
         ...
 
     def disk_space(self, path: Path) -> DiskSpace:
-        """How full the disk is that a file or directory lies on."""
+        """Return the usage of the disk with a file or directory."""
         ...
 
     def sync_directory(self, path: Path) -> None:
-        """Return once the names in the directory are on the disk."""
+        """Flush the names in the directory to the disk."""
         ...
 
     def lock(self, path: Path) -> int | None:
-        """Lock the file for this process alone until the descriptor is closed; None where another has it."""
+        """Lock the file for this process until the descriptor is closed; None if another process has it."""
         ...
 
     def is_locked(self, path: Path) -> bool:
-        """Return whether somebody holds that lock; changes nothing."""
+        """Return whether a process holds that lock; changes nothing."""
         ...
 
     def read_text(self, path: Path) -> str | None:
-        """The whole of a small UTF-8 file; None where none is."""
+        """Return the content of a small UTF-8 file; None if it does not exist."""
         ...
 
     def replace_text(self, path: Path, text: str, *, backup: bool = True) -> None:
-        """Put a small text in the place of the old one, all or nothing; the old one stays as `.bak`."""
+        """Replace a small text atomically; the old one is kept as `.bak`."""
         ...
 
 
@@ -136,16 +136,16 @@ class LocalFileSystem:
     """The machine's own files."""
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
-        """A descriptor for reading, or for both."""
+        """Return a descriptor for reading, or for both."""
         flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
         return os.open(path, flags, 0o644)
 
     def close(self, file: int) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         os.close(file)
 
     def pread(self, file: int, size: int, offset: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end of the file."""
+        """Read up to `size` bytes; fewer only at the end of the file."""
         data = os.pread(file, size, offset)
         while len(data) < size:  # A signal or the kernel's limit of 2 GiB may cut a read short.
             more = os.pread(file, size - len(data), offset + len(data))
@@ -155,7 +155,7 @@ class LocalFileSystem:
         return data
 
     def pread_nowait(self, file: int, size: int, offset: int) -> bytes | None:
-        """Read from the page cache alone; None when it does not hold all of it."""
+        """Read from the page cache alone; None if it does not hold all of it."""
         flag = getattr(os, "RWF_NOWAIT", None)
         if flag is None:
             return self.pread(file, size, offset)
@@ -180,7 +180,7 @@ class LocalFileSystem:
             written += os.pwrite(file, data[written:], offset + written)
 
     def fsync(self, file: int) -> None:
-        """Return once what was written is on the disk; times of the file may follow later."""
+        """Flush the file to the disk; its times may follow later."""
         if hasattr(os, "fdatasync"):
             os.fdatasync(file)
         else:
@@ -191,41 +191,41 @@ class LocalFileSystem:
         os.ftruncate(file, size)
 
     def file_size(self, file: int) -> int:
-        """Bytes in an open file."""
+        """Return the bytes in an open file."""
         return os.fstat(file).st_size
 
     def size(self, path: Path) -> int:
-        """Bytes in a file."""
+        """Return the bytes in a file."""
         return os.stat(path).st_size
 
     def modified_ms(self, path: Path) -> WallMs:
-        """When the file was last written."""
+        """Return when the file was last written."""
         return WallMs(os.stat(path).st_mtime_ns // 1_000_000)
 
     def used_percent(self, path: Path) -> float:
-        """Return how full the disk is; what is kept for root counts as neither used nor free."""
+        """Return how full the disk is; blocks reserved for root count as neither used nor free."""
         disk = os.statvfs(path)
         used = disk.f_blocks - disk.f_bfree
         whole = used + disk.f_bavail
         return 100 * used / whole if whole else 0.0
 
     def exists(self, path: Path) -> bool:
-        """Return whether a file or directory is there."""
+        """Return whether a file or directory exists."""
         return os.path.lexists(path)
 
     def is_directory(self, path: Path) -> bool:
-        """Return whether it is a directory."""
+        """Return whether a path is a directory."""
         return os.path.isdir(path)
 
     def listdir(self, path: Path) -> list[str]:
-        """Names in a directory, sorted."""
+        """Return the names in a directory, sorted."""
         try:
             return sorted(os.listdir(path))
         except FileNotFoundError:
             return []
 
     def makedirs(self, path: Path) -> None:
-        """Make the directory and those above it."""
+        """Create the directory and its parents."""
         os.makedirs(path, exist_ok=True)
 
     def unlink(self, path: Path) -> None:
@@ -233,7 +233,7 @@ class LocalFileSystem:
         path.unlink(missing_ok=True)
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory and all in it, following no link."""
+        """Remove a directory with its content, without following links."""
         if not os.path.isdir(path) or os.path.islink(path):
             path.unlink(missing_ok=True)
             return
@@ -242,12 +242,12 @@ class LocalFileSystem:
         os.rmdir(path)
 
     def disk_space(self, path: Path) -> DiskSpace:
-        """Return what statvfs reports; blocks that are kept for root count as neither used nor available."""
+        """Return what statvfs reports; blocks reserved for root count as neither used nor available."""
         disk = os.statvfs(path)
         return DiskSpace((disk.f_blocks - disk.f_bfree) * disk.f_frsize, disk.f_bavail * disk.f_frsize)
 
     def sync_directory(self, path: Path) -> None:
-        """Return once the names in the directory are on the disk."""
+        """Flush the names in the directory to the disk."""
         directory = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             _full_fsync(directory)
@@ -257,8 +257,8 @@ class LocalFileSystem:
     def lock(self, path: Path) -> int | None:
         """Lock the first byte, as java.nio's FileChannel.tryLock(0, 1, false) does.
 
-        Where there are locks of an open file (Linux), they hold against Java's record locks and also against
-        a second opener in this process, and closing another descriptor does not drop them.
+        On Linux the lock belongs to the open file: it conflicts with Java's record locks and also with a
+        second opener in this process, and closing another descriptor does not release it.
         """
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -275,7 +275,7 @@ class LocalFileSystem:
         return file
 
     def is_locked(self, path: Path) -> bool:
-        """Return whether somebody holds the lock of `lock`, Java's included."""
+        """Return whether a process holds the lock of `lock`, Java's included."""
         try:
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -295,14 +295,14 @@ class LocalFileSystem:
         return False
 
     def read_text(self, path: Path) -> str | None:
-        """The whole of a small UTF-8 file."""
+        """Return the content of a small UTF-8 file."""
         try:
-            return path.read_bytes().decode(errors="replace")  # As it is, "\r" included.
+            return path.read_bytes().decode(errors="replace")  # Unchanged, including "\r".
         except FileNotFoundError:
             return None
 
     def replace_text(self, path: Path, text: str, *, backup: bool = True) -> None:
-        """Write beside, flush, keep the old one, rename."""
+        """Write a new file, flush it, keep the old one, rename."""
         self.makedirs(path.parent)
         fresh = path.with_name(path.name + ".tmp")
         file = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -314,13 +314,13 @@ class LocalFileSystem:
         if backup and os.path.lexists(path):
             kept = path.with_name(path.name + BACKUP_SUFFIX)
             kept.unlink(missing_ok=True)
-            os.link(path, kept)  # A link, so that there is no moment without the main file.
+            os.link(path, kept)  # A link, so that the main file exists at every moment.
         os.replace(fresh, path)
         self.sync_directory(path.parent)
 
 
 def _full_fsync(file: int) -> None:
-    """Flush a file to the disk. On macOS fsync leaves it in the disk's cache, which a power cut empties."""
+    """Flush a file to the disk. On macOS fsync leaves data in the disk's cache, which a power cut loses."""
     command = getattr(fcntl, "F_FULLFSYNC", None)
     if command is not None:
         try:
@@ -333,9 +333,9 @@ def _full_fsync(file: int) -> None:
 
 
 def safe_child(parent: Path, name: str) -> Path:
-    """The path of `name` in `parent`; names that could lie anywhere else are refused.
+    """Return the path of `name` in `parent`; names that could lead anywhere else are refused.
 
-    The one function that turns a name from outside into a path.
+    Only this function turns a name from outside into a path.
     """
     if not name or name in (".", ".."):
         raise InvalidName(f"{name!r} cannot be the name of a file")

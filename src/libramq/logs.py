@@ -1,7 +1,7 @@
 """The logger: structured events over the standard library's logging.
 
-A program that uses LibraMQ decides by `logging.getLogger("libramq")` what is shown and where; undecided, it
-gets warnings and errors on standard error, as of any library.
+A program that uses LibraMQ configures `logging.getLogger("libramq")`; by default warnings and errors go to
+standard error, as for any library.
 """
 
 import logging
@@ -11,7 +11,7 @@ import structlog
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
-    """A logger whose calls name an event and its values: `log.warning("broker lost", address=address)`."""
+    """Return a logger; calls name an event and its values: `log.warning("broker lost", address=address)`."""
     logger: structlog.stdlib.BoundLogger = structlog.wrap_logger(
         logging.getLogger(name),
         processors=[structlog.stdlib.filter_by_level, _render],
@@ -24,7 +24,7 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
 def _render(
     _logger: Any, _method: str, event: structlog.typing.EventDict
 ) -> tuple[tuple[str], dict[str, Any]]:
-    """The event and its values as one line; a traceback is the standard library's to print."""
+    """Render the event and its values as one line; the standard library prints tracebacks."""
     passed_on = {"exc_info": event.pop("exc_info")} if "exc_info" in event else {}
     words = [str(event.pop("event")), *(f"{key}={_value(value)}" for key, value in event.items())]
     return (" ".join(words),), passed_on

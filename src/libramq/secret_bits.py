@@ -1,7 +1,7 @@
-"""Secret bits: the source of ids that nobody may guess.
+"""Secret bits: the source of ids that must not be guessed.
 
-Whoever knows the id of a group's member is that member. So these ids have a source of their own, which no
-`random.Random` fits: chance, which is predictable from what it has shown, cannot take its place.
+Whoever knows the id of a group's member can act as that member. So these ids have their own source, of a type
+that no `random.Random` matches: predictable randomness cannot take its place.
 """
 
 import secrets
@@ -9,12 +9,12 @@ from typing import Final, Protocol
 
 
 class SecretBits(Protocol):
-    """A source of bits that only whoever draws them knows."""
+    """A source of bits that nobody else can know."""
 
     def token_hex(self, nbytes: int, /) -> str:
-        """Return so many bytes in hexadecimal digits."""
+        """Return random bytes as hexadecimal digits."""
         ...
 
 
-#: The operating system's. Only a simulation has another one.
+#: The operating system's. Only simulations use another one.
 SYSTEM_SECRETS: Final[SecretBits] = secrets

@@ -1,7 +1,7 @@
-"""The authorizer: asked about every resource of every operation, before anything of it is done.
+"""The authorizer: asked about every resource of every operation, before the operation runs.
 
-Until access control comes, everybody may do everything; the question is already asked, so that no request and
-no protocol can be forgotten. Upstream: auth/authorization.
+Until access control exists, everyone may do everything; the check is made already, so that no request and no
+protocol can be forgotten. Upstream: auth/authorization.
 """
 
 from typing import Final, Protocol
@@ -12,20 +12,20 @@ from libramq.auth.resource import Action, Resource
 
 
 class Authorizer(Protocol):
-    """Decides whether a principal may do something to a resource."""
+    """Decides whether a principal may perform an action on a resource."""
 
     @property
     def permits_everything(self) -> bool:
-        """Return whether it need not be asked at all."""
+        """Return whether it permits everything, so that it need not be asked."""
         ...
 
     def authorize(self, principal: Principal, resource: Resource, action: Action) -> None:
-        """Return if it may; raise errors.NoPermission if not."""
+        """Return if the action is permitted; raise errors.NoPermission if not."""
         ...
 
 
 class AllowAll:
-    """Lets everybody do everything."""
+    """Permits everyone everything."""
 
     permits_everything = True
 

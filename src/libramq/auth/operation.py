@@ -1,9 +1,9 @@
-"""The operation, as authorisation sees it: who wants to do what to which resources, whichever protocol asked.
+"""The operation, as authorisation sees it: who wants to do what to which resources, in any protocol.
 
-    protocol ── Operation ──► resources(operation) ──► authorizer, once a resource
+        protocol ── Operation ──► resources(operation) ──► authorizer, once per resource
 
-A protocol makes one from each request. What it cannot know before a message is read (a message that is named
-by its physical offset) is asked by the service that reads it, with another operation.
+A protocol makes one from each request. What is unknown before a message is read (a message requested by its
+physical offset) is checked by the service that reads it, with another operation.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -24,9 +24,9 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Consume:
-    """A group reads topics: it joins, opens, locks, pulls, commits, or looks where it stands.
+    """A group reads topics: it joins, opens, locks, pulls, commits, or queries its progress.
 
-    topics: those that the request names; a member's polls name none beyond what it joined with.
+    topics: those that the request names; a member's polls name only those it joined with.
     """
 
     principal: Principal
@@ -36,7 +36,7 @@ class Consume:
 
 @dataclass(frozen=True, slots=True)
 class SendBack:
-    """A group wants messages again: they move from their topics to its retry topic."""
+    """A group wants messages redelivered: they move from their topics to its retry topic."""
 
     principal: Principal
     group: str
@@ -45,7 +45,7 @@ class SendBack:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A client comes, stays or leaves: with groups that consume topics, and groups that produce."""
+    """A client joins, stays or leaves: with groups that consume topics, and groups that produce."""
 
     principal: Principal
     consumers: Mapping[str, Collection[str]] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Membership:
 
 @dataclass(frozen=True, slots=True)
 class Manage:
-    """Somebody looks at resources, or changes them."""
+    """A request inspects or changes resources."""
 
     principal: Principal
     action: Action
@@ -65,9 +65,9 @@ Operation = Send | Consume | SendBack | Membership | Manage
 
 
 def resources(operation: Operation) -> Iterator[tuple[Resource, Action]]:
-    """Return every resource that an operation touches, and what it does to it.
+    """Yield every resource that an operation touches, with the action on it.
 
-    A retry topic is its group's: who may consume as that group may write and read it
+    A retry topic is its group's: whoever may consume as that group may write and read it
     (DefaultAuthorizationContextBuilder.java).
     """
     for resource, action in _named(operation):

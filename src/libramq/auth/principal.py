@@ -1,4 +1,4 @@
-"""The principal: in whose name an operation is asked for."""
+"""The principal: the user on whose behalf an operation is requested."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,10 +6,10 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A user, as whichever protocol authenticated it."""
+    """A user, as authenticated by any protocol."""
 
     name: str
 
 
-#: Whoever has not authenticated itself; so far nobody has to.
+#: A client that has not authenticated itself; so far no client has to.
 ANONYMOUS: Final = Principal("anonymous")

@@ -1,4 +1,4 @@
-"""The resource: what an operation acts upon, and what it does to it.
+"""The resource: what an operation acts upon, and the action.
 
 Upstream: auth/authorization: common/resource/ResourceType.java, common/action/Action.java.
 """
@@ -6,7 +6,7 @@ Upstream: auth/authorization: common/resource/ResourceType.java, common/action/A
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-#: The name of all resources of a kind: of a list, or where there is one only.
+#: The name of all resources of a kind: for lists, or if there is only one.
 ALL: Final = "*"
 
 
@@ -37,7 +37,7 @@ class Resource(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        """Return it as Apache writes it: "Topic:orders"."""
+        """Return it in Apache's form: "Topic:orders"."""
         return f"{self.kind}:{self.name}"
 
 
@@ -52,5 +52,5 @@ def group(name: str) -> Resource:
 
 
 def cluster(name: str = ALL) -> Resource:
-    """Return the resource of a cluster, or of whichever cluster the server belongs to."""
+    """Return the resource of a cluster, by default the server's own."""
     return Resource(ResourceKind.CLUSTER, name)

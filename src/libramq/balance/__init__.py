@@ -1,4 +1,4 @@
-"""Load balancing: who consumes which queue, as pure functions that every member computes alike."""
+"""Load balancing: who consumes which queue, as pure functions that compute the same for every member."""
 
 from libramq.balance.averagely import averagely
 from libramq.balance.balanced_sticky import balanced_sticky

@@ -1,13 +1,13 @@
-"""Balanced and sticky: loads as even as subscriptions allow, over all topics at once, and then as few moves
-as there can be.
+"""Balanced and sticky: loads as even as subscriptions allow, over all topics at once, and then with the
+fewest moves.
 
-    levels      which members carry how much at best          (counts by subscription)
-    keeping     how many of its queues each member keeps      (counts by member)
-    dealing     which queues those are, and who gets the others
+        levels      which members carry how much at best          (counts by subscription)
+        keeping     how many of its queues each member keeps      (counts by member)
+        dealing     which queues those are, and who gets the others
 
 Equal subscriptions: loads differ by at most one. Different ones: the loads in order, largest first, are the
-least possible. Where that is so already, nothing moves. With capacities a member carries its part of what its
-level carries, rounded down or up. Retry topics are no load: their queues stay as long as their member does.
+least possible. If they are so already, nothing moves. With capacities a member carries its part of its
+level's load, rounded down or up. Retry topics carry no load: their queues stay as long as their member does.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ Share = list[MessageQueue]
 def balanced_sticky(group: Group, *, by_capacity: bool = False, by_lag: bool = False) -> Assignment:
     """Assign the queues of all topics.
 
-    by_capacity: in proportion to the members' capacities. by_lag: queues that lag weigh more (by_lag.py).
+    by_capacity: in proportion to the members' capacities. by_lag: lagging queues weigh more (by_lag.py).
     """
     capacities = [member.capacity if by_capacity else 1 for member in group.members]
     light = {topic: queues for topic, queues in group.queues.items() if not counts(topic)}
@@ -46,14 +46,14 @@ def balanced_sticky(group: Group, *, by_capacity: bool = False, by_lag: bool = F
 
 
 def balanced_sticky_of(*, by_capacity: bool = False, by_lag: bool = False) -> GroupStrategy:
-    """The strategy, with or without weights."""
+    """Return the strategy, with or without weights."""
     return GroupStrategy(partial(balanced_sticky, by_capacity=by_capacity, by_lag=by_lag))
 
 
 def most_even(
     group: Group, topics: Iterable[str], held: Sequence[Sequence[MessageQueue]], capacities: Sequence[int]
 ) -> list[Share]:
-    """Everybody's queues of these topics, in the members' order; held: those that each may keep of them."""
+    """Return all members' queues of these topics, in the members' order; held: those each may keep."""
     if len(set(capacities)) == 1:
         capacities = [1] * len(group.members)
     queues = {topic: group.queues[topic] for topic in topics if group.queues[topic]}
@@ -92,7 +92,7 @@ def most_even(
 def stay(
     group: Group, queues: Mapping[str, Sequence[MessageQueue]], held: Sequence[Sequence[MessageQueue]]
 ) -> list[Share]:
-    """Everybody's queues that are no load: they stay, and who has fewest gets those that nobody holds."""
+    """Return all members' queues without load: they stay, and free ones go to members with the fewest."""
     shares = [list(owned) for owned in held]
     taken = set(chain.from_iterable(held))
     for topic, queues_of_topic in queues.items():
@@ -107,7 +107,7 @@ def stay(
 
 
 class _Table:
-    """The table that queues are dealt at: by kind what each member holds, and what nobody does."""
+    """The table at which queues are dealt: by kind, what each member holds, and the free queues."""
 
     def __init__(
         self,
@@ -128,13 +128,13 @@ class _Table:
             self.free[kind] += [queue for queue in queues[topic] if queue not in taken]
 
     def free_others(self, members: Iterable[int], kinds: set[int]) -> None:
-        """Take from members what they may have but must not keep: kinds of a level that carries less."""
+        """Free the queues that members need not keep: kinds of a level with less load."""
         for place in members:
             for kind in self.held[place].keys() & kinds:
                 self.free[kind] += self.held[place].pop(kind)
 
     def deal(self, members: Sequence[int], takers: Sequence[Taker], keeping: Keeping) -> None:
-        """Leave members what they keep, and deal out the rest in rounds, so that neighbours part."""
+        """Leave members what they keep, and deal out the rest in rounds, so that neighbours are separated."""
         for place, kept in zip(members, keeping.kept, strict=True):
             share = self.shares[place]
             for kind, queues in self.held[place].items():
@@ -160,7 +160,7 @@ class _Table:
 def _parted(
     held: Sequence[Sequence[MessageQueue]], light: set[MessageQueue]
 ) -> tuple[list[Sequence[MessageQueue]], list[Sequence[MessageQueue]]]:
-    """Split each member's queues into those that are load and those that are not."""
+    """Split each member's queues into those with load and those without."""
     load: list[Sequence[MessageQueue]] = []
     rest: list[Sequence[MessageQueue]] = []
     for owned in held:
@@ -182,7 +182,7 @@ def _by_kind(
 def _sets(
     group: Group, queues: Mapping[str, Sequence[MessageQueue]]
 ) -> tuple[list[int], dict[str, tuple[int, ...]]]:
-    """Members with the same topics form a set: each member's, and the sets that subscribe to each topic."""
+    """Group members with the same topics into sets: each member's set, and each topic's sets."""
     known: dict[frozenset[str], int] = {}
     numbers: dict[frozenset[str], int] = {}
     set_of_member: list[int] = []
@@ -198,7 +198,7 @@ def _sets(
 
 
 def _alike(parts: Iterable[Level], *, whole: bool) -> list[list[Level]]:
-    """Levels whose loads are the same when rounded, where capacities are all one: a queue may cross them."""
+    """Group levels whose loads are equal after rounding, if all capacities are one: queues may cross them."""
     if not whole:
         return [[level] for level in parts]
     together: dict[tuple[int, int], list[Level]] = {}

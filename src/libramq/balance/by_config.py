@@ -1,6 +1,6 @@
-"""By config: each client is told its queues.
+"""By config: each client has a fixed list of queues.
 
-Upstream: AllocateMessageQueueByConfig.java (CONFIG), which looks at nothing but its list.
+Upstream: AllocateMessageQueueByConfig.java (CONFIG), which uses nothing but its list.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,9 +10,9 @@ from libramq.message.queue import MessageQueue
 
 
 def by_config(queues: Iterable[tuple[str, str, int]]) -> TopicStrategy:
-    """The strategy of a client that always consumes these queues: (topic, broker name, queue id) each.
+    """Return the strategy of a client that always consumes these queues: (topic, broker name, queue id).
 
-    Its share is the whole list, whatever topic it is asked for, as upstream.
+    Its share is the whole list, whatever the topic, as upstream.
     """
     configured = tuple(MessageQueue(*queue) for queue in queues)
 

@@ -1,10 +1,10 @@
-"""By lag: a queue that many messages wait in is more load than one that is up to date.
+"""By lag: a queue with many waiting messages carries more load than one that is up to date.
 
     weight of a queue = 1 + its lag / the group's mean lag, rounded down
     load of a member  = the weights of its queues / its capacity
 
-Where nothing waits all queues weigh 1. Nothing finds the best answer fast: this one starts from what members
-hold, gives heavy queues out first, and moves a queue only where its giver and its taker end evener.
+If nothing waits, all queues weigh 1. The best answer cannot be computed fast: this one starts from what
+members hold, assigns heavy queues first, and moves a queue only if its giver and its taker end more even.
 """
 
 from bisect import bisect_right
@@ -16,7 +16,7 @@ from typing import Final
 from libramq.balance.group import Group
 from libramq.message.queue import MessageQueue
 
-#: Ours: fewer messages than this come and go by themselves and are no reason to move a queue.
+#: Ours: smaller lags come and go by themselves and are no reason to move a queue.
 LAG_UNIT_MIN: Final = 1_000
 
 
@@ -34,7 +34,7 @@ def even_by_lag(
     capacities: Sequence[int],
     weight: Mapping[MessageQueue, int],
 ) -> list[list[MessageQueue]]:
-    """Everybody's queues of these topics, in the members' order."""
+    """Return all members' queues of these topics, in the members' order."""
     scales = _Scales(group, capacities)
     taken: set[MessageQueue] = set()
     for member, queues in enumerate(held):
@@ -51,7 +51,7 @@ def even_by_lag(
 
 
 class _Scales:
-    """The scales: what every member carries, and which is the lightest that subscribes to a topic."""
+    """The scales: each member's load, and the lightest subscriber of each topic."""
 
     def __init__(self, group: Group, capacities: Sequence[int]) -> None:
         self._capacities = capacities
@@ -63,7 +63,7 @@ class _Scales:
             topic: tuple(number for topics, number in sets.items() if topic in topics)
             for topic in group.queues
         }
-        # Entries that are out of date are dropped when they come up.
+        # Outdated entries are dropped when they reach the top.
         self._heaps: list[list[tuple[float, int]]] = [[] for _ in sets]
         for member, number in enumerate(self._set_of):
             self._heaps[number].append((0.0, member))
@@ -75,19 +75,19 @@ class _Scales:
         self._weigh(member, weight)
 
     def lightest(self, topic: str) -> int | None:
-        """The subscriber that carries least; the first of several."""
+        """Return the subscriber with the least load; the first of several."""
         tops = [self._top(number) for number in self._sets_of_topic[topic]]
         return min(tops)[1] if tops else None
 
     def even_out(self, weight: Mapping[MessageQueue, int]) -> bool:
-        """Let everybody, the heaviest first, give away what makes things evener; whether anything moved."""
+        """Let each member, the heaviest first, give away queues while that evens loads; return any moved."""
         moved = False
         for giver in sorted(range(len(self._loads)), key=lambda member: (-self._relative(member), member)):
             moved |= self._give_away(giver, weight)
         return moved
 
     def _give_away(self, giver: int, weight: Mapping[MessageQueue, int]) -> bool:
-        """Give the best queue away, again and again; whether there was one."""
+        """Give away the best queue, repeatedly; return whether there was one."""
         by_takers: dict[tuple[int, ...], list[tuple[int, MessageQueue]]] = {}
         for queue in self.shares[giver]:
             by_takers.setdefault(self._sets_of_topic[queue.topic], []).append((weight[queue], queue))
@@ -106,7 +106,7 @@ class _Scales:
     def _best_move(
         self, giver: int, by_takers: Mapping[tuple[int, ...], list[tuple[int, MessageQueue]]]
     ) -> tuple[int, list[tuple[int, MessageQueue]], int] | None:
-        """To whom, and which: what weighs nearly the half of the difference evens out most."""
+        """Return the best move's taker and queue: a weight near half of the difference evens out most."""
         lowest, best = self._relative(giver), None
         for sets, queues in by_takers.items():
             taker = min(self._top(number) for number in sets)[1]

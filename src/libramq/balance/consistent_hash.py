@@ -4,7 +4,7 @@
     client at hash("<client id>-0") … hash("<client id>-9")
     queue at hash("MessageQueue [topic=T, brokerName=B, queueId=0]")
 
-Few queues move when a client comes or goes, but the shares are uneven.
+Few queues move when a client joins or leaves, but the shares are uneven.
 Upstream: AllocateMessageQueueConsistentHash.java, ConsistentHashRouter.java (CONSISTENT_HASH).
 """
 
@@ -19,9 +19,9 @@ from libramq.errors import ConfigError
 from libramq.message.queue import MessageQueue
 
 VIRTUAL_NODES: Final = 10  # AllocateMessageQueueConsistentHash.virtualNodeCnt
-#: Ours: a ring of 1,000 clients then takes a second or two to build.
+#: Ours: a ring of 1,000 clients takes a second or two to build then.
 VIRTUAL_NODES_MAX: Final = 1_000
-#: Ours: a coordinator asks for every member of the same ring, for every topic.
+#: Ours: a coordinator uses the same ring for every member and topic.
 _RINGS_KEPT: Final = 8
 _HASHES_KEPT: Final = 100_000
 
@@ -33,7 +33,7 @@ def consistent_hash(
     *,
     virtual_nodes: int = VIRTUAL_NODES,
 ) -> Sequence[MessageQueue]:
-    """The queues whose next client on the ring is this one."""
+    """Return the queues whose next client on the ring is this one."""
     if client_id not in client_ids:
         return ()
     hashes, owners = _ring(tuple(client_ids), virtual_nodes)
@@ -45,7 +45,7 @@ def consistent_hash(
 
 
 def consistent_hash_of(virtual_nodes: int = VIRTUAL_NODES) -> TopicStrategy:
-    """The strategy with so many places on the ring for each client."""
+    """Return the strategy with that many places on the ring for each client."""
     if not 1 <= virtual_nodes <= VIRTUAL_NODES_MAX:
         raise ConfigError(f"virtual_nodes is between 1 and {VIRTUAL_NODES_MAX}, not {virtual_nodes}")
 
@@ -67,7 +67,7 @@ def consistent_hash_of(virtual_nodes: int = VIRTUAL_NODES) -> TopicStrategy:
 
 @lru_cache(_RINGS_KEPT)
 def _ring(client_ids: tuple[str, ...], virtual_nodes: int) -> tuple[list[int], list[str]]:
-    """Hashes in order, and whose each is. Of two equal hashes the later client's counts, as upstream."""
+    """Return the hashes in order, with their clients. Of equal hashes the later client's counts."""
     places = {
         _hash(f"{client_id}-{number}"): client_id
         for client_id in client_ids

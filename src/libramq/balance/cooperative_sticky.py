@@ -1,7 +1,7 @@
-"""Cooperative sticky: sticky in two steps, so that nobody stops who need not.
+"""Cooperative sticky: sticky in two steps, so that no member stops without need.
 
-    first   everybody keeps what stays; a queue that moves goes to nobody, and its holder gives it up
-    then    it goes to its new member
+        first   members keep what stays; a queue that moves is unassigned, and its holder releases it
+        then    it is assigned to its new member
 
 Upstream: Kafka's CooperativeStickyAssignor.java (cooperative-sticky), KIP-429.
 """

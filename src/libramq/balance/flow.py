@@ -1,11 +1,11 @@
-"""The flow network: supplies reach demands along arcs with capacities and costs, as cheaply as can be.
+"""The flow network: supplies reach demands along arcs with capacities and costs, as cheaply as possible.
 
-    add     an arc from node to node
-    send    from the nodes with excess to those with a deficit (negative excess), until none can be reached
-    flow    what an arc then carries
+        add     an arc from node to node
+        send    from nodes with excess to those with a deficit (negative excess), until none can be reached
+        flow    the flow over an arc then
 
-The primal-dual method: shortest distances make potentials, and along arcs of no reduced cost as much is sent
-as fits (Dinic), then again. Costs are small whole numbers, so there are few rounds. R. K. Ahuja, T. L.
+The primal-dual method: shortest distances give potentials, along arcs of no reduced cost as much as fits is
+sent (Dinic), and then again. Costs are small whole numbers, so there are few rounds. R. K. Ahuja, T. L.
 Magnanti, J. B. Orlin: Network Flows (1993), chapters 7 and 9.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 
 class FlowNetwork:
-    """Nodes are numbers from 0. Arc 2n goes forth, arc 2n + 1 is what can be taken back of it."""
+    """Nodes are numbers from 0. Arc 2n goes forwards, arc 2n + 1 is its residual."""
 
     def __init__(self, node_count: int) -> None:
         self._arcs: list[list[int]] = [[] for _ in range(node_count)]
@@ -22,7 +22,7 @@ class FlowNetwork:
         self._cost: list[int] = []
 
     def add(self, start: int, end: int, capacity: int, cost: int = 0, *, flow: int = 0) -> int:
-        """The new arc; cost ≥ 0. With a flow of its own only where it costs nothing."""
+        """Add an arc and return it; cost ≥ 0. An initial flow only if it costs nothing."""
         arc = len(self._to)
         self._to += (end, start)
         self._left += (capacity - flow, flow)
@@ -36,14 +36,14 @@ class FlowNetwork:
         return self._left[arc + 1]
 
     def send(self, excess: list[int]) -> None:
-        """Bring excess to deficits. What stays positive in the list cannot reach any."""
+        """Send excess to deficits. Whatever stays positive in the list cannot reach any."""
         potential = [0] * len(self._arcs)
         while self._raise(potential, excess):
             while self._push(potential, excess):
                 pass
 
     def reached(self, excess: Sequence[int]) -> set[int]:
-        """The nodes to which excess that is left could still flow: the source's side of the tightest cut."""
+        """Return the nodes that remaining excess could still reach: the source's side of the minimum cut."""
         nodes = [node for node, amount in enumerate(excess) if amount > 0]
         seen = set(nodes)
         for node in nodes:
@@ -55,12 +55,12 @@ class FlowNetwork:
         return seen
 
     def _raise(self, potential: list[int], excess: Sequence[int]) -> bool:
-        """Raise potentials by distances from the excess, up to the nearest deficit; whether there is one."""
+        """Raise potentials by distances from the excess, to the nearest deficit; return if there is one."""
         to, left, cost, arcs = self._to, self._left, self._cost, self._arcs
         distance = [-1] * len(arcs)
         rings: list[list[int]] = [[node for node, amount in enumerate(excess) if amount > 0]]
         nearest = -1
-        for far, ring in enumerate(rings):  # Both lists grow under way: Dial's buckets.
+        for far, ring in enumerate(rings):  # Both lists grow during the loop: Dial's buckets.
             for node in ring:
                 if distance[node] >= 0:
                     continue
@@ -85,7 +85,7 @@ class FlowNetwork:
         return True
 
     def _push(self, potential: Sequence[int], excess: list[int]) -> bool:
-        """Send a blocking flow along shortest paths of no reduced cost; whether anything was sent."""
+        """Send a blocking flow along shortest paths of no reduced cost; return whether anything was sent."""
         level = self._levels(potential, excess)
         if level is None:
             return False
@@ -123,7 +123,7 @@ class FlowNetwork:
         return True
 
     def _levels(self, potential: Sequence[int], excess: Sequence[int]) -> list[int] | None:
-        """How many arcs of no reduced cost a node is away from excess; None if they lead to no deficit."""
+        """Return how many arcs of no reduced cost lead to each node; None if no deficit is reached."""
         to, left, cost, arcs = self._to, self._left, self._cost, self._arcs
         level = [-1] * len(arcs)
         ring = [node for node, amount in enumerate(excess) if amount > 0]

@@ -1,11 +1,11 @@
-"""The group: what a strategy may know of its members and their queues when it decides.
+"""The group: what a strategy knows of members and queues when it decides.
 
-    members     by client id: subscription, what each holds, its capacity
-    queues      by topic, each topic's in their order
-    lag         how many messages wait in a queue, where somebody has asked
+        members     by client id: subscription, queues it holds, capacity
+        queues      by topic, each topic's in order
+        lag         how many messages wait in a queue, if known
 
 A client that allocates for itself knows less than a coordinator: one topic and the ids that the broker lists.
-That is a group too, of members who hold nothing.
+That is a group too, of members without queues.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ from libramq.message.queue import MessageQueue
 #: Ours: products of capacities and queue counts stay small integers.
 CAPACITY_MAX: Final = 1_000_000
 
-#: Who gets which queues; a member that gets none may be missing.
+#: The queues of each member; a member without queues may be missing.
 Assignment = Mapping[str, Sequence[MessageQueue]]
 
 
@@ -27,9 +27,9 @@ Assignment = Mapping[str, Sequence[MessageQueue]]
 class Member:
     """One consumer of the group.
 
-    owned: the queues it says it holds, each once. epoch: when it was given them; of two who claim a queue the
-    higher one is right. instance_id: its name if it is a static member. capacity: how much it can do,
-    relative to the others.
+    owned: the queues it reports to hold, without duplicates. epoch: of its assignment; of two members that
+    claim a queue the one with the higher epoch is right. instance_id: its name if it is a static member.
+    capacity: relative to the others.
     """
 
     client_id: str
@@ -61,7 +61,7 @@ class Group:
         queues: Iterable[MessageQueue],
         lag: Mapping[MessageQueue, int] | None = None,
     ) -> Self:
-        """Put members and queues in order; queues of topics that nobody subscribes to are left out."""
+        """Sort members and queues; queues of topics without subscribers are left out."""
         ordered = sorted(members, key=lambda member: member.client_id)
         topics = frozenset().union(*{member.topics for member in ordered})
         by_topic: dict[str, list[MessageQueue]] = {topic: [] for topic in sorted(topics)}
@@ -82,10 +82,10 @@ class Group:
         )
 
     def subscribers(self, topic: str) -> list[Member]:
-        """The members of a topic, in order."""
+        """Return the members that subscribe to a topic, in order."""
         return [member for member in self.members if topic in member.topics]
 
 
 def counts(topic: str) -> bool:
-    """Return whether a topic's queues are load: what waits for another attempt hardly is."""
+    """Return whether a topic's queues carry load: retry topics hardly do."""
     return not topic.startswith(RETRY_PREFIX)

@@ -1,7 +1,7 @@
 """Range: topic by topic, each member gets one run of neighbouring queues.
 
-Topics with equally many queues and the same members fall alike, so that joins find both sides at one member.
-Racks are not looked at: a queue lies at one broker.
+Topics with equally many queues and the same members are divided alike, so that joins find both sides at one
+member. Racks are ignored: a queue is at one broker.
 Upstream: Kafka's RangeAssignor.java (range).
 """
 

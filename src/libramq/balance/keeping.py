@@ -1,9 +1,9 @@
 """The keeping: how many of its queues each member keeps when loads are brought within bounds.
 
-    kind      queues that the same members may have: alike, but for who holds them
+        kind      queues that the same members may have: equal, except for their holders
     set       members that may have the same kinds
 
-Only counts are decided here. The number kept in all is the greatest there is.
+Only counts are decided here. The total number kept is the maximum.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from libramq.balance.flow import FlowNetwork
 
 
 class Taker(NamedTuple):
-    """A member in counts: its set, its queues of each kind, and the least and most its load may be."""
+    """A member in counts: its set, its queues of each kind, and its least and highest load."""
 
     set: int
     held: Mapping[int, int]
@@ -24,7 +24,7 @@ class Taker(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
-    """By member what it keeps of each kind, and how many it takes; how much of a kind is given to a set."""
+    """What each member keeps of each kind, and how many it takes; how much of a kind goes to a set."""
 
     kept: Sequence[Mapping[int, int]]
     taken: Sequence[int]
@@ -37,7 +37,7 @@ def keep_most(
     """Decide for a part of the group whose bounds can be met.
 
     free: queues of each kind that nobody holds. sets_of: which sets may have a kind.
-    most is least or one more, and the number of members that may reach it follows from the queues there are.
+    most is least or one more; how many members may reach it follows from the number of queues.
     """
     if len(free) == 1 and len({taker.set for taker in takers}) == 1:
         return _keep_most_alike(free, takers)
@@ -45,7 +45,7 @@ def keep_most(
 
 
 def _keep_most_alike(free: Mapping[int, int], takers: Sequence[Taker]) -> Keeping:
-    """One kind, one set: who holds more than its least may end one higher, while there are such places."""
+    """Decide for one kind and one set: members above their least may keep one more while places remain."""
     ((kind, free_count),) = free.items()
     held = [taker.held.get(kind, 0) for taker in takers]
     goals = [taker.least for taker in takers]
@@ -65,14 +65,14 @@ def _keep_most_alike(free: Mapping[int, int], takers: Sequence[Taker]) -> Keepin
 def _keep_most_by_flow(
     free: Mapping[int, int], sets_of: Mapping[int, Sequence[int]], takers: Sequence[Taker]
 ) -> Keeping:
-    """A flow of queues from where there are too many to where there are too few.
+    """Compute a flow of queues from where there are too many to where there are too few.
 
         kind ──► set ──► member ──► room for one more than the least
           ▲                │
           └── costs 1 ─────┘
 
-    A queue that nobody holds begins at its kind. A member with too many gives one back to its kind, which is
-    a move and costs 1.
+    A free queue begins at its kind. A member with too many gives one back to its kind, which is a move and
+    costs 1.
     """
     kinds = {kind: node for node, kind in enumerate(free)}
     sets = {each: len(kinds) + n for n, each in enumerate(sorted({taker.set for taker in takers}))}
@@ -105,7 +105,7 @@ def _keep_most_by_flow(
             excess[room] += above
         excess[node] = surplus
     network.send(excess)
-    assert not any(excess), "the levels promise that the bounds can be met"
+    assert not any(excess), "the levels guarantee that the bounds can be met"
     return Keeping(
         kept=[
             {kind: count - network.flow(arcs[kind]) for kind, count in taker.held.items()}

@@ -1,11 +1,11 @@
-"""The levels: how much load a member of each subscription can carry when loads are as even as they can be.
+"""The levels: how much load the members of each subscription carry when loads are as even as possible.
 
     topic A   8 queues ──► 2 members of {A}       level of 8 / 2: four each
                        ╲
     topic B   9 queues ──► 1 member of {A, B}     level of 9 / 1: nine, so nothing of A
 
-A level is a part of the group whose topics go to its own members only: anybody else who subscribes to one of
-them already carries more. The loads that follow are the least possible in order, largest first. S. Fujishige:
+A level is a part of the group whose topics go to its own members only: every other subscriber of them already
+carries more. The resulting loads, largest first, are the least possible. S. Fujishige:
 Lexicographically optimal base of a polymatroid (1980); for whole numbers A. Frank, K. Murota: Decreasing
 minimization on M-convex sets (2022).
 """
@@ -18,7 +18,7 @@ from libramq.balance.flow import FlowNetwork
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """Load and capacity of a part of the group, and which sources (of load) and sinks belong to it.
+    """Load and capacity of a part of the group, with its sources (of load) and sinks.
 
     Its members carry load / capacity each, times their own capacity, rounded down or up.
     """
@@ -30,7 +30,7 @@ class Level:
 
 
 def levels(loads: Sequence[int], capacities: Sequence[int], sinks_of: Sequence[Sequence[int]]) -> list[Level]:
-    """Part the sources (loads) and sinks (capacities) into levels; a source may flow to some of the sinks."""
+    """Divide sources (loads) and sinks (capacities) into levels; a source may flow to some sinks."""
     return list(_part(loads, capacities, sinks_of, tuple(range(len(loads))), tuple(range(len(capacities)))))
 
 
@@ -66,9 +66,9 @@ def _crowded(
     sources: tuple[int, ...],
     sinks: tuple[int, ...],
 ) -> set[int]:
-    """The sources and sinks (numbered behind all sources) above the average; empty if all are alike.
+    """Return the sources and sinks (numbered behind all sources) above the average; empty if all are even.
 
-    Loads times the whole capacity flow to capacities times the whole load, so all stays in whole numbers.
+    Loads times the whole capacity flow to capacities times the whole load, so all numbers stay whole.
     """
     load = sum(loads[source] for source in sources)
     capacity = sum(capacities[sink] for sink in sinks)

@@ -1,4 +1,4 @@
-"""Machine room: the queues of brokers in some rooms are shared by all clients, the others left alone.
+"""Machine room: all clients share the queues of brokers in some rooms; other queues are not consumed.
 
     broker name = room@name
 
@@ -13,7 +13,7 @@ from libramq.message.queue import MessageQueue
 
 
 def machine_room(rooms: Iterable[str]) -> TopicStrategy:
-    """The strategy that consumes what lies in these rooms."""
+    """Return the strategy that consumes the queues in these rooms."""
     wanted = frozenset(rooms)
     if not wanted:
         raise ConfigError("MACHINE_ROOM needs at least one room")
@@ -36,14 +36,14 @@ def machine_room(rooms: Iterable[str]) -> TopicStrategy:
 
 
 def _run(queues: list[MessageQueue], position: int, count: int) -> list[MessageQueue]:
-    """One run of neighbours each; what is left over lies behind all runs."""
+    """Return one run of neighbours; the remainder lies behind all runs."""
     share = len(queues) // count
     last = share * count + position
     return queues[share * position : share * (position + 1)] + queues[last : last + 1]
 
 
 def room_of(queue: MessageQueue) -> str | None:
-    """The room in the broker's name, if it names one."""
+    """Return the room in the broker's name, if it names one."""
     # Java's split drops empty strings at the end: "room@" has one part, and "room@name@" two.
     parts = queue.broker_name.rstrip("@").split("@")
     return parts[0] if len(parts) == 2 else None

@@ -1,4 +1,4 @@
-"""Machine room nearby: who is in a room shares its queues; rooms without clients are shared by all.
+"""Machine room nearby: clients in a room share its queues; rooms without clients are shared by all.
 
 Upstream: AllocateMachineRoomNearby.java (MACHINE_ROOM_NEARBY-<inner strategy>).
 """
@@ -19,7 +19,7 @@ def machine_room_nearby(
     room_of_client: Callable[[str], str],
     inner: TopicRule = averagely,
 ) -> TopicStrategy:
-    """The strategy that applies another one room by room."""
+    """Return the strategy that applies another one room by room."""
 
     def rule(
         client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]

@@ -1,8 +1,8 @@
-"""On machines: only clients at given addresses consume, to try something new on one machine of many.
+"""On machines: only clients at given addresses consume, to try a new version on one machine of many.
 
     client id = address@instance[@unit]
 
-While none of the machines is there nobody consumes: messages wait.
+While none of the machines is connected no client consumes: messages wait.
 Upstream has no such class; its users rewrite AllocateMessageQueueAveragely for it.
 """
 
@@ -15,7 +15,7 @@ from libramq.message.queue import MessageQueue
 
 
 def on_machines(addresses: Iterable[str], inner: TopicRule = averagely) -> TopicStrategy:
-    """The strategy that applies another one to the clients at these addresses."""
+    """Return the strategy that applies another one to the clients at these addresses."""
     chosen = frozenset(addresses)
     if not chosen:
         raise ConfigError("ON_MACHINES needs at least one address")
@@ -37,5 +37,5 @@ def on_machines(addresses: Iterable[str], inner: TopicRule = averagely) -> Topic
 
 
 def address_of(client_id: str) -> str:
-    """The address a client id begins with (ClientConfig.buildMQClientId)."""
+    """Return the address that a client id begins with (ClientConfig.buildMQClientId)."""
     return client_id.partition("@")[0]

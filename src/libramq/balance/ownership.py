@@ -1,7 +1,7 @@
-"""The ownership: who holds which queue before anything is decided, where members' own words agree.
+"""The ownership: who holds which queue before a decision, reconciled from the members' reports.
 
-Of several who claim a queue the one with the highest epoch is right; claims of the same epoch cancel out
-(Kafka's AbstractStickyAssignor takes them for a fault too).
+If several members claim a queue, the one with the highest epoch is right; claims of the same epoch cancel out
+(Kafka's AbstractStickyAssignor treats them as a fault too).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +14,9 @@ from libramq.message.queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """owners: the place of its holder among the members, by queue.
+    """owners: the index of each queue's holder among the members.
 
-    disputed: some queue was claimed twice. contested: those that nobody holds because equals claim them.
+    disputed: some queue was claimed twice. contested: queues without a holder, since equal claims cancel out.
     """
 
     owners: Mapping[MessageQueue, int]
@@ -25,7 +25,7 @@ class Ownership:
 
 
 def ownership(group: Group) -> Ownership:
-    """Settle who holds what; subscriptions and existing queues are not looked at."""
+    """Decide who holds what; subscriptions and the existence of queues are not checked."""
     owners: dict[MessageQueue, int] = {}
     contested: set[MessageQueue] = set()
     claims = 0
@@ -53,7 +53,7 @@ def ownership(group: Group) -> Ownership:
 def holdings(group: Group) -> list[Sequence[MessageQueue]]:
     """Return the queues each member may keep: those that exist, that it subscribes to and owns alone.
 
-    As a rule everything is in order, and nothing is looked at queue by queue.
+    Usually everything is consistent, and queues are not checked one by one.
     """
     known = ownership(group)
     existing = set(chain.from_iterable(group.queues.values()))

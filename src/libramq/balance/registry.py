@@ -5,7 +5,7 @@
     strategy_named("MACHINE_ROOM_NEARBY-AVG", room_of_queue=…, room_of_client=…)
     strategy_named("balanced_sticky", by_capacity=True)
 
-Names in capitals are RocketMQ's (and ON_MACHINES), those with a small letter Kafka's and ours.
+Names in capitals are RocketMQ's (and ON_MACHINES), those in lower case Kafka's and ours.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from libramq.balance.sticky import sticky
 from libramq.balance.strategy import GroupStrategy, Strategy, TopicRule, TopicStrategy
 from libramq.errors import ConfigError
 
-#: Makes a strategy of what else its rule needs, given by name.
+#: Makes a strategy from its rule's options, given by name.
 Maker = Callable[..., Strategy]
 
 _MAKERS: Final[dict[str, Maker]] = {
@@ -49,9 +49,9 @@ _REGISTERED: Final[dict[str, Strategy]] = {}
 
 
 def register_strategy(name: str, strategy: TopicRule | TopicStrategy | GroupStrategy) -> None:
-    """Make a strategy known under a name: a topic rule as it is, a group rule as GroupStrategy(rule).
+    """Register a strategy under a name: a topic rule as it is, a group rule as GroupStrategy(rule).
 
-    Raises ConfigError when the name means another one already.
+    Raises ConfigError if the name is taken.
     """
     made = strategy if isinstance(strategy, TopicStrategy | GroupStrategy) else TopicStrategy(strategy)
     if _maker(name) is not None or _REGISTERED.setdefault(name, made) != made:
@@ -59,7 +59,7 @@ def register_strategy(name: str, strategy: TopicRule | TopicStrategy | GroupStra
 
 
 def strategy_named(name: str, **options: Any) -> Strategy:
-    """The strategy of that name, with what else it needs; ConfigError names those there are."""
+    """Return the strategy of that name, with its options; ConfigError lists the known names."""
     maker = _maker(name)
     if maker is None and name in _REGISTERED:
         maker = partial(_registered, name)

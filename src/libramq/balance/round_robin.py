@@ -1,4 +1,4 @@
-"""Round robin: the queues of all topics are dealt out like cards, past those who do not subscribe.
+"""Round robin: the queues of all topics are dealt out like cards, skipping members without a subscription.
 
 Upstream: Kafka's RoundRobinAssignor.java (roundrobin).
 """
@@ -9,7 +9,7 @@ from libramq.message.queue import MessageQueue
 
 
 def round_robin(group: Group) -> Assignment:
-    """Deal on from where the last topic ended."""
+    """Continue dealing from where the last topic ended."""
     ordered = sorted(group.members, key=kafka_order)
     shares: dict[str, list[MessageQueue]] = {member.client_id: [] for member in group.members}
     place = 0

@@ -1,9 +1,9 @@
-"""Sticky: as even as can be, and then every queue with its member where that is possible.
+"""Sticky: as even as possible, and then every queue stays with its member if it can.
 
-Equal subscriptions: step by step Kafka's own result. Where several have the same right to one queue more,
-Kafka goes through the members in the order of a hash table; here it is the order of their ids. Different
-subscriptions: Kafka searches for better and better by trial, ours is the best there is (balanced_sticky).
-Racks are not looked at: a queue lies at one broker.
+Equal subscriptions: step by step Kafka's own result. If several members have the same right to one more
+queue, Kafka goes through them in the order of a hash table; here it is the order of their ids. Different
+subscriptions: Kafka searches for improvements by trial, ours is optimal (balanced_sticky). Racks are ignored:
+a queue is at one broker.
 
 Upstream: Kafka's StickyAssignor.java, AbstractStickyAssignor.java (sticky).
 """
@@ -18,7 +18,7 @@ from libramq.message.queue import MessageQueue
 
 
 def sticky(group: Group) -> Assignment:
-    """Even first, then with their members; to Kafka a retry topic is a topic like any other."""
+    """Assign evenly first, then stickily; as in Kafka, a retry topic is a topic like any other."""
     held = holdings(group)
     if len({member.topics.intersection(group.queues) for member in group.members}) == 1:
         shares = _alike(group, held)
@@ -28,14 +28,14 @@ def sticky(group: Group) -> Assignment:
 
 
 def _alike(group: Group, held: Sequence[Sequence[MessageQueue]]) -> list[list[MessageQueue]]:
-    """Upstream's ConstrainedAssignmentBuilder."""
+    """Do as upstream's ConstrainedAssignmentBuilder."""
     topics = sorted(topic for topic in group.queues if topic in group.members[0].topics)
     number = {queue: place for topic in topics for place, queue in enumerate(group.queues[topic])}
     least, places = divmod(len(number), len(group.members))
     most = least + (places > 0)
 
     shares: list[list[MessageQueue]] = []
-    below: deque[int] = deque()  # Members with fewer than the least,
+    below: deque[int] = deque()  # Members with fewer queues than the least,
     at_least: deque[int] = deque()  # and those with as many, which may get one more.
     for member, queues in enumerate(held):
         owned = sorted(queues, key=lambda queue: (number[queue], queue.topic))

@@ -1,11 +1,11 @@
 """The strategy: a pure rule of who consumes which queue.
 
     topic rule      (own client id, a topic's queues, the group's client ids) -> own queues
-    group rule      group -> everybody's queues
+        group rule      group -> all members' queues
 
-A topic rule is RocketMQ's: every client computes its share alone. A group rule sees subscriptions, what
-members hold, weights. Whatever else a rule needs (rooms, addresses, a fixed list) it was made with. Both
-become the same strategy: a client calls it for its share of a topic, a coordinator has it `assign` for all.
+A topic rule is RocketMQ's: every client computes its share alone. A group rule sees subscriptions, current
+owners and weights. Further input of a rule (rooms, addresses, a fixed list) is set when it is made. Both
+become the same strategy: a client calls it for its share of a topic, a coordinator calls `assign` for all.
 
 Upstream: AllocateMessageQueueStrategy.java; Kafka's ConsumerPartitionAssignor.java.
 """
@@ -19,7 +19,7 @@ from libramq.message.queue import MessageQueue
 
 TopicRule = Callable[[str, Sequence[MessageQueue], Sequence[str]], Sequence[MessageQueue]]
 GroupRule = Callable[[Group], Assignment]
-#: A topic rule for all client ids at once: each one's queues; who gets none may be missing.
+#: A topic rule for all client ids at once: each one's queues; clients without queues may be missing.
 TopicDeal = Callable[[Sequence[MessageQueue], Sequence[str]], Mapping[str, Sequence[MessageQueue]]]
 
 
@@ -29,17 +29,17 @@ class Strategy(Protocol):
     def __call__(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str], /
     ) -> Sequence[MessageQueue]:
-        """A client's share of a topic, as far as it can know it; queues and ids are sorted."""
+        """Return a client's share of a topic, as far as it can know it; queues and ids are sorted."""
 
     def assign(self, group: Group) -> Assignment:
-        """Everybody's queues."""
+        """Return all members' queues."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicStrategy:
     """A topic rule; a coordinator applies it to each topic and each of its subscribers.
 
-    deal: the same for everybody, where the rule looks at every queue to find one client's.
+    deal: a faster rule for all clients at once, if the rule examines every queue to find one client's.
     """
 
     rule: TopicRule
@@ -64,7 +64,7 @@ class TopicStrategy:
 
 
 class _ClientIds(tuple[str, ...]):
-    """Client ids that know their places: every rule begins by looking for its own."""
+    """Client ids with their indexes: every rule begins by looking for its own."""
 
     def __init__(self, client_ids: Iterable[str]) -> None:
         self._places = {client_id: place for place, client_id in enumerate(self)}
@@ -78,7 +78,7 @@ class _ClientIds(tuple[str, ...]):
 
 @dataclass(frozen=True, slots=True)
 class GroupStrategy:
-    """A group rule; a client alone takes what the rule gives it of a topic that nobody holds anything of."""
+    """A group rule; a client alone uses its result for a topic without current owners."""
 
     rule: GroupRule
 

@@ -1,1 +1,1 @@
-"""Which messages of a topic a consumer wants."""
+"""Filters: which messages of a topic a consumer receives."""

@@ -1,4 +1,4 @@
-"""The subscription: which messages of a topic a group wants, and how its members share them.
+"""The subscription: which messages of a topic a group receives, and how its members share them.
 
 Upstream: remoting/protocol/heartbeat/SubscriptionData.java, MessageModel.java, ConsumeType.java,
 common/consumer/ConsumeFromWhere.java.
@@ -8,20 +8,20 @@ from typing import Final
 
 from libramq.formats.document import Document
 
-#: Which way messages come: fetched when the client wants some, or pushed to its handler.
+#: How messages are delivered: fetched by the client, or pushed to its handler.
 CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
 CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
-#: Whether every member gets every message, or each message one member.
+#: Whether every member gets every message, or one member gets each message.
 BROADCASTING: Final = "BROADCASTING"
 CLUSTERING: Final = "CLUSTERING"
-#: Where a group begins that has committed nothing.
+#: Where a group begins that has not committed anything.
 CONSUME_FROM_LAST_OFFSET: Final = "CONSUME_FROM_LAST_OFFSET"
 CONSUME_FROM_FIRST_OFFSET: Final = "CONSUME_FROM_FIRST_OFFSET"
 CONSUME_FROM_TIMESTAMP: Final = "CONSUME_FROM_TIMESTAMP"
 
 
 class SubscriptionData(Document, frozen=True, kw_only=True):
-    """Which messages of a topic a group wants."""
+    """Which messages of a topic a group receives."""
 
     topic: str
     sub_string: str = "*"

@@ -26,11 +26,11 @@ class TagFilter:
 
     @property
     def codes(self) -> frozenset[int] | None:
-        """The hashes the broker compares; None for everything."""
+        """Return the hashes that the broker compares; None for everything."""
         return None if self.expression == ALL else frozenset(java_hash(tag) for tag in self.tags)
 
     def matches(self, tag: str | None) -> bool:
-        """Return whether a message with this tag is wanted: the exact comparison."""
+        """Return whether a message with this tag matches: the exact comparison."""
         return self.expression == ALL or tag in self.tags
 
 

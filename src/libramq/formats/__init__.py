@@ -1,1 +1,1 @@
-"""Apache's documents: fastjson's dialect, typed documents in it, the tables that brokers keep in files."""
+"""Apache's documents: fastjson's dialect, typed documents in it, the tables in brokers' files."""

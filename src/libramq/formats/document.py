@@ -1,4 +1,4 @@
-"""The document: a typed value in fastjson's dialect, as bodies and config files hold it."""
+"""The document: a typed value in fastjson's dialect, as in bodies and config files."""
 
 from typing import Any, TypeVar
 
@@ -11,11 +11,11 @@ T = TypeVar("T")
 
 
 class Document(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """The base of typed documents: snake_case here, camelCase on the wire, unknown members ignored."""
+    """The base of typed documents: snake_case here, camelCase on the wire; unknown members are ignored."""
 
 
 def decode_body(data: bytes, kind: type[T], bounds: fastjson.Bounds | None = None) -> T:
-    """Read a body; RemoteProtocolError names the member that does not fit, or the bound."""
+    """Decode a body; RemoteProtocolError names the invalid member, or the bound."""
     return from_value(fastjson.loads(data, bounds), kind)
 
 
@@ -28,5 +28,5 @@ def from_value(value: Any, kind: type[T]) -> T:
 
 
 def encode_body(body: Any) -> bytes:
-    """Write a body in the loose dialect, as Java's side writes and reads it."""
+    """Encode a body in fastjson's dialect, as the Java side writes and reads it."""
     return fastjson.dumps(body)

@@ -1,10 +1,11 @@
-"""The JSON dialect of RocketMQ's bodies and config files: what fastjson 1.2 writes with its default features.
+"""The JSON dialect of RocketMQ's bodies and config files: the output of fastjson 1.2 with its default
+features.
 
-Integer keys of maps stand without quotes ({0:"10.0.0.1:10911"}), maps keyed by MessageQueue have whole
-objects as keys ({{"brokerName":"b","queueId":0,"topic":"t"}:5}), null members are left out, members are
-sorted by name, repeated references may be written {"$ref":"…"}.
+Integer keys of maps are unquoted ({0:"10.0.0.1:10911"}), maps keyed by MessageQueue have whole objects as
+keys ({{"brokerName":"b","queueId":0,"topic":"t"}:5}), null members are omitted, members are sorted by name,
+repeated references may be written {"$ref":"…"}.
 
-Standard JSON is a part of the dialect and takes the fast way. Upstream: RemotingSerializable.java.
+Standard JSON is a subset of the dialect and is decoded fast. Upstream: RemotingSerializable.java.
 """
 
 import functools
@@ -17,11 +18,11 @@ import msgspec
 from libramq.errors import RemoteProtocolError
 from libramq.message.queue import MessageQueue
 
-#: Ours: nothing of RocketMQ's nests deeper than a dozen levels.
+#: Ours: no RocketMQ document is nested deeper than a dozen levels.
 DEPTH_MAX: Final = 64
-#: Ours: what references may blow a text up to, so that a few of them cannot name each other without end.
+#: Ours: how much references may expand a text, so that a few of them cannot refer to each other endlessly.
 REFERENCED_VALUES_MAX: Final = 100_000
-#: Ours: a path has at most DEPTH_MAX names, and those of RocketMQ's members are some ten characters.
+#: Ours: a path has at most DEPTH_MAX names, and RocketMQ's member names have some ten characters.
 REFERENCE_CHARACTERS_MAX: Final = 1024
 
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -37,11 +38,11 @@ _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "
 
 
 class Bounds(NamedTuple):
-    """How much a text from outside may hold, in marks: commas, colons and opening brackets.
+    """The limits of a text from outside, in marks: commas, colons and opening brackets.
 
-    A value has at least one mark, a member of an object two; texts may hold some. They are counted before
-    anything is decoded. loose_marks, loose_bytes: where the text is not standard JSON, which takes fifty
-    times as long.
+    A value has at least one mark, a member of an object two; strings may contain some. They are counted
+    before decoding. loose_marks, loose_bytes: the limits for text that is not standard JSON, which takes
+    fifty times as long.
     """
 
     marks: int
@@ -55,7 +56,7 @@ def count_marks(data: bytes) -> int:
 
 
 def is_standard(data: bytes) -> bool:
-    """Return whether a text is standard JSON, which is read fast."""
+    """Return whether a text is standard JSON, which is decoded fast."""
     try:
         msgspec.json.decode(data, type=msgspec.Raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -64,9 +65,9 @@ def is_standard(data: bytes) -> bool:
 
 
 def loads(data: bytes | str, bounds: Bounds | None = None) -> Any:
-    """Read a value. Integer keys become int; keys that are message queues become MessageQueue.
+    """Decode a value. Integer keys become int; keys that are message queues become MessageQueue.
 
-    Raises RemoteProtocolError for what is not JSON in either dialect, or out of bounds.
+    Raises RemoteProtocolError for text that is not JSON in either dialect, or out of bounds.
     """
     marks = 0
     if bounds is not None and isinstance(data, bytes):
@@ -78,7 +79,7 @@ def loads(data: bytes | str, bounds: Bounds | None = None) -> Any:
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass  # The reader of the dialect says what is wrong.
+        pass  # The reader of the dialect reports the error.
     if bounds is not None and (marks > bounds.loose_marks or len(data) > bounds.loose_bytes):
         raise RemoteProtocolError(
             f"JSON body of {len(data)} bytes with {marks} commas, colons and brackets that is not standard"
@@ -94,14 +95,14 @@ def loads(data: bytes | str, bounds: Bounds | None = None) -> Any:
 
 
 def dumps(value: Any, *, indent: bool = False) -> bytes:
-    """Write a value in the loose dialect; with `indent` as the config files have it."""
+    """Encode a value in the dialect; with `indent` as in the config files."""
     parts: list[str] = []
     _write(value, parts, 0 if indent else -1)
     return "".join(parts).encode()
 
 
 def dumps_standard(value: Any) -> bytes:
-    """Write a value as standard JSON: quoted and sorted keys, ASCII only (ClientRequestProcessor.java)."""
+    """Encode a value as standard JSON: quoted and sorted keys, ASCII only (ClientRequestProcessor.java)."""
     plain = _without_nulls(msgspec.to_builtins(value, str_keys=True))
     return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
 
@@ -115,7 +116,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _write(value: Any, parts: list[str], depth: int) -> None:
-    # Most values are texts and whole numbers, and take the short way.
+    # Most values are strings and whole numbers, handled first.
     if type(value) is str:
         parts.append(_text(value))
     elif type(value) is int:
@@ -160,7 +161,7 @@ def _write_items(items: list[tuple[Any, Any]], parts: list[str], depth: int) -> 
 
 
 def _write_struct(value: msgspec.Struct, parts: list[str], depth: int) -> None:
-    """Write a typed value, as `_write_items` does it: most of what servers and clients write is typed."""
+    """Encode a typed value, as `_write_items` does: most written values are typed."""
     inner = depth + 1 if depth >= 0 else -1
     before = "{" if depth < 0 else "{\n" + "\t" * inner
     between = "," if depth < 0 else ",\n" + "\t" * inner
@@ -187,7 +188,7 @@ def _write_struct(value: msgspec.Struct, parts: list[str], depth: int) -> None:
 
 @functools.cache
 def _members(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
-    """Return the members of a type in their order: (name and colon, field)."""
+    """Return the members of a type in order: (name and colon, field)."""
     names = zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True)
     return tuple((f"{_text(name)}:", field) for name, field in sorted(names))
 
@@ -220,7 +221,7 @@ class _Reader:
         return RemoteProtocolError(f"JSON body: {what} at character {self._position}")
 
     def _skip(self) -> str:
-        """Pass over white space; the next character, or '' at the end."""
+        """Skip white space; return the next character, or '' at the end."""
         match = _SPACE.match(self._text, self._position)
         assert match is not None
         self._position = match.end()
@@ -328,7 +329,7 @@ class _Reader:
             raise self._error(f"\\{character}{code} is no character") from None
 
     def _resolve(self, value: Any, depth: int, *, referenced: bool) -> Any:
-        """Replace {"$ref":"$.a.b[0]"} by what it points to."""
+        """Replace {"$ref":"$.a.b[0]"} by the value it refers to."""
         if depth > DEPTH_MAX:
             raise self._error("references in a circle")
         self._referenced_values += referenced
@@ -345,7 +346,7 @@ class _Reader:
         return value
 
     def _follow(self, path: str) -> Any:
-        if path in self._followed:  # Many references may name one long path.
+        if path in self._followed:  # Many references may use one long path.
             return self._followed[path]
         if len(path) > REFERENCE_CHARACTERS_MAX:
             raise self._error(f"a reference of over {REFERENCE_CHARACTERS_MAX} characters")

@@ -1,4 +1,4 @@
-"""Where a topic's queues are: the answer of a name server.
+"""The route: where a topic's queues are, as a name server answers.
 
 Upstream: remoting/protocol/route/TopicRouteData.java, QueueData.java, BrokerData.java.
 """
@@ -12,7 +12,7 @@ MASTER_ID: Final = 0
 
 
 class QueueData(Document, frozen=True, kw_only=True):
-    """How many queues a topic has at one broker name."""
+    """The number of a topic's queues at one broker name."""
 
     broker_name: str
     read_queue_nums: int
@@ -32,17 +32,17 @@ class BrokerData(Document, frozen=True, kw_only=True):
 
     @property
     def master_address(self) -> str | None:
-        """The master's "host:port", if it is there."""
+        """Return the master's "host:port", or None."""
         return self.broker_addrs.get(MASTER_ID)
 
     @property
     def any_address(self) -> str | None:
-        """The master's address, else that of the slave with the lowest id."""
+        """Return the master's address, else that of the slave with the lowest id."""
         return self.broker_addrs[min(self.broker_addrs)] if self.broker_addrs else None
 
 
 class TopicRouteData(Document, frozen=True, kw_only=True):
-    """Everything a client needs to reach a topic."""
+    """Everything that a client needs to reach a topic."""
 
     queue_datas: list[QueueData] = []
     broker_datas: list[BrokerData] = []

@@ -1,4 +1,4 @@
-"""Topic and consumer-group configuration, as config files and registration carry it.
+"""Topic and consumer-group configuration, as in config files and registrations.
 
 Upstream: common/TopicConfig.java, remoting/protocol/DataVersion.java, SubscriptionGroupConfig.java.
 """
@@ -14,14 +14,14 @@ PERM_INHERIT: Final = 1
 
 
 class DataVersion(Document, frozen=True, kw_only=True):
-    """Which version of a table this is: a newer one has a greater counter or timestamp."""
+    """The version of a table: a newer one has a greater counter or timestamp."""
 
     state_version: int = 0
     timestamp: int = 0
     counter: int = 0
 
     def next(self, wall_ms: WallMs) -> "DataVersion":
-        """The version after a change at `wall_ms`."""
+        """Return the version after a change at `wall_ms`."""
         return DataVersion(state_version=self.state_version, timestamp=int(wall_ms), counter=self.counter + 1)
 
 

@@ -17,8 +17,8 @@ from libramq.message.properties import PROPERTIES_BYTES_MAX
 
 _ITEM = struct.Struct(">iIIii")
 ITEM_BYTES_MIN: Final = 22
-#: Ours: the answer names every message by 32 characters, in a header of at most 1 MiB; as many messages of
-#: 256 bytes are 4 MiB.
+#: Ours: the response has 32 characters per message, in a header of at most 1 MiB; as many messages of 256
+#: bytes are 4 MiB.
 BATCH_ITEMS_MAX: Final = 16_384
 
 
@@ -31,7 +31,7 @@ class BatchItem(NamedTuple):
 
 
 def encode_batch(items: Iterable[BatchItem]) -> bytes:
-    """The body of a batch send."""
+    """Encode the body of a batch send."""
     parts: list[bytes] = []
     for flag, body, properties in items:
         if len(properties) > PROPERTIES_BYTES_MAX:
@@ -52,7 +52,7 @@ def has_more_items(data: bytes, count: int) -> bool:
 
 
 def iterate_item_counts(data: bytes, step: int) -> Iterator[int]:
-    """Count items by their sizes alone, so many at a time; RemoteProtocolError beyond BATCH_ITEMS_MAX."""
+    """Count items by their sizes alone, some at a time; RemoteProtocolError beyond BATCH_ITEMS_MAX."""
     count = start = 0
     while start < len(data):
         start += max(ITEM_BYTES_MIN, int.from_bytes(data[start : start + 4]))
@@ -64,12 +64,12 @@ def iterate_item_counts(data: bytes, step: int) -> Iterator[int]:
 
 
 def decode_batch(data: bytes) -> list[BatchItem]:
-    """The messages of a batch send; RemoteProtocolError where it is not made of whole items."""
+    """Decode the messages of a batch send; RemoteProtocolError unless it consists of complete items."""
     return list(iterate_batch(data))
 
 
 def iterate_batch(data: bytes) -> Iterator[BatchItem]:
-    """Go through the messages of a batch send."""
+    """Decode the messages of a batch send one by one."""
     start = 0
     while start < len(data):
         decoded = decode_item(data, start)
@@ -80,7 +80,7 @@ def iterate_batch(data: bytes) -> Iterator[BatchItem]:
 
 
 def decode_item(data: bytes, start: int) -> tuple[BatchItem, int] | None:
-    """Read one item; None until it is whole."""
+    """Decode one item; None until it is complete."""
     if len(data) - start < _ITEM.size:
         return None
     size, _, _, flag, body_length = _ITEM.unpack_from(data, start)

@@ -1,7 +1,7 @@
-"""The compressed body: which way the system flag says, and back.
+"""The compressed body: compression and decompression, by the algorithm in the system flag.
 
-zlib comes with Python. LZ4 (frame format) and ZSTD are imported when the first such body appears, so that
-they can be missing. What a body may grow to is bounded before it is allocated.
+zlib comes with Python. LZ4 (frame format) and ZSTD are imported when the first such body appears, so they are
+optional. The decompressed size is bounded before memory is allocated.
 
 Upstream: common/compression/*.java.
 """
@@ -13,13 +13,13 @@ from typing import Any, Final
 from libramq.errors import ConfigError, RemoteProtocolError
 from libramq.message import sys_flag as flags
 
-# A body is at most 4 MiB as stored (maxMessageSize); upstream does not bound what it unpacks to: 16 times.
+# A body is at most 4 MiB as stored (maxMessageSize); upstream does not bound its decompressed size: 16 times.
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 ZLIB_LEVEL: Final = 5  # DefaultMQProducerImpl.java, zipCompressLevel
 
 
 def compress_body(body: bytes, compression: int = flags.COMPRESSION_ZLIB, level: int = ZLIB_LEVEL) -> bytes:
-    """The body made smaller; the caller sets COMPRESSED and `compression` in the system flag."""
+    """Compress a body; the caller sets COMPRESSED and `compression` in the system flag."""
     if compression in (flags.COMPRESSION_ZLIB, flags.COMPRESSION_UNNAMED):
         return zlib.compress(body, level)
     if compression == flags.COMPRESSION_LZ4:
@@ -30,7 +30,7 @@ def compress_body(body: bytes, compression: int = flags.COMPRESSION_ZLIB, level:
 
 
 def decompress_body(body: bytes, sys_flag: int, bytes_max: int = DECOMPRESSED_BYTES_MAX) -> bytes:
-    """The body as the producer gave it; RemoteProtocolError where it cannot be had."""
+    """Return the producer's original body; RemoteProtocolError if it cannot be decompressed."""
     if not sys_flag & flags.COMPRESSED:
         return body
     compression = sys_flag & flags.COMPRESSION_MASK

@@ -1,10 +1,10 @@
-"""The two ids of a message: where it is stored, and what its producer called it.
+"""The two ids of a message: its storage position, and its producer's id.
 
     offset id   host address (4 or 16) | port (4) | physical offset (8)                 = 32 or 56 hex digits
     unique id   ip (4 or 16) | pid (2) | instance (4) | ms since the month began (4) | counter (2)
 
 Both are upper-case hexadecimal. The broker answers a send with the offset id; consumers show the unique id
-(property UNIQ_KEY) where there is one.
+(property UNIQ_KEY) if there is one.
 
 Upstream: common/message/MessageDecoder.createMessageId, MessageClientIDSetter.
 """
@@ -38,20 +38,20 @@ class OffsetId(NamedTuple):
 
 
 def encode_host(host: tuple[str, int]) -> bytes:
-    """Address and port as a record stores them: 8 or 20 bytes."""
+    """Encode address and port as in a record: 8 or 20 bytes."""
     address, port = host
     return _pack_address(address) + struct.pack(">i", port)
 
 
 @lru_cache(maxsize=4096)
 def born_host(address: str) -> bytes:
-    """Return a client's "host:port" as records have it."""
+    """Encode a client's "host:port" as in records."""
     host, _, port = address.rpartition(":")
     return encode_host((host or "127.0.0.1", int(port or 0)))
 
 
 def decode_host(data: bytes) -> tuple[str, int]:
-    """Address and port out of 8 or 20 bytes."""
+    """Decode address and port from 8 or 20 bytes."""
     address = data[:-4]
     port = int.from_bytes(data[-4:], signed=True)
     if len(address) == 4:
@@ -60,31 +60,31 @@ def decode_host(data: bytes) -> tuple[str, int]:
 
 
 def encode_offset_id(host: bytes, physical_offset: int) -> str:
-    """The offset id of a record; `host` is the store host in its 8 or 20 bytes."""
+    """Return the offset id of a record; `host` is the store host in its 8 or 20 bytes."""
     return f"{_host_text(host)}{physical_offset:016X}"
 
 
 @lru_cache(maxsize=64)
 def _host_text(host: bytes) -> str:
-    """A store host as offset ids have it; a broker has one."""
+    """Return a store host as in offset ids; a broker has one."""
     return host.hex().upper()
 
 
 def decode_offset_id(text: str) -> OffsetId:
-    """Decode an offset id; RemoteProtocolError where it is none."""
+    """Decode an offset id; RemoteProtocolError if it is invalid."""
     if len(text) not in (OFFSET_ID_V4_LENGTH, OFFSET_ID_V6_LENGTH):
         raise RemoteProtocolError(f"an offset id has 32 or 56 characters, not {len(text)}")
     try:
         data = bytes.fromhex(text)
     except ValueError:
         raise RemoteProtocolError(f"{text!r} is not an offset id: not hexadecimal") from None
-    if len(data) * 2 != len(text):  # fromhex passes over white space.
+    if len(data) * 2 != len(text):  # fromhex ignores white space.
         raise RemoteProtocolError(f"{text!r} is not an offset id: not hexadecimal")
     return OffsetId(decode_host(data[:-8]), int.from_bytes(data[-8:], signed=True))
 
 
 class UniqueId(NamedTuple):
-    """The facts in a unique id about whoever made it. pid: its lowest 16 bits."""
+    """The data in a unique id about its maker. pid: its lowest 16 bits."""
 
     ip: str
     pid: int
@@ -94,7 +94,7 @@ class UniqueId(NamedTuple):
 
 
 def decode_unique_id(text: str) -> UniqueId:
-    """Decode a unique id; RemoteProtocolError where it is none. An offset id cannot be told from one."""
+    """Decode a unique id; RemoteProtocolError if invalid. An offset id is indistinguishable from one."""
     try:
         data = bytes.fromhex(text)
     except ValueError:
@@ -110,10 +110,10 @@ def _address_text(address: bytes) -> str:
 
 
 def born_ms(since_month_ms: int, seen_ms: int, zone: tzinfo | None = None) -> int:
-    """When a unique id was made that was seen at `seen_ms`.
+    """Return when a unique id was made that was seen at `seen_ms`.
 
-    The month in it is its maker's, in its maker's zone: here this machine's where none is given, as Apache's
-    tools do (getNearlyTimeFromID). Up to a day after `seen_ms`, as clocks and zones differ.
+    Its month is in its maker's time zone: by default this machine's, as in Apache's tools
+    (getNearlyTimeFromID). The result may be up to a day after `seen_ms`, as clocks and zones differ.
     """
     seen = datetime.fromtimestamp(seen_ms // 1000, zone)
     this_month = _month_start_ms(seen.year, seen.month, zone)
@@ -129,10 +129,10 @@ def _month_start_ms(year: int, month: int, zone: tzinfo | None) -> int:
 
 
 class UniqueIdGenerator:
-    """Gives out unique ids; one for a process, or one for a simulated one.
+    """Generates unique ids; one per process, or per simulated process.
 
-    A call costs about half a microsecond. Ids stay different when the clock stands still or goes back: the
-    time in them is then ahead of the clock.
+    A call costs about half a microsecond. Ids stay unique when the clock stands still or goes back: their
+    time is then ahead of the clock.
     """
 
     def __init__(self, ip: str, pid: int, clock: Clock, randomness: random.Random) -> None:
@@ -146,7 +146,7 @@ class UniqueIdGenerator:
         self._left = 0
 
     def __call__(self) -> str:
-        """The next unique id."""
+        """Return the next unique id."""
         wall_ms = int(self._wall_ms())  # An id has a part of a date in it.
         if wall_ms >= self._month_end_ms:
             self._month_start_ms, self._month_end_ms = _month_around(wall_ms)
@@ -164,7 +164,7 @@ class UniqueIdGenerator:
 
 
 def _month_around(wall_ms: int) -> tuple[int, int]:
-    """When the month of a time began and ends, in local time; tools that read ids back do the same."""
+    """Return when the current month begins and ends, in local time, as tools that decode ids assume."""
     today = time.localtime(wall_ms // 1000)
     start = time.mktime((today.tm_year, today.tm_mon, 1, 0, 0, 0, 0, 0, -1))
     end = time.mktime((today.tm_year, today.tm_mon + 1, 1, 0, 0, 0, 0, 0, -1))

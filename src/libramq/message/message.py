@@ -1,7 +1,7 @@
-"""The message: what a producer hands over, and what is stored and received.
+"""The message: as a producer sends it, and as it is stored and received.
 
-`Message` is a value of the producer's. `MessageExt` is the same thing with everything a broker knows about
-it; the record in the commit log and in a pull reply is its byte form.
+`Message` is the producer's value. `MessageExt` is the same with everything that a broker knows about it; its
+byte form is the record in the commit log and in pull replies.
 
 Upstream: common/message/Message.java, MessageExt.java; client/Validators.java for the bounds.
 """
@@ -16,16 +16,16 @@ from libramq.message.ids import encode_host, encode_offset_id
 from libramq.message.names import NOT_ALLOWED_SEND_TOPICS, validate_topic
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024  # maxMessageSize
-DELAY_LEVEL_MAX: Final = 18  # messageDelayLevel has 18 of them; the broker takes a higher one as 18.
+DELAY_LEVEL_MAX: Final = 18  # messageDelayLevel has 18 of them; the broker treats a higher one as 18.
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
     """A message for a producer to send.
 
-    keys: one text or several; each is found again by a query for it. properties: the user's own; names that
-    mean something to RocketMQ are refused, except WAIT and the TIMER_DELAY_SEC, TIMER_DELAY_MS and
-    TIMER_DELIVER_MS requests. delay_level: 0 for none, 1 (one second) to 18 (two hours).
+    keys: one text or several, by which the message can be queried. properties: the user's own; names with a
+    meaning in RocketMQ are refused, except WAIT and the TIMER_DELAY_SEC, TIMER_DELAY_MS and TIMER_DELIVER_MS
+    requests. delay_level: 0 for none, 1 (one second) to 18 (two hours).
     """
 
     topic: str
@@ -37,7 +37,7 @@ class Message:
     delay_level: int = 0
 
     def all_properties(self) -> dict[str, str]:
-        """The properties to send: the user's, and those that tags, keys and delay level are stored as."""
+        """Return the properties to send: the user's, and those for tags, keys and delay level."""
         together = dict(self.properties)
         if self.keys:
             together[names.KEYS] = self.keys if isinstance(self.keys, str) else " ".join(self.keys)
@@ -49,7 +49,7 @@ class Message:
 
 
 def validate(message: Message, body_bytes_max: int = BODY_BYTES_MAX) -> None:
-    """Raise InvalidName or InvalidMessage for a message that no broker would take."""
+    """Raise InvalidName or InvalidMessage for a message that no broker would accept."""
     if not isinstance(message, Message):
         raise InvalidMessage(f"what is sent is a Message, not a {type(message).__name__}")
     validate_topic(message.topic)
@@ -106,8 +106,8 @@ def _texts(message: Message) -> Iterator[tuple[str, str]]:
 class MessageExt:
     """A message as stored and received.
 
-    Not frozen: a frozen one costs three times as much to make, and a pull brings 32. Do not change it.
-    body is as the producer gave it (decompressed); body_crc and store_size are those of the record.
+    Not frozen: a frozen one costs three times as much to create, and a pull brings 32. Do not change it.
+    body is the producer's (decompressed); body_crc and store_size are those of the record.
     """
 
     topic: str
@@ -130,26 +130,26 @@ class MessageExt:
 
     @property
     def tags(self) -> str | None:
-        """The tag, where there is one."""
+        """Return the tag, or None."""
         return self.properties.get(names.TAGS)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys it can be found by."""
+        """Return the keys by which it can be queried."""
         return tuple(self.properties.get(names.KEYS, "").split())
 
     @property
     def delay_level(self) -> int:
-        """The delay level it was sent with; 0 for none."""
+        """Return the delay level it was sent with; 0 for none."""
         level = self.properties.get(names.DELAY, "0")
         return int(level) if level.isascii() and level.isdigit() and len(level) < 10 else 0
 
     @property
     def offset_id(self) -> str:
-        """Where it is stored, as an id."""
+        """Return its storage position, as an id."""
         return encode_offset_id(encode_host(self.store_host), self.physical_offset)
 
     @property
     def message_id(self) -> str:
-        """Return the producer's id of the message, or where it is stored (MessageClientExt.java)."""
+        """Return the producer's id of the message, or its storage position (MessageClientExt.java)."""
         return self.properties.get(names.UNIQ_KEY) or self.offset_id

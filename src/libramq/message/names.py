@@ -1,7 +1,7 @@
-"""The names of topics and groups: which are allowed, and which mean something.
+"""The names of topics and groups: which are valid, and which have a meaning.
 
-Characters `[%|a-zA-Z0-9_-]`; a topic has at most 127 of them (255 for the retry and dead-letter topic of a
-group), a group 120, so that a retry topic can be made of it.
+Characters `[%|a-zA-Z0-9_-]`; a topic has at most 127 of them (255 for a group's retry and dead-letter topic),
+a group 120, so that its retry topic's name fits.
 
 Upstream: common/topic/TopicValidator.java, client/Validators.java, common/MixAll.java.
 """
@@ -51,22 +51,22 @@ _ALLOWED = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
 
 def validate_topic(topic: str) -> str:
-    """The topic itself, where it is a proper name; InvalidName otherwise."""
+    """Return the topic if its name is valid; InvalidName otherwise."""
     return _validate("topic", topic, _topic_length_max(topic))
 
 
 def validate_group(group: str) -> str:
-    """The group itself, where it is a proper name; InvalidName otherwise."""
+    """Return the group if its name is valid; InvalidName otherwise."""
     return _validate("group", group, GROUP_LENGTH_MAX)
 
 
 def is_valid_topic(topic: str) -> bool:
-    """Return whether a topic may have this name."""
+    """Return whether the name is valid for a topic."""
     return len(topic) <= _topic_length_max(topic) and _ALLOWED.match(topic) is not None
 
 
 def is_valid_group(group: str) -> bool:
-    """Return whether a group may have this name."""
+    """Return whether the name is valid for a group."""
     return len(group) <= GROUP_LENGTH_MAX and _ALLOWED.match(group) is not None
 
 
@@ -76,12 +76,12 @@ def is_system_topic(topic: str) -> bool:
 
 
 def retry_topic(group: str) -> str:
-    """Where a group's failed messages wait for another attempt."""
+    """Return the topic in which a group's failed messages wait for another attempt."""
     return RETRY_PREFIX + group
 
 
 def dlq_topic(group: str) -> str:
-    """Where a group's dead letters lie."""
+    """Return the topic of a group's dead letters."""
     return DLQ_PREFIX + group
 
 

@@ -1,10 +1,10 @@
-"""The properties of a message: names and values, and the text they are stored as.
+"""The properties of a message: names and values, and their stored text.
 
     name 0x01 value 0x02 name 0x01 value 0x02 …
 
-Names and values are never empty and hold neither separator; the last 0x02 may be missing in old data.
-A pair with an empty value vanishes when it is read (upstream's parser asks for one character at least),
-so it is not written either.
+Names and values are never empty and contain no separator; the last 0x02 may be missing in old data. A pair
+with an empty value is lost on reading (upstream's parser requires at least one character), so it is not
+written either.
 
 Upstream: common/message/MessageConst.java, MessageDecoder.messageProperties2String and its reverse.
 """
@@ -15,9 +15,9 @@ from typing import Final
 NAME_VALUE_SEPARATOR: Final = "\x01"
 PROPERTY_SEPARATOR: Final = "\x02"
 KEY_SEPARATOR: Final = " "
-#: No property has one: in the log, NULs are how a stretch looks that never reached the disk.
+#: No property contains one: in the log, NULs mark a range that never reached the disk.
 NUL: Final = "\0"
-PROPERTIES_BYTES_MAX: Final = 32767  # An i16 says how long they are.
+PROPERTIES_BYTES_MAX: Final = 32767  # Their length is an i16.
 
 KEYS: Final = "KEYS"
 TAGS: Final = "TAGS"
@@ -81,7 +81,7 @@ CRC32: Final = "__CRC32#"
 DLQ_ORIGIN_TOPIC: Final = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = "DLQ_ORIGIN_MESSAGE_ID"
 
-# MessageConst.STRING_HASH_SET: what putUserProperty refuses.
+# MessageConst.STRING_HASH_SET: the names that putUserProperty refuses.
 RESERVED: Final = frozenset({
     TRACE_ON, MSG_REGION, KEYS, TAGS, WAIT, DELAY, RETRY_TOPIC, REAL_TOPIC, REAL_QUEUE_ID,
     TRANSACTION_PREPARED, PRODUCER_GROUP, MIN_OFFSET, MAX_OFFSET, BUYER_ID, ORIGIN_MESSAGE_ID, TRANSFER_FLAG,
@@ -93,17 +93,17 @@ RESERVED: Final = frozenset({
     BORN_TIMESTAMP, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID, CRC32,
 })  # fmt: skip
 
-# Message.java has setters of their own for these; ours takes them as properties.
+# Message.java has setters for these; ours takes them as properties.
 SETTABLE: Final = frozenset({WAIT, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS})
 
 
 def properties_to_text(properties: Mapping[str, str]) -> str:
-    """The text of the properties, as request headers carry it."""
+    """Encode the properties as text, as in request headers."""
     return "".join([f"{name}\x01{value}\x02" for name, value in properties.items() if name and value])
 
 
 def properties_from_text(text: str) -> dict[str, str]:
-    """The properties in a text; what is not a whole pair is passed over, as upstream does."""
+    """Decode the properties in a text; incomplete pairs are skipped, as upstream does."""
     properties: dict[str, str] = {}
     for pair in text.split(PROPERTY_SEPARATOR):
         name, _, value = pair.partition(NAME_VALUE_SEPARATOR)
@@ -113,20 +113,20 @@ def properties_from_text(text: str) -> dict[str, str]:
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """Return the properties as they are stored: what cannot be encoded, and a NUL, becomes a question mark.
+    """Encode properties for storage: characters that cannot be encoded, and NULs, become question marks.
 
-    No send brings a NUL in; only copies of messages that Apache's broker or an older store took can have one.
+    Sends cannot contain a NUL; only copies of messages accepted by Apache's broker or an older store can.
     """
     return properties_to_text(properties).replace(NUL, "?").encode("utf-8", "replace")
 
 
 def decode_properties(data: bytes) -> dict[str, str]:
-    """The properties in stored bytes; bytes that are no UTF-8 become U+FFFD, as in Java."""
+    """Decode the properties in stored bytes; invalid UTF-8 becomes U+FFFD, as in Java."""
     return properties_from_text(data.decode("utf-8", "replace"))
 
 
 def find_property(data: bytes, name: bytes) -> bytes | None:
-    """One value out of stored bytes, without decoding the others."""
+    """Return one value from stored bytes, without decoding the others."""
     if data.startswith(name + b"\x01"):
         start = len(name) + 1
     else:

@@ -1,14 +1,14 @@
 """The message queue: one of the numbered queues of a topic at one broker group.
 
-Upstream: common/message/MessageQueue.java. Its order there is topic, broker name, queue id; so is ours,
-and a NamedTuple compares in that order.
+Upstream: common/message/MessageQueue.java. Its order there is topic, broker name, queue id; a NamedTuple
+compares in the same order.
 """
 
 from typing import NamedTuple
 
 
 class MessageQueue(NamedTuple):
-    """Where a message lies or goes."""
+    """One queue of a topic at one broker name."""
 
     topic: str
     broker_name: str

@@ -1,4 +1,4 @@
-"""The record: a message as it lies in the commit log and travels in a pull reply.
+"""The record: a message in the commit log and in pull replies.
 
      0  size (4)                 28  physical offset (8)      64  store host (8 or 20)
      4  magic (4)                36  system flag (4)          72  reconsume times (4)
@@ -7,8 +7,8 @@
     16  flag (4)                 56  store timestamp (8)          topic length (1 or 2) | topic
     20  queue offset (8)                                          properties length (2) | properties
 
-Offsets are those with IPv4 hosts. The second magic has a topic length of two bytes. The end of a file that
-no record fits in is a blank: its size and a magic of its own.
+Offsets are those with IPv4 hosts. The second magic has a topic length of two bytes. The end of a file in
+which no record fits is a blank: its size and a magic of its own.
 
 Upstream: common/message/MessageDecoder.java, store/MessageExtEncoder.java.
 """
@@ -53,11 +53,11 @@ _FRAME = struct.Struct(">II20xqi")  # Size, magic, physical offset, system flag.
 _INT: Final = struct.Struct(">i")
 _SHORT: Final = struct.Struct(">H")
 _HEAD_SIZES: Final = {bits: head.size for bits, head in HEADS.items()}
-_host = lru_cache(maxsize=4096)(decode_host)  # Producers are few, messages many.
+_host = lru_cache(maxsize=4096)(decode_host)  # There are few producers, but many messages.
 
 
 class RecordHead(NamedTuple):
-    """The fields that dispatch, recovery and search need of a record, read without touching its body."""
+    """The fields of a record for dispatch, recovery and search, read without its body."""
 
     size: int
     magic: int
@@ -73,9 +73,9 @@ class RecordHead(NamedTuple):
     properties: bytes
 
 
-@lru_cache(maxsize=65536)  # Topics are capped well below; one entry is about 200 bytes.
+@lru_cache(maxsize=65536)  # The limit of topics is well below; one entry takes about 200 bytes.
 def topic_prefix(topic: str) -> tuple[int, bytes]:
-    """The magic for a topic, and the topic with its length before it."""
+    """Return the magic for a topic, and the topic with its length prefix."""
     name = topic.encode()
     if len(name) <= TOPIC_V1_BYTES_MAX:
         return MAGIC_V1, len(name).to_bytes(1) + name
@@ -85,7 +85,7 @@ def topic_prefix(topic: str) -> tuple[int, bytes]:
 
 
 def record_size(topic: str, body_size: int, properties_size: int, sys_flag: int) -> int:
-    """Bytes of the record of such a message."""
+    """Return the size of such a message's record in bytes."""
     return HEADS[sys_flag & HOST_BITS].size + body_size + len(topic_prefix(topic)[1]) + 2 + properties_size
 
 
@@ -106,7 +106,7 @@ def encode_record(
     reconsume_times: int = 0,
     prepared_transaction_offset: int = 0,
 ) -> bytes:
-    """The record of a message; the store itself packs batches of them (store.commit_log)."""
+    """Encode the record of a message; the store itself packs batches of them (store.commit_log)."""
     if len(properties) > PROPERTIES_BYTES_MAX:
         raise InvalidMessage(f"{len(properties)} bytes of properties; at most {PROPERTIES_BYTES_MAX} fit")
     sys_flag = sys_flag & ~HOST_BITS | host_bits(born_host, store_host)
@@ -124,7 +124,7 @@ def encode_record(
 
 
 def encode_message(message: MessageExt) -> bytes:
-    """The record of a received message; its body is stored as it is, so the compression bits are cleared."""
+    """Encode the record of a received message; its body is stored as it is, without compression bits."""
     return encode_record(
         topic=message.topic,
         queue_id=message.queue_id,
@@ -146,7 +146,7 @@ def encode_message(message: MessageExt) -> bytes:
 def decode_record(
     data: bytes, start: int = 0, *, decompress: bool = True, check_crc: bool = False, broker_name: str = ""
 ) -> tuple[MessageExt, int] | None:
-    """Read one record; None until it is whole, RemoteProtocolError where it never can be."""
+    """Decode one record; None until it is complete, RemoteProtocolError if it is invalid."""
     bounds = _bounds(data, start, RemoteProtocolError)
     if bounds is None:
         return None
@@ -159,7 +159,7 @@ def decode_record(
     body_end, topic, properties_start = _tail(data, body_start, body_length, end, magic, RemoteProtocolError)
     body = bytes(data[body_start:body_end])
     if check_crc and zlib.crc32(body) & 0x7FFF_FFFF != body_crc:
-        raise RemoteProtocolError(f"the body of the record at {physical_offset} does not have its checksum")
+        raise RemoteProtocolError(f"the body of the record at {physical_offset} does not match its checksum")
     if decompress and sys_flag & flags.COMPRESSED:
         body = decompress_body(body, sys_flag)
     message = MessageExt(
@@ -185,7 +185,7 @@ def decode_record(
 
 
 def decode_records(data: bytes, *, decompress: bool = True, broker_name: str = "") -> list[MessageExt]:
-    """All the records of a pull reply."""
+    """Decode all records of a pull reply."""
     messages = []
     start = 0
     while start < len(data):
@@ -198,7 +198,7 @@ def decode_records(data: bytes, *, decompress: bool = True, broker_name: str = "
 
 
 def peek_record(data: bytes, start: int = 0) -> RecordHead | None:
-    """The fields of a stored record; None until it is whole, StoreCorrupt where it is none (or a blank)."""
+    """Read the fields of a stored record; None until it is complete, StoreCorrupt if invalid (or a blank)."""
     bounds = _bounds(data, start, StoreCorrupt)
     if bounds is None:
         return None
@@ -215,7 +215,7 @@ def peek_record(data: bytes, start: int = 0) -> RecordHead | None:
 def has_whole_frame(data: bytes, start: int, size: int, physical_offset: int) -> bool:
     """Return whether a record of this size and place begins at `start`, and its parts add up.
 
-    The check of everything that is read from a disk for others (0.8 µs); the body's checksum is theirs.
+    This checks all data read from a disk for clients (0.8 µs); they check the body's checksum themselves.
     """
     end = start + size
     if len(data) < end:
@@ -240,23 +240,23 @@ def has_whole_frame(data: bytes, start: int, size: int, physical_offset: int) ->
 
 
 def has_good_crc(data: bytes, head: RecordHead) -> bool:
-    """Return whether the body of a peeked record is what was written."""
+    """Return whether the body of a peeked record matches its checksum."""
     return zlib.crc32(memoryview(data)[head.body_start : head.body_end]) & 0x7FFF_FFFF == head.body_crc
 
 
 def encode_blank(size: int) -> bytes:
-    """The mark at the end of a file that says: the next record is in the next file."""
+    """Encode the mark at the end of a file: the next record is in the next file."""
     return struct.pack(">II", size, BLANK_MAGIC)
 
 
 def host_bits(born_host: bytes, store_host: bytes) -> int:
-    """The bits of the system flag that say how long the hosts are."""
+    """Return the bits of the system flag for the lengths of the hosts."""
     born = flags.BORN_HOST_V6 if len(born_host) == HOST_V6_BYTES else 0
     return born | (flags.STORE_HOST_V6 if len(store_host) == HOST_V6_BYTES else 0)
 
 
 def _bounds(data: bytes, start: int, error: type[LibraError]) -> tuple[int, struct.Struct, int] | None:
-    """Where the record ends, how it begins, and its magic; None until it is whole."""
+    """Return a record's end, its struct, and its magic; None until it is complete."""
     if len(data) - start < 8:
         return None
     size = int.from_bytes(data[start : start + 4])
@@ -277,7 +277,7 @@ def _bounds(data: bytes, start: int, error: type[LibraError]) -> tuple[int, stru
 def _tail(
     data: bytes, body_start: int, body_length: int, end: int, magic: int, error: type[LibraError]
 ) -> tuple[int, str, int]:
-    """Where the body ends, the topic, and where the properties begin; they must end where the record does."""
+    """Return the body's end, the topic, and the properties' start; they must end where the record does."""
     body_end = body_start + body_length
     topic_start = body_end + (1 if magic == MAGIC_V1 else 2)
     if body_length < 0 or topic_start > end:

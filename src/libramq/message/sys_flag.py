@@ -1,4 +1,4 @@
-"""The system flag of a message: 32 bits that broker and clients agree on.
+"""The system flag of a message: 32 bits with a meaning for broker and clients.
 
     0x001 body compressed     0x00C transaction          0x040 unwrap at the client
     0x002 several tags        0x010 born host is IPv6    0x080 inner batch
@@ -25,12 +25,12 @@ NEED_UNWRAP: Final = 0x040
 INNER_BATCH: Final = 0x080
 
 COMPRESSION_MASK: Final = 0x700
-COMPRESSION_UNNAMED: Final = 0x000  # Old clients knew zlib only and did not say so.
+COMPRESSION_UNNAMED: Final = 0x000  # Old clients know only zlib and leave the bits empty.
 COMPRESSION_LZ4: Final = 0x100
 COMPRESSION_ZSTD: Final = 0x200
 COMPRESSION_ZLIB: Final = 0x300
 
 
 def is_queued(sys_flag: int) -> bool:
-    """Return whether a record of this type takes a number of its queue: prepared and rollback ones do not."""
+    """Return whether a record of this type gets a number in its queue: prepared and rollback ones do not."""
     return sys_flag & TRANSACTION_MASK in (TRANSACTION_NONE, TRANSACTION_COMMIT)

@@ -1,10 +1,10 @@
-"""The trace: what clients tell of messages they sent and consumed, in the bodies of the message trace topic.
+"""The trace: clients' records of sent and consumed messages, in the bodies of the message trace topic.
 
     trace    record \\x02 record \\x02 …
     record   name \\x01 field \\x01 field …       the fields in the order of the tuples below, as text
 
-Older versions end their records sooner, later ones may end them later. An absent text is written `null`. No
-record names a queue, and of a consumption none the topic. What users put into keys is not escaped.
+Older versions end their records earlier, later ones may end them later. A missing text is written `null`. No
+record names a queue, and a consumption's no topic. Keys are not escaped.
 
 Upstream: TraceDataEncoder, TraceConstants and AsyncTraceDispatcher (bodies of 128 KB) in client/trace.
 """
@@ -17,8 +17,8 @@ from libramq.errors import RemoteProtocolError
 
 FIELD_END: Final = "\x01"  # TraceConstants.CONTENT_SPLITOR
 RECORD_END: Final = "\x02"  # TraceConstants.FIELD_SPLITOR
-FIELDS_MAX: Final = 32  # Ours: twice what the longest record of any version has.
-TIME_MS_MAX: Final = 253_402_300_800_000  # Ours: the year 10000, which no calendar here has.
+FIELDS_MAX: Final = 32  # Ours: twice as many as the longest record of any version has.
+TIME_MS_MAX: Final = 253_402_300_800_000  # Ours: the year 10000, beyond Python's calendar.
 ABSENT: Final = "null"  # What Java's StringBuilder appends for a null.
 
 
@@ -84,7 +84,7 @@ class EndTransaction(NamedTuple):
 
 
 class Recall(NamedTuple):
-    """A delayed message was called back."""
+    """A delayed message was recalled."""
 
     at_ms: int
     region: str | None
@@ -98,19 +98,19 @@ TraceRecord = Pub | SubBefore | SubAfter | EndTransaction | Recall
 
 
 class Trace(NamedTuple):
-    """The records of one body that could be read, and how many could not."""
+    """The valid records of one body, and the number of invalid ones."""
 
     records: list[TraceRecord]
     unreadable: int
 
 
 def encode_trace(records: Iterable[TraceRecord]) -> bytes:
-    """The body that tells of these, byte for byte Java's."""
+    """Encode records as a body, byte for byte as Java does."""
     return "".join(_encode_record(record) for record in records).encode()
 
 
 def decode_trace(body: bytes) -> Trace:
-    """Read a body. A record that is wrong or of an unknown kind costs no other."""
+    """Decode a body. An invalid or unknown record does not affect the others."""
     records, unreadable = [], 0
     for text in body.decode(errors="replace").split(RECORD_END):
         if not text:
@@ -123,7 +123,7 @@ def decode_trace(body: bytes) -> Trace:
 
 
 def decode_record(text: str) -> TraceRecord:
-    """Read one record; RemoteProtocolError where it is none."""
+    """Decode one record; RemoteProtocolError if it is invalid."""
     name, *fields = text.split(FIELD_END, FIELDS_MAX)
     form = _FORMS.get(name)
     if form is None:
@@ -186,7 +186,7 @@ def _time(field: str) -> int:
 
 
 class _Form(NamedTuple):
-    """How a record's fields are read, and how many the first version had."""
+    """How a record's fields are decoded, and how many the first version had."""
 
     record: Callable[..., Any]
     fields_min: int

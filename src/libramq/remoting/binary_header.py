@@ -27,7 +27,7 @@ _OTHER: Final = _LANGUAGE_NUMBERS["OTHER"]
 
 
 def decode_binary_header(data: bytes) -> Command:
-    """Read a header; a command without body."""
+    """Decode a header into a command without body."""
     size = len(data)
     if size < _FIXED_BYTES + 4:
         raise RemoteProtocolError(f"binary header of {size} bytes")
@@ -56,9 +56,9 @@ def decode_binary_header(data: bytes) -> Command:
 
 
 def _decode_ext(data: bytes, position: int, end: int) -> dict[str, str]:
-    """Read the ext fields; hot, about 0.3 µs a field.
+    """Decode the ext fields; hot, about 0.3 µs per field.
 
-    Nearly all are ASCII: then they are decoded as one text and cut, and lengths are read octet by octet,
+    Nearly all are ASCII: then they are decoded as one text and sliced, and lengths are read byte by byte,
     which costs less than a slice each.
     """
     octets = data[position:end]
@@ -92,7 +92,7 @@ def _decode_ext(data: bytes, position: int, end: int) -> dict[str, str]:
 
 
 def encode_binary_header(command: Command) -> bytes:
-    """Write a header."""
+    """Encode a header."""
     if not -0x8000 <= command.code <= 0x7FFF:
         raise LocalProtocolError(f"code {command.code} does not fit the binary header; use JSON")
     remark = command.remark.encode() if command.remark else b""
@@ -109,7 +109,7 @@ def encode_binary_header(command: Command) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _encode_key(key: str) -> bytes:
-    """A key as ext fields have it; there are few, and each stands in every header of its kind."""
+    """Encode an ext field's key; there are few, and each is in every header of its kind."""
     data = key.encode()
     return _KEY.pack(len(data)) + data
 

@@ -11,13 +11,13 @@ import msgspec
 FLAG_RESPONSE: Final = 0b01
 FLAG_ONEWAY: Final = 0b10
 
-#: What we say we are: MQVersion.V5_3_3, the release whose behaviour is the oracle.
+#: The version that we announce: MQVersion.V5_3_3, the release whose behaviour is the oracle.
 VERSION: Final = 479
 LANGUAGE: Final = "PYTHON"
 
 
 class Serialization(IntEnum):
-    """How a header is written (SerializeType.java)."""
+    """The encoding of a header (SerializeType.java)."""
 
     JSON = 0
     ROCKETMQ = 1
@@ -26,8 +26,8 @@ class Serialization(IntEnum):
 class Command(msgspec.Struct, kw_only=True, gc=False):
     """One request or reply.
 
-    opaque pairs a reply with its request. ext holds the typed header, flattened to text. serialization is
-    the header form it came in or goes out in; a reply uses that of its request.
+    opaque pairs a reply with its request. ext has the fields of the typed header, as text. serialization is
+    the header form in which it came or will be sent; a reply uses that of its request.
     """
 
     code: int
@@ -59,7 +59,7 @@ def reply_to(
     ext: dict[str, str] | None = None,
     body: bytes = b"",
 ) -> Command:
-    """Build the answer to a request, in the request's own serialisation."""
+    """Build the reply to a request, in the request's serialisation."""
     return Command(
         code=code,
         opaque=request.opaque,

@@ -1,6 +1,6 @@
 """One side of a remoting connection, without a socket: bytes in, commands out; replies paired with requests.
 
-Both sides may ask: each numbers its own requests, and a reply carries its request's number.
+Both sides may send requests: each numbers its own, and a reply carries its request's number.
 Upstream: remoting/netty/NettyRemotingAbstract.java (responseTable).
 """
 
@@ -21,27 +21,25 @@ SMALL_READ_BYTES: Final = 64 * 1024
 
 
 class FrameReader:
-    """Cuts what a socket delivers into commands; raises RemoteProtocolError at the first bad byte."""
+    """Cuts received data into commands; raises RemoteProtocolError at the first invalid byte."""
 
     __slots__ = ("_needed_bytes", "_partial", "partial_bytes")
 
     def __init__(self) -> None:
         self._partial = bytearray()
         self._needed_bytes = 4
-        #: How many bytes of an unfinished frame are held.
+        #: How many bytes of an incomplete frame are held.
         self.partial_bytes = 0
 
     def receive(self, data: bytes) -> list[Command]:
-        """Take the bytes that arrived; return the commands that are whole now."""
+        """Take received bytes; return the commands that are complete now."""
         if self._partial:
             self._partial += data
             if len(self._partial) < self._needed_bytes:
                 self.partial_bytes = len(self._partial)
                 return []
             if len(self._partial) > SMALL_READ_BYTES:
-                return self._decode(
-                    memoryview(self._give_partial())
-                )  # Bodies are copied out of it, and once.
+                return self._decode(memoryview(self._give_partial()))  # Bodies are copied out of it, once.
             data = self.take_partial()
         return self._decode(data)
 
@@ -60,11 +58,11 @@ class FrameReader:
 
     @property
     def missing_bytes(self) -> int:
-        """How many bytes of an unfinished frame are still to come, as far as is known; else 0."""
+        """Return how many bytes of an incomplete frame are missing, as far as known; else 0."""
         return self._needed_bytes - len(self._partial) if self._partial else 0
 
     def take_partial(self) -> bytes:
-        """The bytes of the unfinished frame, whose rest goes elsewhere."""
+        """Return the bytes of the incomplete frame, whose rest is received elsewhere."""
         return bytes(self._give_partial())
 
     def _give_partial(self) -> bytearray:
@@ -74,11 +72,11 @@ class FrameReader:
 
 
 class FrameFiller:
-    """A FrameReader for who can read into given memory: a large frame is received where it is decoded.
+    """A FrameReader for callers that can receive into given memory, where the frame is decoded.
 
-    Read up to `len(room)` bytes into `room`, then say how many came. A reply of a megabyte is copied once,
-    out of memory that is used again for the next; pieces that are put together cost three copies and, as
-    each is as large as a frame, memory the kernel has to find anew every time.
+    Receive up to `len(room)` bytes into `room`, then report how many came. A reply of a megabyte is copied
+    once, out of memory that is reused for the next; joining pieces costs three copies and, as each is as
+    large as a frame, newly allocated memory every time.
     """
 
     def __init__(self) -> None:
@@ -89,7 +87,7 @@ class FrameFiller:
         self.room = self._small
 
     def received(self, count: int) -> list[Command]:
-        """Take in the bytes now in `room` now; returns the commands that are whole."""
+        """Take the received bytes in `room`; return the commands that are complete now."""
         if self._large_end:
             self.room = self.room[count:]
             if self.room:
@@ -124,12 +122,12 @@ class PendingRequests(Generic[T]):
         return len(self._waiting)
 
     def number(self, request: Command) -> None:
-        """Give a request the next number, unless it is one-way and none is needed to pair it."""
+        """Give a request the next number, unless it is one-way and needs none."""
         self._next_opaque = self._next_opaque + 1 & 0x7FFF_FFFF
         request.opaque = self._next_opaque
 
     def add(self, request: Command, waiter: T, *, deadline_ms: MonotonicMs) -> None:
-        """Number a request and remember who waits for it until the deadline."""
+        """Number a request and store its waiter until the deadline."""
         if request.flag & FLAG_ONEWAY:
             raise LocalProtocolError("a one-way request has no response to wait for")
         if len(self._waiting) >= PENDING_REQUESTS_MAX:
@@ -138,7 +136,7 @@ class PendingRequests(Generic[T]):
         self._waiting[request.opaque] = (deadline_ms, waiter)
 
     def take(self, reply: Command) -> T | None:
-        """Return the waiter of this reply; None when nobody does (any more)."""
+        """Return the waiter of this reply; None if there is none (any more)."""
         found = self._waiting.pop(reply.opaque, None)
         return None if found is None else found[1]
 
@@ -153,11 +151,11 @@ class PendingRequests(Generic[T]):
 
     @property
     def next_deadline_ms(self) -> MonotonicMs | None:
-        """When the first request that waits has waited long enough; None when none waits."""
+        """Return the earliest deadline; None if no request waits."""
         return min((deadline_ms for deadline_ms, _ in self._waiting.values()), default=None)
 
     def drain(self) -> Iterator[T]:
-        """Remove and yield every waiter: the connection is gone."""
+        """Remove and return every waiter: the connection has ended."""
         waiting, self._waiting = self._waiting, {}
         for _, waiter in waiting.values():
             yield waiter

@@ -1,9 +1,9 @@
-"""Credentials: whom a request is from, proven by a signature of it.
+"""Credentials: the sender of a request, proven by its signature.
 
     Signature = Base64(HMAC-SHA1(secret key, values of the ext fields in the order of their names + body))
 
-Access key and security token are ext fields and signed with the others; the secret key never travels. Code,
-flags and number are not signed, nor is the header's form, so a signature holds in JSON and in binary.
+Access key and security token are ext fields and signed with the others; the secret key is never sent. Code,
+flags and number are not signed, nor is the header's form, so a signature is valid in JSON and in binary.
 Upstream: AclClientRPCHook.java, AclUtils.combineRequestContent, AclSigner.java, SessionCredentials.java.
 """
 
@@ -20,7 +20,7 @@ from libramq.remoting.command import Command
 ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"
 SIGNATURE: Final = "Signature"
-#: Ours: what a request between brokers is for, so that it is good for nothing else (`sign_for`).
+#: Ours: the purpose of a request between brokers, so that it is valid for nothing else (`sign_for`).
 PURPOSE: Final = "lbPurpose"
 
 
@@ -42,7 +42,7 @@ class Credentials:
 
 
 def sign(request: Command, credentials: Credentials) -> Command:
-    """The request with the fields that say and prove whose it is; the one given stays as it is."""
+    """Return the request with the fields that identify and prove its sender; the given one is unchanged."""
     ext = {name: value for name, value in request.ext.items() if name != SIGNATURE}
     ext[ACCESS_KEY] = credentials.access_key
     if credentials.security_token is not None:
@@ -64,12 +64,12 @@ def is_signed_for(request: Command, credentials: Credentials, address: str) -> b
 
 
 def is_signed(request: Command, credentials: Credentials) -> bool:
-    """Return whether a request was signed with these credentials; how long it takes depends on no secret."""
+    """Return whether a request was signed with these credentials, in constant time."""
     ext = {name: value for name, value in request.ext.items() if name != SIGNATURE}
     try:
         expected = signature(ext, request.body, credentials.secret_key).encode()
         presented = request.ext.get(SIGNATURE, "").encode()
-    except UnicodeEncodeError:  # Half a character, which nobody signs.
+    except UnicodeEncodeError:  # A lone surrogate, which cannot be signed.
         return False
     is_right = hmac.compare_digest(presented, expected)
     return is_right and ext.get(ACCESS_KEY) == credentials.access_key
@@ -78,8 +78,8 @@ def is_signed(request: Command, credentials: Credentials) -> bool:
 def parse_credentials(option: str, text: str) -> Credentials:
     """Read credentials as Apache's `broker.conf` has them: {"accessKey":"…","secretKey":"…"}.
 
-    Raises ConfigError, which names the option and shows nothing of its value. Upstream: SessionCredentials,
-    read by fastjson in BrokerOuterAPI and BrokerController.
+    Raises ConfigError, which names the option and does not show its value. Upstream: SessionCredentials, read
+    by fastjson in BrokerOuterAPI and BrokerController.
     """
     try:
         found = msgspec.json.decode(text, type=_CredentialsText)
@@ -103,6 +103,6 @@ def _purpose(code: int, address: str) -> str:
 
 
 def signature(ext: dict[str, str], body: bytes, secret_key: str) -> str:
-    """The signature of ext fields and a body; about 3 µs and what SHA-1 takes for the body."""
+    """Return the signature of ext fields and a body; about 3 µs plus SHA-1's time for the body."""
     content = "".join(ext[name] for name in sorted(ext)).encode() + body
     return b64encode(hmac.digest(secret_key.encode(), content, "sha1")).decode()

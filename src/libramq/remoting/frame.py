@@ -1,4 +1,4 @@
-"""The frame: how a command lies on the wire.
+"""The frame: a command on the wire.
 
     length (4) | serialisation (1) | header length (3) | header | body
 
@@ -15,18 +15,18 @@ from libramq.remoting.json_header import decode_json_header, encode_json_header
 
 #: NettyDecoder.FRAME_MAX_LENGTH (com.rocketmq.remoting.frameMaxLength), the whole frame.
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
-#: Ours: properties are at most 32 KiB and everything else in a header is names and numbers.
+#: Ours: properties are at most 32 KiB, and the rest of a header is names and numbers.
 HEADER_BYTES_MAX: Final = 1024 * 1024
 
 #: Length, and serialisation with the header's length.
 _BEGINNING = Struct(">iI")
-#: Numbers: a member of an enumeration takes longer to find than all else here.
+#: Numbers: looking up a member of an enumeration takes longer than everything else here.
 _JSON: Final = int(Serialization.JSON)
 _ROCKETMQ: Final = int(Serialization.ROCKETMQ)
 
 
 def frame_end(data: bytes | bytearray | memoryview, start: int) -> int | None:
-    """Where the frame that begins at `start` ends; None until its length can be read."""
+    """Return where the frame that begins at `start` ends; None until its length is complete."""
     if len(data) - start < 4:
         return None
     length = int.from_bytes(data[start : start + 4], signed=True)
@@ -36,9 +36,9 @@ def frame_end(data: bytes | bytearray | memoryview, start: int) -> int | None:
 
 
 def decode_frame(data: bytes | memoryview, start: int) -> tuple[Command, int] | None:
-    """Read one command; None until its frame is whole. Nothing in it refers to `data`.
+    """Decode one command; None until its frame is complete. The result does not refer to `data`.
 
-    Hot: about 3 µs, of which the header's JSON takes 2; both numbers come by one call.
+    Hot: about 3 µs, of which the header's JSON takes 2; both numbers are read by one call.
     """
     if len(data) - start < 8:
         frame_end(data, start)
@@ -65,7 +65,7 @@ def decode_frame(data: bytes | memoryview, start: int) -> tuple[Command, int] | 
     else:
         raise RemoteProtocolError(f"unknown header serialisation {serialization}")
     if body_start != end:
-        command.body = bytes(data[body_start:end])  # Copies what is not yet bytes.
+        command.body = bytes(data[body_start:end])  # Copies unless it is bytes already.
     return command, end
 
 
@@ -74,7 +74,7 @@ def _wrong_length(length: int) -> RemoteProtocolError:
 
 
 def encode_frame(command: Command) -> bytes:
-    """Write one command whole."""
+    """Encode one command as a frame."""
     is_json = command.serialization == _JSON
     header = encode_json_header(command) if is_json else encode_binary_header(command)
     body = command.body

@@ -1,12 +1,13 @@
-"""The version of the group protocol: GROUP_*, OPEN_QUEUE and PEER_*, of members and among brokers.
+"""The version of the group protocol: GROUP_*, OPEN_QUEUE and PEER_*, for members and between brokers.
 
-    request   lbVersion, an ext field: the version it is written in; absent: 1, which is how 0.1.0 writes
-    answer    in the version of its request
-    refusal   VERSION_NOT_SUPPORTED, lbVersion: the highest that this program reads
+        request   lbVersion, an ext field: its version; missing: 1, as 0.1.0 writes
+        answer    in the version of its request
+        refusal   VERSION_NOT_SUPPORTED, lbVersion: the highest that this program supports
 
-What a reader may ignore, a new field or member, needs no new version; what it must understand does. A program
-reads every version from VERSION_MIN to VERSION, so that brokers and members can be replaced one by one, and
-writes what the other side reads: 1 until an answer has named a higher one. While VERSION is 1, that is 1.
+Additions that a reader may ignore, such as a new field, need no new version; those it must understand do. A
+program supports every version from VERSION_MIN to VERSION, so that brokers and members can be upgraded one by
+one, and writes the version of the other side: 1 until an answer has named a higher one. While VERSION is 1,
+that is 1.
 """
 
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ VERSION_FIELD: Final = "lbVersion"
 
 
 def version_refusal(name: str, ext: Mapping[str, str]) -> str | None:
-    """Return why a request cannot be read in the version it is written in; None if it can."""
+    """Return why a request's version is not supported; None if it is."""
     written = ext.get(VERSION_FIELD)
     if written is None:
         return None if VERSION_MIN == 1 else _refusal(name, "1")

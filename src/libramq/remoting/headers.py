@@ -1,4 +1,4 @@
-"""Typed headers of requests: what stands in a command's ext fields.
+"""Typed headers of requests: the fields in a command's ext fields.
 
 Field names on the wire are camelCase and all values are text; `decode_header` turns them into typed values.
 Upstream: remoting/protocol/header/*.java.
@@ -11,7 +11,7 @@ import msgspec
 from libramq.errors import RemoteProtocolError
 from libramq.remoting.command import Command
 
-#: Java's int and long: a number beyond them is refused where it enters.
+#: Java's int and long: larger numbers are refused on receipt.
 Int = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
@@ -24,7 +24,7 @@ H = TypeVar("H", bound=Header)
 
 
 def decode_header(command: Command, kind: type[H]) -> H:
-    """Read a request's header; RemoteProtocolError names the field that is missing or wrong."""
+    """Decode a request's header; RemoteProtocolError names the missing or invalid field."""
     try:
         return msgspec.convert(command.ext, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -56,7 +56,7 @@ class GroupHeader(Header):
 
 
 class NoHeader(Header):
-    """A request that says everything by its code or body."""
+    """A request without fields."""
 
 
 class SendMessageHeader(Header):
@@ -96,7 +96,7 @@ class SendMessageHeaderV2(SendMessageHeader):
 
 
 class SendBackHeader(Header):
-    """CONSUMER_SEND_MSG_BACK: deliver this message again later."""
+    """CONSUMER_SEND_MSG_BACK: redeliver this message later."""
 
     offset: Long
     group: str
@@ -121,7 +121,7 @@ class PullMessageHeader(Header):
     subscription: str | None = None
     expression_type: str | None = None
     max_msg_bytes: Int | None = None
-    # Ours: which member of a coordinated group pulls, and under which epoch it was granted the queue.
+    # Ours: the member of a coordinated group that pulls, and the epoch of its grant.
     lb_member: str | None = None
     lb_queue_epoch: Long | None = None
 
@@ -212,7 +212,7 @@ class DeleteGroupHeader(Header):
 class ResetOffsetHeader(Header):
     """INVOKE_BROKER_TO_RESET_OFFSET, RESET_CONSUMER_CLIENT_OFFSET.
 
-    To an offset, else to a time (-1: the end). queue_id -1: of all queues. is_force: forwards, too.
+    To an offset, else to a time (-1: the end). queue_id -1: all queues. is_force: move forwards, too.
     """
 
     topic: str
@@ -230,7 +230,7 @@ class GroupByNameHeader(Header):
 
 
 class GetAllTopicsHeader(Header):
-    """GET_ALL_TOPIC_CONFIG; a client of before 5.1 sends none of these, and gets everything."""
+    """GET_ALL_TOPIC_CONFIG; clients before 5.1 send none of these, and get everything."""
 
     topic_seq: Int | None = None
     data_version: str | None = None
@@ -311,10 +311,10 @@ class ClusterHeader(Header):
 
 
 class GroupJoinHeader(Header):
-    """GROUP_JOIN. lb_member: who we were, when we come back to a coordinator that may have forgotten us.
+    """GROUP_JOIN. lb_member: our former id, if we come back to a coordinator that may have forgotten us.
 
-    lb_revoke_timeout_ms: how long we may take to give up a queue.
-    lb_if_free: do not take the place of the static member that has our name now.
+    lb_revoke_timeout_ms: how long we may take to release a queue.
+    lb_if_free: do not take the place of a static member that has our name now.
     """
 
     consumer_group: str
@@ -327,14 +327,14 @@ class GroupJoinHeader(Header):
 
 
 class GroupMemberHeader(Header):
-    """GROUP_RELEASE, GROUP_LEAVE: a member speaks."""
+    """GROUP_RELEASE, GROUP_LEAVE: requests of a member."""
 
     consumer_group: str
     lb_member: str
 
 
 class GroupRemoveHeader(Header):
-    """GROUP_REMOVE. lb_name: of a static member, or a client id. lb_operator: who asks, for the record."""
+    """GROUP_REMOVE. lb_name: a static member's name, or a client id. lb_operator: who asks."""
 
     consumer_group: str
     lb_name: str
@@ -342,7 +342,7 @@ class GroupRemoveHeader(Header):
 
 
 class GroupPollHeader(Header):
-    """GROUP_POLL. lb_epoch: of the assignment that the member goes by."""
+    """GROUP_POLL. lb_epoch: of the member's assignment."""
 
     consumer_group: str
     lb_member: str
@@ -350,7 +350,7 @@ class GroupPollHeader(Header):
 
 
 class OpenQueueHeader(Header):
-    """OPEN_QUEUE: a member begins with a queue that it was granted."""
+    """OPEN_QUEUE: a member opens a queue that it was granted."""
 
     consumer_group: str
     topic: str

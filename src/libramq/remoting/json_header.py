@@ -27,7 +27,7 @@ class JsonHeader(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 class PlainHeader(msgspec.Struct, gc=False):
-    """A header without any null but the remark, as clients write it: nothing has to be looked at again."""
+    """A header without nulls except the remark, as clients write it: it needs no second look."""
 
     code: Int32
     language: str
@@ -44,7 +44,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def decode_json_header(data: bytes | memoryview) -> Command:
-    """Read a header; a command without body. Hot, about 1.5 µs."""
+    """Decode a header into a command without body. Hot, about 1.5 µs."""
     try:
         plain = _decode_plain(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -61,7 +61,7 @@ def decode_json_header(data: bytes | memoryview) -> Command:
 
 
 def _decode_any(data: bytes | memoryview) -> Command:
-    """Read a header with nulls, or without some members; or say what is wrong with it."""
+    """Decode a header with nulls, or with missing members; or report the error."""
     try:
         header = _decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -74,14 +74,14 @@ def _decode_any(data: bytes | memoryview) -> Command:
         opaque=header.opaque or 0,
         flag=header.flag or 0,
         remark=header.remark,
-        ext=ext,  # type: ignore[arg-type] # The Nones are gone.
+        ext=ext,  # type: ignore[arg-type] # Without Nones.
         language=header.language if isinstance(header.language, str) else "OTHER",
         version=header.version or 0,
     )
 
 
 def encode_json_header(command: Command) -> bytes:
-    """Write a header; hot, about 1 µs."""
+    """Encode a header; hot, about 1 µs."""
     return _encode(
         JsonHeader(
             command.code,

@@ -1,6 +1,6 @@
-"""The table of requests: what each code carries, and how large it may be.
+"""The table of requests: the header and body of each code, and its size limit.
 
-What each of them touches is in `rpc/operations.py`, for the same codes.
+What each of them touches is in `rpc/operations.py`.
 """
 
 from dataclasses import dataclass
@@ -9,17 +9,17 @@ from typing import Final
 from libramq.codes import RequestCode as R
 from libramq.remoting import headers as h
 
-#: Ours: names, offsets and subscriptions of one client or table of one broker.
+#: Ours: names, offsets and subscriptions of one client, or one broker's table.
 CONTROL_BODY_BYTES_MAX: Final = 4 * 1024 * 1024
-#: Ours: a broker's whole topic table, some 200 bytes a topic.
+#: Ours: a broker's whole topic table, some 200 bytes per topic.
 TABLE_BODY_BYTES_MAX: Final = 15 * 1024 * 1024
-#: Messages are bounded by the broker's maxMessageSize; the frame bounds them before that.
+#: Messages are bounded by the broker's maxMessageSize, and before that by the frame.
 MESSAGE_BODY_BYTES_MAX: Final = 15 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSpec:
-    """One line of the table. has_version: it is of the group protocol (group_version.py)."""
+    """One line of the table. has_version: it belongs to the group protocol (group_version.py)."""
 
     code: R
     header: type[h.Header]
@@ -30,7 +30,7 @@ class RequestSpec:
 _CONTROL, _TABLE, _MESSAGE = CONTROL_BODY_BYTES_MAX, TABLE_BODY_BYTES_MAX, MESSAGE_BODY_BYTES_MAX
 
 _SPECS: Final = (
-    # Messages
+    # Messages.
     RequestSpec(R.SEND_MESSAGE, h.SendMessageHeader, _MESSAGE),
     RequestSpec(R.SEND_MESSAGE_V2, h.SendMessageHeaderV2, _MESSAGE),
     RequestSpec(R.SEND_BATCH_MESSAGE, h.SendMessageHeaderV2, _MESSAGE),
@@ -46,14 +46,14 @@ _SPECS: Final = (
     RequestSpec(R.GET_MAX_OFFSET, h.QueueHeader),
     RequestSpec(R.GET_MIN_OFFSET, h.QueueHeader),
     RequestSpec(R.GET_EARLIEST_MSG_STORETIME, h.QueueHeader),
-    # Clients
+    # Clients.
     RequestSpec(R.HEART_BEAT, h.NoHeader, _CONTROL),
     RequestSpec(R.UNREGISTER_CLIENT, h.UnregisterClientHeader),
     RequestSpec(R.CHECK_CLIENT_CONFIG, h.NoHeader, _CONTROL),
     RequestSpec(R.GET_CONSUMER_LIST_BY_GROUP, h.GroupHeader),
     RequestSpec(R.LOCK_BATCH_MQ, h.NoHeader, _CONTROL),
     RequestSpec(R.UNLOCK_BATCH_MQ, h.NoHeader, _CONTROL),
-    # Administration of a broker
+    # Administration of a broker.
     RequestSpec(R.UPDATE_AND_CREATE_TOPIC, h.CreateTopicHeader),
     RequestSpec(R.DELETE_TOPIC_IN_BROKER, h.TopicHeader),
     RequestSpec(R.GET_ALL_TOPIC_CONFIG, h.GetAllTopicsHeader),
@@ -74,7 +74,7 @@ _SPECS: Final = (
     RequestSpec(R.GET_PRODUCER_CONNECTION_LIST, h.ProducerConnectionHeader),
     RequestSpec(R.QUERY_TOPIC_CONSUME_BY_WHO, h.TopicHeader),
     RequestSpec(R.QUERY_TOPICS_BY_CONSUMER, h.GroupByNameHeader),
-    # Coordinated groups: members, and brokers among themselves
+    # Coordinated groups: members, and brokers among themselves.
     RequestSpec(R.GROUP_JOIN, h.GroupJoinHeader, _CONTROL, has_version=True),
     RequestSpec(R.GROUP_POLL, h.GroupPollHeader, _CONTROL, has_version=True),
     RequestSpec(R.GROUP_RELEASE, h.GroupMemberHeader, _CONTROL, has_version=True),
@@ -93,7 +93,7 @@ _SPECS: Final = (
     RequestSpec(R.PEER_GIVEN, h.NoHeader, _TABLE, has_version=True),
     RequestSpec(R.PEER_REMOVED, h.NoHeader, _CONTROL, has_version=True),
     RequestSpec(R.PEER_REBALANCE, h.NoHeader, _TABLE, has_version=True),
-    # Name server
+    # Name server.
     RequestSpec(R.REGISTER_BROKER, h.RegisterBrokerHeader, _TABLE),
     RequestSpec(R.UNREGISTER_BROKER, h.UnregisterBrokerHeader),
     RequestSpec(R.QUERY_DATA_VERSION, h.UnregisterBrokerHeader, _CONTROL),

@@ -1,4 +1,4 @@
-"""The append: what is handed to the store, and what becomes of it.
+"""The append: messages passed to the store, and the results.
 
 Upstream: store/MessageExtBrokerInner.java, PutMessageResult.java, PutMessageStatus.java.
 """
@@ -40,9 +40,9 @@ class StoreMessage(msgspec.Struct, gc=False):
     """A message to be stored.
 
     born_host: address and port in their 8 or 20 bytes (message.ids.encode_host). body: as stored, so
-    compressed where the system flag says so. properties_text: encoded already (message.properties).
-    tag_code: message.tags.tag_code of the tags, or what the topic's dispatcher reads from it. A Struct,
-    because one is made for every message that comes in.
+    compressed if the system flag says so. properties_text: encoded already (message.properties).
+    tag_code: message.tags.tag_code of the tags, or the value that the topic's dispatcher derives. A Struct,
+    because one is made for every incoming message.
     """
 
     topic: str
@@ -59,7 +59,7 @@ class StoreMessage(msgspec.Struct, gc=False):
 
 
 class AppendResult(msgspec.Struct, frozen=True, gc=False):
-    """Where a message went. `end` ≤ store.flushed_offset means that it is on the disk."""
+    """The position of a message. `end` ≤ store.flushed_offset means that it is on the disk."""
 
     status: AppendStatus
     physical_offset: int = -1
@@ -70,17 +70,17 @@ class AppendResult(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_ok(self) -> bool:
-        """Return whether it was written."""
+        """Return whether the message was written."""
         return self.status is AppendStatus.PUT_OK
 
     @property
     def end(self) -> int:
-        """The physical offset after it."""
+        """Return the physical offset after it."""
         return self.physical_offset + self.size
 
     @property
     def offset_id(self) -> str:
-        """Its offset message id."""
+        """Return its offset message id."""
         return encode_offset_id(self.store_host, self.physical_offset)
 
     def __repr__(self) -> str:

@@ -3,7 +3,7 @@
     commit log (8) | consume queues (8) | index (8) | master flushed offset (8) | confirm offset (8)
     zeroes up to 4096
 
-The first three are store times of messages, not clock times: after an abnormal end recovery begins at the
+The first three are store times of messages, not clock times: after an abnormal end, recovery begins at the
 newest file that starts before all of them.
 
 Upstream: store/StoreCheckpoint.java.
@@ -32,12 +32,12 @@ class Checkpoint(NamedTuple):
 
     @property
     def safe_timestamp_ms(self) -> WallMs:
-        """Messages stored up to then are on the disk, and so are their consume queue units."""
+        """Return the store time up to which messages and their consume queue units are on the disk."""
         return max(WallMs(0), min(self.commit_log_timestamp_ms, self.consume_queue_timestamp_ms) - _SAFETY_MS)
 
 
 def read_checkpoint(filesystem: FileSystem, path: Path) -> Checkpoint:
-    """Read the file; nothing, where it is missing or cut short."""
+    """Read the file; an empty checkpoint if it is missing or cut short."""
     if not filesystem.exists(path):
         return Checkpoint()
     file = filesystem.open(path)
@@ -51,7 +51,7 @@ def read_checkpoint(filesystem: FileSystem, path: Path) -> Checkpoint:
 def write_checkpoint(
     filesystem: FileSystem, path: Path, checkpoint: Checkpoint, *, sync: bool = False
 ) -> None:
-    """Write the file. Losing it costs only a longer recovery, so it is flushed at the end alone."""
+    """Write the file. Losing it only prolongs recovery, so it is flushed only at the end."""
     file = filesystem.open(path, write=True, create=True)
     try:
         if filesystem.file_size(file) < PAGE_BYTES:

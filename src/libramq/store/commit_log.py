@@ -1,7 +1,7 @@
 """The commit log: every record of the broker, one after the other.
 
-Records do not cross files. Where the next ones do not fit, a blank fills the rest of the file; at least its
-eight bytes are always left. The newest stretch is also in memory (tail).
+Records do not cross files. If the next ones do not fit, a blank fills the rest of the file; at least its
+eight bytes are always left. The newest part is also in memory (tail).
 
     `end`      where the next record goes: everything before it is written
     `flushed`  everything before it is on the disk
@@ -37,11 +37,11 @@ class CommitLog:
 
     @property
     def min_offset(self) -> int:
-        """The first byte there is."""
+        """Return the offset of the first byte."""
         return self.segments.min_offset
 
     def room(self) -> int:
-        """How many bytes of records fit before the next file must begin."""
+        """Return how many bytes of records fit before the next file must begin."""
         return max(0, self.segments.end - self.end - BLANK_BYTES)
 
     def roll(self) -> None:
@@ -61,24 +61,24 @@ class CommitLog:
             segments.create(segments.end)
 
     def write(self, data: bytes) -> None:
-        """Add records that fit in this file, all or (where the disk fails) none."""
+        """Append records that fit in this file: all of them, or (if the disk fails) none."""
         try:
             self.segments.write(self.end, data)
         except OSError:
-            # What was written of them must not be found behind shorter records later.
+            # Partly written records must not be found behind shorter ones later.
             self.segments.zero_after(self.end)
             raise
         self.tail.append(self.end, data)
         self.end += len(data)
 
     def recovered(self, end: int) -> None:
-        """Everything up to `end` is good; nothing behind it is kept."""
+        """Set the end after recovery; nothing behind it is kept."""
         self.segments.zero_after(end)
         self.tail.restart(end)
         self.end = end
 
     def hold_unflushed(self) -> list[int]:
-        """Keep the files open that are not flushed, and the one that is written; return their descriptors.
+        """Keep the unflushed files open, and the one being written; return their descriptors.
 
         A thread may flush them: none is closed before `flushed` is beyond it and this is called again.
         """
@@ -89,7 +89,7 @@ class CommitLog:
         return self._files.hold(dict.fromkeys([*segments.paths_between(self.flushed, self.end), last]))
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """Bytes of one file, or None where they are not there (any more)."""
+        """Return bytes of one file, or None if they do not exist (any more)."""
         data = self.tail.read(offset, size)
         if data is None:
             if not self._holds(offset, size):
@@ -98,7 +98,7 @@ class CommitLog:
         return data if len(data) == size else None
 
     def read_nowait(self, offset: int, size: int) -> bytes | FileRange | None:
-        """The same; where the disk would have to be asked, the range a thread must warm first."""
+        """Return the bytes; if they are not in memory, the range that a thread must warm first."""
         data = self.tail.read(offset, size)
         if data is None:
             if not self._holds(offset, size):
@@ -109,7 +109,7 @@ class CommitLog:
         return data if len(data) == size else None
 
     def record(self, offset: int) -> bytes | None:
-        """The bytes of what may be a record at an offset that someone gave; at most a record's size."""
+        """Return the bytes of a possible record at a given offset; at most a record's size."""
         if not self._holds(offset, BLANK_BYTES):
             return None
         size = int.from_bytes(self.segments.read(offset, 4))
@@ -118,7 +118,7 @@ class CommitLog:
         return self.read(offset, size)
 
     def store_timestamp_ms(self, offset: int) -> int:
-        """The store time of the record at an offset; 0 where it cannot be read, as upstream."""
+        """Return the store time of the record at an offset; 0 if it cannot be read, as upstream."""
         size = min(_PEEK_BYTES, self.end - offset)
         head = self.read(offset, size) if size >= _PEEK_BYTES else None
         if head is None:
@@ -127,11 +127,11 @@ class CommitLog:
         return int.from_bytes(head[at : at + 8], signed=True)
 
     def may_hold(self, offset: int, size: int) -> bool:
-        """Return whether a record of this size can be here; a damaged unit may say anything."""
+        """Return whether a record of this size can be here; a damaged unit may contain any value."""
         return RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX and self._holds(offset, size)
 
     def may_hold_all(self, places: list[tuple[int, int]], start: int, end: int) -> bool:
-        """Return whether records of one stretch can be here: the same, for a third of the time."""
+        """Return whether records of one range can be here: as `may_hold`, for a third of the time."""
         sizes = [size for _, size in places]
         return (
             min(sizes) >= RECORD_BYTES_MIN

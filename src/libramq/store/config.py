@@ -1,6 +1,6 @@
 """The store's configuration, with RocketMQ's option names, meanings and defaults.
 
-Upstream: store/config/MessageStoreConfig.java. What is ours alone is marked.
+Upstream: store/config/MessageStoreConfig.java. Options of our own are marked.
 """
 
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ UNIT_BYTES = 20  # ConsumeQueue.CQ_STORE_UNIT_SIZE
 
 
 class FlushDiskType(StrEnum):
-    """Flush mode: whether a message is on the disk before it is acknowledged and readable."""
+    """The flush mode: whether a message is on the disk before it is acknowledged and readable."""
 
     ASYNC_FLUSH = "ASYNC_FLUSH"
     SYNC_FLUSH = "SYNC_FLUSH"
 
 
 class Damaged(StrEnum):
-    """The treatment of damage that a broker does not pass over by itself; see store.damage."""
+    """The treatment of damage that a broker does not skip by itself; see store.damage."""
 
     SKIP = "skip"
     CUT = "cut"
@@ -31,7 +31,7 @@ class Damaged(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """How a store is laid out, flushed and read."""
+    """The layout, flushing and reading of a store."""
 
     root: Path
     store_host: tuple[str, int] = ("127.0.0.1", 10911)
@@ -54,9 +54,9 @@ class StoreConfig:
     bulk_transfer_count: int = 32_768
     max_filter_message_size: int = 16_000
     in_memory_bytes: int = 2 << 30  # Upstream: accessMessageInMemoryMaxRatio, 40 % of the machine's memory.
-    tail_bytes: int = 16 << 20  # Ours: how much of the newest is kept in memory for reading.
-    damaged: Damaged | None = None  # Ours: what becomes of damage below what was flushed; None: refuse.
-    open_files_max: int = 256  # Ours: a quarter of the usual limit of 1024 descriptors a process.
+    tail_bytes: int = 16 << 20  # Ours: how many of the newest bytes are kept in memory for reading.
+    damaged: Damaged | None = None  # Ours: the treatment of damage in flushed data; None: refuse to start.
+    open_files_max: int = 256  # Ours: a quarter of the usual limit of 1024 descriptors per process.
 
     def __post_init__(self) -> None:
         if self.mapped_file_size_commit_log < 2 * RECORD_BYTES_MIN:
@@ -69,10 +69,10 @@ class StoreConfig:
 
     @property
     def commit_log_directory(self) -> Path:
-        """Where the commit log's files lie."""
+        """Return the directory of the commit log's files."""
         return self.root / "commitlog"
 
     @property
     def consume_queue_directory(self) -> Path:
-        """Where the consume queues' files lie, by topic and queue id."""
+        """Return the directory of the consume queues' files, by topic and queue id."""
         return self.root / "consumequeue"

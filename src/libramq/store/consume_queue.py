@@ -1,11 +1,11 @@
-"""The consume queue: where in the commit log the messages of one queue lie.
+"""The consume queue: the positions of one queue's messages in the commit log.
 
     physical offset (8) | record size (4) | tag code (8)          = 20 bytes, one unit a message
 
-Unit n is message n. New units wait in memory until `write_out`; what has not been written when the process
-dies is found again in the commit log. A queue that does not begin with number 0 has blank units before.
+Unit n is message n. New units wait in memory until `write_out`; after a crash, unwritten ones are found again
+in the commit log. A queue that does not begin with number 0 has blank units before.
 
-    `max_offset`   the next number          `visible_max`  the end of what readers may see
+    `max_offset`   the next number          `visible_max`  the end of the readable messages
     `min_offset`   the first message that is still in the commit log
 
 Upstream: store/ConsumeQueue.java, CQ_STORE_UNIT_SIZE.
@@ -23,9 +23,9 @@ from libramq.store.segments import FileRange, Segments
 UNIT: Final = struct.Struct(">qiq")
 BLANK_SIZE: Final = 0x7FFF_FFFF
 BLANK_UNIT: Final = UNIT.pack(0, BLANK_SIZE, 0)
-PENDING_BYTES_MAX: Final = 64 * 1024  # Three thousand units: then they are written without being asked.
+PENDING_BYTES_MAX: Final = 64 * 1024  # Three thousand units: then they are written at once.
 _LOAD_FILES = 3  # ConsumeQueue.recover looks at the last three.
-#: Ours: units are flushed once two pages of them are dirty, a second later at the latest; small files may
+#: Ours: units are flushed when two pages of them are dirty, at the latest a second later; small files may
 #: have those in more than three.
 _LOAD_UNITS_MIN: Final = 50_000
 _LOAD_BYTES = 3_200 * UNIT_BYTES
@@ -53,35 +53,35 @@ class ConsumeQueue:
 
     @property
     def first_offset(self) -> int:
-        """The number of the first unit, blank or not."""
+        """Return the number of the first unit, blank or not."""
         return self.segments.min_offset // UNIT_BYTES if self.segments.starts else self._written
 
     @property
     def unsynced_bytes(self) -> int:
-        """How much is written and not yet flushed."""
+        """Return how many bytes are written and not yet flushed."""
         return (self._written - self.synced) * UNIT_BYTES
 
     @property
     def pending_bytes(self) -> int:
-        """How much is not yet written."""
+        """Return how many bytes are not yet written."""
         return len(self._pending)
 
     @property
     def written(self) -> int:
-        """The number after the last unit in the files."""
+        """Return the number after the last unit in the files."""
         return self._written
 
     def append(self, units: bytes, max_offset: int, physical_end: int) -> None:
-        """Add units; `max_offset` is the number after them."""
+        """Append units; `max_offset` is the number after them."""
         self._pending += units
         self.max_offset = max_offset
         self.last_physical_end = physical_end
 
     def rebuild(self, queue_offset: int, unit: bytes, physical_offset: int, physical_end: int) -> bool:
-        """Put the unit of a record that recovery found; a gap before it is filled with blanks.
+        """Store the unit of a record found by recovery; a gap before it is filled with blanks.
 
-        Returns False for a number that cannot be: no checksum covers it. Then nothing is changed. Blanks
-        within a queue hold the place before them, so that places rise along the queue and can be searched.
+        Return False, changing nothing, for an impossible number: no checksum covers it. Blanks within a queue
+        hold the position before them, so that positions rise along the queue and can be searched.
         """
         missing_max = (physical_offset - self.last_physical_end) // RECORD_BYTES_MIN
         if not 0 <= queue_offset <= self.max_offset + missing_max:
@@ -89,7 +89,7 @@ class ConsumeQueue:
         if queue_offset < self.max_offset:
             if queue_offset:
                 return False
-            self.truncate(0)  # The topic was deleted and made anew: the later record is right.
+            self.truncate(0)  # The topic was deleted and created again: the later record is right.
         elif not self.max_offset and queue_offset:
             position = self.segments.start_of(queue_offset * UNIT_BYTES)
             if self.segments.starts:
@@ -102,12 +102,12 @@ class ConsumeQueue:
             self.write_out()
         self.append(unit, queue_offset + 1, physical_end)
         if len(self._pending) >= PENDING_BYTES_MAX:
-            with contextlib.suppress(OSError):  # On a full disk they wait in memory, and can be read.
+            with contextlib.suppress(OSError):  # On a full disk they wait in memory, where they can be read.
                 self.write_out()
         return True
 
     def write_out(self) -> None:
-        """Write what waits into the files; where that fails it goes on waiting."""
+        """Write the pending units to the files; on failure they stay pending."""
         pending = bytes(self._pending)
         position = self._written * UNIT_BYTES
         while pending:
@@ -121,7 +121,7 @@ class ConsumeQueue:
         self._pending.clear()
 
     def units(self, offset: int, count: int) -> bytes:
-        """Up to `count` units from `offset` on, of one file or of what waits; waits for the disk."""
+        """Return up to `count` units from `offset` on, of one file or pending; waits for the disk."""
         found = self._of_memory(offset, count)
         if found is not None:
             return found
@@ -129,7 +129,7 @@ class ConsumeQueue:
         return self._with_pending(self.segments.read(position, size), offset, count)
 
     def units_nowait(self, offset: int, count: int) -> bytes | FileRange:
-        """The same, or the range that a thread must warm first."""
+        """Return the units, or the range that a thread must warm first."""
         found = self._of_memory(offset, count)
         if found is not None:
             return found
@@ -140,7 +140,7 @@ class ConsumeQueue:
         return self._with_pending(data, offset, count)
 
     def unit(self, offset: int) -> tuple[int, int, int] | None:
-        """One unit: physical offset, size, tag code; None where there is none."""
+        """Return one unit: physical offset, size, tag code; None if there is none."""
         if not self.first_offset <= offset < self.max_offset:
             return None
         physical_offset, size, code = UNIT.unpack(self.units(offset, 1))
@@ -191,14 +191,14 @@ class ConsumeQueue:
         self.min_offset = self.first_at_or_after(max(physical_min, 0), blank_is_older=True, low=low)
 
     def is_young(self, physical_offset: int) -> bool:
-        """Return whether the queue is empty, or still has its first message, which is not older than that."""
+        """Return whether the queue is empty, or its first message is not older than that offset."""
         if not self.visible_max:
             return True
         unit = self.unit(0) if self.min_offset == 0 else None
         return unit is not None and unit[0] >= physical_offset
 
     def unsynced_paths(self) -> list[Path]:
-        """The files with units that are written and not yet flushed."""
+        """Return the files with units that are written and not yet flushed."""
         return self.segments.paths_between(self.synced * UNIT_BYTES, self._written * UNIT_BYTES)
 
     def _of_memory(self, offset: int, count: int) -> bytes | None:
@@ -218,7 +218,7 @@ class ConsumeQueue:
         return data
 
     def _end_after_clean_stop(self) -> int:
-        """Nothing has holes after a clean stop, so the end can be searched for."""
+        """Find the end by a search, since nothing has holes after a clean stop."""
         low = self.segments.starts[-1] // UNIT_BYTES
         high = self.segments.end // UNIT_BYTES
         while low < high:
@@ -230,7 +230,7 @@ class ConsumeQueue:
         return low
 
     def _end_after_kill(self) -> int:
-        """After a power cut pages may be missing anywhere in the last files."""
+        """Find the end after a power cut, when pages may be missing anywhere in the last files."""
         unsynced_from = self.segments.end - _LOAD_UNITS_MIN * UNIT_BYTES
         position = min(
             self.segments.starts[-_LOAD_FILES:][0],

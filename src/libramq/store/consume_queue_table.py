@@ -28,7 +28,7 @@ class ConsumeQueueTable:
         self._directory = config.consume_queue_directory
         self._file_size = config.mapped_file_size_consume_queue
         self._queues: dict[QueueKey, ConsumeQueue] = {}
-        # Dicts and not sets: the order of writes is the same in every run of a simulation.
+        # Dicts, not sets: the order of writes is the same in every run of a simulation.
         self.pending: dict[ConsumeQueue, None] = {}
         self.unsynced: dict[ConsumeQueue, None] = {}
         #: Queues of which a thread removes files, by directory. A queue that was made anew in one of these
@@ -42,11 +42,11 @@ class ConsumeQueueTable:
         return len(self._queues)
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """The queue, where there is one."""
+        """Return the queue, or None."""
         return self._queues.get((topic, queue_id))
 
     def get_or_create(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made where there is none; InvalidName where no directory can have the topic's name."""
+        """Return the queue, created if missing; InvalidName if no directory can have the topic's name."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             if queue_id < 0:
@@ -57,11 +57,11 @@ class ConsumeQueueTable:
         return queue
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
-        """The queues of a topic."""
+        """Return the queues of a topic."""
         return [queue for (name, _), queue in self._queues.items() if name == topic]
 
     def topics(self) -> set[str]:
-        """The topics that have a queue."""
+        """Return the topics that have a queue."""
         return {topic for topic, _ in self._queues}
 
     def load(self, *, clean: bool, physical_min: int) -> None:
@@ -76,7 +76,7 @@ class ConsumeQueueTable:
         return self._filesystem.listdir(directory) if self._filesystem.is_directory(directory) else []
 
     def write_out(self) -> None:
-        """Write what waits in every queue; raises OSError where the disk refuses, and goes on later."""
+        """Write the pending units of every queue; raises OSError if the disk refuses, and retries later."""
         for queue in list(self.pending):
             self.write_out_queue(queue)
 
@@ -103,6 +103,6 @@ class ConsumeQueueTable:
         del self._queues[queue.topic, queue.queue_id]
 
     def delete_all(self) -> None:
-        """Remove every queue: there is no commit log they could point into."""
+        """Remove every queue: there is no commit log for them."""
         for topic in self.topics():
             self.delete_topic(topic)

@@ -1,10 +1,10 @@
-"""The damage of a store: what cannot be read although it was on the disk, and what an operator does about it.
+"""The damage of a store: data that was on the disk and cannot be read, and the operator's choices.
 
-    skip   pass over what cannot be read, keep everything behind it
-    cut    end the log before it; what was behind is kept aside in `damaged`
+        skip   skip unreadable data, keep everything behind it
+        cut    end the log before it; the data behind is kept aside in `damaged`
 
-One record whose frame leads to a good next one is passed over unasked. For anything else the broker does not
-start until it is told which; it says first what each would cost.
+One record whose frame leads to a valid next one is skipped automatically. For anything else the broker does
+not start until an operator chooses; its error states the cost of each choice.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ REMEDY = "Bring back the files from a copy, or start with --damaged=skip or --da
 
 @dataclass(slots=True)
 class Toll:
-    """The extent of the damage, and what lies behind it. next_numbers: by queue, of what was good before."""
+    """The extent of the damage, and what lies behind it. next_numbers: by queue, of the data before it."""
 
     first: Damage
     next_numbers: dict[tuple[str, int], int]
@@ -31,7 +31,7 @@ class Toll:
     missing_count: int = 0
 
     def count(self, rest: Iterable[RecordHead | Damage]) -> "Toll":
-        """Read the rest of the log and count what each way would lose."""
+        """Read the rest of the log and count what each choice would lose."""
         self.stretches.append(self.first)
         for found in rest:
             if isinstance(found, Damage):
@@ -48,7 +48,7 @@ class Toll:
 
 
 def refusal(segments: Segments, toll: Toll, known_end: int) -> StoreDamaged:
-    """Return the error for damage that nobody has decided about."""
+    """Return the error for damage without an operator's decision."""
     first = toll.first
     damaged_bytes = sum(min(each.end, max(known_end, each.offset)) - each.offset for each in toll.stretches)
     places = f"{len(toll.stretches)} places, the first" if len(toll.stretches) > 1 else "one place,"

@@ -5,12 +5,12 @@
     topic              a topic was deleted: its records before the offset are none of the next one of its name
     topic/queue id     the queue's messages before the offset were deleted; their numbers are not given again
 
-The log keeps the records of a deleted topic until their file goes, and has no record of the deletion. After a
-power cut recovery would give them units again: beside those of a topic that was made again since, or in its
-place. So the log's end is noted before queues are removed, and that is on the disk before anything that is
-appended later counts as flushed.
+The log keeps the records of a deleted topic until their file is removed, and has no record of the deletion.
+After a power cut, recovery would give them units again: beside those of a new topic of the same name, or in
+its place. So the log's end is noted before queues are removed, and the note is on the disk before any later
+append counts as flushed.
 
-The file stands beside Apache's, whose brokers do not know it: they give such records units again, as ever.
+The file lies beside Apache's, whose brokers do not know it: they give such records units again, as always.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from typing import Final
 from libramq.filesystem import FileSystem
 
 FILE_NAME: Final = "libra.deletions"
-#: Ours: from what size on the file is written anew, without what is known twice.
+#: Ours: the size from which the file is rewritten without outdated lines.
 REWRITE_BYTES: Final = 1 << 20
 
 
@@ -35,13 +35,13 @@ class Deletions:
         self._ends: dict[str, int] = {}
         self._size = 0
         self._rewrite_bytes = REWRITE_BYTES
-        #: Whether the file says something that is wrong by now, or less than it should.
+        #: Whether the file has outdated or missing lines.
         self._is_stale = False
-        #: Whether it says something that is not on the disk yet.
+        #: Whether it has lines that are not on the disk yet.
         self.is_dirty = False
 
     def end_of(self, topic: str) -> int:
-        """Return the offset below which records of a topic belong to one that was deleted."""
+        """Return the offset below which records of a topic belong to a deleted one."""
         return self._ends.get(topic, 0)
 
     def end_in_queue(self, topic: str, queue_id: int) -> int:
@@ -49,7 +49,7 @@ class Deletions:
         return max(self.end_of(topic), self.end_of(_queue_name(topic, queue_id)))
 
     def load(self) -> None:
-        """Read the file up to the first line that is not whole."""
+        """Read the file up to the first incomplete line."""
         text = self._filesystem.read_text(self._path) or ""
         for line in text.split("\n"):
             found = _decode(line)
@@ -60,7 +60,7 @@ class Deletions:
         self._is_stale = self._size < len(text)
 
     def note(self, topic: str, end: int) -> None:
-        """Note that a topic is deleted whose records lie before an offset; OSError where the disk refuses."""
+        """Note a deleted topic whose records lie before an offset; OSError if the disk refuses."""
         if self._is_stale or self._size >= self._rewrite_bytes:
             self._rewrite(self._ends | {topic: end})
             return
@@ -80,21 +80,21 @@ class Deletions:
         self.note(_queue_name(topic, queue_id), end)
 
     def take_unsynced(self) -> tuple[Path, ...]:
-        """Return the file if it is to be flushed, once."""
+        """Return the file if it has to be flushed, once."""
         paths = (self._path,) if self.is_dirty else ()
         self.is_dirty = False
         return paths
 
     def bound(self, *, first: int = 0, end: int) -> None:
-        """Forget what lies before the log's first record; records from `end` on are of later topics."""
+        """Forget deletions before the log's first record; records from `end` on are of later topics."""
         bounded = {topic: min(at, end) for topic, at in self._ends.items() if min(at, end) > first}
         self._is_stale = self._is_stale or bounded != self._ends
         self._ends = bounded
 
     def save(self) -> bool:
-        """Write the file where it is wrong, and wait for the disk; False where that refuses.
+        """Rewrite the file if it is outdated, and wait for the disk; False if that refuses.
 
-        Nothing may be appended before: a record of a topic that was made again would not outlive a power cut.
+        Nothing may be appended before: a record of a new topic would not survive a power cut.
         """
         if self._is_stale:
             with contextlib.suppress(OSError):
@@ -121,7 +121,7 @@ def _encode(topic: str, end: int) -> bytes:
 
 
 def _decode(line: str) -> tuple[str, int] | None:
-    """Read one line; None where it is not whole and right."""
+    """Decode one line; None if it is incomplete or invalid."""
     crc, _, rest = line.partition(" ")
     if f"{zlib.crc32(rest.encode()):08x}" != crc:
         return None

@@ -1,4 +1,4 @@
-"""The disk space: from which fill on producers are refused, so that consumers, journals and tables have room.
+"""The disk space: the level from which sends are refused, so that consumers, journals and tables have room.
 
 Upstream: DefaultMessageStore.CleanCommitLogService, diskSpaceWarningLevelRatio.
 """
@@ -13,12 +13,12 @@ from libramq.logs import get_logger
 log = get_logger(__name__)
 
 
-#: Ours: how old what is known may be; CleanCommitLogService looks every 10 s.
+#: Ours: how old a measurement may be; CleanCommitLogService looks every 10 s.
 LOOK_MS: Final = 1_000
 
 
 class DiskSpace:
-    """Looks when somebody asks, and not more often than it makes sense."""
+    """Measures the free space when asked, but not too often."""
 
     def __init__(self, filesystem: FileSystem, root: Path, warning_percent: int) -> None:
         self._refusal: str | None = None
@@ -28,7 +28,7 @@ class DiskSpace:
         self._warning_percent = warning_percent
 
     def refusal(self, now_ms: MonotonicMs) -> str | None:
-        """Return what producers are told; None while there is room."""
+        """Return the refusal for producers; None while there is room."""
         if self._looked_ms is None or now_ms - self._looked_ms >= LOOK_MS:
             self._looked_ms = now_ms
             self._look()
@@ -47,8 +47,8 @@ class DiskSpace:
                 log.warning("sends are accepted again: the disk has free space", used_percent=f"{used:.1f}")
             return
         self._refusal = (
-            f"the disk with {self._root} is {used:.1f} % full: producers are refused from"
-            f" {self._warning_percent} % on (diskSpaceWarningLevelRatio), consumers go on; free some space"
+            f"the disk with {self._root} is {used:.1f} % full: sends are refused from"
+            f" {self._warning_percent} % on (diskSpaceWarningLevelRatio); consumers are served; free space"
         )
         if not was_refused:
             log.error("sends are refused: the disk is full", used_percent=f"{used:.1f}")

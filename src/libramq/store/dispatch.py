@@ -1,7 +1,7 @@
-"""The dispatch of a stored record: which unit it has, when only the record is left.
+"""The dispatch of a stored record: computing its unit from the record alone.
 
-Used when queues are rebuilt from the commit log. The tag code is the hash of the tag; for delayed messages
-it is the time of their delivery.
+Used when queues are rebuilt from the commit log. The tag code is the hash of the tag; for delayed messages it
+is the delivery time.
 
 Upstream: store/CommitLog.checkMessageAndReturnSize.
 """
@@ -22,7 +22,7 @@ _TAGS = TAGS.encode()
 
 
 def delay_ms(level: int) -> int:
-    """How long a message of this level waits; a higher one than there is counts as the highest."""
+    """Return the delay of a level; levels above the highest count as the highest."""
     return DELAY_LEVEL_SECONDS[min(level, len(DELAY_LEVEL_SECONDS)) - 1] * 1000
 
 

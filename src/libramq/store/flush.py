@@ -1,9 +1,9 @@
-"""The flush: what is to reach the disk, when, and what is known to have reached it.
+"""The flush: what has to reach the disk, when, and what has reached it.
 
-The event loop makes a plan, a thread carries it out (`run_flush`), the event loop completes it. The commit
-log and the consume queues have plans of their own, so that nobody who waits for the log waits for ten
-thousand queues. The log's files are flushed by descriptors that stay open; of all other files the thread
-opens its own: fsync concerns the file, whoever wrote it, and the loop may close its own meanwhile.
+The event loop makes a plan, a thread runs it (`run_flush`), the event loop completes it. The commit log and
+the consume queues have separate plans, so that waiting for the log never means waiting for ten thousand
+queues. The log's files are flushed through descriptors that stay open; the thread opens all other files
+itself: fsync applies to the file, whoever wrote it, and the loop may close its own descriptor meanwhile.
 
     commit log       ASYNC_FLUSH: every 500 ms if 4 pages are dirty, every 10 s anyway · SYNC_FLUSH: at once
     consume queues   written every 1 s, flushed from 2 pages on, all of them every 60 s with the checkpoint
@@ -31,9 +31,9 @@ from libramq.store.open_files import NO_DESCRIPTORS
 class FlushPlan:
     """The data that a flush makes durable.
 
-    files: of the commit log, open. commit_log_end: the log up to there. queues: the units of these queues
-    up to a number. checkpoint: what may be said afterwards, once the log is flushed up to `checkpoint_end`;
-    None while some units are not covered.
+    files: of the commit log, open. commit_log_end: the log up to there. queues: the units of these queues up
+    to a number. checkpoint: the one that may be written once the log is flushed up to `checkpoint_end`; None
+    while some units are not covered.
     """
 
     files: tuple[int, ...] = ()
@@ -46,10 +46,10 @@ class FlushPlan:
 
 
 def run_flush(filesystem: FileSystem, plan: FlushPlan) -> None:
-    """Do it; may be called in a thread.
+    """Run a plan; may be called in a thread.
 
-    Raises SyncFailed: nothing may be taken for durable any more. OSError: a file could not be opened; the
-    same plan may be run again.
+    Raises SyncFailed: nothing counts as durable any more. OSError: a file could not be opened; the same plan
+    may be run again.
     """
     for file in plan.files:
         _sync(filesystem, file)
@@ -92,7 +92,7 @@ class Flusher:
     ) -> None:
         self.checkpoint = Checkpoint()
         self.write_failure: OSError | None = None
-        self.wanted_end = 0  # Up to there the log is flushed by the next plan.
+        self.wanted_end = 0  # Up to where the next plan flushes the log.
         self._config = config
         self._filesystem = filesystem
         self._path = config.root / "checkpoint"
@@ -102,20 +102,20 @@ class Flusher:
         self._is_sync = config.flush_disk_type is FlushDiskType.SYNC_FLUSH
         self._log_flush_ms = self._log_thorough_ms = MonotonicMs(0)
         self._queue_flush_ms = self._queue_thorough_ms = MonotonicMs(0)
-        #: The log's end that it waits for, and the checkpoint that may then be written.
+        #: The log's end that it waits for, and the checkpoint that may be written then.
         self._due_checkpoint: tuple[int, Checkpoint] | None = None
 
     def load_checkpoint(self) -> Checkpoint:
-        """Read what was known when the store was last open."""
+        """Read the checkpoint of the last opening."""
         self.checkpoint = read_checkpoint(self._filesystem, self._path)
         return self.checkpoint
 
     def save_checkpoint(self) -> None:
-        """Write it and wait for the disk."""
+        """Write the checkpoint and wait for the disk."""
         write_checkpoint(self._filesystem, self._path, self.checkpoint, sync=True)
 
     def plan(self, now_ms: MonotonicMs, store_timestamp_ms: WallMs, *, thorough: bool) -> FlushPlan | None:
-        """Return what is due of log and queues together: for who has no two threads."""
+        """Return what is due of log and queues together, for callers with a single thread."""
         queues = self.plan_queues(now_ms, store_timestamp_ms, thorough=thorough)
         log = self.plan_log(now_ms, forced=thorough)
         if queues is None or log is None:
@@ -129,9 +129,9 @@ class Flusher:
         )
 
     def plan_log(self, now_ms: MonotonicMs, *, forced: bool = False) -> FlushPlan | None:
-        """Return what of the log is due at a monotonic time; raises OSError where it cannot be opened.
+        """Return what is due of the log at a monotonic time; raises OSError if it cannot be opened.
 
-        What is noted of deleted topics goes with it: what the log says later counts only where that is known.
+        Notes of deleted topics are included: later records count only together with them.
         """
         log = self._log
         if not self._log_due(now_ms) and not forced and not self._deletions.is_dirty:
@@ -152,7 +152,7 @@ class Flusher:
     def plan_queues(
         self, now_ms: MonotonicMs, store_timestamp_ms: WallMs, *, thorough: bool = False
     ) -> FlushPlan | None:
-        """Return what is due of the queues; writes out units first (`write_failure` where it cannot)."""
+        """Return what is due of the queues; units are written first (`write_failure` if that fails)."""
         config = self._config
         since_thorough_ms = now_ms - self._queue_thorough_ms
         all_queues = thorough or since_thorough_ms >= config.flush_consume_queue_thorough_interval_ms
@@ -182,7 +182,7 @@ class Flusher:
         )
 
     def flush_everything(self, store_timestamp_ms: WallMs) -> None:
-        """Flush all there is now, waiting for the disk; raises SyncFailed, or OSError."""
+        """Flush everything now, waiting for the disk; raises SyncFailed, or OSError."""
         plan = self.plan(MonotonicMs(0), store_timestamp_ms, thorough=True)
         if plan is not None:
             run_flush(self._filesystem, plan)
@@ -191,16 +191,16 @@ class Flusher:
             raise self.write_failure
 
     def sync_resized(self) -> None:
-        """Have the sizes of files that were cut on the disk, waiting for it."""
+        """Flush the sizes of files that were cut, waiting for the disk."""
         paths = [path for queue in self._queues for path in queue.segments.take_resized()]
         run_flush(self._filesystem, FlushPlan(paths=(*paths, *self._log.segments.take_resized())))
 
     def complete(self, plan: FlushPlan) -> None:
-        """A plan was carried out."""
+        """Handle a plan that was run."""
         log = self._log
         if plan.commit_log_end > log.flushed:
             log.flushed = plan.commit_log_end
-            with contextlib.suppress(OSError):  # What is held already goes on being held.
+            with contextlib.suppress(OSError):  # The files held so far stay held.
                 log.hold_unflushed()
         for queue, written in plan.queues:
             queue.synced = max(queue.synced, min(written, queue.written))
@@ -210,7 +210,7 @@ class Flusher:
             self._due_checkpoint = (plan.checkpoint_end, plan.checkpoint)
         if self._due_checkpoint is not None and self._due_checkpoint[0] <= log.flushed:
             checkpoint, self._due_checkpoint = self._due_checkpoint[1], None
-            # On a full disk the old one stays: recovery takes longer and loses nothing.
+            # On a full disk the old one stays: recovery takes longer but loses nothing.
             with contextlib.suppress(OSError):
                 write_checkpoint(self._filesystem, self._path, checkpoint)
                 self.checkpoint = checkpoint

@@ -1,8 +1,8 @@
-"""Data that is kept aside: the end of a commit log that was cut off, in files of its own.
+"""Data kept aside: the end of a commit log that was cut off, in files of its own.
 
     damaged/<physical offset, 20 digits>.<number>
 
-Each file of the log gives one, with what was in it behind the cut; the zeroes at its end are not kept.
+Each file of the log gives one, with its data behind the cut, without the zeroes at the end.
 """
 
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from libramq.filesystem import FileSystem
 from libramq.store.segments import NAME_DIGITS, Segments
 
 DIRECTORY: Final = "damaged"
-#: Ours: what power cuts tore is kept this many times, then the oldest goes. What an operator cut stays.
+#: Ours: how many torn ends of power cuts are kept; then the oldest is removed. An operator's cuts stay.
 TORN_FILES_MAX: Final = 32
-#: Ours: behind so many zeroes nothing is looked for that was only torn; a whole file takes seconds to read.
+#: Ours: after this many zeroes a torn end counts as over; reading a whole file takes seconds.
 ZEROES_MAX: Final = 16 << 20
 _CHUNK_BYTES: Final = 1 << 20
 _TORN: Final = ".torn"
@@ -24,9 +24,10 @@ _TORN: Final = ".torn"
 def keep_aside(
     filesystem: FileSystem, root: Path, segments: Segments, offset: int, *, is_torn: bool
 ) -> tuple[int, Path | None]:
-    """Copy everything behind an offset of the log; how many bytes, and where (None: there was nothing).
+    """Copy everything behind an offset of the log; return how many bytes, and where (None: there was
+    nothing).
 
-    is_torn: it was never known to be on the disk, so old copies of such ends may go.
+    is_torn: the data was never known to be on the disk, so old copies of such ends may be removed.
     """
     directory = root / DIRECTORY
     target: Path | None = None
@@ -62,7 +63,7 @@ def _chunks(segments: Segments, start: int, end: int) -> Iterator[tuple[int, byt
 
 
 def _written_size(segments: Segments, start: int, end: int, zeroes_max: int | None) -> int:
-    """Return how much there is before nothing but zeroes, or before more of them than are read."""
+    """Return the size up to the final zeroes, or up to more zeroes than are read."""
     size = 0
     for offset, data in _chunks(segments, start, end):
         if zeroes_max is not None and offset - start - size >= zeroes_max:

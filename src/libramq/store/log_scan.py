@@ -1,14 +1,14 @@
-"""The log scan: the records of the commit log one after the other, and the damage between them.
+"""The log scan: the records of the commit log in order, and the damage between them.
 
-The log ends at the first thing that is no whole, right record; before `protected` nothing may end, because it
-was on the disk. What cannot be read there is a `Damage`, and the scan goes on behind it:
+The log ends at the first thing that is not a complete, valid record; but not before `protected`, since that
+part was on the disk. Unreadable data there is a `Damage`, and the scan continues behind it:
 
-    is_proven      its frame (or the blank's) ends where a good record begins: one record is unreadable
-    not is_proven  the next good record was searched for; how many lie between, nobody can say
+        is_proven      its frame (or the blank's) ends where a valid record begins: one record is unreadable
+        not is_proven  the next valid record was searched for; how many lie between is unknown
 
-NULs in topic or properties, which no checksum covers, are how sectors look that were never written. Records
-of ours have none (`refuses_nuls`), so one with NULs is torn; one that somebody else wrote is torn only if no
-good record begins where its frame ends.
+NULs in topic or properties, which no checksum covers, are the mark of sectors that were never written. Our
+records have none (`refuses_nuls`), so one with NULs is torn; a record by another broker is torn only if no
+valid record begins where its frame ends.
 """
 
 import re
@@ -49,9 +49,9 @@ class LogFiles(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """A stretch [offset, end) that was on the disk and cannot be read.
+    """A range [offset, end) that was on the disk and cannot be read.
 
-    is_proven: it is one record, or the blank of a file. head: its fields, where only the body is damaged.
+    is_proven: it is one record, or the blank of a file. head: its fields, if only the body is damaged.
     """
 
     offset: int
@@ -109,9 +109,9 @@ class LogScan:
         if head is None:
             return "the file is cut short"
         if head.physical_offset != offset:
-            return f"a record says that it lies at {head.physical_offset}"
+            return f"a record has the physical offset {head.physical_offset}"
         if not has_good_crc(data, head):
-            return "a body does not have its checksum"
+            return "a body does not match its checksum"
         if judges_nuls and self._is_torn(head):
             return "topic or properties were not written"
         return head
@@ -130,7 +130,9 @@ class LogScan:
         is_blank = magic == BLANK_MAGIC or offset + size == file_end
         end = file_end if is_blank else offset + size
         is_frame = is_blank or (RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX and end < file_end)
-        nearest = self._next_good(offset + 1)  # Its size may be what is damaged, and lead past good records.
+        nearest = self._next_good(
+            offset + 1
+        )  # The damage may be in its size, which would lead past valid records.
         if is_frame and end <= nearest and (end == self._protected or end == nearest):
             return Damage(
                 offset, end, reason, is_proven=True, head=self._head(offset, size), is_blank=is_blank
@@ -149,11 +151,11 @@ class LogScan:
         return head if head is not None and head.physical_offset == offset else None
 
     def _begins_well(self, offset: int) -> bool:
-        """Return whether a good record or blank begins here."""
+        """Return whether a valid record or blank begins here."""
         return self._files.has(offset) and not isinstance(self._examine(offset, judges_nuls=False), str)
 
     def _next_good(self, offset: int) -> int:
-        """Return where the next good record or blank begins; the end of the files where none does."""
+        """Return where the next valid record or blank begins; the end of the files if none does."""
         while self._files.has(offset):
             size = min(_WINDOW_BYTES, self._file_end(offset) - offset)
             data = self._files.read(offset, size)
@@ -175,7 +177,7 @@ class LogScan:
         return self._files.start_of(offset) + self._files.file_size
 
     def _read(self, offset: int, size: int) -> tuple[bytes, int]:
-        """Return bytes that have this stretch, and where in them it begins; fewer at the end of a file."""
+        """Return bytes that include this range, and where in them it begins; fewer at the end of a file."""
         at = offset - self._window_start
         if not 0 <= at <= len(self._window) - size:
             room = self._file_end(offset) - offset

@@ -1,14 +1,14 @@
-"""The message store: commit log and consume queues as one thing.
+"""The message store: commit log and consume queues as one.
 
     append_batch → records in the log, units in the queues      (one write)
     plan_flush → run_flush in a thread → complete_flush         (durable)
     read ← bounded by `visible_offset`
 
-`visible_offset` is the only thing that bounds reads and wakes held ones: the end of what is written under
-ASYNC_FLUSH, of what is on the disk under SYNC_FLUSH. Queues whose readable end moved are collected and
-given out by `drain_touched`.
+`visible_offset` alone bounds reads and wakes held ones: it is the end of the written data under ASYNC_FLUSH,
+of the data on the disk under SYNC_FLUSH. Queues whose readable end moved are collected and returned by
+`drain_touched`.
 
-Everything here runs on one thread, the event loop's; nothing waits but `open` and `close`.
+Everything here runs on one thread, the event loop's; only `open` and `close` wait.
 
 Upstream: store/DefaultMessageStore.java.
 """
@@ -75,16 +75,16 @@ class MessageStore(StoreContents):
         self.cleaning = Cleaning(filesystem, config.root, clock, self._log, self._queues, self._points)
         self._lock: int | None = None
         self._is_open = False
-        #: What `drain_touched` returns; here for a look whether there is anything.
+        #: The queues for `drain_touched`, for a quick check whether there are any.
         self.touched: dict[tuple[str, int], int] = {}
-        #: Messages stored by topic, since they were drained.
+        #: Messages stored by topic, since the last drain.
         self.topic_puts: dict[str, int] = {}
         self._unsafe: deque[tuple[int, list[tuple[ConsumeQueue, int]]]] = deque()
         self._last_store_timestamp_ms = WallMs(0)
         self._put_count = self._put_bytes = 0
 
     def open(self) -> RecoveryReport:
-        """Lock the directory and bring what it holds in order; waits for the disk."""
+        """Lock the directory and recover its content; waits for the disk."""
         config, filesystem = self.config, self._filesystem
         filesystem.makedirs(config.root)
         self._lock = filesystem.lock(config.root / "lock")
@@ -96,7 +96,7 @@ class MessageStore(StoreContents):
             self._last_store_timestamp_ms = self.recovery.last_store_timestamp_ms
             if not self._last_store_timestamp_ms:
                 self._last_store_timestamp_ms = checkpoint.commit_log_timestamp_ms
-            # What survived a kill is in the page cache perhaps, and not yet on the disk.
+            # Data that survived a kill may be in the page cache only, and not yet on the disk.
             clean = self.recovery.clean
             self._log.flushed = self._log.end if clean else max(self.recovery.start, self._log.min_offset)
             self._flush_or_refuse()
@@ -125,11 +125,11 @@ class MessageStore(StoreContents):
 
     @property
     def failure(self) -> str | None:
-        """Why appends are refused; None while they are taken."""
+        """Return why appends are refused; None while they are accepted."""
         return self._refusal.reason
 
     def append_batch(self, messages: Sequence[StoreMessage]) -> list[AppendResult]:
-        """Store messages, all in one file and by one write; one result for each."""
+        """Store messages, all in one file and by one write; return one result per message."""
         if not self._may_append():
             return [SERVICE_NOT_AVAILABLE] * len(messages)
         wall_ms = self._clock.wall_ms()
@@ -140,7 +140,7 @@ class MessageStore(StoreContents):
         size = len(batch.data)
         try:
             if size > log.room():
-                if size > self.config.mapped_file_size_commit_log - 8:  # No file holds it.
+                if size > self.config.mapped_file_size_commit_log - 8:  # No file can hold it.
                     return self._append_halves(messages)
                 log.roll()
                 batch = self._pack(messages, wall_ms)
@@ -155,7 +155,7 @@ class MessageStore(StoreContents):
         return batch.results
 
     def drain_touched(self) -> dict[tuple[str, int], int]:
-        """The queues whose readable end moved since the last call, with that end: wake their held pulls."""
+        """Return the queues whose readable end moved since the last call, with that end."""
         touched, self.touched = self.touched, {}
         return touched
 
@@ -166,13 +166,13 @@ class MessageStore(StoreContents):
 
     @property
     def is_flush_wanted(self) -> bool:
-        """Return whether the log is to be flushed at once: somebody waits for it."""
+        """Return whether the log has to be flushed at once, because a reply waits for it."""
         flushed = self._log.flushed
         return self._log.end > flushed and (self._is_sync or flushed < self._flusher.wanted_end)
 
     @property
     def is_flushed(self) -> bool:
-        """Return whether no flush is due, however long one waits."""
+        """Return whether no flush is due, now or later."""
         checkpoint = self._flusher.checkpoint
         return (
             self._log.end == self._log.flushed
@@ -184,16 +184,16 @@ class MessageStore(StoreContents):
 
     @property
     def flushed_offset(self) -> int:
-        """Everything before it is on the disk; a result is durable when its `end` is not beyond."""
+        """Return the offset before which everything is on the disk; results up to it are durable."""
         return self._log.flushed
 
     @property
     def end(self) -> int:
-        """Where the next record goes: what was appended up to now lies before."""
+        """Return where the next record goes."""
         return self._log.end
 
     def want_flush(self, physical_offset: int) -> None:
-        """Have the log flushed up to an offset by the next plan, however little of it is dirty."""
+        """Have the next plan flush the log up to an offset, however little of it is dirty."""
         self._flusher.wanted_end = max(self._flusher.wanted_end, physical_offset)
 
     def flush(self) -> None:
@@ -204,24 +204,24 @@ class MessageStore(StoreContents):
         self._show_what_is_safe()
 
     def plan_flush(self, now_ms: MonotonicMs, *, thorough: bool = False) -> FlushPlan | None:
-        """Return the flush due at this (monotonic) time, or nothing; also writes out pending units."""
+        """Return the flush due at this (monotonic) time, or None; also writes out pending units."""
         if not self._is_open or self._refusal.is_final:
             return None
         plan = self._flusher.plan(now_ms, self._last_store_timestamp_ms, thorough=thorough)
         return self._planned(plan)
 
     def plan_log_flush(self, now_ms: MonotonicMs) -> FlushPlan | None:
-        """Return what of the log alone should be flushed; raises OSError where its files cannot be opened."""
+        """Return the flush that is due of the log alone; raises OSError if its files cannot be opened."""
         return self._flusher.plan_log(now_ms) if self._is_open and not self._refusal.is_final else None
 
     def plan_queue_flush(self, now_ms: MonotonicMs) -> FlushPlan | None:
-        """Return what of the queues alone should be flushed; also writes out pending units."""
+        """Return the flush that is due of the queues alone; also writes out pending units."""
         if not self._is_open or self._refusal.is_final:
             return None
         return self._planned(self._flusher.plan_queues(now_ms, self._last_store_timestamp_ms))
 
     def complete_flush(self, plan: FlushPlan) -> None:
-        """A plan was carried out: what it named is durable, and readable under SYNC_FLUSH."""
+        """Handle a plan that was run: its data is durable, and readable under SYNC_FLUSH."""
         self._flusher.complete(plan)
         self._points.flushed(plan, self._log.flushed)
         self._show_what_is_safe()
@@ -233,13 +233,13 @@ class MessageStore(StoreContents):
         self._show_what_is_safe()
 
     def fail_flush(self, error: SyncFailed) -> None:
-        """A plan failed. The kernel may have dropped the pages, so nothing is taken for durable again."""
+        """Handle a failed plan. The kernel may have dropped the pages, so nothing counts as durable again."""
         self._refusal.fail(error)
 
     def delete_topic(self, topic: str) -> None:
-        """Forget the queues of a topic; its records go when their file goes.
+        """Remove the queues of a topic; its records are removed with their files.
 
-        Raises OSError where the disk refuses to note that.
+        Raises OSError if the disk refuses to note that.
         """
         if self._queues.of_topic(topic):
             self._deletions.note(topic, self._log.end)
@@ -264,11 +264,11 @@ class MessageStore(StoreContents):
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """How many messages were stored and read since the store was opened."""
+        """Return how many messages were stored and read since the store was opened."""
         return self._put_count, self._get_count
 
     def statistics(self) -> StoreStatistics:
-        """A snapshot of what the store holds and did."""
+        """Return a snapshot of the store's content and activity."""
         return StoreStatistics(
             min_physical_offset=self._log.min_offset,
             max_physical_offset=self._log.end,
@@ -293,7 +293,7 @@ class MessageStore(StoreContents):
     def _may_append(self) -> bool:
         if not self._is_open or (self._refusal.reason is not None and not self._refusal.is_over()):
             return False
-        if not self._opening.set_mark():  # An abnormal end would not be seen as one.
+        if not self._opening.set_mark():  # Without the mark, an abnormal end would not be recognised.
             self._refusal.begin("the disk is full")
             return False
         return True
@@ -364,7 +364,7 @@ class MessageStore(StoreContents):
             raise StoreError(f"{self.config.root} cannot be flushed: {failed}") from failed
 
     def _flush_or_refuse(self) -> None:
-        """Flush what recovery brought; a disk that is full serves what it has."""
+        """Flush what recovery changed; a full disk can still be read."""
         try:
             self._flush_everything()
         except StoreError as failed:

@@ -1,9 +1,8 @@
-"""The open files: descriptors of the store's files, the longest unused closed first.
+"""The open files: descriptors of the store's files; the least recently used is closed first.
 
-A broker may have ten thousand queues and may hold a thousand descriptors. The commit log's files that are
-still written or flushed are held: their descriptors stay open, whatever else is used, and a thread may
-flush them. All else is used by the event loop alone; threads open their own, so that no descriptor is
-closed under them.
+A broker may have ten thousand queues but only a thousand descriptors. The commit log's files that are still
+written or flushed are held: their descriptors stay open in any case, and a thread may flush them. All others
+are used by the event loop alone; threads open their own, so that no descriptor is closed under them.
 """
 
 import errno
@@ -14,7 +13,7 @@ from typing import Final
 
 from libramq.filesystem import FileSystem
 
-#: What `open` fails with where the process or the machine has as many files open as it may.
+#: The errors of `open` when the process or the machine has too many open files.
 NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE)
 
 
@@ -72,7 +71,7 @@ class OpenFiles:
         while True:
             try:
                 return self._filesystem.open(path, write=True)
-            except OSError as failed:  # The process has no more: some of ours will do.
+            except OSError as failed:  # The process has no more: close some of ours.
                 if failed.errno not in NO_DESCRIPTORS or not self._files:
                     raise
                 self._filesystem.close(self._files.popitem(last=False)[1])

@@ -1,11 +1,11 @@
-"""The opening of a store: from the files that somebody left to a log and queues that agree.
+"""The opening of a store: from the files found there to a log and queues that agree.
 
-    no `abort`              closed: everything is on the disk, the queues say where the log ends
-    `abort` with our mark   killed while ours: the recovery point says what was on the disk
-    any other `abort`       somebody else wrote last: nothing is known, the whole log is read
+        no `abort`              closed: everything is on the disk, the queues show where the log ends
+        `abort` with our mark   killed while ours: the recovery point shows what was on the disk
+        any other `abort`       another broker wrote last: nothing is known, the whole log is read
 
-The point of this opening, and then the mark, are on the disk before anything else changes. Where an operator
-must decide first, a store that was closed is left so.
+This opening's recovery point, and then the mark, are on the disk before anything else changes. If an operator
+must decide first, a closed store is left closed.
 """
 
 import errno
@@ -35,12 +35,12 @@ from libramq.store.recovery_point_writer import RecoveryPointWriter
 log = get_logger(__name__)
 
 ABORT = "abort"
-#: What a write fails with on a full disk, or one on which the user has no more.
+#: The errors of writes on a full disk, or one on which the user's quota is used up.
 NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Opening:
-    """One opening of a directory that is locked."""
+    """One opening of a locked directory."""
 
     def __init__(
         self,
@@ -64,13 +64,15 @@ class Opening:
         self._is_marked = False
 
     def run(self) -> RecoveryReport:
-        """Recover; StoreDamaged where an operator must decide first."""
+        """Recover; StoreDamaged if an operator must decide first."""
         abort = self._config.root / ABORT
         abort_text = self._filesystem.read_text(abort)
         clean = abort_text is None
         point = self._points.load()
         trusted = point if abort_text is None or (point and point.is_of(abort_text)) else None
-        if not clean:  # Before files are mended, so that whoever comes after a kill in here knows as little.
+        if (
+            not clean
+        ):  # Before files are repaired, so that an opening after a kill here starts from the same knowledge.
             self._mark(trusted or (point or RecoveryPoint()).next_generation(self._now_ms), abort)
         self._load_deletions(point, is_trusted=trusted is not None)
         self._log.segments.load(clean=clean)
@@ -97,7 +99,7 @@ class Opening:
 
     def _load_deletions(self, point: RecoveryPoint | None, *, is_trusted: bool) -> None:
         self._deletions.load()
-        if not is_trusted:  # Whoever wrote since may have cut the log and gone on below what we noted.
+        if not is_trusted:  # Another broker may have cut the log and continued below our notes.
             self._deletions.bound(end=point.flushed if point is not None else 0)
 
     def _delete_queues(self) -> None:
@@ -121,7 +123,7 @@ class Opening:
         )
 
     def set_mark(self) -> bool:
-        """Set the mark of this opening where it is not; return whether it is: nothing is stored before."""
+        """Set the mark of this opening if missing; return whether it is set: nothing is stored before."""
         if not self._is_marked:
             self._mark(self._points.point, self._config.root / ABORT)
         return self._is_marked and self._deletions.save()
@@ -131,13 +133,13 @@ class Opening:
             self._points.put(point)
             self._filesystem.replace_text(abort, f"{self._process_id}\n{point.mark}\n", backup=False)
             self._is_marked = True
-        except OSError as failed:  # What there is can be read, though; the mark before this one stays.
+        except OSError as failed:  # The store can still be read; the previous mark stays.
             if failed.errno not in NO_SPACE:
                 raise
             log.error("the disk is full: the store is open read-only", reason=str(failed))
 
     def _cut(self, end: int, beginning: Beginning) -> int:
-        """Keep aside what is behind the end; where that was on the disk once, forget first that it was."""
+        """Keep aside what is behind the end; if that was on the disk once, first record that it is gone."""
         is_torn = end >= beginning.protected
         size, path = 0, None
         try:

@@ -1,8 +1,8 @@
-"""The packed batch: messages turned into records and units, before anything is written.
+"""The packed batch: messages encoded as records and units, before anything is written.
 
-Nothing is changed here but numbers in a plan of each queue, so a batch that does not fit, or that the disk
-refuses, is simply packed again or forgotten. This is the broker's hottest loop: about three microseconds a
-message, which is why it packs the record's head itself and makes no object but the result.
+Only numbers in a plan for each queue change here, so a batch that does not fit, or that the disk refuses, is
+simply packed again or dropped. This is the broker's hottest loop: about three microseconds per message, which
+is why it packs the record's head itself and creates no object but the result.
 
 Upstream: store/MessageExtEncoder.java, CommitLog.DefaultAppendMessageCallback.
 """
@@ -56,7 +56,7 @@ def pack_batch(
     store_host: bytes,
     body_bytes_max: int,
 ) -> PackedBatch:
-    """The records of messages as they will lie from `physical_offset` on."""
+    """Return the records of messages as they will lie from `physical_offset` on."""
     store_bit = STORE_HOST_V6 if len(store_host) == HOST_V6_BYTES else 0
     plans: dict[tuple[str, int], QueuePlan] = {}
     parts: list[bytes] = []
@@ -72,7 +72,9 @@ def pack_batch(
         if len(properties) > PROPERTIES_BYTES_MAX:
             results.append(PROPERTIES_SIZE_EXCEEDED)
             continue
-        if b"\0" in properties:  # Recovery could not tell it from a sector that never reached the disk.
+        if (
+            b"\0" in properties
+        ):  # Recovery could not distinguish it from a sector that never reached the disk.
             results.append(MESSAGE_ILLEGAL)
             continue
         topic = message.topic

@@ -1,12 +1,12 @@
-"""The read: messages of one queue from an offset on, as the bytes a pull is answered with.
+"""The read: messages of one queue from an offset on, as the bytes of a pull's reply.
 
-Tag codes are compared on the units, so messages that do not match are never touched. Records that lie next
-to each other come out as one piece. Those near each other are read at once: producers fill the queues of a
-topic in turn, so a message of one queue is followed by one of every other. Where the disk would have to be
-asked, `read_queue` says which ranges (WOULD_WAIT); a thread warms them and the read is made again.
+Tag codes are compared on the units, so messages that do not match are never touched. Adjacent records become
+one piece. Records near each other are read at once: producers fill the queues of a topic in turn, so each
+message of one queue is followed by one of every other. If the disk would have to be read, `read_queue` names
+the ranges (WOULD_WAIT); a thread warms them and the read is repeated.
 
-What comes from the disk is checked before it goes out: a record whose frame is broken would cost a client all
-that follows it in the answer. It is stepped over, as are blank units, and counted (`CommitLog.unreadable`).
+Data from the disk is checked before it is sent: a record with a broken frame would cost a client the rest of
+the reply. Such records are skipped, as are blank units, and counted (`CommitLog.unreadable`).
 
 Upstream: store/DefaultMessageStore.getMessage, isTheBatchFull.
 """
@@ -26,8 +26,8 @@ from libramq.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
 from libramq.store.consume_queue_table import ConsumeQueueTable
 from libramq.store.segments import FileRange
 
-#: Ours: so far apart two reads and what surrounds them (5 µs) cost what copying the bytes between them does.
-#: Eight queues with messages of 1 KiB, filled in turn, have 8.6 KiB between two of one queue.
+#: Ours: at this distance, two reads with their overhead (5 µs) cost as much as copying the bytes between
+#: them. Eight queues with messages of 1 KiB, filled in turn, have 8.6 KiB between two of one queue.
 GAP_BYTES: Final = 16 * 1024
 #: Ours: read at once; fits in the processor's cache.
 STRETCH_BYTES: Final = 256 * 1024
@@ -37,7 +37,7 @@ STRETCH_BYTES: Final = 256 * 1024
 Place = tuple[int, int]
 
 
-#: Ours: messages whose tags are looked at before a held pull is run again; one append seldom has more.
+#: Ours: messages whose tags are checked before a held pull is run again; one append seldom has more.
 LOOK_UNITS_MAX: Final = 1024
 
 
@@ -53,12 +53,12 @@ class ReadStatus(Enum):
     OFFSET_TOO_SMALL = auto()
     NO_MATCHED_LOGIC_QUEUE = auto()
     NO_MESSAGE_IN_QUEUE = auto()
-    OFFSET_RESET = auto()  # By an operator; no read comes to it.
+    OFFSET_RESET = auto()  # By an operator; no read returns it.
     WOULD_WAIT = auto()  # Ours: warm `cold` in a thread, then read again.
 
 
 class ReadResult(msgspec.Struct, frozen=True):
-    """The result of a read. data: records back to back, in pieces. A Struct: one is made for every pull."""
+    """The result of a read. data: adjacent records, in pieces. A Struct: one is made for every pull."""
 
     status: ReadStatus
     next_offset: int
@@ -76,7 +76,7 @@ NO_QUEUE = ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
 def find_record(
     log: CommitLog, queues: ConsumeQueueTable, physical_offset: int, visible_offset: int
 ) -> bytes | None:
-    """Return the record at an offset that a client named: only if its queue says that it is there."""
+    """Return the record at an offset from a client: only if its queue refers to it."""
     data = log.record(physical_offset)
     if data is None or physical_offset + len(data) > visible_offset:
         return None
@@ -102,10 +102,10 @@ def read_queue(
     *,
     may_wait: bool,
 ) -> ReadResult:
-    """Read from `offset` on; at least one message goes, whatever its size.
+    """Read from `offset` on; at least one message is returned, whatever its size.
 
-    Apache's limits hold, unless max_bytes is above its limit for messages in memory: whoever names more wants
-    much at once, and gets up to `bulk_transfer_bytes`.
+    Apache's limits hold, unless max_bytes is above its limit for messages in memory: such a reader wants
+    large reads, and gets up to `bulk_transfer_bytes`.
     """
     skipped: set[Place] = set()
     while True:
@@ -130,7 +130,7 @@ def _read(
     *,
     may_wait: bool,
 ) -> ReadResult | set[Place]:
-    """Read all but the skipped records; or return which ones among them cannot be read."""
+    """Read all but the skipped records; or return those among them that cannot be read."""
     min_offset, max_offset = queue.min_offset, queue.visible_max
     outside = _outside(offset, min_offset, max_offset)
     if outside is not None:
@@ -153,7 +153,7 @@ def _read(
     status, next_offset = ReadStatus.NO_MATCHED_MESSAGE, offset
     wanted: list[Place] = []
     count = total = 0
-    # Of a code only the low 32 bits count: the unit of a delayed message holds its delivery time instead.
+    # Only the low 32 bits of a code count: a delayed message's unit holds its delivery time instead.
     for physical_offset, size, code in UNIT.iter_unpack(units):
         if count:
             count_max, bytes_max = in_memory if physical_offset >= memory_start else on_disk
@@ -179,9 +179,9 @@ def _read(
 
 
 def _every(units: bytes, memory_start: int, bytes_max: int) -> list[Place] | None:
-    """Return the places of all units where none is to be left out, as of nearly every read without a filter.
+    """Return the places of all units if none has to be skipped, as in nearly every read without a filter.
 
-    The same as unit by unit, for a third of the time.
+    It does the same as the loop over units, in a third of the time.
     """
     places = [(physical_offset, size) for physical_offset, size, _ in UNIT.iter_unpack(units)]
     if min(places)[0] < memory_start or sum(size for _, size in places) > bytes_max:
@@ -199,7 +199,7 @@ def _found(
     *,
     may_wait: bool,
 ) -> ReadResult | set[Place]:
-    """Return the wanted records as the result of a read; or which ones among them cannot be read."""
+    """Return the wanted records as the result of a read; or those among them that cannot be read."""
     found = _fetch(log, wanted, may_wait=may_wait)
     if isinstance(found, set):
         return found
@@ -213,7 +213,7 @@ def _found(
 
 
 def unit_tag_codes(queue: ConsumeQueue, offset: int, end: int) -> frozenset[int] | None:
-    """Return the tag codes of [offset, end); None where a look at them is not to be had at once."""
+    """Return the tag codes of [offset, end); None if they are not available at once."""
     count = end - offset
     if not 0 < count <= LOOK_UNITS_MAX or not queue.min_offset <= offset <= end <= queue.visible_max:
         return None
@@ -226,7 +226,7 @@ def unit_tag_codes(queue: ConsumeQueue, offset: int, end: int) -> frozenset[int]
 
 
 def _scan_count(config: StoreConfig, max_count: int) -> int:
-    """Return how many units a read with a filter looks at."""
+    """Return how many units a read with a filter examines."""
     return max(config.max_filter_message_size // UNIT_BYTES, min(max_count, config.bulk_transfer_count))
 
 
@@ -246,7 +246,7 @@ def warm(filesystem: FileSystem, ranges: tuple[FileRange, ...]) -> None:
 def _limits(
     config: StoreConfig, max_count: int, max_bytes: int | None
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Count and bytes of one read: of messages in memory, and of those that may be on the disk."""
+    """Return count and bytes of one read: of messages in memory, and of those that may be on the disk."""
     requested_bytes = max_bytes if max_bytes is not None and max_bytes > 0 else 1 << 62
     if max_bytes is not None and max_bytes > config.max_transfer_bytes_on_message_in_memory:
         bulk = min(max_count, config.bulk_transfer_count), min(requested_bytes, config.bulk_transfer_bytes)
@@ -280,7 +280,7 @@ def _next_file(queue: ConsumeQueue, offset: int) -> int:
 def _fetch(
     log: CommitLog, wanted: list[Place], *, may_wait: bool
 ) -> tuple[tuple[bytes | memoryview, ...], tuple[FileRange, ...]] | set[Place]:
-    """Return the records as bytes, and what must be warmed first; or the places that have no record."""
+    """Return the records as bytes, and what must be warmed first; or the places without a record."""
     newest = log.tail.read_each(wanted)
     if newest is not None:
         return newest, ()
@@ -311,7 +311,7 @@ def _fetch(
 
 
 def _runs(records: list[Place]) -> list[tuple[int, int]]:
-    """Return records that lie back to back as one stretch."""
+    """Join adjacent records into ranges."""
     runs: list[tuple[int, int]] = []
     first, last = records[0][0], records[0][0]
     for at, size in records:
@@ -324,7 +324,7 @@ def _runs(records: list[Place]) -> list[tuple[int, int]]:
 
 
 def _stretches(records: list[Place], file_size: int) -> Iterator[list[Place]]:
-    """Records of one file that lie near each other, in groups that are read at once."""
+    """Group nearby records of one file, to be read at once."""
     near: list[Place] = []
     start = end = file_end = 0
     for record in records:

@@ -1,4 +1,4 @@
-"""Read-only files: one long run of bytes in files of equal size, of a store that may belong to somebody else.
+"""Read-only files: a contiguous run of bytes in files of equal size, of a store that another process may own.
 
 Nothing is locked, made, mended or removed. How large a file is says the first one, so that a store need not
 be read with the configuration it was written with. The last file may be shorter: a copy need not be whole.
@@ -41,7 +41,7 @@ class ReadOnlyFiles:
         return self.starts[0] if self.starts else self.end
 
     def start_of(self, offset: int) -> int:
-        """Where the file with this byte begins."""
+        """Return where the file with this byte begins."""
         return offset - offset % self.file_size
 
     def has(self, offset: int) -> bool:
@@ -49,7 +49,7 @@ class ReadOnlyFiles:
         return self.min_offset <= offset < self.end
 
     def read(self, offset: int, size: int) -> bytes:
-        """Bytes of one file; fewer where it ends."""
+        """Return bytes of one file; fewer at its end."""
         start = self.start_of(offset)
         file = self._open.get(start)
         if file is None:
@@ -62,7 +62,7 @@ class ReadOnlyFiles:
         return self._filesystem.pread(file, size, offset - start)
 
     def read_across(self, offset: int, size: int) -> bytes:
-        """The same, from as many files as it takes."""
+        """Return bytes from as many files as necessary."""
         parts = []
         while size > 0 and self.has(offset):
             part = self.read(offset, min(size, self.start_of(offset) + self.file_size - offset))
@@ -74,12 +74,12 @@ class ReadOnlyFiles:
         return b"".join(parts)
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         while self._open:
             self._filesystem.close(self._open.popitem()[1])
 
     def _add(self, start: int, size: int) -> None:
-        if not size:  # The next file of a store that is being written.
+        if not size:  # A file that a running broker has just created.
             return
         if not self.starts:
             self.file_size = size

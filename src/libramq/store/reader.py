@@ -1,13 +1,12 @@
-"""The store reader: a store directory, or a copy of it, read without its broker. Apache's too.
+"""The store reader: reads a store directory, or a copy of it, without its broker. Apache's too.
 
-    survey()   where each queue begins and ends, up to the last whole durable record
-    windows()  stretches of the log with the places of the wanted records in them, on whole arrays
+        survey()   where each queue begins and ends, up to the last complete durable record
+        windows()  ranges of the log with the places of the wanted records in them, as arrays
 
-Where the store was closed, its consume queues are right. Where it was not (`abort` is there), they are taken
-for right up to the recovery point; in a store that Apache's broker wrote, up to the store time in its
-checkpoint, which a clock that was set back makes wrong. What lies behind is read from the log record by
-record, if nobody has the store open, and left alone if somebody has: that broker could still lose it.
-Records that cannot be read are reported as lost.
+If the store was closed, its consume queues are right. If not (`abort` exists), they are trusted up to the
+recovery point; in a store that Apache's broker wrote, up to the store time in its checkpoint, which is wrong
+if the clock was set back. The rest is read from the log record by record if no broker has the store open, and
+ignored if one has: that broker could still lose it. Records that cannot be read are reported as lost.
 
 Reading goes through the log once for all queues together, in the order in which it was written.
 """
@@ -47,7 +46,7 @@ _SYS_FLAG_AT: Final = 36
 
 @dataclass(frozen=True, slots=True)
 class LogWindow:
-    """A stretch of the log. starts: where the wanted records are in it; physical: and in the log."""
+    """A range of the log. starts: the wanted records' places in it; physical: and in the log."""
 
     data: bytes
     starts: npt.NDArray[np.int64]
@@ -55,7 +54,7 @@ class LogWindow:
 
 
 class StoreReader:
-    """Reads; nothing in the directory is changed."""
+    """Reads a store; changes nothing in the directory."""
 
     def __init__(self, root: Path, *, filesystem: FileSystem | None = None) -> None:
         self._filesystem = filesystem or LocalFileSystem()
@@ -115,7 +114,7 @@ class StoreReader:
         return False
 
     def offset_at(self, key: QueueKey, extent: Extent, time_ms: int) -> int:
-        """The first message of a queue stored at a time or later; the queue's end where there is none."""
+        """Return the first message of a queue stored at a time or later; the queue's end if there is none."""
         low, high = extent.min_offset, extent.max_offset
         while low < high:
             middle = (low + high) // 2
@@ -151,7 +150,7 @@ class StoreReader:
                 yield window
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         for files in (self._log, *self._files.values()):
             files.close()
 
@@ -172,7 +171,7 @@ class StoreReader:
         return files
 
     def _ends_of_files(self, key: QueueKey) -> tuple[int, int]:
-        """The first number in the files, and the one after the last unit. Files are zeroes behind it."""
+        """Return the first number in the files, and the one after the last unit. Zeroes follow."""
         files = self._files_of(key)
         if not files.starts:
             return 0, 0
@@ -187,7 +186,7 @@ class StoreReader:
         return files.min_offset // UNIT_BYTES, low
 
     def _first_after(self, key: QueueKey, queue: "_Found", time_ms: int) -> int:
-        """The first unit that does not lead to a record stored before a time."""
+        """Return the first unit that does not point to a record stored before a time."""
         low, high = queue.first, queue.written
         while low < high:
             middle = (low + high) // 2
@@ -200,7 +199,7 @@ class StoreReader:
         return low
 
     def _first_at_or_after(self, key: QueueKey, queue: "_Found", physical_offset: int) -> int:
-        """Return the first number whose unit leads to a place or beyond it, or was never written."""
+        """Return the first number whose unit points to a place or beyond it, or was never written."""
         files = self._files_of(key)
         low, high = queue.first, files.end // UNIT_BYTES
         while low < high:
@@ -213,7 +212,7 @@ class StoreReader:
         return low
 
     def _end_of_units(self, found: dict[QueueKey, "_Found"]) -> int:
-        """Return where the last record ends that a queue's files know."""
+        """Return where the last record ends that a queue's files refer to."""
         end = self._log.min_offset
         for key, queue in found.items():
             if queue.written > queue.first:
@@ -224,7 +223,7 @@ class StoreReader:
         return end
 
     def _scan(self, found: dict[QueueKey, "_Found"], scan: LogScan) -> None:
-        """Read the log from where the trusted units end; each record gives its queue a unit again."""
+        """Read the log from the end of the trusted units; each record gives its queue a unit again."""
         for head in scan:
             if not isinstance(head, Damage) and is_queued(head.sys_flag):
                 unit = UNIT.pack(head.physical_offset, head.size, unit_tag_code(head))
@@ -271,7 +270,7 @@ class StoreReader:
         return self._units(key, extent, start, end)
 
     def _stored_ms(self, physical: int) -> int:
-        """The store time of a record; 0 where there is none."""
+        """Return the store time of a record; 0 if there is none."""
         if not self._log.has(physical):
             return 0
         head = self._log.read(physical, RECORD_BYTES_MIN)
@@ -291,7 +290,7 @@ class StoreReader:
         return may
 
     def _fetch(self, physical: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> LogWindow:
-        """The stretch of the log with these records, without large gaps between them."""
+        """Return the range of the log with these records, which has no large gaps between them."""
         ends = physical + sizes
         cuts = np.flatnonzero(physical[1:] - ends[:-1] > GAP_BYTES) + 1
         firsts, lasts = np.concatenate(([0], cuts)), np.concatenate((cuts, [len(physical)]))
@@ -316,7 +315,7 @@ class StoreReader:
 
 @dataclass(slots=True)
 class _Found:
-    """A queue while it is surveyed: units [first, written) in its files, and those after them."""
+    """A queue during a survey: units [first, written) in its files, and those after them."""
 
     first: int
     written: int
@@ -330,7 +329,7 @@ class _Found:
         self.written = written
 
     def add(self, queue_offset: int, unit: bytes) -> None:
-        """As ConsumeQueue.rebuild: gaps are filled with blanks; number 0 means the topic was made anew."""
+        """Do as ConsumeQueue.rebuild: gaps are filled with blanks; number 0 means a new topic."""
         if queue_offset < self.max_offset:
             if queue_offset:
                 return

@@ -1,12 +1,14 @@
-"""The recovery: what a store holds after it was closed, killed, damaged, or lost power.
+"""The recovery: the content of a store after it was closed, killed, damaged, or lost power.
 
-1. Choose where to begin (`Beginning`). After a clean stop: where the queues end. After anything else: the
-   recovery point, where it is of the broker that wrote last; where it is not, the first file. Never a time.
+1. Choose where to begin (`Beginning`). After a clean stop: where the queues end. Otherwise: at the recovery
+point, if
+   the broker that wrote last made it; else at the first file. Never by a time.
 2. Cut the queues there. Read records from there on; each gives its queue a unit again.
-3. Behind what was known to be on the disk, the first thing that is no whole, right record ends the log; what
-   lies there is kept aside and removed. Before it nothing is removed unasked: see store.damage.
+3. Behind the data known to be on the disk, the first thing that is not a complete, valid record ends the log;
+the
+   rest is kept aside and removed. Before it nothing is removed without an operator: see store.damage.
 
-So queues are never trusted beyond the recovery point; they are built from the log, which is the truth.
+So queues are never trusted beyond the recovery point; they are built from the log, which is authoritative.
 
 Upstream: store/DefaultMessageStore.recover, CommitLog.recoverNormally, recoverAbnormally.
 """
@@ -36,8 +38,8 @@ log = get_logger(__name__)
 class RecoveryReport:
     """The findings of recovery.
 
-    unreachable_count: good records whose queue or number in it cannot be right. damages: what cannot be read
-    below what was on the disk, and was passed over. cut_bytes: what was kept aside and removed.
+    unreachable_count: valid records whose queue or number cannot be right. damages: unreadable data that had
+    been on the disk, and was skipped. cut_bytes: how much was kept aside and removed.
     """
 
     clean: bool
@@ -54,9 +56,9 @@ class RecoveryReport:
 class Beginning:
     """Where recovery begins and what it may rely on.
 
-    known_end: the log was on the disk up to there, so it can only be shorter where files are lost.
-    protected: nothing before is cut unasked. refuses_nuls: all behind `protected` was written by a broker
-    that takes no NULs. lacks_units: queues were lost, so all of them are built anew.
+    known_end: the log was on the disk up to there, so it can only be shorter if files are lost.
+    protected: nothing before is cut without an operator. refuses_nuls: everything behind `protected` was
+    written by a broker that accepts no NULs. lacks_units: queues were lost, so all of them are built anew.
     """
 
     start: int
@@ -72,13 +74,13 @@ def begin_after_stop(log_: CommitLog, queues: ConsumeQueueTable, point: Recovery
     beyond = [queue for queue in queues if queue.last_physical_end > files_end]
     queue_end = max((queue.last_physical_end for queue in queues if queue not in beyond), default=0)
     if len(beyond) == 1 and point is not None and queue_end <= point.flushed <= files_end:
-        # The log is whole, so it is the unit that is not.
+        # The log is complete, so the unit is wrong.
         return Beginning(
             start=log_.min_offset, protected=point.flushed, known_end=point.flushed, lacks_units=True
         )
     queue_end = max([queue_end, *(queue.last_physical_end for queue in beyond)])
     known_end = max(queue_end, point.flushed if point else 0)
-    # Who wrote since then left more behind than the point knows, and the point's count says nothing.
+    # A broker that wrote since then left more behind than the point knows, and the point's count is void.
     counts = point is not None and queue_end <= point.flushed
     lacks_units = counts and point is not None and count_units(queues) < point.units
     start = log_.min_offset if lacks_units else max(queue_end, log_.min_offset)
@@ -111,7 +113,7 @@ def begin_after_crash(log_: CommitLog, queues: ConsumeQueueTable, point: Recover
 def face_lost_files(
     log_: CommitLog, queues: ConsumeQueueTable, beginning: Beginning, damaged: Damaged | None
 ) -> Beginning:
-    """Return where to begin although files of the log are gone; StoreDamaged where nobody has decided."""
+    """Return where to begin although files of the log are gone; StoreDamaged without a decision."""
     segments = log_.segments
     if segments.end >= beginning.known_end:
         return beginning
@@ -124,7 +126,7 @@ def face_lost_files(
     if damaged is Damaged.CUT:
         queues.delete_all()
         return Beginning(start=0, protected=0, known_end=0)
-    # Numbers that were given out are not given out again: queues go on where they were, in a file behind all.
+    # Used numbers are not assigned again: queues continue where they were, in a file behind all others.
     last = max(beginning.known_end, *(queue.last_physical_end for queue in queues), 0)
     start = -(-last // segments.file_size) * segments.file_size
     segments.create(start)
@@ -149,7 +151,7 @@ def recover(
     damaged: Damaged | None = None,
     before_cut: Callable[[int], int] = lambda _: 0,
 ) -> RecoveryReport:
-    """Bring log and queues, both loaded, to the same end; StoreDamaged where an operator must decide.
+    """Bring log and queues, both loaded, to the same end; StoreDamaged if an operator must decide.
 
     deletions: the records of a deleted topic get no units.
     before_cut: keeps aside what lies behind an offset, and returns how many bytes there were.
@@ -194,7 +196,7 @@ def recover(
 
 
 def _dispatch(queues: ConsumeQueueTable, head: RecordHead) -> bool:
-    """Give a record's queue its unit; False where that queue or number cannot be."""
+    """Give a record's queue its unit; False if that queue or number is impossible."""
     if not is_queued(head.sys_flag):
         return True
     return _rebuild(queues, head, UNIT.pack(head.physical_offset, head.size, unit_tag_code(head)))
@@ -215,7 +217,7 @@ def _rebuild(queues: ConsumeQueueTable, head: RecordHead, unit: bytes) -> bool:
 
 
 def _pass_over(log_: CommitLog, queues: ConsumeQueueTable, damage: Damage) -> None:
-    """Leave a number of its queue blank for a record that cannot be read, where its queue is known."""
+    """Leave a blank number in its queue for an unreadable record, if its queue is known."""
     log.error(
         "part of the commit log cannot be read and is skipped",
         file=str(log_.segments.path(log_.segments.start_of(damage.offset))),
@@ -234,7 +236,7 @@ def _pass_over(log_: CommitLog, queues: ConsumeQueueTable, damage: Damage) -> No
 
 
 def count_units(queues: ConsumeQueueTable) -> int:
-    """Return what a recovery point remembers of the queues: how many units all of them have."""
+    """Return how many units all queues have, which a recovery point stores."""
     return sum(queue.max_offset for queue in queues)
 
 

@@ -5,14 +5,14 @@
     magic (8) | number (8) | generation (8) | opened at (8)
     flushed (8) | dispatched (8) | units (8) | crc (4)
 
-`flushed`: the log before it was on the disk; what cannot be read there is damage, not a torn end.
-`dispatched`: and so were the consume queue units of everything before it. Recovery begins there.
-`units`: how many units all queues had then, -1 where that is not known; fewer mean that queues were lost.
+`flushed`: the log before it was on the disk; unreadable data there is damage, not a torn end.
+`dispatched`: so were the consume queue units of everything before it. Recovery begins there.
+`units`: how many units all queues had then, -1 if unknown; fewer mean that queues were lost.
 
-It stands beside Apache's checkpoint, which has store times instead: times say nothing once a clock was set
-back. The `abort` file of a running broker of ours has the point's mark in its second line. Apache's brokers
-write an `abort` of their own whenever they start; so where the store was not closed and the mark is missing,
-somebody else wrote last, and the point says nothing.
+It lies beside Apache's checkpoint, which has store times instead: times are useless after a clock was set
+back. The `abort` file of a running LibraMQ broker has the point's mark in its second line. Apache's brokers
+write their own `abort` whenever they start; so if the store was not closed and the mark is missing, another
+broker wrote last, and the point is void.
 """
 
 import struct
@@ -41,11 +41,11 @@ class RecoveryPoint(NamedTuple):
 
     @property
     def mark(self) -> str:
-        """The line of the abort file that belongs to it."""
+        """Return the line of the abort file that belongs to it."""
         return f"LibraMQ {self.generation} {self.opened_ms}"
 
     def next_generation(self, opened_ms: int, flushed: int = 0, dispatched: int = 0) -> "RecoveryPoint":
-        """Return the point of the next opening, which knows only what is said here."""
+        """Return the point of the next opening, with only the values given here."""
         return RecoveryPoint(self.generation + 1, opened_ms, flushed, dispatched)
 
     def is_of(self, abort_text: str) -> bool:
@@ -63,7 +63,7 @@ class RecoveryPointFile:
         self._number = 0
 
     def load(self) -> RecoveryPoint | None:
-        """Return the newest point that is whole; None where there is none."""
+        """Return the newest complete point; None if there is none."""
         if not self._filesystem.exists(self.path):
             return None
         file = self._filesystem.open(self.path)
@@ -78,7 +78,7 @@ class RecoveryPointFile:
         return found[1]
 
     def save(self, point: RecoveryPoint, *, sync: bool = False) -> None:
-        """Write a point over the older of the two; OSError where the disk refuses."""
+        """Write a point over the older of the two; OSError if the disk refuses."""
         if self._file is None:
             is_new = not self._filesystem.exists(self.path)
             self._file = self._filesystem.open(self.path, write=True, create=True)
@@ -91,7 +91,7 @@ class RecoveryPointFile:
             self._filesystem.fsync(self._file)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         if self._file is not None:
             self._filesystem.close(self._file)
             self._file = None

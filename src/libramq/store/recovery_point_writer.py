@@ -1,4 +1,4 @@
-"""The recovery point writer: the recovery point follows the flushes while a store is open."""
+"""The recovery point writer: updates the recovery point after flushes while a store is open."""
 
 import contextlib
 from dataclasses import replace
@@ -14,7 +14,7 @@ from libramq.store.recovery_point import UNKNOWN, RecoveryPoint, RecoveryPointFi
 class RecoveryPointWriter:
     """Writes the point after each flush that moved it.
 
-    Nothing waits for that: a power cut leaves a point that is as old as the last flush of queues but one.
+    Nothing waits for that: after a power cut the point may be as old as the last flush of queues but one.
     """
 
     def __init__(self, filesystem: FileSystem, root: Path, queues: ConsumeQueueTable) -> None:
@@ -22,12 +22,12 @@ class RecoveryPointWriter:
         self._queues = queues
         self._point = RecoveryPoint()
         self._planned: tuple[FlushPlan, int] | None = None
-        #: Queues are flushed for the log up to there, with so many units; the log itself is not yet.
+        #: The queues are flushed for the log up to there, with so many units; the log itself is not yet.
         self._due: tuple[int, int] | None = None
 
     @property
     def point(self) -> RecoveryPoint:
-        """The newest point."""
+        """Return the newest point."""
         return self._point
 
     @property
@@ -36,22 +36,22 @@ class RecoveryPointWriter:
         return self._file.path
 
     def load(self) -> RecoveryPoint | None:
-        """Return the newest point in the file; None where there is none."""
+        """Return the newest point in the file; None if there is none."""
         return self._file.load()
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         self._file.close()
 
     def put(self, point: RecoveryPoint) -> None:
-        """Replace the point and wait for the disk; OSError where it refuses."""
+        """Replace the point and wait for the disk; OSError if it refuses."""
         self._point = point
         self._file.save(point, sync=True)
 
     def planned(self, plan: FlushPlan) -> FlushPlan:
-        """Return the plan of a flush of queues, about once a second, so that it flushes the point too.
+        """Add the point to the plan of a flush of queues, about once a second, so that it is flushed too.
 
-        Remembers how many units a plan makes durable that covers all queues and all of the log.
+        Remembers how many units become durable by a plan that covers all queues and all of the log.
         """
         if plan.queues or plan.checkpoint is not None:
             plan = replace(plan, paths=(*plan.paths, self._file.path))
@@ -60,7 +60,7 @@ class RecoveryPointWriter:
         return plan
 
     def flushed(self, plan: FlushPlan, log_flushed: int) -> None:
-        """Note that a plan was carried out, and up to where the log is on the disk now."""
+        """Handle a plan that was run, and the log's end on the disk now."""
         if self._planned is not None and self._planned[0] is plan:
             self._due = plan.checkpoint_end, self._planned[1]
             self._planned = None
@@ -71,18 +71,18 @@ class RecoveryPointWriter:
         self._write(point)
 
     def all_flushed(self, end: int) -> None:
-        """Note that log and queues are on the disk up to an end, and wait for that too."""
+        """Note that log and queues are on the disk up to an end, and wait for the point too."""
         self._planned = self._due = None
         self.put(self._point._replace(flushed=end, dispatched=end, units=count_units(self._queues)))
 
     def queues_deleted(self) -> None:
-        """Forget how many units there were: queues have gone on purpose."""
+        """Forget how many units there were: queues were removed on purpose."""
         self._planned = self._due = None
         self._write(self._point._replace(units=UNKNOWN))
 
     def _write(self, point: RecoveryPoint) -> None:
         if point != self._point:
-            # On a full disk the old one stays: recovery takes longer and loses nothing.
+            # On a full disk the old one stays: recovery takes longer but loses nothing.
             with contextlib.suppress(OSError):
                 self._file.save(point)
                 self._point = point

@@ -1,6 +1,6 @@
-"""The refusal: why the store takes no messages, and for how long.
+"""The refusal: why the store accepts no messages, and for how long.
 
-A disk that took no more is tried again after a while; a failed fsync is final.
+After a full disk appends are retried after a while; a failed fsync is final.
 """
 
 from typing import Final
@@ -8,11 +8,11 @@ from typing import Final
 from libramq.clock import Clock, MonotonicMs
 from libramq.errors import SyncFailed
 
-REFUSAL_MS: Final = 1_000  # Ours: how long appends are refused after the disk took no more.
+REFUSAL_MS: Final = 1_000  # Ours: how long appends are refused after the disk was full.
 
 
 class Refusal:
-    """reason: None while messages are taken."""
+    """reason: None while messages are accepted."""
 
     def __init__(self, clock: Clock) -> None:
         self.reason: str | None = None
@@ -26,7 +26,7 @@ class Refusal:
         self._since_ms = self._clock.monotonic_ms()
 
     def fail(self, error: SyncFailed) -> None:
-        """Refuse for good: the kernel may have dropped the pages, so nothing is taken for durable again."""
+        """Refuse for good: the kernel may have dropped the pages, so nothing counts as durable again."""
         self.is_final = True
         self.reason = f"{error}; restart the broker"
 

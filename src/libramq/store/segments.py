@@ -1,9 +1,9 @@
-"""The segments: one long run of bytes in files of equal size.
+"""The segments: a contiguous run of bytes in files of equal size.
 
     00000000000000000000   00000000000000001000   00000000000000002000        (file size 1000)
 
-A file is named by the offset of its first byte and has its full size from the beginning, as a hole. The
-files are contiguous; old ones go from the front. The commit log is one run, each consume queue another.
+A file is named by the offset of its first byte and has its full size from the beginning, as a hole. The files
+are contiguous; old ones are removed from the front. The commit log is one run, each consume queue another.
 
 Upstream: store/MappedFileQueue.java. There is no mapping here: see docs/design/store.md.
 """
@@ -20,7 +20,7 @@ NAME_DIGITS: Final = 20
 
 
 class FileRange(NamedTuple):
-    """A stretch of one file that a thread may read, to have it in the page cache."""
+    """A range of one file that a thread may read, to bring it into the page cache."""
 
     path: Path
     offset: int
@@ -42,12 +42,12 @@ class Segments:
 
     @property
     def min_offset(self) -> int:
-        """The first byte there is."""
+        """Return the offset of the first byte."""
         return self.starts[0] if self.starts else 0
 
     @property
     def end(self) -> int:
-        """Where the last file ends."""
+        """Return where the last file ends."""
         return self.starts[-1] + self.file_size if self.starts else 0
 
     def load(self, *, clean: bool, is_gone: Callable[[int], bool] = lambda _: False) -> None:
@@ -63,10 +63,10 @@ class Segments:
             start = int(name)
             path = safe_child(self.directory, name)
             size = self._filesystem.size(path)
-            if size == 0 and name == names[-1]:  # The process ended between creating and sizing it.
+            if size == 0 and name == names[-1]:  # The process was killed between creating and sizing it.
                 self._filesystem.unlink(path)
                 continue
-            if size < self.file_size and not clean:  # The end came while its size was set.
+            if size < self.file_size and not clean:  # The process was killed while its size was set.
                 self._give_size(path)
             elif size != self.file_size:
                 raise StoreCorrupt(
@@ -80,29 +80,29 @@ class Segments:
                 raise StoreCorrupt(f"{path} does not follow the file before it; one is missing")
             starts.append(start)
         self.starts = starts
-        # Who was killed may have made files without having synced their names.
+        # A killed process may have created files without having synced their names.
         self._has_new_names = bool(starts) and not clean
 
     def path(self, start: int) -> Path:
-        """The file that begins at an offset."""
+        """Return the file that begins at an offset."""
         path = self._paths.get(start)
         if path is None:
             path = self._paths[start] = safe_child(self.directory, f"{start:020d}")
         return path
 
     def paths_between(self, start: int, end: int) -> list[Path]:
-        """The files with any byte from `start` up to `end`."""
+        """Return the files with any byte from `start` up to `end`."""
         return [self.path(s) for s in self.starts if s < end and start < s + self.file_size]
 
     def take_new_directories(self) -> list[Path]:
-        """The directories in which names appeared since the last call; they need an fsync of their own."""
+        """Return the directories with new names since the last call; they need an fsync of their own."""
         if not self._has_new_names:
             return []
         self._has_new_names = False
         return [self.directory, self.directory.parent, self.directory.parent.parent]
 
     def start_of(self, offset: int) -> int:
-        """Where the file with this byte begins."""
+        """Return where the file with this byte begins."""
         return offset - offset % self.file_size
 
     def has(self, offset: int) -> bool:
@@ -132,22 +132,22 @@ class Segments:
         self._filesystem.pwrite(self._files.get(self.path(start)), data, offset - start)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Read within one file, waiting for the disk if need be."""
+        """Read within one file, waiting for the disk if necessary."""
         start = self.start_of(offset)
         return self._filesystem.pread(self._files.get(self.path(start)), size, offset - start)
 
     def read_nowait(self, offset: int, size: int) -> bytes | None:
-        """Read within one file what is in memory; None where the disk would have to be asked."""
+        """Read within one file from memory; None if the disk would have to be read."""
         start = self.start_of(offset)
         return self._filesystem.pread_nowait(self._files.get(self.path(start)), size, offset - start)
 
     def file_range(self, offset: int, size: int) -> FileRange:
-        """Return the same stretch for use in a thread."""
+        """Return the range for use in a thread."""
         start = self.start_of(offset)
         return FileRange(self.path(start), offset - start, size)
 
     def zero_after(self, end: int) -> None:
-        """Make everything from `end` on a hole again, and remove the files behind it."""
+        """Turn everything from `end` on into a hole, and remove the files behind it."""
         while self.starts and self.starts[-1] > end:
             self._remove(self.starts.pop())
         if self.starts and end < self.end:

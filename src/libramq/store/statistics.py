@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStatistics:
-    """A snapshot of what a store holds and did since it was opened.
+    """A snapshot of a store's content and its activity since the opening.
 
-    earliest_timestamp_ms: when its first message was stored; -1 where it has none that can be read.
+    earliest_timestamp_ms: when its first message was stored; -1 if none can be read.
     """
 
     min_physical_offset: int

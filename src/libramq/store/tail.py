@@ -1,8 +1,8 @@
 """The tail: the newest bytes of the commit log, in memory.
 
 A ring: the byte at physical offset p lies at p modulo the capacity. Consumers that keep up read from here
-without a system call. It holds one unbroken stretch that ends where the log ends. Its memory is the kernel's
-to give when it is first written: a broker that stores little has little.
+without a system call. It holds one contiguous range that ends where the log ends. The kernel provides its
+memory on the first write: a broker that stores little uses little.
 """
 
 import mmap
@@ -22,20 +22,20 @@ class Tail:
 
     @property
     def start(self) -> int:
-        """The oldest byte that is held."""
+        """Return the offset of the oldest byte held."""
         return self._start
 
     @property
     def end(self) -> int:
-        """The byte after the newest one."""
+        """Return the offset after the newest byte."""
         return self._end
 
     def restart(self, offset: int) -> None:
-        """Hold nothing; what comes next begins at `offset`."""
+        """Drop everything; the next data begins at `offset`."""
         self._start = self._end = offset
 
     def append(self, offset: int, data: bytes) -> None:
-        """Add what was written at `offset`; where that is not the end, what is held is dropped first."""
+        """Add data written at `offset`; if that is not the end, drop the held data first."""
         if offset != self._end:
             self.restart(offset)
         self._end = end = offset + len(data)
@@ -53,7 +53,7 @@ class Tail:
         self._start = max(self._start, end - capacity)
 
     def read(self, offset: int, size: int) -> bytes | None:
-        """A stretch of it, or None where not all of that is held."""
+        """Return a range, or None if not all of it is held."""
         end = offset + size
         if offset < self._start or end > self._end:
             return None
@@ -64,17 +64,17 @@ class Tail:
         return self._ring[at:] + self._ring[: size - room]
 
     def read_each(self, stretches: Sequence[tuple[int, int]]) -> tuple[bytes, ...] | None:
-        """Stretches by their offset and size, the first one oldest; None where not all of them are held.
+        """Return ranges by offset and size, the oldest first; None if not all of them are held.
 
-        One by one they are copied sooner than with what lies between them.
+        Copying them one by one is faster than copying what lies between them as well.
         """
-        if stretches[0][0] < self._start:  # As of most readers that do not keep up.
+        if stretches[0][0] < self._start:  # True of most readers that do not keep up.
             return None
         ring, capacity, start, end = self._ring, self._capacity, self._start, self._end
         pieces = []
         for offset, size in stretches:
             at = offset % capacity
             if not RECORD_BYTES_MIN <= size <= capacity - at or not start <= offset <= end - size:
-                return None  # It lies across the ring's end, or its unit is damaged.
+                return None  # It crosses the ring's end, or its unit is damaged.
             pieces.append(ring[at : at + size])
         return tuple(pieces)

@@ -1,12 +1,12 @@
 """The timestamp search: the message of a queue that was stored at a time, or next to it.
 
-    LOWER   the first message stored at the time or later; the end of the queue where all are older
-    UPPER   the last message stored at the time or earlier; the first where all are newer
+        LOWER   the first message stored at the time or later; the end of the queue if all are older
+        UPPER   the last message stored at the time or earlier; the first if all are newer
 
 Store times rise along a queue, so this is a binary search; after a clock was set back they do not, and the
-answer is one of the places where they cross the time. A message that cannot be read counts as the next one
-that can; without one, and where the log has gone already, as older. Where upstream says 0 for "all are
-newer" so do we, unless the queue begins later.
+answer is one of the places where they cross the time. An unreadable message counts as the next readable one;
+without one, and below the log's beginning, as older. If upstream returns 0 for "all are newer" so do we,
+unless the queue begins later.
 
 Upstream: store/ConsumeQueue.getOffsetInQueueByTime, common/BoundaryType.java.
 """
@@ -17,19 +17,19 @@ from typing import Final
 from libramq.store.commit_log import CommitLog
 from libramq.store.consume_queue import BLANK_SIZE, ConsumeQueue
 
-#: Ours: how many unreadable messages in a row a search looks behind.
+#: Ours: how many unreadable messages in a row a search skips.
 PROBES_MAX: Final = 64
 
 
 class Boundary(StrEnum):
-    """Which side; the values are those on the wire."""
+    """The side of the boundary; the values are those on the wire."""
 
     LOWER = "lower"
     UPPER = "upper"
 
 
 def search_timestamp(log: CommitLog, queue: ConsumeQueue, timestamp_ms: int, boundary: Boundary) -> int:
-    """The offset in a queue that belongs to a time."""
+    """Return the offset in a queue for a time."""
     low, high = queue.min_offset, queue.visible_max
     first = low
     while low < high:

@@ -1,4 +1,4 @@
-"""The unreadable records: places of the log that readers had to step over, each reported once."""
+"""The unreadable records: places of the log that readers had to skip, each reported once."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ from libramq.logs import get_logger
 
 log = get_logger(__name__)
 
-#: Ours: a disk that lost more than this has been reported enough.
+#: Ours: on a disk that lost more than this, further reports add nothing.
 REMEMBERED_MAX: Final = 10_000
 
 
@@ -20,13 +20,13 @@ class UnreadableRecords:
         return len(self._offsets)
 
     def add(self, places: set[tuple[int, int]]) -> None:
-        """Note physical offsets and sizes of what could not be read, and report those that are new."""
+        """Note physical offsets and sizes of unreadable records, and report the new ones."""
         for offset, _ in sorted(places):
             if self.note(offset):
                 log.error("a record of the commit log cannot be read; readers skip it", offset=offset)
 
     def note(self, offset: int) -> bool:
-        """Note what was reported already; return whether it is new."""
+        """Note a record that was reported already; return whether it is new."""
         if offset in self._offsets or len(self._offsets) >= REMEMBERED_MAX:
             return False
         self._offsets.add(offset)

@@ -12,13 +12,13 @@ from libramq.formats.document import Document
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import QueueRef
 
-#: MessageRequestMode: how a client reads a queue that it was assigned.
+#: MessageRequestMode: how a client reads an assigned queue.
 MODE_PULL: Final = "PULL"
 MODE_POP: Final = "POP"
 
 
 class QueryAssignmentBody(Document, frozen=True, kw_only=True):
-    """QUERY_ASSIGNMENT: a member asks for its queues of a topic. strategy_name: what others of it use."""
+    """QUERY_ASSIGNMENT: a member asks for its queues of a topic. strategy_name: its group's strategy."""
 
     topic: str
     consumer_group: str
@@ -35,24 +35,24 @@ class QueueAssignment(Document, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, queue: MessageQueue) -> "QueueAssignment":
-        """To be pulled."""
+        """Return the assignment of a queue, to be pulled."""
         return cls(message_queue=QueueRef.of(queue))
 
 
 class QueryAssignmentReply(Document, frozen=True, kw_only=True):
-    """The member's queues; None when it is to keep what it has."""
+    """The member's queues; None if it should keep its current ones."""
 
     message_queue_assignments: list[QueueAssignment] | None = None
 
     @classmethod
     def of(cls, queues: Sequence[MessageQueue] | None) -> "QueryAssignmentReply":
-        """Return the body of an answer."""
+        """Return the body of a reply."""
         if queues is None:
             return cls()
         return cls(message_queue_assignments=[QueueAssignment.of(queue) for queue in queues])
 
     def value(self) -> list[MessageQueue] | None:
-        """Return what it says."""
+        """Return the queues, or None."""
         assigned = self.message_queue_assignments
         return None if assigned is None else [each.message_queue.queue for each in assigned]
 

@@ -1,4 +1,4 @@
-"""Bodies about consumers: who is there, which queues they lock, how far they are.
+"""Bodies about consumers: connected members, their queue locks, their offsets.
 
 Upstream: body/GetConsumerListByGroupResponseBody.java, LockBatchRequestBody.java, ConsumerConnection.java,
 admin/ConsumeStats.java, admin/TopicStatsTable.java.
@@ -26,7 +26,7 @@ class QueueRef(Document, frozen=True, kw_only=True):
 
     @property
     def queue(self) -> MessageQueue:
-        """As the queue it names."""
+        """Return the queue."""
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
 
     @classmethod
@@ -36,7 +36,7 @@ class QueueRef(Document, frozen=True, kw_only=True):
 
 
 class LockBatchBody(Document, frozen=True, kw_only=True):
-    """LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: queues a client wants to own alone, or gives up."""
+    """LOCK_BATCH_MQ and UNLOCK_BATCH_MQ: queues that a client locks, or unlocks."""
 
     consumer_group: str
     client_id: str
@@ -53,8 +53,8 @@ class LockBatchReply(Document, frozen=True, kw_only=True):
 class ClientConnection(Document, frozen=True, kw_only=True):
     """One connected client (Connection.java).
 
-    instance, queues: ours, which Java passes over. The name of a static member; the queues that it read last,
-    by topic and broker.
+    instance, queues: ours, which Java ignores. The name of a static member; the queues that it read last, by
+    topic and broker.
     """
 
     client_id: str
@@ -66,7 +66,7 @@ class ClientConnection(Document, frozen=True, kw_only=True):
 
 
 class GroupDiagnosis(Document, frozen=True, kw_only=True):
-    """Something that is wrong with a group. about: a client id, or "" for the whole group."""
+    """A problem of a group. about: a client id, or "" for the whole group."""
 
     kind: str
     about: str = ""
@@ -74,7 +74,7 @@ class GroupDiagnosis(Document, frozen=True, kw_only=True):
 
 
 class ConsumerConnection(Document, frozen=True, kw_only=True):
-    """A group's connected members and what they subscribe to. diagnoses: ours, which Java passes over."""
+    """A group's connected members and subscriptions. diagnoses: ours, which Java ignores."""
 
     connection_set: list[ClientConnection] = []
     subscription_table: dict[str, SubscriptionData] = {}
@@ -91,7 +91,7 @@ class ProducerConnection(Document, frozen=True, kw_only=True):
 
 
 class OffsetWrapper(Document, frozen=True, kw_only=True):
-    """How far a group is in one queue."""
+    """A group's offset in one queue."""
 
     broker_offset: int
     consumer_offset: int
@@ -100,20 +100,20 @@ class OffsetWrapper(Document, frozen=True, kw_only=True):
 
 
 class ConsumeStats(Document, frozen=True, kw_only=True):
-    """How far a group is, queue by queue."""
+    """A group's offsets, queue by queue."""
 
     offset_table: dict[MessageQueue, OffsetWrapper] = {}
     consume_tps: float = 0.0
 
 
 class ResetOffsetBody(Document, frozen=True, kw_only=True):
-    """INVOKE_BROKER_TO_RESET_OFFSET, its answer, and RESET_CONSUMER_CLIENT_OFFSET: where a group goes on."""
+    """INVOKE_BROKER_TO_RESET_OFFSET, its reply, and RESET_CONSUMER_CLIENT_OFFSET: the new offsets."""
 
     offset_table: dict[MessageQueue, int] = {}
 
 
 class TopicOffset(Document, frozen=True, kw_only=True):
-    """The ends of one queue."""
+    """The first and last offset of one queue."""
 
     min_offset: int
     max_offset: int
@@ -121,14 +121,14 @@ class TopicOffset(Document, frozen=True, kw_only=True):
 
 
 class TopicStatsTable(Document, frozen=True, kw_only=True):
-    """The ends of a topic's queues."""
+    """The first and last offsets of a topic's queues."""
 
     offset_table: dict[MessageQueue, TopicOffset] = {}
     topic_put_tps: float = 0.0
 
 
 class CheckClientBody(Document, frozen=True, kw_only=True):
-    """CHECK_CLIENT_CONFIG: whether a broker can serve a subscription."""
+    """CHECK_CLIENT_CONFIG: whether a broker supports a subscription."""
 
     client_id: str | None = None
     group: str | None = None

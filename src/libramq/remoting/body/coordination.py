@@ -1,4 +1,4 @@
-"""Bodies of coordinated groups: between members and their coordinator, and of brokers among themselves.
+"""Bodies of coordinated groups: between members and their coordinator, and between brokers.
 
 Ours; the contract is in docs/design/coordinated-groups.md.
 """
@@ -14,7 +14,7 @@ from libramq.message.queue import MessageQueue
 
 
 class QueueGrant(Document, frozen=True, kw_only=True):
-    """A queue and the epoch it was granted under. member: to whom, where the request does not say it."""
+    """A queue and the epoch of its grant. member: the owner, if the request does not imply it."""
 
     topic: str
     broker_name: str
@@ -24,12 +24,12 @@ class QueueGrant(Document, frozen=True, kw_only=True):
 
     @property
     def queue(self) -> MessageQueue:
-        """The queue it is about."""
+        """Return the queue."""
         return MessageQueue(self.topic, self.broker_name, self.queue_id)
 
     @classmethod
     def of(cls, queue: MessageQueue, epoch: int, member: str = "") -> "QueueGrant":
-        """The grant of a queue."""
+        """Return the grant of a queue."""
         return cls(
             topic=queue.topic,
             broker_name=queue.broker_name,
@@ -40,22 +40,22 @@ class QueueGrant(Document, frozen=True, kw_only=True):
 
 
 def grants_of(claims: Claims) -> list[QueueGrant]:
-    """Return whose queues are, as bodies have it."""
+    """Return the owners of queues in the form of bodies."""
     return [QueueGrant.of(queue, claim.epoch, claim.member) for queue, claim in claims.items()]
 
 
 def claims_of(grants: Iterable[QueueGrant]) -> dict[MessageQueue, Claim]:
-    """Return whose queues are, as bodies have it; of several grants of a queue the last."""
+    """Return the owners of queues from a body; of several grants of a queue the last."""
     return {grant.queue: Claim(grant.member, grant.epoch) for grant in grants}
 
 
 def epochs_of(grants: Iterable[QueueGrant]) -> dict[MessageQueue, int]:
-    """Return epochs by queue, as bodies have them; of several grants of a queue the last."""
+    """Return epochs by queue from a body; of several grants of a queue the last."""
     return {grant.queue: grant.epoch for grant in grants}
 
 
 class GroupJoinBody(Document, frozen=True, kw_only=True):
-    """GROUP_JOIN: topics with their filter expressions; what we hold already; how much we can do."""
+    """GROUP_JOIN: topics with their filter expressions; the queues held already; the capacity."""
 
     subscriptions: dict[str, str] = {}
     strategy: str = "balanced_sticky"
@@ -64,9 +64,9 @@ class GroupJoinBody(Document, frozen=True, kw_only=True):
 
 
 class GroupPollBody(Document, frozen=True, kw_only=True):
-    """GROUP_POLL: what the member holds, under which epochs; how many duplicates it saw since the last.
+    """GROUP_POLL: the queues the member holds, with their epochs; duplicates seen since the last poll.
 
-    leaving: it stops, and gives up what it holds as that is drained.
+    leaving: it stops, and releases its queues as they are drained.
     """
 
     held: list[QueueGrant] = []
@@ -75,10 +75,10 @@ class GroupPollBody(Document, frozen=True, kw_only=True):
 
 
 class GroupReleaseBody(Document, frozen=True, kw_only=True):
-    """GROUP_RELEASE: queues that a member has let go. leaving: as in GROUP_POLL.
+    """GROUP_RELEASE: queues that a member has released. leaving: as in GROUP_POLL.
 
-    uncommitted: those of them of which it had handled more than is acknowledged to be committed; None: it
-    does not know, as one of 0.2.0.
+    uncommitted: those of which it has handled more than was acknowledged as committed; None: unknown, as in
+    0.2.0.
     """
 
     queues: list[QueueGrant] = []
@@ -87,9 +87,9 @@ class GroupReleaseBody(Document, frozen=True, kw_only=True):
 
 
 class GroupLeaveBody(Document, frozen=True, kw_only=True):
-    """GROUP_LEAVE: why; a rebalance reason (member_left, processing_timeout).
+    """GROUP_LEAVE: with a rebalance reason (member_left, processing_timeout).
 
-    queues: those that it has let go with all that it had handled committed, and has not released yet.
+    queues: those that it has dropped with everything handled committed, and has not released yet.
     """
 
     reason: str = "member_left"
@@ -97,9 +97,9 @@ class GroupLeaveBody(Document, frozen=True, kw_only=True):
 
 
 class GroupAssignment(Document, frozen=True, kw_only=True):
-    """The answer to GROUP_JOIN and GROUP_POLL: what the member may hold now, and what it is to give up.
+    """The reply to GROUP_JOIN and GROUP_POLL: the queues that the member may hold now, and those to release.
 
-    warning: what is wrong with the group, for the member's user; "" for nothing.
+    warning: a problem of the group, for the member's user; "" for none.
     """
 
     epoch: int
@@ -128,14 +128,14 @@ class PeerMember(Document, frozen=True, kw_only=True):
         )
 
     def value(self) -> EdgeMember:
-        """Return what it says."""
+        """Return the member."""
         return EdgeMember(
             client_id=self.client_id, stock=self.stock, topics=self.topics, allocates=self.allocates
         )
 
 
 class TopicAssignment(Document, frozen=True, kw_only=True):
-    """An assignment to a member with server-side assignment: its queues of a topic, by broker."""
+    """The queues of one topic that a member with server-side assignment has, by broker."""
 
     client_id: str
     topic: str
@@ -150,7 +150,7 @@ class TopicAssignment(Document, frozen=True, kw_only=True):
         return cls(client_id=given.client_id, topic=given.topic, queues=by_broker)
 
     def value(self) -> assignment_tables.TopicAssignment:
-        """Return what it says."""
+        """Return the assignment."""
         queues = [
             MessageQueue(self.topic, broker_name, queue_id)
             for broker_name, queue_ids in self.queues.items()
@@ -160,9 +160,9 @@ class TopicAssignment(Document, frozen=True, kw_only=True):
 
 
 class PeerAssignmentsBody(Document, frozen=True, kw_only=True):
-    """PEER_GIVEN: the broker where a group lives tells what members that ask for their queues were given.
+    """PEER_GIVEN: the assignments of members that ask for their queues, from their group's broker.
 
-    The members' meaning is that of `groups.assignment_tables.AssignmentUpdate`.
+    The fields mean the same as in `groups.assignment_tables.AssignmentUpdate`.
     """
 
     broker_name: str
@@ -189,7 +189,7 @@ class PeerAssignmentsBody(Document, frozen=True, kw_only=True):
         )
 
     def value(self) -> AssignmentUpdate:
-        """Return what it says."""
+        """Return the update."""
         return AssignmentUpdate(
             broker_name=self.broker_name,
             group=self.group,
@@ -203,9 +203,9 @@ class PeerAssignmentsBody(Document, frozen=True, kw_only=True):
 
 
 class PeerAssignBody(Document, frozen=True, kw_only=True):
-    """PEER_ASSIGN: a member asks an edge for its queues of a topic; the answer is a QueryAssignmentReply.
+    """PEER_ASSIGN: a member asks an edge for its queues of a topic; the reply is a QueryAssignmentReply.
 
-    members: who is connected to that edge, where that may not have been told yet.
+    members: that edge's members, which may not have been reported yet.
     """
 
     broker_name: str
@@ -217,10 +217,10 @@ class PeerAssignBody(Document, frozen=True, kw_only=True):
 
 
 class PeerGrantBody(Document, frozen=True, kw_only=True):
-    """PEER_GRANT: the coordinator tells a fence whose its queues are.
+    """PEER_GRANT: the coordinator sends a fence the owners of its queues.
 
-    epoch: the group's. complete: these are all queues of the group at this broker; others are nobody's.
-    client_ids: by member, where the members begin to allocate for themselves: they come first at locks.
+    epoch: the group's. complete: these are all queues of the group at this broker; others have no owner.
+    client_ids: by member, when the members begin to allocate for themselves: they take precedence for locks.
     """
 
     group: str
@@ -243,7 +243,7 @@ class PeerGrantBody(Document, frozen=True, kw_only=True):
         )
 
     def value(self) -> FenceGrant:
-        """Return what it says."""
+        """Return the grant."""
         return FenceGrant(
             group=self.group,
             epoch=self.epoch,
@@ -255,12 +255,12 @@ class PeerGrantBody(Document, frozen=True, kw_only=True):
 
 
 class PeerMembersBody(Document, frozen=True, kw_only=True):
-    """PEER_MEMBERS: an edge tells a coordinator who is connected to it, of groups that live there.
+    """PEER_MEMBERS: an edge reports its members to the coordinator of their groups.
 
-    masters: the brokers it knows, itself included, by which it tells where groups live. complete: these are
-    all its groups that live there; else those that changed, and the others stay as they were. listed: groups
-    of these whose members it knows from another coordinator. given: with a complete word, what it remembers
-    of what members that ask for their queues were given.
+    masters: the brokers it knows, itself included, from which it derives coordinators. complete: these are
+    all its groups with that coordinator; otherwise the changed ones, and the others stay as they were.
+    listed: those of these groups whose member list came from another coordinator. given: in a complete
+    report, the assignments it remembers of members that ask for their queues.
     """
 
     broker_name: str
@@ -272,10 +272,10 @@ class PeerMembersBody(Document, frozen=True, kw_only=True):
 
 
 class PeerListBody(Document, frozen=True, kw_only=True):
-    """PEER_LIST: a coordinator tells an edge who is in a group that has members at several edges.
+    """PEER_LIST: a coordinator sends an edge the members of a group that has members at several edges.
 
-    No client ids: the group is at one edge now, which knows its members itself. version: of those of one
-    coordinator the higher one is newer.
+    No client ids: the group is at one edge now, which knows its members itself. version: grows with each list
+    of one coordinator.
     """
 
     broker_name: str
@@ -285,16 +285,16 @@ class PeerListBody(Document, frozen=True, kw_only=True):
 
 
 class PeerGatherBody(Document, frozen=True, kw_only=True):
-    """PEER_GATHER: a new coordinator asks fences about a group; the answer is a PeerGathered."""
+    """PEER_GATHER: a new coordinator asks a fence about a group; the reply is a PeerGathered."""
 
     group: str
 
 
 class PeerGathered(Document, frozen=True, kw_only=True):
-    """The state of a fence: the highest epoch it has seen, and to whom its queues are open.
+    """The state of a fence: the highest epoch it has seen, and the members that have its queues open.
 
     members: those of the group, as its coordinator at the same broker knew them under members_epoch; None:
-    the group did not live there as long as anybody there remembers.
+    the broker has not coordinated the group as far back as it remembers.
     """
 
     epoch: int = 0
@@ -313,7 +313,7 @@ class PeerGathered(Document, frozen=True, kw_only=True):
         )
 
     def value(self) -> FenceReport:
-        """Return what it says."""
+        """Return the report."""
         return FenceReport(
             epoch=self.epoch,
             openings=claims_of(self.open),
@@ -323,10 +323,10 @@ class PeerGathered(Document, frozen=True, kw_only=True):
 
 
 class PeerRemovedBody(Document, frozen=True, kw_only=True):
-    """PEER_REMOVED: a broker has deleted a topic, or a group; its fence has forgotten who had what open.
+    """PEER_REMOVED: a broker has deleted a topic, or a group; its fence has lost its state with it.
 
-    One of the two is named; it may be there again by now. Both: an operator has set the group's offsets
-    there, and nobody reads its queues of that topic until they are granted anew.
+    One of the two is named; it may have been created again meanwhile. Both: an operator has set the group's
+    offsets there, and the topic's queues are closed until they are granted anew.
     """
 
     broker_name: str
@@ -335,9 +335,9 @@ class PeerRemovedBody(Document, frozen=True, kw_only=True):
 
 
 class PeerStartedBody(Document, frozen=True, kw_only=True):
-    """PEER_STARTED: a coordinator tells the brokers of a group's queues that a rebalance has begun.
+    """PEER_STARTED: a coordinator reports the start of a rebalance to the brokers of a group's queues.
 
-    Each of them records what becomes of its own queues, as it does for groups without a coordinator.
+    Each of them records the moves of its own queues, as it does for groups without a coordinator.
     """
 
     group: str
@@ -348,11 +348,11 @@ class PeerStartedBody(Document, frozen=True, kw_only=True):
 
 
 class PeerRebalanceBody(Document, frozen=True, kw_only=True):
-    """PEER_REBALANCE: a coordinator tells the brokers of a group's queues how its rebalance goes on.
+    """PEER_REBALANCE: a coordinator reports the progress of a rebalance to the brokers of a group's queues.
 
-    is_complete: every queue is granted to the member it is meant for; these are the members then, and
-    uncommitted the queues of which messages may come again. replaced: clients that have taken the places of
-    others, by those; their queues have not moved.
+    is_complete: every queue is granted to its target; then these are the members, and uncommitted the queues
+    whose messages may be redelivered. replaced: clients that have taken the places of others, by those; their
+    queues have not moved.
     """
 
     group: str

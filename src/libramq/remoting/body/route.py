@@ -1,4 +1,4 @@
-"""Lists that name servers and brokers answer with.
+"""Lists in the replies of name servers and brokers.
 
 Upstream: remoting/protocol/body/ClusterInfo.java, TopicList.java, GroupList.java, KVTable.java.
 """
@@ -8,7 +8,7 @@ from libramq.formats.route import BrokerData
 
 
 class ClusterInfo(Document, frozen=True, kw_only=True):
-    """All brokers a name server knows."""
+    """All brokers that a name server knows."""
 
     broker_addr_table: dict[str, BrokerData] = {}
     cluster_addr_table: dict[str, list[str]] = {}
