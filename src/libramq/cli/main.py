@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from libramq.cli import admin, bench, groups, lab, options, pipeline
+from libramq.cli import admin, bench, groups, lab, options, pipeline, store
 from libramq.cli.layout import BROKERS_MAX
 from libramq.cli.printable import printable
 
@@ -54,6 +54,7 @@ app.add_typer(bench.app, name="bench")
 app.add_typer(groups.app, name="groups")
 app.add_typer(lab.app, name="lab")
 app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(store.app, name="store")
 
 
 @app.command()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from libramq.filesystem import FileSystem
+from libramq.store.log_scan import LogFiles
 from libramq.store.segments import NAME_DIGITS, Segments
 
 DIRECTORY: Final = "damaged"
@@ -36,7 +37,7 @@ def keep_aside(
         first = max(offset, start)
         if first >= start + segments.file_size:
             continue
-        size = _written_size(segments, first, start + segments.file_size, ZEROES_MAX if is_torn else None)
+        size = written_size(segments, first, start + segments.file_size, ZEROES_MAX if is_torn else None)
         if not size:
             continue
         filesystem.makedirs(directory)
@@ -53,7 +54,7 @@ def keep_aside(
     return total, target
 
 
-def _chunks(segments: Segments, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+def _chunks(segments: LogFiles, start: int, end: int) -> Iterator[tuple[int, bytes]]:
     while start < end:
         data = segments.read(start, min(_CHUNK_BYTES, end - start))
         if not data:
@@ -62,7 +63,7 @@ def _chunks(segments: Segments, start: int, end: int) -> Iterator[tuple[int, byt
         start += len(data)
 
 
-def _written_size(segments: Segments, start: int, end: int, zeroes_max: int | None) -> int:
+def written_size(segments: LogFiles, start: int, end: int, zeroes_max: int | None) -> int:
     """Return the size up to the final zeroes, or up to more zeroes than are read."""
     size = 0
     for offset, data in _chunks(segments, start, end):

@@ -1,0 +1,124 @@
+"""The store command: directories of messages, looked at without their broker."""
+
+import json as json_text
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from libramq.cli import options
+
+if TYPE_CHECKING:
+    from libramq.message.record import RecordHead
+    from libramq.store.check import StoreReport
+    from libramq.store.log_scan import Damage
+
+#: The exit code of a check that found damage; 2 is for one that could not be made.
+EXIT_DAMAGED: Final = 1
+
+app = typer.Typer(help="Check the files of a broker that does not run.", no_args_is_help=True)
+
+
+@app.callback()
+def store() -> None:
+    """Check the files of a broker that does not run."""
+
+
+@app.command(no_args_is_help=True)
+def check(
+    directory: Annotated[Path, typer.Argument(help="The broker's storePathRootDir, or a copy of it.")],
+    dump: Annotated[
+        bool, typer.Option("--dump", help="Print every record first, as one line of JSON each.")
+    ] = False,
+    json: options.Json = False,
+) -> None:
+    """Check every record and every consume queue unit, and say what the next start would repair; change
+    nothing. Exit code 1: damage."""
+    from libramq.cli import output
+    from libramq.filesystem import LocalFileSystem
+    from libramq.store.check import check_store
+
+    report = check_store(directory, LocalFileSystem(), _print_record if dump else lambda _: None)
+    if json:
+        output.print_json(_as_json(report))
+    else:
+        for name, text in _lines(report):
+            print(f"{name:<11} {text}")
+    if report.is_damaged:
+        raise typer.Exit(EXIT_DAMAGED)
+
+
+def _print_record(found: "RecordHead | Damage") -> None:
+    from libramq.cli.printable import printable_json
+    from libramq.message.properties import decode_properties
+    from libramq.store.log_scan import Damage
+
+    if isinstance(found, Damage):
+        record: dict[str, Any] = {"damage": found.reason, "physicalOffset": found.offset}
+        record["size"] = found.end - found.offset
+    else:
+        record = {
+            "physicalOffset": found.physical_offset,
+            "size": found.size,
+            "topic": found.topic,
+            "queueId": found.queue_id,
+            "queueOffset": found.queue_offset,
+            "storeTimestamp": found.store_timestamp_ms,
+            "sysFlag": found.sys_flag,
+            "bodyBytes": found.body_end - found.body_start,
+            "properties": decode_properties(found.properties),
+        }
+    print(printable_json(json_text.dumps(record, ensure_ascii=False)))
+
+
+def _lines(report: "StoreReport") -> list[tuple[str, str]]:
+    """Return what a check found, a line for each thing that was looked at."""
+    queues = report.queues
+    lines = [
+        ("store", report.state),
+        (
+            "commit log",
+            f"{report.file_count:,} files, offsets {report.log_start:,} to {report.log_end:,}, "
+            f"{report.record_count:,} records, {report.deleted_count:,} of them deleted",
+        ),
+        (
+            "queues",
+            f"{queues.queue_count:,} with {queues.unit_count:,} units; {queues.missing_count:,} are missing, "
+            f"{queues.wrong_count:,} lead elsewhere, {queues.stray_count:,} lead to no record",
+        ),
+        (
+            "next start",
+            f"reads {report.recovered_record_count:,} records from {report.recovered_from:,} on, builds "
+            f"{report.recovered_unit_count:,} units, removes {report.cut_unit_count:,}, cuts off "
+            f"{report.cut_bytes:,} bytes behind the log's end",
+        ),
+    ]
+    lines += [("damage", _of_damage(damage)) for damage in report.damages]
+    lines += [("damage", text) for text in queues.unreadable]
+    if report.log_end < report.known_end:
+        lost = f"the log ends at {report.log_end:,}, and was on the disk up to {report.known_end:,}"
+        lines.append(("damage", lost))
+    lines.append(("result", "damaged; see docs/damage.md" if report.is_damaged else "no damage"))
+    return lines
+
+
+def _of_damage(damage: "Damage") -> str:
+    what = "one record" if damage.is_proven else "nobody knows how many records"
+    return f"{damage.end - damage.offset:,} bytes at {damage.offset:,}, {what}: {damage.reason}"
+
+
+def _as_json(report: "StoreReport") -> dict[str, Any]:
+    value = asdict(report)
+    value["damages"] = [
+        {"offset": each.offset, "end": each.end, "reason": each.reason, "isOneRecord": each.is_proven}
+        for each in report.damages
+    ]
+    return {**{_camel(name): part for name, part in value.items()}, "isDamaged": report.is_damaged} | {
+        "queues": {_camel(name): part for name, part in value["queues"].items()}
+    }
+
+
+def _camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)

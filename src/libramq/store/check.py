@@ -1,0 +1,213 @@
+"""The check of a store that nobody has open: every record, and every unit against its record.
+
+    the log      frames, checksums and places of all records; damage below what was known to be on the disk
+    the queues   units that records lack, that lead elsewhere, or nowhere
+    recovery     where the next opening begins, and how much it repairs
+
+Nothing is changed. The log is read once, in its order.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from libramq.errors import StoreCorrupt, StoreError, StoreLocked
+from libramq.filesystem import FileSystem
+from libramq.message.record import RecordHead
+from libramq.message.sys_flag import is_queued
+from libramq.store.deletions import Deletions
+from libramq.store.dispatch import unit_tag_code
+from libramq.store.kept_aside import ZEROES_MAX, written_size
+from libramq.store.log_scan import Damage, LogScan
+from libramq.store.opening import ABORT
+from libramq.store.queue_check import QueueCheck
+from libramq.store.read_only_files import ReadOnlyFiles
+from libramq.store.recovery_point import RecoveryPoint, RecoveryPointFile
+from libramq.store.span_cursor import QueueKey
+
+Seen = Callable[[RecordHead | Damage], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class QueueFindings:
+    """The units of all queues against the records of the log.
+
+    missing_count: records without a unit, of those that the next recovery does not read. wrong_count: units
+    that lead elsewhere than to their record. stray_count: units that lead to no record. unreadable: queues
+    whose files cannot be read as one, and why.
+    """
+
+    queue_count: int = 0
+    unit_count: int = 0
+    missing_count: int = 0
+    wrong_count: int = 0
+    stray_count: int = 0
+    unreadable: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class StoreReport:
+    """The findings of a check.
+
+    state: how the store was left. log_end: behind the last record. known_end: up to there the log was known
+    to be on the disk. deleted_count: records of topics that were deleted, whose numbers others may have now.
+    recovered_*: what the next opening does: where it begins, how many records it reads, how many units it
+    builds anew or removes, how many bytes behind the log's end it cuts off.
+    """
+
+    state: str
+    file_count: int = 0
+    log_start: int = 0
+    log_end: int = 0
+    known_end: int = 0
+    record_count: int = 0
+    deleted_count: int = 0
+    damages: list[Damage] = field(default_factory=list)
+    queues: QueueFindings = field(default_factory=QueueFindings)
+    recovered_from: int = 0
+    recovered_record_count: int = 0
+    recovered_unit_count: int = 0
+    cut_unit_count: int = 0
+    cut_bytes: int = 0
+
+    @property
+    def is_damaged(self) -> bool:
+        """Return whether something is wrong that no recovery repairs by itself."""
+        queues = self.queues
+        return bool(
+            self.damages
+            or self.log_end < self.known_end
+            or queues.missing_count
+            or queues.wrong_count
+            or queues.stray_count
+            or queues.unreadable
+        )
+
+
+def check_store(root: Path, filesystem: FileSystem, seen: Seen = lambda _: None) -> StoreReport:
+    """Check a store directory. seen: is called with every record, and with every damaged stretch.
+
+    Raises StoreLocked where a broker has it open, StoreError where it is none, or lacks a file of its log.
+    """
+    if not filesystem.is_directory(root / "commitlog"):
+        raise StoreError(f"{root} is no store directory: it has no commitlog")
+    if filesystem.is_locked(root / "lock"):
+        raise StoreLocked(f"{root} is in use by a broker; stop it, or check a copy")
+    return _Check(root, filesystem, seen).run()
+
+
+class _Check:
+    """One check."""
+
+    def __init__(self, root: Path, filesystem: FileSystem, seen: Seen) -> None:
+        self._root = root
+        self._filesystem = filesystem
+        self._seen = seen
+        self._log = ReadOnlyFiles(filesystem, root / "commitlog")
+        self._queues: dict[QueueKey, QueueCheck] = {}
+        abort = filesystem.read_text(root / ABORT)
+        point = RecoveryPointFile(filesystem, root).load()
+        self._is_closed = abort is None
+        self._point = point if abort is None or (point is not None and point.is_of(abort)) else None
+        self._deletions = Deletions(filesystem, root)
+        if self._point is not None:
+            self._deletions.load()
+        self.report = StoreReport(state=_state(is_closed=self._is_closed, point=self._point))
+
+    def run(self) -> StoreReport:
+        try:
+            self._open_queues()
+            self._read_log()
+            self._count_units()
+        finally:
+            self._log.close()
+            for queue in self._queues.values():
+                queue.close()
+        return self.report
+
+    def _open_queues(self) -> None:
+        """Find the queues, and with their ends where the next recovery begins."""
+        report, point, log = self.report, self._point, self._log
+        for key, directory in _queue_directories(self._filesystem, self._root / "consumequeue"):
+            try:
+                self._queues[key] = QueueCheck(self._filesystem, directory)
+            except StoreCorrupt as error:
+                report.queues.unreadable.append(str(error))
+        units_end = max((queue.physical_end for queue in self._queues.values()), default=0)
+        report.known_end = max(point.flushed if point else 0, units_end if self._is_closed else 0)
+        begin = 0
+        if self._is_closed:
+            begin = units_end
+        elif point is not None:
+            begin = point.dispatched
+        units = sum(queue.next for queue in self._queues.values())
+        if point is not None and units < point.units and units_end <= point.flushed:  # Queues were lost.
+            begin = 0
+        report.recovered_from = max(begin, log.min_offset)
+
+    def _read_log(self) -> None:
+        report, log = self.report, self._log
+        report.file_count, report.log_start = len(log.starts), log.min_offset
+        protected = min(report.known_end, log.end) or (log.starts[-1] if log.starts else 0)
+        scan = LogScan(log, log.min_offset, protected=protected, refuses_nuls=self._point is not None)
+        for found in scan:
+            self._seen(found)
+            if isinstance(found, Damage):
+                report.damages.append(found)
+                continue
+            report.record_count += 1
+            if found.physical_offset >= report.recovered_from:
+                report.recovered_record_count += 1
+            if is_queued(found.sys_flag):
+                self._compare(found)
+        report.log_end = scan.end
+        if log.has(scan.end):
+            file_end = log.start_of(scan.end) + log.file_size
+            report.cut_bytes = written_size(log, scan.end, min(file_end, log.end), ZEROES_MAX)
+
+    def _compare(self, head: RecordHead) -> None:
+        """Compare a record with its unit."""
+        report, queues = self.report, self.report.queues
+        at, number = head.physical_offset, head.queue_offset
+        queue = self._queues.get((head.topic, head.queue_id))
+        unit = queue.unit(number) if queue is not None else None
+        was_reused = unit is not None and unit[0] > at  # Its topic was deleted, and made again.
+        is_before = queue is not None and number < queue.first  # Its file of the log was about to go.
+        if was_reused or is_before or at < self._deletions.end_of(head.topic):
+            report.deleted_count += 1
+        elif queue is not None and unit is not None and unit[0] == at:
+            queue.matched_count += 1
+            queues.wrong_count += unit[1:] != (head.size, unit_tag_code(head))
+        elif at >= report.recovered_from:
+            report.recovered_unit_count += 1
+        elif queue is None:  # Where queues are lost, recovery begins before.
+            report.deleted_count += 1
+        elif unit is None:
+            queues.missing_count += 1
+        else:
+            queues.wrong_count += 1
+
+    def _count_units(self) -> None:
+        report, queues = self.report, self.report.queues
+        queues.queue_count = len(self._queues)
+        for queue in self._queues.values():
+            counts = queue.count_units(self._log.min_offset, report.log_end, report.damages)
+            queues.unit_count += counts.all
+            report.cut_unit_count += counts.beyond
+            queues.stray_count += max(0, counts.within - queue.matched_count)
+
+
+def _queue_directories(filesystem: FileSystem, queues: Path) -> Iterator[tuple[QueueKey, Path]]:
+    for topic in filesystem.listdir(queues):
+        if filesystem.is_directory(queues / topic):
+            for name in filesystem.listdir(queues / topic):
+                if name.isascii() and name.isdecimal() and str(int(name)) == name:
+                    yield (topic, int(name)), queues / topic / name
+
+
+def _state(*, is_closed: bool, point: RecoveryPoint | None) -> str:
+    if is_closed:
+        return "closed by its broker"
+    if point is not None:
+        return "not closed: its broker was killed, or lost power"
+    return "not closed, and not by this version of LibraMQ: the next start reads the whole log"

@@ -1,0 +1,95 @@
+"""The check of one queue: its files as numbered units, read only."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from libramq.filesystem import FileSystem
+from libramq.store.config import UNIT_BYTES
+from libramq.store.consume_queue import BLANK_SIZE, UNIT
+from libramq.store.log_scan import Damage
+from libramq.store.read_only_files import ReadOnlyFiles
+
+#: Ours: units that are read at once: where records are compared, where all are counted.
+NEIGHBOURS: Final = 128
+BLOCK_UNITS: Final = 50_000
+_UNITS: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
+
+
+class UnitCounts(NamedTuple):
+    """The units of a queue: all, those that lead into the log and to no damage, those behind its end."""
+
+    all: int
+    within: int
+    beyond: int
+
+
+class QueueCheck:
+    """The units of one queue. matched_count: how many were found to lead to their records.
+
+    Raises StoreCorrupt where a file is missing between others.
+    """
+
+    def __init__(self, filesystem: FileSystem, directory: Path) -> None:
+        self._files = ReadOnlyFiles(filesystem, directory)
+        self._near: tuple[int, bytes] = 0, b""
+        self.first = self._files.min_offset // UNIT_BYTES
+        self.next = self._find_next()
+        last = self.unit(self.next - 1) if self.next > self.first else None
+        self.physical_end = 0 if last is None else last[0] + (0 if last[1] == BLANK_SIZE else last[1])
+        self.matched_count = 0
+
+    def unit(self, number: int) -> tuple[int, int, int] | None:
+        """Return a unit: physical offset, size, tag code; None where none was written."""
+        if not self.first <= number < self._files.end // UNIT_BYTES:
+            return None
+        start, data = self._near
+        if not start <= number < start + len(data) // UNIT_BYTES:
+            data = self._read(number, NEIGHBOURS)
+            start = number
+            self._near = start, data
+        physical, size, code = UNIT.unpack_from(data, (number - start) * UNIT_BYTES)
+        return (physical, size, code) if size > 0 and physical >= 0 else None
+
+    def count_units(self, log_start: int, log_end: int, damages: Sequence[Damage]) -> UnitCounts:
+        """Count the units by where they lead."""
+        within = beyond = count = 0
+        number = self.first
+        while number < self.next:
+            units = self._units(number, min(BLOCK_UNITS, self.next - number))
+            leads = (units["size"] > 0) & (units["size"] != BLANK_SIZE) & (units["physical"] >= log_start)
+            is_beyond = leads & (units["physical"] >= log_end)
+            is_lost = np.zeros(len(units), dtype=np.bool_)
+            for damage in damages:
+                is_lost |= (units["physical"] >= damage.offset) & (units["physical"] < damage.end)
+            count += len(units)
+            beyond += int(is_beyond.sum())
+            within += int((leads & ~is_beyond & ~is_lost).sum())
+            number += len(units)
+        return UnitCounts(count, within, beyond)
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self._files.close()
+
+    def _find_next(self) -> int:
+        """Return the number after the last unit that was written; files are zeroes behind it."""
+        files = self._files
+        for start in reversed(files.starts):
+            size = min(files.file_size, files.end - start)
+            units = np.frombuffer(files.read(start, size - size % UNIT_BYTES), dtype=_UNITS)
+            written = np.flatnonzero((units["size"] > 0) & (units["physical"] >= 0))
+            if len(written):
+                return start // UNIT_BYTES + int(written[-1]) + 1
+        return self.first
+
+    def _read(self, number: int, count: int) -> bytes:
+        position = number * UNIT_BYTES
+        room = self._files.start_of(position) + self._files.file_size - position
+        return self._files.read(position, min(count * UNIT_BYTES, room))
+
+    def _units(self, number: int, count: int) -> npt.NDArray[np.void]:
+        return np.frombuffer(self._read(number, count), dtype=_UNITS)

@@ -1,0 +1,164 @@
+"""A check of a store says what is wrong with it, and what the next start would do."""
+
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from libramq.errors import StoreCorrupt, StoreError, StoreLocked
+from libramq.filesystem import LocalFileSystem
+from libramq.message.record import RecordHead
+from libramq.store.check import StoreReport, check_store
+from libramq.store.log_scan import Damage
+from tests.store.stores import flush, kill, message, open_store, remove_old_files
+
+
+def check(root: Path) -> StoreReport:
+    return check_store(root, LocalFileSystem())
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A store that was closed: sixty messages in two queues, nine in a file of the log."""
+    store = open_store(tmp_path)
+    for number in range(60):
+        store.append_batch([message(b"%03d" % number + b"." * 400, queue_id=number % 2, tags="A")])
+    store.close()
+    return tmp_path
+
+
+def flip(path: Path, at: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def in_log(root: Path, physical_offset: int) -> tuple[Path, int]:
+    start = physical_offset - physical_offset % 4096
+    return root / "commitlog" / f"{start:020d}", physical_offset - start
+
+
+def test_a_store_that_was_closed_has_nothing_to_repair(root: Path):
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    seen: list[RecordHead | Damage] = []
+    report = check_store(root, LocalFileSystem(), seen.append)
+    assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+    assert not report.is_damaged
+    assert report.state == "closed by its broker"
+    assert (report.record_count, report.queues.unit_count, report.queues.queue_count) == (60, 60, 2)
+    repairs = (report.recovered_record_count, report.recovered_unit_count, report.cut_bytes)
+    assert repairs == (0, 0, 0)
+    assert report.log_end == report.known_end
+    assert [(found.queue_id, found.queue_offset) for found in seen if isinstance(found, RecordHead)] == [
+        (number % 2, number // 2) for number in range(60)
+    ]
+
+
+def test_what_is_said_of_a_kill_is_what_recovery_does(root: Path):
+    store = open_store(root)
+    for number in range(7):
+        store.append_batch([message(b"later %d" % number)])
+    end = store.end
+    kill(store)
+    path, at = in_log(root, end)
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(b"\0\0\1\0torn")
+    report = check(root)
+    assert not report.is_damaged
+    assert report.state.startswith("not closed: its broker was killed")
+    assert (report.recovered_record_count, report.recovered_unit_count, report.cut_bytes) == (7, 7, 8)
+    recovery = open_store(root).recovery
+    assert recovery is not None
+    assert recovery.record_count == report.recovered_record_count
+    assert (recovery.start, recovery.end) == (report.recovered_from, report.log_end)
+    assert recovery.cut_bytes == report.cut_bytes
+
+
+def test_a_flipped_bit_in_a_body_is_found_wherever_it_is(root: Path):
+    """Recovery after a clean stop does not read there."""
+    flip(*in_log(root, 100))
+    report = check(root)
+    assert report.is_damaged
+    (damage,) = report.damages
+    assert (damage.offset, damage.is_proven) == (0, True)
+    assert "checksum" in damage.reason
+    assert (report.queues.missing_count, report.queues.wrong_count, report.queues.stray_count) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("at", "counts"),
+    [(7, (0, 0, 1)), (11, (0, 1, 0)), (19, (0, 1, 0))],
+    ids=["physical offset", "size", "tag code"],
+)
+def test_a_flipped_bit_in_a_unit_is_found(root: Path, at: int, counts: tuple[int, int, int]):
+    flip(root / "consumequeue" / "T" / "1" / f"{200:020d}", 3 * 20 + at)
+    report = check(root)
+    queues = report.queues
+    assert (queues.missing_count, queues.wrong_count, queues.stray_count) == counts
+    assert report.is_damaged
+
+
+def test_a_unit_that_turned_to_zeroes_is_missing(root: Path):
+    path = root / "consumequeue" / "T" / "1" / f"{200:020d}"
+    data = path.read_bytes()
+    path.write_bytes(data[:60] + bytes(20) + data[80:])
+    report = check(root)
+    assert report.queues.missing_count == 1
+    assert report.is_damaged
+
+
+def test_queues_that_are_lost_are_built_again(root: Path):
+    shutil.rmtree(root / "consumequeue" / "T" / "0")
+    report = check(root)
+    assert not report.is_damaged
+    assert (report.recovered_from, report.recovered_record_count, report.recovered_unit_count) == (0, 60, 30)
+    recovery = open_store(root).recovery
+    assert recovery is not None
+    assert recovery.record_count == 60
+
+
+def test_lost_files_are_damage(root: Path):
+    last = max((root / "commitlog").iterdir())
+    last.unlink()
+    report = check(root)
+    assert report.is_damaged
+    assert report.log_end < report.known_end
+    assert report.cut_unit_count > 0
+    middle = sorted((root / "commitlog").iterdir())[1]
+    middle.unlink()
+    with pytest.raises(StoreCorrupt, match="one is missing"):
+        check(root)
+
+
+def test_a_queue_that_lacks_a_file_is_damage(root: Path):
+    (root / "consumequeue" / "T" / "0" / f"{200:020d}").unlink()
+    report = check(root)
+    assert len(report.queues.unreadable) == 1
+    assert report.is_damaged
+
+
+def test_what_was_deleted_is_no_damage(root: Path):
+    store = open_store(root)
+    store.append_batch([message("kept", "Other")])
+    flush(store)
+    assert remove_old_files(store, 2) == 2
+    store.raise_min_offset("T", 0, 20)
+    store.append_batch([message("gone", "Deleted")])
+    store.delete_topic("Deleted")
+    store.append_batch([message("anew", "Deleted")])
+    store.close()
+    report = check(root)
+    assert not report.is_damaged, asdict(report)
+    assert report.deleted_count == 1
+    assert report.log_start == 2 * 4096
+
+
+def test_what_is_no_store_or_is_in_use_is_not_checked(root: Path, tmp_path_factory: pytest.TempPathFactory):
+    store = open_store(root)
+    with pytest.raises(StoreLocked, match="in use by a broker"):
+        check(root)
+    store.close()
+    with pytest.raises(StoreError, match="no commitlog"):
+        check(tmp_path_factory.mktemp("empty"))
