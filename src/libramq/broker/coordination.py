@@ -354,7 +354,7 @@ class Coordination:
             case fx.Started():
                 self._reports.started(effect)
             case fx.Settled():
-                self._reports.settled(effect, is_elsewhere_too=self._is_elsewhere_too(effect.group))
+                self._reports.settled(effect)
             case fx.Replaced():
                 self._reports.replaced(effect)
             case fx.ModeChanged():
@@ -389,12 +389,10 @@ class Coordination:
         view = self._coordinator.group(group)
         return (view.epoch, [member.member for member in view.members]) if view is not None else (0, None)
 
-    def _is_elsewhere_too(self, group: str) -> bool:
-        view = self._coordinator.group(group)
-        return view is not None and any(queue.broker_name != self._broker_name for queue in view.owners)
-
     def _must_gather(self, group: str) -> bool:
-        return self._peers is not None or self._fences.epoch(group) > 0
+        """Return whether somebody may know a group that is new here: another broker, or we from before."""
+        has_others = self._peers is not None and not self._peers.is_alone
+        return has_others or group in self._former or self._fences.epoch(group) > 0
 
     def _now_ms(self) -> MonotonicMs:
         return self._clock.monotonic_ms()

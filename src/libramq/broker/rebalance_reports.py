@@ -37,20 +37,20 @@ class RebalanceReports:
         if self._peers is not None:
             self._peers.started(started, who)
 
-    def settled(self, settled: Settled, *, is_elsewhere_too: bool) -> None:
-        """Record the end of a rebalance. is_elsewhere_too: other brokers have queues of the group."""
+    def settled(self, settled: Settled) -> None:
+        """Record the end of a rebalance; the minimum of moves only where other brokers have queues too.
+
+        Where all are here, what was observed says how many had to move.
+        """
+        own = {q: client_id for q, client_id in settled.holders.items() if q.broker_name == self._broker_name}
         observed = self._consumers.observed(settled.group)
         if observed is not None:
             observed.completed(
                 settled.loads,
-                holders={
-                    queue: client_id
-                    for queue, client_id in settled.holders.items()
-                    if queue.broker_name == self._broker_name
-                },
+                holders=own,
                 uncommitted=settled.uncommitted,
                 duplicates=settled.duplicates,
-                minimum=settled.minimum if is_elsewhere_too else None,
+                minimum=settled.minimum if len(own) < len(settled.holders) else None,
             )
         if self._peers is not None:
             self._peers.settled(settled)

@@ -52,7 +52,9 @@ class ClusterView:
 
     def home_of(self, group: str) -> str | None:
         """Return the broker that coordinates a group; None while it is unknown."""
-        return coordinator_of(group, self._masters) if self.is_known else None
+        if not self.is_known:
+            return None
+        return self._own if self.is_alone else coordinator_of(group, self._masters)
 
     def address_of(self, broker_name: str) -> str:
         """Return the address of a broker of the view."""
