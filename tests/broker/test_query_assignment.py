@@ -10,6 +10,7 @@ from libramq.codes import ResponseCode as C
 from libramq.formats import fastjson
 from libramq.formats.document import decode_body
 from libramq.groups.broker_assignment import REST_MS
+from libramq.groups.cluster_view import ClusterView
 from libramq.groups.pending_notifications import REPEAT_MS, ROUND_GAP_MS
 from libramq.message.queue import MessageQueue
 from libramq.remoting import headers as h
@@ -201,6 +202,8 @@ class Elsewhere:
             queues=self.queues,
             clock=talk.clock,
             purgatory=broker.purgatory,
+            view=ClusterView("broker-a", "127.0.0.1:10911", is_alone_for_good=True),
+            peers=broker.assigner._peers,
         )
         processor = QueryAssignment(
             clients=broker.consumers,

@@ -105,4 +105,4 @@ def test_a_broker_that_moved_is_another():
     view = view_of("2")
     moved = TopicRouteData(broker_datas=[BrokerData(broker_name="2", broker_addrs={0: "10.0.0.7:1"})])
     assert view.brokers_reported(moved, linked=("2",))
-    assert view.address_of("2") == "10.0.0.7:1"
+    assert view.others["2"] == "10.0.0.7:1"

@@ -17,6 +17,7 @@ from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError
 from libramq.groups.assignment_tables import AssignmentUpdate
+from libramq.groups.cluster_view import ClusterView
 from libramq.groups.roster import ServerAssignedMembers
 from libramq.groups.server_assigned_groups import KEEP, ServerAssignedGroups
 from libramq.kernel.purgatory import Purgatory
@@ -43,15 +44,6 @@ Queues = Sequence[MessageQueue] | None
 class Peers(Protocol):
     """The brokers of the cluster, including this one."""
 
-    @property
-    def is_alone(self) -> bool:
-        """Return whether there is no other broker."""
-        ...
-
-    def home_of(self, group: str) -> str | None:
-        """Return the broker that coordinates a group; None while it is unknown."""
-        ...
-
     def server_assigned_members(self, group: str) -> ServerAssignedMembers | None:
         """Return the members of a group that is coordinated here, as all brokers reported them."""
         ...
@@ -72,7 +64,7 @@ class Peers(Protocol):
 
 
 class Assigner:
-    """The assigner of this broker. queues: all of a topic. peers: None if this broker is always alone."""
+    """The assigner of this broker. queues: all of a topic."""
 
     def __init__(
         self,
@@ -82,8 +74,10 @@ class Assigner:
         queues: Callable[[str], Sequence[MessageQueue] | None],
         clock: Clock,
         purgatory: Purgatory,
-        peers: Peers | None = None,
+        view: ClusterView,
+        peers: Peers,
     ) -> None:
+        self._view = view
         self._peers = peers
         self._own = broker_name
         self._consumers = consumers
@@ -102,8 +96,8 @@ class Assigner:
         cost_bytes: memory of the request. Raises ConfigError for a strategy that is unknown or needs more
         input.
         """
-        home = self._home_of(question.group)
-        if home == self._own or self._peers is None:
+        home = self._view.home_of(question.group)
+        if home == self._own:
             waiter.answer(self.decide(question))
             return
         if home is None:
@@ -121,7 +115,7 @@ class Assigner:
     def decide(self, question: QueueQuestion) -> Queues:
         """Return the queues of a member that is connected here or elsewhere; ConfigError as `ask`."""
         decision = KEEP
-        if self._home_of(question.group) == self._own and self._settle():
+        if self._view.home_of(question.group) == self._own and self._settle():
             decision = self._groups.ask(
                 question.group,
                 question.client_id,
@@ -136,7 +130,7 @@ class Assigner:
 
     def assignments_updated(self, update: AssignmentUpdate) -> None:
         """Take an update from a group's broker: assignments, and members that should ask again."""
-        if self._home_of(update.group) != self._own:
+        if self._view.home_of(update.group) != self._own:
             self._groups.tables.take(update)
         self._ask_again(update)
 
@@ -148,7 +142,7 @@ class Assigner:
 
     def tables_for(self, home: str) -> list[AssignmentUpdate]:
         """Return the tables of groups that a broker coordinates, from which it can continue."""
-        return self._groups.tables.updates(lambda group: self._home_of(group) == home)
+        return self._groups.tables.updates(lambda group: self._view.home_of(group) == home)
 
     def full_state(self) -> list[AssignmentUpdate]:
         """Return the tables of groups coordinated here, for another broker; who missed news asks again."""
@@ -160,7 +154,7 @@ class Assigner:
 
     def changed(self, group: str) -> None:
         """Handle a change of a group's members, here or elsewhere."""
-        if self._home_of(group) != self._own:
+        if self._view.home_of(group) != self._own:
             return
         fresh_until_ms = self._groups.fresh_until_ms(group) if group in self._groups else None
         now_ms = self._now_ms()
@@ -168,12 +162,12 @@ class Assigner:
 
     def _own_changed(self, group: str) -> None:
         """Handle a change of a group's members at this broker; if it is alone, those are all."""
-        if self._is_alone and self._consumers.group(group) is None:
+        if self._view.is_alone and self._consumers.group(group) is None:
             self._groups.forget(group)
 
     def topic_changed(self, topic: str) -> None:
         """Handle a change of a topic's queues, here or elsewhere."""
-        if self._is_alone:
+        if self._view.is_alone:
             return  # Its members have been notified already.
         for group in self._groups:
             if topic in self._groups.topics_of(group):
@@ -183,7 +177,7 @@ class Assigner:
         """Handle a change of the cluster's brokers, by which groups get other coordinators."""
         self._is_ready = False
         for group in list(self._groups):
-            if self._home_of(group) != self._own:
+            if self._view.home_of(group) != self._own:
                 self._groups.leave(group)
         self._due.clear()
 
@@ -209,13 +203,13 @@ class Assigner:
 
     def _settle(self) -> bool:
         """Continue other brokers' assignments once all have reported; return whether that is done."""
-        if self._peers is None or self._is_ready:
+        if self._is_ready:
             return True
         if not self._peers.has_heard_all():
             return False
         self._is_ready = True
         for group in list(self._groups.tables):
-            if self._home_of(group) == self._own:
+            if self._view.home_of(group) == self._own:
                 self._peers.send_assignments(self._groups.adopt(group))
                 self.changed(group)
         return True
@@ -226,7 +220,7 @@ class Assigner:
         if update is None:
             return
         self._ask_again(update)
-        if not self._is_alone and self._peers is not None:
+        if not self._view.is_alone:
             self._peers.send_assignments(update)
 
     def _ask_again(self, update: AssignmentUpdate) -> None:
@@ -237,17 +231,10 @@ class Assigner:
     # Lookups.
 
     def _members(self, group: str) -> ServerAssignedMembers | None:
-        if self._peers is not None and not self._peers.is_alone:
+        if not self._view.is_alone:
             return self._peers.server_assigned_members(group)
         connected = self._consumers.group(group)
         return connected.server_assigned_members() if connected is not None else None
-
-    def _home_of(self, group: str) -> str | None:
-        return self._peers.home_of(group) if self._peers is not None else self._own
-
-    @property
-    def _is_alone(self) -> bool:
-        return self._peers is None or self._peers.is_alone
 
     def _now_ms(self) -> MonotonicMs:
         return self._clock.monotonic_ms()

@@ -412,12 +412,9 @@ class ConsumerClients:
         rebalance = self._rebalances.get(group_name)
         if rebalance is None:
             rebalance = self._rebalances[group_name] = GroupRebalance(
-                group_name, sent_before=partial(self._sent_before, group_name)
+                group_name, sent_before=partial(self._offsets.sent_before, group_name)
             )
         return rebalance
-
-    def _sent_before(self, group_name: str, queue: MessageQueue) -> int | None:
-        return self._offsets.sent_before(group_name, queue.topic, queue.queue_id)
 
     def _notify(self, group: ConsumerGroup[Connection], *, wait_ms: int = 0) -> Notices:
         config = self._configs.get(group.name)

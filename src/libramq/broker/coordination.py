@@ -3,8 +3,7 @@
     requests, ends of connections, topics, time  →  coordinator  →  effects  →  answers, fences, events
 
 Grants for our own queues go straight to our fences. Requests to other brokers go through `peers`, and their
-answers come back by the methods below; without peers this broker is alone and coordinates every group. Each
-pending request is answered by its own waiter.
+answers come back by the methods below. Each pending request is answered by its own waiter.
 """
 
 from collections import deque
@@ -20,6 +19,7 @@ from libramq.clock import Clock, MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import broker_error
 from libramq.fencing import MODE_CLIENT, FenceGrant, FenceReport
+from libramq.groups.cluster_view import ClusterView
 from libramq.groups.coordinator import effect as fx
 from libramq.groups.coordinator import group_request as rq
 from libramq.groups.coordinator.coordinator import Coordinator
@@ -55,8 +55,10 @@ class Coordination:
         clock: Clock,
         secret_bits: SecretBits,
         purgatory: Purgatory,
-        peers: GroupPeers | None,
+        view: ClusterView,
+        peers: GroupPeers,
     ) -> None:
+        self._view = view
         self._peers = peers
         self._broker_name = broker_name
         self._address = address
@@ -97,7 +99,7 @@ class Coordination:
 
     def address_of(self, group: str) -> str:
         """Return the address of a group's coordinator; raises NotCoordinator while it is unknown."""
-        address = self._address if self._peers is None else self._peers.coordinator_of(group)
+        address = self._view.coordinator_of(group)
         if address is None:
             raise broker_error(ResponseCode.NOT_COORDINATOR, "")
         return address
@@ -110,7 +112,7 @@ class Coordination:
 
     def queues(self, topic: str) -> list[MessageQueue] | None:
         """Return all queues of a topic at all brokers, sorted; None while the others' are unknown."""
-        elsewhere = self._peers.queues(topic) if self._peers is not None else ()
+        elsewhere = self._peers.queues(topic)
         return sorted([*self._topics.queues(topic), *elsewhere]) if elsewhere is not None else None
 
     def group(self, name: str) -> GroupView | None:
@@ -183,29 +185,26 @@ class Coordination:
     def stock_changed(self, group: str, client_ids: Sequence[str]) -> None:
         """Handle a change of the clients that allocate for themselves, among our own connections."""
         self._unheard.pop(group, None)
-        if self._peers is None or self._peers.is_alone:  # Otherwise the relay has those of all brokers.
+        if self._view.is_alone:  # Otherwise the relay has those of all brokers.
             self.stock_members(group, client_ids)
 
     def offsets_reset(self, group: str, topic: str) -> None:
         """Handle a reset of a group's offsets here; our fence has closed its queues of that topic."""
         self.queues_reset(group, topic, self._broker_name)
-        if self._peers is not None:
-            self._peers.removed(topic=topic, group=group)
+        self._peers.removed(topic=topic, group=group)
 
     def topic_removed(self, topic: str) -> None:
         """Handle the deletion of a topic here; it may be created again at once."""
         self._fences.remove_topic(topic)
         self.queues_removed(topic, self._broker_name)
-        if self._peers is not None:
-            self._peers.removed(topic=topic)
+        self._peers.removed(topic=topic)
 
     def group_removed(self, group: str, *, may_return: bool) -> None:
         """Handle the deletion of a group here. may_return: live members create it again by using it."""
         self._former.pop(group, None)
         self._fences.remove_group(group)
         self._perform(self._coordinator.removed(group, may_return=may_return, now_ms=self._now_ms()))
-        if self._peers is not None:
-            self._peers.removed(group=group)
+        self._peers.removed(group=group)
 
     def relocate(self, *, keeps_own: bool, has_new: bool) -> None:
         """Handle a change of the cluster's brokers: groups with other coordinators now are left to them.
@@ -214,7 +213,7 @@ class Coordination:
         and members know. has_new: some of the others are new; they may have coordinated our groups.
         """
         for group in self._coordinator.names():
-            address = self._peers.coordinator_of(group) if self._peers is not None else self._address
+            address = self._view.coordinator_of(group)
             if address != self._address or not keeps_own:
                 self._former[group] = self._members_of(group)
                 self._unheard.pop(group, None)
@@ -347,10 +346,7 @@ class Coordination:
                 self.topic_changed(effect.topic)
             case fx.Gather():
                 own = self._known_of(effect.group, *self._former.get(effect.group, (0, None)))
-                if self._peers is not None:
-                    self._peers.gather(effect.group, own, self.gathered)
-                else:
-                    self.gathered(effect.group, [own])
+                self._peers.gather(effect.group, own, self.gathered)
             case fx.Started():
                 self._reports.started(effect)
             case fx.Settled():
@@ -365,7 +361,7 @@ class Coordination:
             epoch = self.granted(grant)
             if epoch > grant.epoch:
                 self.refused(grant, epoch)
-        elif self._peers is not None:
+        else:
             self._peers.grant(broker_name, grant, self.refused)
 
     def _change_mode(self, change: fx.ModeChanged) -> None:
@@ -375,8 +371,7 @@ class Coordination:
             group=change.group, epoch=change.epoch, mode=change.mode, client_ids=self._client_ids(change)
         )
         self._grant(self._broker_name, grant)
-        if self._peers is not None:
-            self._peers.change_mode(grant, self.refused)
+        self._peers.change_mode(grant, self.refused)
 
     def _client_ids(self, change: fx.ModeChanged) -> dict[str, str]:
         view = self._coordinator.group(change.group) if change.mode == MODE_CLIENT else None
@@ -391,8 +386,7 @@ class Coordination:
 
     def _must_gather(self, group: str) -> bool:
         """Return whether somebody may know a group that is new here: another broker, or we from before."""
-        has_others = self._peers is not None and not self._peers.is_alone
-        return has_others or group in self._former or self._fences.epoch(group) > 0
+        return not self._view.is_alone or group in self._former or self._fences.epoch(group) > 0
 
     def _now_ms(self) -> MonotonicMs:
         return self._clock.monotonic_ms()

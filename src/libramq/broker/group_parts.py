@@ -11,6 +11,7 @@ from libramq.broker.group_health import GroupHealth
 from libramq.broker.offset_commits import OffsetCommits
 from libramq.broker.peer_brokers import PeerBrokers
 from libramq.broker.tables import Tables
+from libramq.groups.cluster_view import ClusterView
 from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.queue_lock import QueueLocks
 from libramq.groups.rebalance_event import RebalanceEvent
@@ -47,7 +48,8 @@ class GroupParts:
             fences=tables.fences,
             offsets=offsets,
         )
-        peers = self._open_peers(config, kernel) if config.namesrv_addr else None
+        view = ClusterView(name, config.address, is_alone_for_good=not config.namesrv_addr)
+        peers = self._open_peers(config, view, kernel)
         self.coordination = Coordination(
             broker_name=name,
             address=config.address,
@@ -57,6 +59,7 @@ class GroupParts:
             clock=clock,
             secret_bits=secret_bits,
             purgatory=kernel.purgatory,
+            view=view,
             peers=peers,
         )
         queues = self.coordination.queues
@@ -67,15 +70,16 @@ class GroupParts:
             queues=queues,
             clock=clock,
             purgatory=kernel.purgatory,
+            view=view,
             peers=peers,
         )
         tables.topics.observe(self.assigner.topic_changed)  # After the coordinator, which observes itself.
-        self.cluster = self._open_cluster(config, kernel, peers) if peers is not None else None
+        self.cluster = self._open_cluster(config, kernel, peers) if config.namesrv_addr else None
 
-    def _open_peers(self, config: BrokerConfig, kernel: Kernel) -> PeerBrokers:
+    def _open_peers(self, config: BrokerConfig, view: ClusterView, kernel: Kernel) -> PeerBrokers:
         return PeerBrokers(
             broker_name=config.broker_name,
-            address=config.address,
+            view=view,
             consumers=self.consumers,
             clock=kernel.clock,
             ask=signing(kernel.effects.ask, config.credentials),

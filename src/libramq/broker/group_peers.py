@@ -20,15 +20,6 @@ Gathered = Callable[[str, Sequence[FenceReport], Sequence[str]], None]
 class GroupPeers(Protocol):
     """The other brokers of the cluster."""
 
-    @property
-    def is_alone(self) -> bool:
-        """Return whether there is no other broker."""
-        ...
-
-    def coordinator_of(self, group: str) -> str | None:
-        """Return the address of a group's coordinator; None while it is unknown."""
-        ...
-
     def queues(self, topic: str) -> Sequence[MessageQueue] | None:
         """Return the queues of a topic at other brokers; None if unknown: `topic_changed` will follow."""
         ...

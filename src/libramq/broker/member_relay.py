@@ -153,8 +153,10 @@ class MemberRelay:
 
     def stock(self, group: str) -> list[str]:
         """Return who of a group allocates for itself, for its coordinator."""
-        if self._own in self._roster.edges():  # Nobody reports our own clients while this broker is alone.
-            self._roster.report(self._own, {group: self.members(group)}, complete=False)
+        if self._own not in self._roster.edges():  # Nobody reports our own clients before a name server has.
+            known = self._consumers.group(group)
+            return known.stock_client_ids if known is not None else []
+        self._roster.report(self._own, {group: self.members(group)}, complete=False)
         return self._roster.stock(group)
 
     # Time.

@@ -4,6 +4,7 @@ from typing import Final
 
 from libramq.catalog.journal_sync import JournalSync
 from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
 from libramq.offsets import OffsetLedger, OffsetRecord
 from libramq.offsets.pull_offset import PullOffsets
 from libramq.store.message_store import MessageStore
@@ -55,15 +56,15 @@ class OffsetCommits:
         """Return up to where a group was sent a queue's messages; None: not by this process."""
         return self._pulled.get(group, topic, queue_id)
 
-    def sent_before(self, group: str, topic: str, queue_id: int) -> int | None:
+    def sent_before(self, group: str, queue: MessageQueue) -> int | None:
         """Return up to where a group was sent a queue's messages, 0 if it was sent none.
 
         None: nobody knows. It has read the queue, but that was before this process began.
         """
-        sent = self.pull_offset(group, topic, queue_id)
+        sent = self._pulled.get(group, queue.topic, queue.queue_id)
         if sent is not None:
             return sent
-        return 0 if self.query(group, topic, queue_id) is None else None
+        return 0 if self.query(group, queue.topic, queue.queue_id) is None else None
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the pending reset of a queue and end it; the pull of the group is answered with it."""

@@ -46,7 +46,7 @@ class PeerBrokers:
         self,
         *,
         broker_name: str,
-        address: str,
+        view: ClusterView,
         consumers: ConsumerClients,
         clock: Clock,
         ask: Ask,
@@ -57,15 +57,10 @@ class PeerBrokers:
         self._gatherings: dict[str, Gathering] = {}
         self._unknown_topics: dict[str, None] = {}
         self.links: dict[str, PeerLink] = {}
-        self.view = ClusterView(broker_name, address)
+        self.view = view
         self.relay = MemberRelay(self.view, broker_name, consumers=consumers, clock=clock)
 
     # Requests of coordination.
-
-    def coordinator_of(self, group: str) -> str | None:
-        """Return the address of a group's coordinator; None while it is unknown."""
-        home = self.view.home_of(group)
-        return self.view.address_of(home) if home is not None else None
 
     def queues(self, topic: str) -> Sequence[MessageQueue] | None:
         """Return the queues of a topic at other brokers; None if unknown: `topic_changed` will follow."""
@@ -145,15 +140,6 @@ class PeerBrokers:
             self._say(name, peer_calls.report_removal(body), lambda _: None)
 
     # Requests of the assigner.
-
-    @property
-    def is_alone(self) -> bool:
-        """Return whether there is no other broker."""
-        return self.view.is_alone
-
-    def home_of(self, group: str) -> str | None:
-        """Return the broker that coordinates a group; None while it is unknown."""
-        return self.view.home_of(group)
 
     def server_assigned_members(self, group: str) -> ServerAssignedMembers | None:
         """Return the members of a group that is coordinated here, as all brokers reported them."""

@@ -13,10 +13,10 @@ NAMED_MAX: Final = 5
 
 
 class RebalanceReports:
-    """Reports of the rebalances of groups coordinated here. peers: None if this broker is alone."""
+    """Reports of the rebalances of groups coordinated here."""
 
     def __init__(
-        self, *, broker_name: str, consumers: ConsumerClients, peers: GroupPeers | None, clock: Clock
+        self, *, broker_name: str, consumers: ConsumerClients, peers: GroupPeers, clock: Clock
     ) -> None:
         self._broker_name = broker_name
         self._consumers = consumers
@@ -34,8 +34,7 @@ class RebalanceReports:
             epoch=started.epoch,
             now=read_clock(self._clock),
         )
-        if self._peers is not None:
-            self._peers.started(started, who)
+        self._peers.started(started, who)
 
     def settled(self, settled: Settled) -> None:
         """Record the end of a rebalance; the minimum of moves only where other brokers have queues too.
@@ -52,16 +51,14 @@ class RebalanceReports:
                 duplicates=settled.duplicates,
                 minimum=settled.minimum if len(own) < len(settled.holders) else None,
             )
-        if self._peers is not None:
-            self._peers.settled(settled)
+        self._peers.settled(settled)
 
     def replaced(self, replaced: Replaced) -> None:
         """Record that a client has taken another's place."""
         observed = self._consumers.observed(replaced.group)
         if observed is not None:
             observed.replaced(replaced.former, replaced.client_id)
-        if self._peers is not None:
-            self._peers.replaced(replaced)
+        self._peers.replaced(replaced)
 
 
 def _named(who: Sequence[str]) -> str | None:

@@ -14,7 +14,7 @@ from typing import Final
 
 from libramq.formats.route import TopicRouteData
 from libramq.formats.tables import PERM_READ
-from libramq.groups.coordinator.location import coordinator_of
+from libramq.groups.coordinator.location import coordinator_of as coordinating_broker
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
 from libramq.message.queue import MessageQueue
 
@@ -23,9 +23,12 @@ BROKERS_TOPIC: Final = REBALANCE_EVENTS_TOPIC
 
 
 class ClusterView:
-    """One broker's view of the cluster; the broker itself is always in it."""
+    """One broker's view of the cluster; the broker itself is always in it.
 
-    def __init__(self, broker_name: str, address: str) -> None:
+    is_alone_for_good: it has no name servers, so nobody will report another one.
+    """
+
+    def __init__(self, broker_name: str, address: str, *, is_alone_for_good: bool = False) -> None:
         self._own = broker_name
         self._masters = {broker_name: address}
         self._reported: frozenset[str] = frozenset()
@@ -33,7 +36,7 @@ class ClusterView:
         #: Topics that have not been reported since a broker was added.
         self._doubted: set[str] = set()
         #: Whether a name server has answered yet.
-        self.is_known = False
+        self.is_known = is_alone_for_good
 
     @property
     def names(self) -> list[str]:
@@ -54,11 +57,12 @@ class ClusterView:
         """Return the broker that coordinates a group; None while it is unknown."""
         if not self.is_known:
             return None
-        return self._own if self.is_alone else coordinator_of(group, self._masters)
+        return self._own if self.is_alone else coordinating_broker(group, self._masters)
 
-    def address_of(self, broker_name: str) -> str:
-        """Return the address of a broker of the view."""
-        return self._masters[broker_name]
+    def coordinator_of(self, group: str) -> str | None:
+        """Return the address of the broker that coordinates a group; None while it is unknown."""
+        home = self.home_of(group)
+        return self._masters[home] if home is not None else None
 
     def is_at(self, broker_name: str, host: str) -> bool:
         """Return whether another broker of that name is known, on that host."""

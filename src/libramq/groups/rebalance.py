@@ -322,7 +322,8 @@ class GroupRebalance:
         self, unsettled: Unsettled, loads: Counter[str], unowned: int, now: Now
     ) -> list[RebalanceEvent]:
         self._unsettled = None
-        settled_moves = unsettled.settled_moves(self._not_begun())
+        not_begun = {q for q, each in self._owners.items() if not each.has_begun and each.sent_before != 0}
+        settled_moves = unsettled.settled_moves(not_begun)
         if not self._members:
             self._owners.clear()
             self._opened_namelessly.clear()
@@ -355,10 +356,6 @@ class GroupRebalance:
             loads=bounded_loads(loads),
         )
         return [*events, settled]
-
-    def _not_begun(self) -> set[MessageQueue]:
-        """Return the queues whose owner is yet to pull messages that were sent before."""
-        return {q for q, owner in self._owners.items() if not owner.has_begun and owner.sent_before != 0}
 
     def _note_early(self, now_ms: MonotonicMs) -> None:
         """Begin to note moves before a rebalance is reported; `changed` continues with them."""
