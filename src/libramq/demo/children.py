@@ -1,4 +1,4 @@
-"""The demonstration's processes: started together, heard by their reports, ended by whoever started them."""
+"""The demonstration's processes: started together, watched by their reports, stopped by their parent."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ Heard = Callable[["Child", dict[str, Any]], None]
 
 
 class ChildFailed(LibraError):
-    """A process of the demonstration ended when it should not have."""
+    """A process of the demonstration ended unexpectedly."""
 
     def __init__(self, child: "Child", status: int) -> None:
         lines = child.log.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
@@ -80,27 +80,27 @@ class Child:
         await self._process.stdin.drain()
 
     async def ended(self) -> int:
-        """Wait for its end; returns its status."""
+        """Wait for its end; return its status."""
         assert self.listening is not None
         return await asyncio.shield(self.listening)
 
     def check(self) -> None:
-        """Raise ChildFailed when it has ended badly."""
+        """Raise ChildFailed if it has ended with an error."""
         if self.listening is not None and self.listening.done():
             status = self.listening.result()
             if status != 0:
                 raise ChildFailed(self, status)
 
     def kill(self) -> None:
-        """Without warning, as a crash would."""
+        """Kill it without warning, as in a crash."""
         self._signal(signal.SIGKILL)
 
     def terminate(self) -> None:
-        """Ask it to leave."""
+        """Ask it to stop."""
         self._signal(signal.SIGTERM)
 
     async def stop(self) -> None:
-        """Ask it to leave, wait, then insist."""
+        """Ask it to stop, wait, then kill it."""
         if self.listening is None:
             return
         self.terminate()

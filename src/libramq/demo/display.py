@@ -11,7 +11,7 @@ from libramq.demo.journal import Consumed, Late
 from libramq.demo.reconciliation import Check
 from libramq.groups.rebalance_event import RebalanceEvent
 
-WIDTH_WHEN_UNKNOWN = 110  # Columns of a log file, where nobody can ask a terminal.
+WIDTH_WHEN_UNKNOWN = 110  # Columns of a log file, which has no terminal width.
 
 
 def make_console() -> Console:
@@ -20,7 +20,7 @@ def make_console() -> Console:
 
 
 class Bars:
-    """One bar for each thing that is counted towards the flights."""
+    """One bar for each count that leads to the number of flights."""
 
     def __init__(self, console: Console, total: int) -> None:
         self._console = console
@@ -52,7 +52,7 @@ class Bars:
 
 
 def rebalance_line(event: RebalanceEvent, names: dict[str, str]) -> str | None:
-    """A rebalance event as a sentence; None for what is told by another one."""
+    """Return a rebalance event as a sentence; None if another event covers it."""
 
     def name(client_id: str | None) -> str:
         return names.get(client_id or "", client_id or "somebody")

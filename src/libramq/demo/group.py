@@ -1,4 +1,4 @@
-"""The group: its member processes, what they have consumed, and its rebalances as the broker tells them."""
+"""The group: its member processes, the flights they consumed, and its rebalances by the broker's events."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,9 +17,9 @@ from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
 
 SETTLE_PATIENCE_SECONDS: Final = 15.0
-"""After this long without `settled` the scenario goes on all the same."""
+"""After this long without `settled` the scenario continues regardless."""
 EVENT_PATIENCE_SECONDS: Final = 2.0
-"""How long what was done may take to become a rebalance."""
+"""How long an action may take to cause a rebalance."""
 
 
 class Rebalances:
@@ -55,7 +55,7 @@ def _event(body: bytes) -> RebalanceEvent | None:
 
 
 class Group:
-    """Follows the scenario."""
+    """Runs the scenario."""
 
     def __init__(self, namesrv: str, directory: Path, say: Callable[[str], None]) -> None:
         self._namesrv = namesrv
@@ -77,7 +77,7 @@ class Group:
 
     @property
     def entry_count(self) -> int:
-        """Flights written to journals so far, duplicates included."""
+        """Return the flights written to journals so far, duplicates included."""
         sizes = [path.stat().st_size for path in self._directory.glob(f"*{SUFFIX}")]
         return sum(sizes) // ENTRY.size
 
@@ -93,7 +93,7 @@ class Group:
             self._epoch_settled = max(self._epoch_settled, event.epoch)
 
     async def follow(self, share: float, now: float) -> None:
-        """Do what is due."""
+        """Perform the actions that are due."""
         waited = now - self._acted_at
         is_settled = self._epoch_settled >= self._epoch_started and (
             self._started_since_act or waited > EVENT_PATIENCE_SECONDS
@@ -134,7 +134,7 @@ class Group:
             self.names[found["client_id"]] = child.name
 
     def check(self) -> None:
-        """Raise ChildFailed for a member that is gone and was not to go."""
+        """Raise ChildFailed for a member that ended unexpectedly."""
         for name, child in self._members.items():
             if name not in self._leaving:
                 child.check()
@@ -146,7 +146,7 @@ class Group:
 
 
 def stored_count(namesrv: str) -> int:
-    """Flights the broker holds, by its own account."""
+    """Return how many flights the broker stores, by its own count."""
     reader = QueueReader([namesrv], group="TOOLS_CONSUMER")
     try:
         queues = reader.queues(topics.FLIGHTS)

@@ -1,7 +1,7 @@
-"""The journal: what a member of the group has consumed, on disk before the message is acknowledged.
+"""The journal: a member's record of consumed flights, on disk before a message is acknowledged.
 
-A member that is killed leaves its journal behind; what another member then gets again stands in both.
-Together the journals tell which flights were consumed, how often, and how late they were.
+A member that is killed leaves its journal behind; flights that another member then gets again are in both.
+Together the journals show which flights were consumed, how often, and how late they were.
 
     queue (1) | offset (4) | arrival delay in minutes (2) | carrier (2) | origin (3) | destination (3)
 """
@@ -44,7 +44,7 @@ _decode = msgspec.json.Decoder(_Flight).decode
 
 
 def entry(queue_id: int, queue_offset: int, body: bytes) -> bytes:
-    """One consumed flight."""
+    """Encode one consumed flight."""
     flight = _decode(body)
     delay = DELAY_UNKNOWN if flight.arr_delay is None else flight.arr_delay
     return ENTRY.pack(
@@ -53,13 +53,13 @@ def entry(queue_id: int, queue_offset: int, body: bytes) -> bytes:
 
 
 class Journal:
-    """One member's, open for appending."""
+    """One member's journal, open for appending."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def append(self, entries: Iterable[bytes]) -> None:
-        """Hand entries to the operating system, which survives the process."""
+        """Pass entries to the operating system, so that they survive the process."""
         data = b"".join(entries)
         if os.write(self._file, data) != len(data):
             raise OSError("the disk is full: a journal entry was cut off")
@@ -78,7 +78,7 @@ class Late(NamedTuple):
 
 
 class Consumed(NamedTuple):
-    """The messages that all members together consumed."""
+    """The messages consumed by all members together."""
 
     total: int
     distinct: int
@@ -95,7 +95,7 @@ LATE_MINUTES: Final = 15  # What the US Department of Transportation counts as l
 
 
 def consumed(directory: Path) -> Consumed:
-    """Read all journals; a flight that stands in several is counted once."""
+    """Read all journals; a flight that is in several is counted once."""
     parts = {path.stem: _read(path) for path in sorted(directory.glob(f"*{SUFFIX}"))}
     together = np.concatenate([*parts.values(), np.empty(0, dtype=ENTRIES)])
     places = together["queue"].astype(np.int64) << 32 | together["offset"]

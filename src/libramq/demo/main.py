@@ -1,10 +1,10 @@
-"""The main job, end to end, on real input: `scripts/demo`.
+"""The demonstration, end to end, on real data: `scripts/demo`.
 
     flights ──► libra up ──► members of a group: who is late?     they join, leave and are killed
                         └──► Spark: two Parquet tables            exactly once
-    at the end: does every count agree?
+        at the end: do all counts agree?
 
-Exit code 0 when it does, 1 when it does not or something broke, 2 when it cannot begin.
+Exit code 0 if they do, 1 if they do not or something failed, 2 if it cannot start.
 """
 
 import argparse
@@ -29,9 +29,9 @@ from libramq.errors import ConfigError, LibraError
 from libramq.message import Message
 
 SECONDS_MAX: Final = 225
-"""The whole is to take less than four minutes; what is not done by then will not be."""
+"""The whole takes less than four minutes; after that the run is stopped."""
 TICK_SECONDS: Final = 0.2
-INTERRUPTED: Final = 130  # What a shell says of a program ended by Ctrl-C.
+INTERRUPTED: Final = 130  # A shell's exit code for a program ended by Ctrl-C.
 
 
 class Demonstration:
@@ -69,7 +69,7 @@ class Demonstration:
                 self._tables = found
 
     async def run(self) -> bool:
-        """Do it all; says whether every count agrees."""
+        """Run everything; return whether all counts agree."""
         say = self._console.print
         for remark in self._ports.remarks:
             say(remark)
@@ -117,7 +117,7 @@ class Demonstration:
     async def _watch(
         self, group: Group, rebalances: Rebalances, bars: display.Bars
     ) -> tuple[Consumed, dict[str, Any]]:
-        """Until all is sent, consumed and in the tables, and the group is at rest."""
+        """Wait until everything is sent, consumed and in the tables, and the group has settled."""
         loop = asyncio.get_running_loop()
         consumed: Consumed | None = None
         clock_sent = finish_sent = False
@@ -141,7 +141,7 @@ class Demonstration:
             bars.show("read by Spark into table flights", self._read["flights"])
             bars.show("counted by Spark in table delays", self._read["delays"])
             if self._is_sent and not clock_sent and self._read["delays"] >= self._sent:
-                # Only now: a flight that came after it would be late.
+                # Only now: a flight that arrived later would be too late.
                 await self._tell_the_time()
                 clock_sent = True
             if (

@@ -1,6 +1,6 @@
-"""A member of the group: computes how late flights are, and writes down each one it has consumed.
+"""A member of the group: computes how late flights are, and records each consumed one.
 
-Run as a process; leaves the group cleanly on SIGTERM, or when whoever started it is gone.
+Run as a process; leaves the group cleanly on SIGTERM, or when its parent has ended.
 """
 
 import argparse
@@ -18,11 +18,11 @@ from libramq.demo.report import report
 from libramq.message import MessageExt
 
 INPUT_BYTES: Final = 4096
-BATCH: Final = 256  # Messages handed over at once; each hand-over is one write to the journal.
+BATCH: Final = 256  # Messages per call; each call is one write to the journal.
 
 
 async def consume(namesrv: str, name: str, journal: Journal) -> None:
-    """Be a member until told to leave."""
+    """Consume as a member until asked to stop."""
     leave = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -3,10 +3,10 @@
     Flights ──► flights/   every flight, with the queue and offset it came from
     Flights ──► delays/    flights and delays of each carrier and day, once the day is over
 
-The second table's days close by a watermark, which only moves with what arrives. So that the last day
-closes too, a message in the topic FlightsClock says that it is later now; its own day stays open.
+The second table's days are closed by a watermark, which only moves with arriving messages. So that the last
+day is closed too, a message in the topic FlightsClock carries a later time; its own day stays open.
 
-Run as a process: reports of progress to standard output; the line `finish` on standard input says that
+Run as a process: progress reports go to standard output; the line `finish` on standard input means that
 everything has been sent.
 """
 
@@ -28,7 +28,7 @@ CLOCK_TIME: Final = "2014-06-01T00:00:00Z"  # Later than the last flight by more
 WINDOW: Final = "1 day"
 WATERMARK: Final = "14 days"
 """How far behind the newest a flight may be and still be counted. Flights are sent in order of time, but to
-16 queues, which are read as far as each reaches at that moment; in flight are some days of 2013 at most."""
+16 queues, which are read as far as each reaches at that moment; at most some days of 2013 are in flight."""
 
 BODY: Final = (
     "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay INT, arr_time INT, "
@@ -39,7 +39,7 @@ POLL_SECONDS: Final = 0.5
 
 
 def flights(messages: "DataFrame") -> "DataFrame":
-    """The flights in the messages' bodies, with where each came from."""
+    """Return the flights in the messages' bodies, with their origins."""
     from pyspark.sql import functions as f
 
     body = f.from_json(f.col("body").cast("string"), BODY)
@@ -48,7 +48,7 @@ def flights(messages: "DataFrame") -> "DataFrame":
 
 
 def delays_by_carrier(departures: "DataFrame") -> "DataFrame":
-    """Flights, cancellations and mean delays of each carrier and day."""
+    """Return flights, cancellations and mean delays of each carrier and day."""
     from pyspark.sql import functions as f
 
     return (
@@ -92,7 +92,7 @@ class Pipeline:
         )
 
     def progress(self) -> dict[str, int]:
-        """Rows read so far by each query, and those dropped as late."""
+        """Return the rows read so far by each query, and those dropped as late."""
         for query in (self.flights, self.delays):
             for batch in query.recentProgress:
                 self._rows_by_batch[query.name, batch["batchId"]] = batch["numInputRows"]
@@ -104,7 +104,7 @@ class Pipeline:
         return {**rows, "late": sum(self._late_by_batch.values())}
 
     def finish(self) -> None:
-        """Read what is there to its end, close the last day, stop."""
+        """Read everything to the end, close the last day, stop."""
         for query in (self.flights, self.delays):
             query.processAllAvailable()
         self.progress()
@@ -112,7 +112,7 @@ class Pipeline:
             query.stop()
 
     def table(self, name: str) -> "DataFrame":
-        """A table as it was committed: Spark's file sink keeps a list of the files that count."""
+        """Return a table as committed: Spark's file sink keeps a list of the valid files."""
         return self._spark.read.parquet(str(self.directory / name))
 
 
@@ -166,7 +166,7 @@ def _wait_for_finish(finish: threading.Event) -> None:
     for line in sys.stdin:
         if line.strip() == "finish":
             break
-    finish.set()  # Also when whoever started us is gone.
+    finish.set()  # Also when the parent has ended.
 
 
 def main(arguments: list[str] | None = None) -> None:

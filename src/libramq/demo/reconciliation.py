@@ -1,4 +1,4 @@
-"""The reconciliation: does every count agree with the number of flights? It can fail, and then says where."""
+"""The reconciliation: checks that all counts agree with the number of flights, and shows any difference."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from libramq.demo.journal import Consumed
 
 
 class Check(NamedTuple):
-    """One line of it."""
+    """One check."""
 
     what: str
     expected: int
@@ -22,14 +22,14 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """The counts of each party."""
+    """The counts from all sources."""
 
     keys: Sequence[str]
     stored_count: int
     consumed: Consumed
     table_keys: Iterable[str]
     table: dict[str, Any]
-    """What the pipeline reported of its tables."""
+    """The pipeline's report on its tables."""
 
 
 def reconcile(account: Account) -> list[Check]:

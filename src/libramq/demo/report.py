@@ -1,4 +1,4 @@
-"""Reports: how the demonstration's processes tell the main one how far they are, a line of JSON each."""
+"""Reports: progress of the demonstration's processes to the main one, one line of JSON each."""
 
 import sys
 from typing import Any
@@ -13,7 +13,7 @@ def report(kind: str, **fields: Any) -> None:
 
 
 def read_report(line: bytes) -> dict[str, Any] | None:
-    """Read a line; None for anything that is not a report (a library's own words)."""
+    """Read a line; None for anything that is not a report, such as a library's output."""
     try:
         found = msgspec.json.decode(line)
     except msgspec.DecodeError:

@@ -1,7 +1,7 @@
-"""The scenario: who joins the group, leaves it and dies, and when.
+"""The scenario: which members join, leave and are killed, and when.
 
-A step is due when the group has consumed its share of the flights and the rebalance before it has
-settled, so that each can be seen by itself.
+A step is due when the group has consumed its share of the flights and the previous rebalance has settled, so
+that each one is visible by itself.
 """
 
 from enum import StrEnum
@@ -17,7 +17,7 @@ class Act(StrEnum):
 
 
 class Step(NamedTuple):
-    """At which share of the flights what happens to whom."""
+    """What happens to which member, at which share of the flights."""
 
     share: float
     act: Act
@@ -35,7 +35,7 @@ STEPS: Final = (
 
 
 def next_step(done: int, share: float, *, is_settled: bool) -> Step | None:
-    """The step that is due after `done` of them, if one is."""
+    """Return the step that is due after `done` of them, if any."""
     if done >= len(STEPS):
         return None
     step = STEPS[done]

@@ -1,4 +1,4 @@
-"""The sender: the flights of 2013 in order of time, as fast as the broker takes them.
+"""The sender: the flights of 2013 in order of time, as fast as the broker accepts them.
 
 Run as a process; reports to standard output how many have been acknowledged.
 """
@@ -14,12 +14,12 @@ from libramq.demo.report import report
 from libramq.message import Message
 
 STRETCH: Final = 5_000
-"""After so many flights (five days of them) all must be acknowledged before more are sent: the queues are
-never further apart than that, which is less than the watermark of the pipeline waits."""
+"""After this many flights (five days of them) all must be acknowledged before more are sent: the queues are
+never further apart than that, which is less than the pipeline's watermark allows."""
 
 
 async def send(namesrv: str, rows: Sequence[Sequence[str]]) -> int:
-    """Send all flights; returns how many were acknowledged."""
+    """Send all flights; return how many were acknowledged."""
     sent = 0
     async with Producer(group="flights", namesrv=namesrv) as producer:
         queues = {queue.queue_id: queue for queue in await producer.publish_queues(topics.FLIGHTS)}
@@ -28,7 +28,7 @@ async def send(namesrv: str, rows: Sequence[Sequence[str]]) -> int:
             producer.send_nowait(message, queue=queues[flight.queue_id])
             sent += 1
             if sent % STRETCH == 0:
-                await producer.flush()  # Raises what went wrong with any of them.
+                await producer.flush()  # Raises the error of any of them.
                 report("progress", sent=sent)
         await producer.flush()
     return sent

@@ -1,4 +1,4 @@
-"""The topics of the demonstration, made at the broker before anybody needs them."""
+"""The topics of the demonstration, created at the broker in advance."""
 
 from typing import Final
 
@@ -16,7 +16,7 @@ GROUP: Final = "flight-delays"
 
 
 def create(broker_address: str, topic: str, queue_count: int) -> None:
-    """Create one, or set its queues."""
+    """Create a topic, or set its queues."""
     config = TopicConfig(topic_name=topic, read_queue_nums=queue_count, write_queue_nums=queue_count)
     call = create_topic(config)
     remote = BlockingRemote(broker_address, SystemClock().monotonic_ms)

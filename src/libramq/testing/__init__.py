@@ -1,11 +1,11 @@
 """Tools for tests of programs that use LibraMQ, and for LibraMQ's own tests.
 
-`Broker` is a real broker in this process, for tests of yours. All else is the simulator:
+`Broker` is a real broker in this process, for your tests. Everything else is the simulator:
 
     seed ─► scenario ─► cluster of real brokers, name server and clients ─► history ─► invariants ─► report
 
-on a virtual clock, over a network and disks that fail, in one thread. The decisions are those of the real
-modules, only their shells are others: `Simulation(seed).run()`; `libra simulate` runs many.
+on a virtual clock, over a network and disks with faults, in one thread. The decisions are made by the real
+modules; only their shells are simulated: `Simulation(seed).run()`; `libra simulate` runs many.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["Broker"]
 
 
-if not TYPE_CHECKING:  # A type checker would believe that there is every name.
+if not TYPE_CHECKING:  # A type checker would accept every name.
 
     def __getattr__(name: str) -> Any:
-        """Load the broker on first use: the simulator has no sockets."""
+        """Import the broker on first use: the simulator needs no sockets."""
         if name == "Broker":
             from libramq.testing.in_process import Broker
 

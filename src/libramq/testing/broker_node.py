@@ -1,8 +1,8 @@
 """The simulated broker: the real broker under the real performer, on virtual time, network and disk.
 
-start ─► running ─┬─► stop        everything is on the disk, the name server knows
-                  ├─► kill        what was written is in the page cache, and comes back
-                  └─► cut_power   what was not synced may be gone
+start ─► running ─┬─► stop        everything is on the disk, the name server is informed
+                  ├─► kill        written data is in the page cache, and survives
+                  └─► cut_power   unsynced data may be lost
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from libramq.testing.seams import SimulatedThreads, SimulatedTimers, fail_the_si
 from libramq.testing.world import SeededSecretBits, World
 from libramq.transport.server import IDLE_MS_MAX, Handler
 
-#: When a broker that could not start tries again, as whoever watches over it would have it.
+#: How soon a broker that could not start is started again, as a supervisor would.
 START_AGAIN_MS: Final = 500
 
 
@@ -50,12 +50,12 @@ class SimulatedBroker:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """Return the address it listens on."""
         return self.config.address
 
     @property
     def broker(self) -> Broker | None:
-        """The real broker; None while it does not run."""
+        """Return the real broker; None while it does not run."""
         return self._broker if self.process.is_alive else None
 
     @property
@@ -64,13 +64,13 @@ class SimulatedBroker:
         return self._broker
 
     def entrance(self, translator: Translator) -> Handler:
-        """Return the handler for connections of another protocol, in this life."""
+        """Return the handler for connections of another protocol, for the current run."""
         return self._performer.entrance(translator)
 
-    # Its life.
+    # Start and stop.
 
     def start(self) -> None:
-        """Recover from what the disk has, and serve; tried again when the disk refuses."""
+        """Recover from the disk, and serve; retried if the disk refuses."""
         if self.process.is_alive:
             return
         self.process.start(on_cut=self._cut_off)
@@ -86,15 +86,15 @@ class SimulatedBroker:
         self._performer.follow()
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill it, as by SIGKILL."""
         self._end(power=False)
 
     def cut_power(self) -> None:
-        """The machine is gone, and comes back with what is on its platter."""
+        """Cut the machine's power; it comes back with the synced data."""
         self._end(power=True)
 
     def cut_power_after(self, calls: int, *, is_power: bool) -> None:
-        """The same, or a kill, in the middle of what it does after so many calls of its disk."""
+        """Cut the power, or kill, in the middle of its work after so many calls of its disk."""
         self._cut_is_power = is_power
         self.disk.cut_power_after(calls)
 
@@ -171,7 +171,7 @@ class SimulatedBroker:
             if connection.ends[1] is self.process:
                 connection.close_by_server()
         self._remotes.close()
-        with contextlib.suppress(OSError, LibraError):  # As good as killed, where the disk refuses.
+        with contextlib.suppress(OSError, LibraError):  # A refusing disk is as good as a kill.
             self._running.close()
         self._end(power=False)
 
@@ -181,7 +181,7 @@ class SimulatedBroker:
             self.process.after(START_AGAIN_MS, self._restart)
 
     def _restart(self) -> None:
-        """Do what the store asks for when a flush failed; the cache may hold what is not on the platter."""
+        """Restart after a failed flush, as the store requires; the cache may hold unsynced data."""
         self.cut_power()
         self._world.time.at(self._world.time.now_ms + START_AGAIN_MS, self.start)
 

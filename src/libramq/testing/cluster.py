@@ -1,4 +1,4 @@
-"""The simulated cluster: a name server, brokers, producers, and groups of consumers that come and go."""
+"""The simulated cluster: a name server, brokers, producers, and groups of consumers that join and leave."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -24,11 +24,11 @@ from libramq.testing.process import Process
 from libramq.testing.producer_node import SimulatedProducer
 from libramq.testing.world import World
 
-#: How soon an administrator who was not answered tries again.
+#: How soon an administrator repeats a request without an answer.
 ADMIN_AGAIN_MS = 100
-#: As many as any topic has (operations.QUEUES_MAX), and more.
+#: More queues than any topic has (operations.QUEUES_MAX).
 QUEUES_MAX = 16
-#: Later than any simulation lasts, by any of its clocks.
+#: Later than the end of any simulation, by any of its clocks.
 FOR_EVER_MS = 1 << 60
 
 
@@ -56,7 +56,7 @@ class GroupPlan:
 
 
 class Cluster(Watcher):
-    """Everybody there is."""
+    """All simulated processes."""
 
     def __init__(self, world: World, *, broker_count: int, is_sync: bool, name_server_count: int = 1) -> None:
         self.world = world
@@ -65,7 +65,7 @@ class Cluster(Watcher):
         self.cuts_ms: dict[str, MonotonicMs] = {}
         self.cuts_wall_ms: dict[str, WallMs] = {}
         self.topics: dict[str, int] = {}
-        #: Until when topics were deleted at brokers, by both clocks; for ever while nobody knows.
+        #: Until when topics were deleted at brokers, by both clocks; without end while that is unknown.
         self.deletions_ms: dict[tuple[str, str], MonotonicMs] = {}
         self.deletions_wall_ms: dict[tuple[str, str], WallMs] = {}
         self._set_back: set[tuple[str, str, str]] = set()
@@ -94,37 +94,37 @@ class Cluster(Watcher):
 
     @property
     def now_ms(self) -> MonotonicMs:
-        """The monotonic time."""
+        """Return the monotonic time."""
         return self.world.time.now_ms
 
     def hands_over_cleanly(self, group: str) -> bool:
-        """Return whether queues change hands without a message coming again, unless something fails."""
+        """Return whether handovers cause no redeliveries unless something fails."""
         return not any(member.plan.is_stock for member in self.members if member.group == group)
 
     def may_have_lost(self, broker: str, requested_ms: MonotonicMs) -> bool:
-        """Return whether what a broker was asked to store at a time may be gone, whatever it answered."""
+        """Return whether a message sent to a broker at that time may be lost, whatever the answer was."""
         return not self.is_sync and requested_ms <= self.cuts_ms.get(broker, MonotonicMs(-1))
 
     def was_deleted(self, queue: MessageQueue, requested_ms: MonotonicMs | None = None) -> bool:
-        """Return whether what was asked of a queue at a time (None: ever) may be gone with its topic."""
+        """Return whether data requested from a queue at a time (None: ever) may be gone with its topic."""
         until_ms = self.deletions_ms.get((queue.broker_name, queue.topic))
         if until_ms is None:
             return False
-        # A send may make the topic first, with more queues than the administrator gives it then.
+        # A send may create the topic first, with more queues than the administrator gives it then.
         return requested_ms is None or requested_ms <= until_ms or queue.queue_id >= self.topics[queue.topic]
 
     def was_stored_before_deletion(self, queue: MessageQueue, stored_ms: WallMs) -> bool:
-        """Return whether a message may be of a former life of its topic."""
+        """Return whether a message may belong to a deleted topic of the same name."""
         return stored_ms <= self.deletions_wall_ms.get((queue.broker_name, queue.topic), WallMs(-1))
 
     def make_again(self, broker: str, topic: str, after_ms: int) -> None:
-        """Delete a topic at a broker, and make it again so much later."""
+        """Delete a topic at a broker, and create it again after a delay."""
         node, key = self.brokers[broker], (broker, topic)
         self.deletions_ms[key], self.deletions_wall_ms[key] = MonotonicMs(FOR_EVER_MS), WallMs(FOR_EVER_MS)
         self.world.history.topic_deleted(broker, topic)
 
         def deleted(outcome: object) -> None:
-            if not isinstance(outcome, LibraError):  # Else it may happen at any time.
+            if not isinstance(outcome, LibraError):  # Otherwise it may happen at any time.
                 self.deletions_ms[key] = self.now_ms
                 self.deletions_wall_ms[key] = node.process.clock.wall_ms_max
                 self.world.history.topic_deleted(broker, topic)
@@ -134,11 +134,11 @@ class Cluster(Watcher):
         ask(self._remotes, node.address, delete_topic(topic), deleted)
 
     def was_set_back(self, group: str, queue: MessageQueue) -> bool:
-        """Return whether an operator has ever set a group back in a queue."""
+        """Return whether an operator has ever reset a group's offset in a queue."""
         return (queue.broker_name, group, queue.topic) in self._set_back
 
     def set_back(self, broker: str, group: str, topic: str) -> None:
-        """Have a broker set a group back to the beginning of a topic."""
+        """Have a broker reset a group to the beginning of a topic."""
         self._set_back.add((broker, group, topic))
         for queue_id in range(QUEUES_MAX):
             commit = Commit(0, self.now_ms)  # It may take effect at any time.
@@ -152,7 +152,7 @@ class Cluster(Watcher):
         ask(self._remotes, self.brokers[broker].address, call, done)
 
     def delete_group(self, broker: str, group: str) -> None:
-        """Delete a subscription group at a broker, its offsets excepted."""
+        """Delete a subscription group at a broker, except for its offsets."""
 
         def deleted(outcome: object) -> None:
             if not isinstance(outcome, LibraError):
@@ -164,11 +164,11 @@ class Cluster(Watcher):
         if durable_to is not None:
             self.cuts_ms[name] = self.now_ms
             self.cuts_wall_ms[name] = self.brokers[name].process.clock.wall_ms_max
-            for topic, count in self.topics.items():  # A change of the last half second may be forgotten.
+            for topic, count in self.topics.items():  # A change of the last half second may be lost.
                 self._set_queues(self.brokers[name].address, topic, count)
 
     def set_queues(self, topic: str, count: int) -> None:
-        """Make a topic on every broker, or give it more queues."""
+        """Create a topic on every broker, or give it more queues."""
         self.topics[topic] = count
         for broker in self.brokers.values():
             self._set_queues(broker.address, topic, count)
@@ -196,9 +196,9 @@ class Cluster(Watcher):
     def join(
         self, plan: GroupPlan, kind: int | None = None, *, instead_of: SimulatedConsumer | None = None
     ) -> SimulatedConsumer:
-        """Start a member, of one of the plan's kinds or of the next.
+        """Start a member of the given kind, or of the plan's next kind.
 
-        instead_of: a static member that ended, whose place the new one takes.
+        instead_of: a static member that has ended and whose place the new one takes.
         """
         topics = plan.topics[(self._joined if kind is None else kind) % len(plan.topics)]
         self._joined += 1
@@ -240,21 +240,21 @@ class Cluster(Watcher):
         return member
 
     def member(self, name: str) -> SimulatedConsumer:
-        """The member of a name, alive or not."""
+        """Return the member of that name, alive or not."""
         return next(member for member in self.members if member.name == name)
 
     def alive(self, group: str | None = None) -> list[SimulatedConsumer]:
-        """The members that take part, of one group or of all."""
+        """Return the members that take part, of one group or of all."""
         return [m for m in self.members if m.is_alive and (group is None or m.group == group)]
 
     def spare(self) -> list[SimulatedConsumer]:
-        """The members that take part and are not the last of their kind."""
+        """Return the members that take part and are not the last of their kind."""
         alive = self.alive()
         kinds = Counter((member.group, member.topics) for member in alive)
         return [member for member in alive if kinds[member.group, member.topics] > 1]
 
     def remove(self, member: SimulatedConsumer) -> None:
-        """An administrator takes a member out of its group, if the group's coordinator is found at once."""
+        """Have an administrator remove a member from its group, if the coordinator is found at once."""
         name = member.instance_id or member.name
         broker = self._random.choice(list(self.brokers.values()))
 
@@ -276,7 +276,7 @@ class Cluster(Watcher):
         return found
 
     def queues(self, topics: Iterable[str]) -> list[MessageQueue]:
-        """Every queue of topics, at every broker."""
+        """Return every queue of the topics, at every broker."""
         return [
             MessageQueue(topic, broker, queue_id)
             for topic in sorted(topics)

@@ -1,7 +1,7 @@
 """The simulated consumer: the real network side of a push consumer, in virtual time.
 
-What is simulated is its world: handlers that take their time, and whoever starts it again when no name server
-answers. `client.consumer_run` is what it lacks: threads and loops.
+Only its environment is simulated: handlers that take time, and a supervisor that restarts it when no name
+server answers. `client.consumer_run` is replaced: it has threads and loops.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +33,7 @@ from libramq.testing.world import World
 
 T = TypeVar("T")
 
-#: When a consumer that no name server answered is started again, as whoever wrote it would.
+#: When a consumer without an answering name server is started again, as its program would.
 START_AGAIN_MS: Final = 500
 
 
@@ -41,7 +41,7 @@ START_AGAIN_MS: Final = 500
 class MemberPlan:
     """The properties of a simulated member.
 
-    is_stock: it offers no coordination, as RocketMQ's own clients, and allocates for itself.
+    is_stock: it offers no coordination, like RocketMQ's own clients, and allocates for itself.
     asks: it is a stock one that asks for its queues instead (Java's setClientRebalance(false)).
     """
 
@@ -53,7 +53,7 @@ class MemberPlan:
 
 
 class _MemberNetwork(ConsumerNetwork):
-    """The network of a member whose requests are witnessed, and which may be a stock one."""
+    """The network of a member; its requests are witnessed, and it may be a stock member."""
 
     def __init__(self, plan: MemberPlan, witness: Witness, **parts: Any) -> None:
         self._plan = plan
@@ -97,7 +97,7 @@ class _MemberNetwork(ConsumerNetwork):
 class SimulatedConsumer:
     """One member of a group, from its process's start to its end; a `consumer_network.Run`.
 
-    disk: of its machine, where somebody has broadcast there before.
+    disk: its machine's, if another consumer has broadcast there before.
     """
 
     def __init__(
@@ -134,15 +134,15 @@ class SimulatedConsumer:
 
     @property
     def audience(self) -> str:
-        """Return who shares the group's messages with it: its group, or nobody else where it broadcasts."""
+        """Return who shares the group's messages: its group, or itself alone if it broadcasts."""
         return f"{self.group}/{self.client_id}" if self.is_broadcasting else self.group
 
     @property
     def is_alive(self) -> bool:
-        """Return whether it takes part in its group, or means to."""
+        """Return whether it takes part in its group, or is about to."""
         return self.process.is_alive and not self.is_stopping
 
-    # Its life.
+    # Start and stop.
 
     def stop(self, timeout_ms: int = 2_000) -> None:
         """Leave gracefully."""
@@ -150,7 +150,7 @@ class SimulatedConsumer:
         self.process.do(lambda: self.network.stop(timeout_ms, self._stopped))
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill it, as by SIGKILL."""
         if self.process.is_alive:
             self.process.kill()
             self._world.network.died(self.process)
@@ -184,27 +184,27 @@ class SimulatedConsumer:
             stored_offsets=offsets if settings.broadcasting else None,
         )
 
-    # What the network hands over.
+    # Callbacks of the network.
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Have handlers run."""
+        """Run handlers."""
         for delivery in deliveries:
             self._world.history.delivered(self, delivery)
         self._handlers.deliver(deliveries)
 
     def give_up(self, deliveries: Sequence[Delivery]) -> None:
-        """Let others run in the place of handlers that do not end."""
+        """Free the places of handlers that do not return."""
         self._handlers.give_up(deliveries)
 
     def notify(self, change: fx.Assigned | fx.Revoked | fx.Lost) -> None:
-        """Note what became of queues."""
+        """Note changes of its queues."""
         self._world.history.owners_changed(self.name, _CHANGES[type(change)], change.queues)
 
     def begin_trouble(self, trouble: fx.Trouble) -> None:
-        """Nobody is told."""
+        """Ignore it: there is no user."""
 
     def end_trouble(self, recovered: fx.Recovered) -> None:
-        """Nobody is told."""
+        """Ignore it: there is no user."""
 
     def _handling_began(self, delivery: Delivery) -> None:
         self._world.history.handling_began(self, delivery)
@@ -223,11 +223,11 @@ _CHANGES: Final[Mapping[type[Any], str]] = {
 
 
 def _raise(_: str, error: Exception) -> None:
-    """Let an invariant that was broken while an effect was performed end the simulation."""
+    """Let an invariant violated during an effect end the simulation."""
     raise error
 
 
 def _stock_heartbeat(call: Call[Any]) -> Call[Any]:
-    """A heartbeat that neither offers coordination nor hears that it is offered."""
+    """Return a heartbeat that neither offers coordination nor sees the broker's offer."""
     ext = {name: value for name, value in call.ext.items() if name != COORDINATED}
     return replace(call, ext=ext, parse=lambda reply: calls.HeartbeatReply(reply.version, coordinates=False))

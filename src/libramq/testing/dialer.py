@@ -1,4 +1,4 @@
-"""The simulated dialer: connections of one process to others over the simulated network."""
+"""The simulated dialer: connections between processes over the simulated network."""
 
 from libramq.errors import ConnectFailed
 from libramq.testing.network import Connection, Network
@@ -10,14 +10,14 @@ from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
 
 
 class _Unread:
-    """A `network.Reader` that leaves bytes as they are: `transport.remotes` reads them."""
+    """A `network.Reader` that passes bytes on unchanged: `transport.remotes` decodes them."""
 
     def receive(self, data: bytes) -> list[bytes]:
         return [data]
 
 
 class _SimulatedLink:
-    """One connection, as its client has it; a `network.ClientHandler`."""
+    """The client's end of a connection; a `network.ClientHandler`."""
 
     def __init__(self, dialed: Dialed, process: Process) -> None:
         self._dialed = dialed
@@ -29,7 +29,7 @@ class _SimulatedLink:
             self._dialed.received(data)
 
     def closed(self) -> None:
-        """Hear of the end, later than whoever closed it, as from an event loop."""
+        """Handle the end, later than the closing call, as an event loop would."""
         self._process.after(0, lambda: self._dialed.ended(""))
 
     def write(self, data: bytes) -> None:
@@ -45,14 +45,14 @@ class _SimulatedLink:
 
 
 class SimulatedDialer:
-    """Connects one process."""
+    """Connects one process to others."""
 
     def __init__(self, network: Network, process: Process) -> None:
         self._network = network
         self._process = process
 
     def dial(self, address: str, dialed: Dialed) -> None:
-        """Connect; `dialed` hears what becomes of it."""
+        """Connect; `dialed` gets the result."""
 
         def refused() -> None:
             dialed.refused(ConnectFailed(f"cannot connect to {address}"))
@@ -80,7 +80,7 @@ def simulated_remotes(
     lost: Lost | None = None,
     access: Access = OPEN,
 ) -> Remotes:
-    """Return the processes that a simulated process talks to."""
+    """Return the connections of a simulated process to others."""
     return Remotes(
         SimulatedDialer(network, process),
         SimulatedTimers(process),

@@ -1,11 +1,11 @@
-"""The memory disk: a file system with a write-back cache, and everything that goes wrong with disks.
+"""The memory disk: a file system with a write-back cache, and all faults of disks.
 
     write ─► cache ─► fsync ─► platter
-                └── power cut: each sector that was not synced is there, or is not
+                                └── power cut: each unsynced sector is kept, or lost
 
-A process that is killed loses nothing that it wrote; a machine that loses power loses what was not synced, in
-parts. Changes of one directory reach the platter in their order, up to some point. Directories themselves are
-taken to be there at once, as journalling file systems have it.
+A killed process loses nothing that it wrote; a machine that loses power loses unsynced data, in parts.
+Changes of one directory reach the platter in order, up to some point. Directories themselves exist at once,
+as with journalling file systems.
 """
 
 import errno
@@ -21,9 +21,9 @@ from libramq.filesystem import BACKUP_SUFFIX, DiskSpace
 from libramq.testing.process import PowerCut
 from libramq.testing.virtual_time import VirtualTime
 
-#: What disks write whole.
+#: The unit that disks write as a whole.
 SECTOR_BYTES: Final = 512
-#: How large it says that it is; nothing keeps files from growing beyond.
+#: The size that it reports; files may grow beyond.
 DISK_BYTES: Final = 1 << 40
 
 
@@ -54,7 +54,7 @@ class _Inode:
         self.changes.clear()
 
     def cut(self, randomness: random.Random, luck: float) -> None:
-        """Power is gone: sizes in their order up to some change, sectors with some luck."""
+        """Apply a power cut: sizes in order up to some change, sectors by chance."""
         sizes_kept = randomness.randint(0, len(self.changes))
         for number, (offset, data) in enumerate(self.changes):
             if data is None:
@@ -91,34 +91,34 @@ class MemoryDisk:
         self._is_off = False
         self._is_observed = False
         self._calls_left: int | None = None
-        #: Chances that a call fails: writes with ENOSPC, fsyncs with EIO.
+        #: Probabilities that a call fails: writes with ENOSPC, fsyncs with EIO.
         self.write_error_chance = 0.0
         self.sync_error_chance = 0.0
-        #: How full it says it is.
+        #: The usage that it reports.
         self.percent_used = 0.0
-        #: The chance that a file's bytes are not in the page cache.
+        #: The probability that a file's bytes are not in the page cache.
         self.cold_chance = 0.0
 
     def on_platter(self, path: Path) -> bytes | None:
-        """Return what a power cut leaves of a file for sure; None where its name is not there yet."""
+        """Return what a power cut certainly leaves of a file; None if its name is not there yet."""
         inode = self._platter.get(str(path))
         return bytes(inode.synced) if inode is not None else None
 
-    # What happens to it.
+    # Faults.
 
     def cut_power_after(self, calls: int) -> None:
-        """Raise PowerCut in so many calls from now: in the middle of whatever is done then."""
+        """Raise PowerCut in so many calls from now, in the middle of whatever is done then."""
         self._calls_left = calls
 
     def process_died(self) -> None:
-        """The process was killed: descriptors and locks are gone, the cache stays."""
+        """Handle the death of the process: descriptors and locks are gone, the cache stays."""
         self._open.clear()
         self._locks.clear()
         self._calls_left = None
         self._is_off = False
 
     def power_cut(self) -> None:
-        """The machine lost its power: what was not synced is gone, in parts."""
+        """Handle a power cut: unsynced data is lost, in parts."""
         self.process_died()
         luck = self._random.choice((0.0, 0.5, 1.0))
         for directory in sorted(self._renames):
@@ -131,32 +131,32 @@ class MemoryDisk:
         self._files = dict(self._platter)
 
     def flip_bit(self, path: Path, bit: int) -> None:
-        """Change one bit of a file, on the platter too where it has got there."""
+        """Flip one bit of a file, also on the platter if it has been synced."""
         inode = self._existing(path)
         for data in (inode.cached, inode.synced):
             if bit // 8 < len(data):
                 data[bit // 8] ^= 1 << bit % 8
 
     def zero(self, path: Path, offset: int, size: int) -> None:
-        """Turn a stretch of a file to zeroes, on the platter too."""
+        """Fill a range of a file with zeroes, on the platter too."""
         inode = self._existing(path)
         for data in (inode.cached, inode.synced):
             size_there = max(0, min(size, len(data) - offset))
             data[offset : offset + size_there] = bytes(size_there)
 
     def paths(self, start: str) -> list[Path]:
-        """Return the files whose paths begin so."""
+        """Return the files whose paths begin with a text."""
         return [Path(name) for name in sorted(self._files) if name.startswith(start)]
 
     def heal(self) -> None:
-        """Nothing fails any more."""
+        """Stop all faults."""
         self.write_error_chance = self.sync_error_chance = self.cold_chance = 0.0
         self._calls_left = None
 
     # FileSystem.
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
-        """A descriptor."""
+        """Return a descriptor."""
         self._called()
         name = str(path)
         inode = self._files.get(name)
@@ -170,23 +170,23 @@ class MemoryDisk:
         return self._next_file
 
     def close(self, file: int) -> None:
-        """Give the descriptor back; with it goes its lock."""
+        """Close the descriptor, which releases its lock."""
         self._open.pop(file, None)
         self._locks.pop(file, None)
 
     def pread(self, file: int, size: int, offset: int) -> bytes:
-        """Read the bytes that processes see."""
+        """Read bytes as processes see them."""
         self._called()
         return bytes(self._inode(file).cached[offset : offset + size])
 
     def pread_nowait(self, file: int, size: int, offset: int) -> bytes | None:
-        """The same; None by chance."""
+        """Read as `pread`; None by chance."""
         if self.cold_chance and self._random.random() < self.cold_chance:
             return None
         return self.pread(file, size, offset)
 
     def pwrite(self, file: int, data: bytes, offset: int) -> None:
-        """Write; where the disk is full, a part of it."""
+        """Write; on a full disk, only a part."""
         self._called()
         inode = self._inode(file)
         if self.write_error_chance and self._random.random() < self.write_error_chance:
@@ -196,7 +196,7 @@ class MemoryDisk:
         inode.modified_ms = self._time.wall_ms()
 
     def fsync(self, file: int) -> None:
-        """To the platter."""
+        """Flush to the platter."""
         self._called()
         self._may_fail_to_sync()
         self._inode(file).sync()
@@ -207,19 +207,19 @@ class MemoryDisk:
         self._inode(file).resize(size)
 
     def file_size(self, file: int) -> int:
-        """Bytes in an open file."""
+        """Return the bytes in an open file."""
         return len(self._inode(file).cached)
 
     def size(self, path: Path) -> int:
-        """Bytes in a file."""
+        """Return the bytes in a file."""
         return len(self._existing(path).cached)
 
     def modified_ms(self, path: Path) -> WallMs:
-        """When the file was last written."""
+        """Return when the file was last written."""
         return self._existing(path).modified_ms
 
     def used_percent(self, path: Path) -> float:
-        """Return what it was told to say."""
+        """Return the usage set for it."""
         return self.percent_used
 
     def exists(self, path: Path) -> bool:
@@ -231,7 +231,7 @@ class MemoryDisk:
         return str(path) in self._directories
 
     def listdir(self, path: Path) -> list[str]:
-        """Names in a directory, sorted."""
+        """Return the names in a directory, sorted."""
         start = str(path) + "/"
         names = {
             name[len(start) :].split("/", 1)[0]
@@ -242,7 +242,7 @@ class MemoryDisk:
         return sorted(names)
 
     def makedirs(self, path: Path) -> None:
-        """Make the directory and those above it."""
+        """Create the directory and its parents."""
         name = str(path)
         while name not in self._directories:
             self._directories.add(name)
@@ -265,7 +265,7 @@ class MemoryDisk:
         }
 
     def disk_space(self, path: Path) -> DiskSpace:
-        """Return how full it is, or says it is."""
+        """Return its usage, real or set."""
         self._called()
         used_bytes = sum(len(inode.cached) for inode in self._files.values())
         if self.percent_used:
@@ -273,7 +273,7 @@ class MemoryDisk:
         return DiskSpace(used_bytes, max(0, DISK_BYTES - used_bytes))
 
     def sync_directory(self, path: Path) -> None:
-        """Names to the platter."""
+        """Flush the directory's names to the platter."""
         self._called()
         self._may_fail_to_sync()
         for name, inode in self._renames.pop(str(path), ()):
@@ -288,11 +288,11 @@ class MemoryDisk:
         return file
 
     def is_locked(self, path: Path) -> bool:
-        """Return whether somebody holds that lock."""
+        """Return whether a process holds that lock."""
         return str(path) in self._locks.values()
 
     def read_text(self, path: Path) -> str | None:
-        """The whole of a small file."""
+        """Return the content of a small file."""
         self._called()
         inode = self._files.get(str(path))
         return inode.cached.decode(errors="replace") if inode is not None else None
@@ -338,7 +338,7 @@ class MemoryDisk:
 
     @contextmanager
     def observed(self) -> Iterator[None]:
-        """Let somebody look who is no part of what is simulated: the calls count for nothing."""
+        """Let an observer outside the simulation read: its calls do not count."""
         self._is_observed = True
         try:
             yield
@@ -346,7 +346,7 @@ class MemoryDisk:
             self._is_observed = False
 
     def _called(self) -> None:
-        """Every call that reaches the disk passes here; one of them may be the last."""
+        """Count a call that reaches the disk; it may be the last one."""
         if self._is_observed:
             return
         if self._calls_left is not None:

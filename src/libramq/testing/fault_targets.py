@@ -1,4 +1,4 @@
-"""The targets of faults: whom one hits, drawn when it happens."""
+"""The targets of faults, drawn when a fault happens."""
 
 import random
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from libramq.testing.world import World
 
 
 class FaultTargets:
-    """The cluster, and chance."""
+    """The cluster, and a source of randomness."""
 
     def __init__(self, world: World, cluster: Cluster, groups: tuple[GroupPlan, ...]) -> None:
         self._world = world
@@ -24,7 +24,7 @@ class FaultTargets:
         self._ended = False
 
     def _member(self) -> SimulatedConsumer | None:
-        """One that is alive; the last of its kind stays."""
+        """Draw a live member; the last of its kind is spared."""
         spare = self._cluster.spare()
         return self._random.choice(spare) if spare else None
 

@@ -1,4 +1,4 @@
-"""The faults: members that come and go, and everything that fails. Each ends by itself, or with `end`."""
+"""The faults: members that join and leave, and all failures. Each ends by itself, or with `end`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -14,7 +14,7 @@ from libramq.testing.network import Weather
 from libramq.testing.operations import Operations
 from libramq.testing.world import World
 
-#: How long brokers are away, members frozen, links dead.
+#: How long brokers are down, members frozen, links dead.
 DOWN_MS_MAX: Final = 4_000
 PAUSE_MS_MAX: Final = 15_000
 BLOCK_MS_MAX: Final = 14_000  # Longer than a session.
@@ -24,29 +24,29 @@ BOUNCE_MS_MAX: Final = 3_000
 JOIN_MANY: Final = 20
 JOIN_HUNDRED: Final = 100
 MEMBERS_MAX: Final = 30
-#: How soon somebody looks again whether a process is gone.
+#: How soon to check again whether a process is gone.
 AGAIN_MS: Final = 100
-#: How far somebody sets a clock: to what it ought to be, and to what it ought not to be.
+#: By how much a clock is set: to the right time, or to a wrong one.
 SET_MS_MAX: Final = 3_600_000
-#: How often all clocks are set at once, forward and back, or back and forward, and how soon after each other.
+#: How often all clocks are set, forward and back, or back and forward, and how soon after each other.
 SWING_CHANCE: Final = 0.5
 SWING_MS_MAX: Final = 1_500
 
 
 class Faults(Operations):
-    """Does one thing after the other to a cluster; targets are drawn when it happens."""
+    """Performs faults on a cluster, one after the other; targets are drawn when they happen."""
 
     def __init__(self, world: World, cluster: Cluster, groups: tuple[GroupPlan, ...]) -> None:
         super().__init__(world, cluster, groups)
         self._frozen_ms: dict[str, MonotonicMs] = {}
 
     def happen(self, name: str) -> None:
-        """Do one thing."""
+        """Perform one fault."""
         if not self._ended:
             ACTIONS[name](self)
 
     def end(self) -> None:
-        """Everything works again; each group has a member."""
+        """End all faults; each group has a member then."""
         self._ended = True
         self.undo()
         network, cluster = self._world.network, self._cluster
@@ -68,18 +68,18 @@ class Faults(Operations):
     # Members.
 
     def join(self) -> None:
-        """A member comes."""
+        """Start a member."""
         if len(self._cluster.alive()) < MEMBERS_MAX:
             self._cluster.join(self._random.choice(self._groups))
 
     def join_many(self) -> None:
-        """Many members come at once."""
+        """Start many members at once."""
         plan = self._random.choice(self._groups)
         for _ in range(min(JOIN_MANY, MEMBERS_MAX - len(self._cluster.alive()))):
             self._cluster.join(plan)
 
     def join_hundred(self) -> None:
-        """As at a deployment; most of them go again soon."""
+        """Start a hundred members, as in a deployment; most of them leave again soon."""
         plan = self._random.choice(self._groups)
         self._happened(Happening.HUNDRED, plan.name)
         come = [self._cluster.join(plan) for _ in range(JOIN_HUNDRED)]
@@ -87,7 +87,7 @@ class Faults(Operations):
             self._later(self._random.randint(500, 1_500), partial(_go, member))
 
     def stop(self) -> None:
-        """A member leaves, as it should."""
+        """Stop a member gracefully."""
         member = self._member()
         if member is not None:
             self._happened(Happening.LEFT)
@@ -95,7 +95,7 @@ class Faults(Operations):
             member.stop()
 
     def kill(self) -> None:
-        """A member is killed."""
+        """Kill a member."""
         member = self._member()
         if member is not None:
             self._happened(Happening.KILLED)
@@ -103,7 +103,7 @@ class Faults(Operations):
             member.kill()
 
     def pause(self) -> None:
-        """A member freezes for a while, and comes back as a zombie."""
+        """Freeze a member for a while; it comes back as a zombie."""
         member = self._member()
         if member is not None:
             pause_ms = self._random.randint(10, PAUSE_MS_MAX)
@@ -123,7 +123,7 @@ class Faults(Operations):
         member.process.resume()
 
     def flap(self) -> None:
-        """A member comes and goes, several times."""
+        """Stop and start a member several times."""
         plan = self._random.choice(self._groups)
         self._disturb("a member flaps")
         self._happened(Happening.FLAPPED)
@@ -134,7 +134,7 @@ class Faults(Operations):
             self._later(at_ms, partial(self._come_and_go, plan, leaves_ms))
 
     def bounce(self) -> None:
-        """A member is killed, or stops, and starts again soon: a static one in its own place."""
+        """Kill or stop a member, and start it again soon: a static one in its own place."""
         member = self._member()
         if member is None:
             return
@@ -153,7 +153,7 @@ class Faults(Operations):
             self._cluster.join(plan, instead_of=member)
 
     def stop_stock(self) -> None:
-        """The stock members of a group leave it to ours."""
+        """Stop the stock members of a group, so that ours remain."""
         group = self._random.choice(self._groups).name
         members = self._cluster.alive(group)
         if any(not member.plan.is_stock for member in members):
@@ -171,22 +171,22 @@ class Faults(Operations):
     # Servers.
 
     def restart_broker(self) -> None:
-        """A broker stops as it should, and starts again."""
+        """Stop a broker gracefully, and start it again."""
         self._happened(Happening.RESTARTED)
         self._down("restarts", SimulatedBroker.stop)
 
     def kill_broker(self) -> None:
-        """A broker is killed."""
+        """Kill a broker."""
         self._happened(Happening.BROKER_KILLED)
         self._down("is killed", SimulatedBroker.kill)
 
     def cut_power(self) -> None:
-        """A broker's machine loses power."""
+        """Cut the power of a broker's machine."""
         self._happened(Happening.POWER_CUT)
         self._down("loses power", SimulatedBroker.cut_power)
 
     def cut_off_broker(self) -> None:
-        """A broker ends in the middle of what it does with its disk."""
+        """End a broker in the middle of its work with its disk."""
         broker = self._broker()
         calls, is_power = self._random.randint(1, 40), self._random.random() < 0.5
         how = "loses power" if is_power else "is killed"
@@ -211,7 +211,7 @@ class Faults(Operations):
                 self._happened(Happening.HANDOVER_LOST, group.name)
 
     def restart_name_server(self) -> None:
-        """A name server is killed and forgets everything."""
+        """Kill a name server, which forgets everything."""
         name_server = self._random.choice(self._cluster.name_servers)
         if name_server.process.is_alive:
             self._happened(Happening.NAME_SERVER_KILLED)
@@ -220,7 +220,7 @@ class Faults(Operations):
             self._later(self._random.randint(1, DOWN_MS_MAX), name_server.start)
 
     def split_name_servers(self) -> None:
-        """A name server and a broker, or all brokers, lose each other: what it says of topics grows old."""
+        """Separate a name server from a broker, or from all: its routes become outdated."""
         cluster, network = self._cluster, self._world.network
         name_server = self._random.choice(cluster.name_servers).name
         brokers = list(cluster.brokers)
@@ -237,7 +237,7 @@ class Faults(Operations):
                 self._later(block_ms, partial(network.unblock, *ends))
 
     def set_clock(self) -> None:
-        """Somebody sets the wall clock of one machine, and perhaps those of all by an hour, and back."""
+        """Set one machine's wall clock, and perhaps all of them by an hour, and back."""
         nodes: list[SimulatedBroker | SimulatedConsumer] = [
             *self._cluster.brokers.values(),
             *self._cluster.alive(),
@@ -260,7 +260,7 @@ class Faults(Operations):
     # Network and disks.
 
     def partition(self) -> None:
-        """Somebody and a server hear nothing of each other, or one of them nothing of the other."""
+        """Block the network between two processes, in both directions or one, one of them a server."""
         network, source, target = self._world.network, self._anybody(), self._server()
         if source == target:
             return
@@ -277,7 +277,7 @@ class Faults(Operations):
             self._later(block_ms, partial(network.unblock, a, b))
 
     def split_brokers(self) -> None:
-        """Two brokers hear nothing of each other, and everybody else hears both."""
+        """Separate two brokers from each other, while all other processes reach both."""
         names = list(self._cluster.brokers)
         if len(names) < 2:
             return
@@ -310,7 +310,7 @@ class Faults(Operations):
                 self._later(split_ms, partial(network.unblock, source, target))
 
     def reset(self) -> None:
-        """A connection breaks."""
+        """Break a connection."""
         somebody = self._anybody()
         mine = [
             connection
@@ -325,7 +325,7 @@ class Faults(Operations):
             connection.reset()
 
     def deafen(self) -> None:
-        """Notifications are lost, late, or come twice."""
+        """Lose, delay or duplicate notifications."""
         network = self._world.network
         network.weather = Weather(
             latency_ms_max=self._random.choice((1, 3, 20)),
@@ -336,7 +336,7 @@ class Faults(Operations):
         self._world.history.note("fault", f"notifications: {network.weather}")
 
     def spoil_disk(self) -> None:
-        """A disk is full for a while, or a sync fails, or nothing is in the page cache."""
+        """Fill a disk for a while, or let a sync fail, or empty the page cache."""
         broker = self._broker()
         disk, kind = broker.disk, self._random.choice(("full", "broken", "cold"))
         self._disturb(f"the disk of {broker.name} is {kind}")

@@ -1,4 +1,4 @@
-"""The simulated handlers: user code that takes its time, and fails now and then."""
+"""The simulated handlers: user code that takes time, and sometimes fails."""
 
 import random
 from collections import deque
@@ -13,7 +13,7 @@ from libramq.testing.process import Process
 
 @dataclass(frozen=True, slots=True)
 class Handling:
-    """How a member's handlers behave. slow_chance: of one that takes slow_ms."""
+    """The behaviour of a member's handlers. slow_chance: of a handler that takes slow_ms."""
 
     duration_ms_max: int = 5
     failure_chance: float = 0.0
@@ -23,7 +23,7 @@ class Handling:
 
 
 class SimulatedHandlers:
-    """At most so many at a time, in the order in which deliveries came."""
+    """Runs a limited number of handlers at a time, in the order of deliveries."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class SimulatedHandlers:
         self._process.after(0, self._start)
 
     def give_up(self, deliveries: Sequence[Delivery]) -> None:
-        """Run others in the place of handlers that do not end."""
+        """Run others in place of handlers that do not return."""
         self._abandoned.update(deliveries)
         self._running -= len(deliveries)
         self._process.after(0, self._start)

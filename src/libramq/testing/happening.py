@@ -1,10 +1,10 @@
-"""Kinds of events in simulations, so that one can see which of them seeds really had."""
+"""Kinds of events in simulations, which show what seeds really cover."""
 
 from enum import StrEnum
 
 
 class Happening(StrEnum):
-    """One kind of thing that happens."""
+    """One kind of event."""
 
     # Members.
     HUNDRED = "a hundred members join at once"

@@ -1,7 +1,7 @@
-"""The history of a simulation: what everybody saw, as one log, told to whoever watches it.
+"""The history of a simulation: all observations as one log, passed on to its watchers.
 
-The parts report facts; invariants (`Watcher`) judge them the moment they are reported. The log's lines are
-for people, its checksum says whether two runs were the same.
+The parts report facts; invariants (`Watcher`) check them the moment they are reported. The log's lines are
+for people, its checksum shows whether two runs were the same.
 """
 
 import zlib
@@ -26,7 +26,7 @@ LINES_KEPT: Final = 60
 
 
 class Violation(Exception):
-    """An invariant does not hold."""
+    """An invariant is violated."""
 
     def __init__(self, invariant: str, what: str) -> None:
         super().__init__(invariant, what)  # Both, so that it can be pickled on its way from another process.
@@ -38,14 +38,14 @@ class Violation(Exception):
 
 
 class Claim(NamedTuple):
-    """The reader of a queue of a coordinated group, and the epoch under which it was granted."""
+    """The reader of a queue of a coordinated group, and the epoch of its grant."""
 
     member: str
     epoch: int
 
 
 class Commit:
-    """One commit of a member: asked for at a time, perhaps answered. claim: in coordinated groups."""
+    """One commit of a member: requested at a time, perhaps answered. claim: in coordinated groups."""
 
     __slots__ = ("answered_ms", "claim", "offset", "requested_ms")
 
@@ -53,12 +53,12 @@ class Commit:
         self.offset = offset
         self.requested_ms = requested_ms
         self.claim = claim
-        #: When it was acknowledged; None: unknown whether it was taken, or will be.
+        #: When it was acknowledged; None: it is unknown whether it was or will be applied.
         self.answered_ms: MonotonicMs | None = None
 
 
 class Watcher:
-    """Hears of everything; an invariant overrides what it needs."""
+    """Receives all facts; an invariant overrides the methods it needs."""
 
     def stored(
         self,
@@ -71,36 +71,36 @@ class Watcher:
         """A producer's message was acknowledged."""
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
-        """A broker ended; all it wrote survives (None), or what is before a physical offset for sure."""
+        """A broker ended; everything it wrote survives (None), or certainly the part before an offset."""
 
     def broker_recovered(self, name: str, broker: "Broker") -> None:
         """A broker runs again."""
 
     def topic_deleted(self, name: str, topic: str) -> None:
-        """A topic is about to be deleted at a broker, or was: `Cluster.was_deleted` says what is gone."""
+        """A topic is being deleted at a broker, or was: `Cluster.was_deleted` knows what is gone."""
 
     def commit_requested(self, group: str, queue: MessageQueue, commit: Commit) -> None:
         """A member commits."""
 
     def commit_acknowledged(self, group: str, queue: MessageQueue, commit: Commit) -> None:
-        """A broker has taken a commit."""
+        """A broker has applied a commit."""
 
     def offset_read(
         self, group: str, queue: MessageQueue, offset: int | None, requested_ms: MonotonicMs
     ) -> None:
-        """A member asked for the committed offset and learnt it."""
+        """A member queried the committed offset and got it."""
 
     def session_renewed(self, member: str, requested_ms: MonotonicMs) -> None:
-        """A coordinator answered what a member asked at a time."""
+        """A coordinator answered a request that a member sent at a time."""
 
     def opened(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
-        """A fence let a member begin with a queue."""
+        """A fence let a member open a queue."""
 
     def pulled(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
-        """A broker gave a member messages of a queue that is open to it."""
+        """A broker returned messages of an open queue to a member."""
 
     def delivered(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
-        """A member's core handed messages to handlers."""
+        """A member's core passed messages to handlers."""
 
     def handling_began(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
         """A handler began."""
@@ -109,17 +109,17 @@ class Watcher:
         """A handler ended."""
 
     def owners_changed(self, member: str, what: str, queues: Sequence[MessageQueue]) -> None:
-        """A member's listener was told: queues were assigned, revoked, or lost."""
+        """A member's listener was notified: queues were assigned, revoked, or lost."""
 
     def rebalance_recorded(self, broker: str, event: RebalanceEvent) -> None:
-        """A broker has recorded what it sees of a rebalance."""
+        """A broker has recorded its view of a rebalance."""
 
     def disturbed(self, what: str) -> None:
-        """A fault happened, or something else after which messages may come again."""
+        """A fault happened, or another event after which messages may be redelivered."""
 
 
 class History(Watcher):
-    """The log, and those who watch."""
+    """The log, and its watchers."""
 
     def __init__(self, time: VirtualTime, lines_kept: int | None) -> None:
         self.watchers: list[Watcher] = []
@@ -127,7 +127,7 @@ class History(Watcher):
         self.checksum = 0
         self.stored_count = 0
         self.handled_count = 0
-        #: How often each kind of thing happened.
+        #: How often each kind of event happened.
         self.happenings: Counter[Happening] = Counter()
         self._time = time
 
@@ -138,7 +138,7 @@ class History(Watcher):
         self.checksum = zlib.crc32(line.encode(), self.checksum)
 
     def happened(self, what: Happening, about: str = "") -> None:
-        """Something happened; about: to whom."""
+        """Count an event; about: its subject."""
         if not self.happenings[what]:
             self.note("first", f"{what}: {about}" if about else what)
         self.happenings[what] += 1

@@ -24,18 +24,18 @@ from libramq.filesystem import LocalFileSystem
 from libramq.nameserver import NameServer
 
 HOST: Final = "127.0.0.1"
-#: Ours: between looking for a port and listening there somebody else may take it.
+#: Ours: another process may take a free port before we listen on it.
 PORT_TRIES: Final = 20
-#: Ours: a test stores little; a gigabyte of hole is listed by no tool kindly.
+#: Ours: tests store little, and sparse files of a gigabyte are awkward for tools.
 LOG_FILE_BYTES: Final = 64 << 20
 
 
 class Broker:
     """Use it as `with Broker()` or `async with Broker()`.
 
-    data: where messages are kept; by default a temporary directory that is gone afterwards, and with it
-    all messages. options: fields of `BrokerConfig`, such as auto_create_topic_enable=False.
-    Raises ConfigError for options that cannot be.
+    data: the directory for messages; by default a temporary one that is removed afterwards, with all
+    messages. options: fields of `BrokerConfig`, such as auto_create_topic_enable=False.
+    Raises ConfigError for invalid options.
     """
 
     def __init__(self, data: Path | None = None, **options: Any) -> None:
@@ -48,7 +48,7 @@ class Broker:
 
     @property
     def namesrv(self) -> str:
-        """The address of its name server, for clients; LocalProtocolError while it does not run."""
+        """Return its name server's address, for clients; LocalProtocolError while it does not run."""
         if self._name_server is None:
             raise LocalProtocolError("this broker does not run; use `with Broker()` or `async with Broker()`")
         return self._name_server.address
@@ -68,7 +68,7 @@ class Broker:
             raise
 
     async def stop(self) -> None:
-        """End; what was in a temporary directory is gone."""
+        """Stop; a temporary directory is removed."""
         server, self._server = self._server, None
         name_server, self._name_server = self._name_server, None
         try:
@@ -131,7 +131,7 @@ class Broker:
 
 
 def _free_port() -> int:
-    """A port that is free, and the one free that brokers listen on besides."""
+    """Return a free port whose second port, on which brokers also listen, is free too."""
     for _ in range(PORT_TRIES):
         with socket.socket() as first, socket.socket() as second:
             first.bind((HOST, 0))

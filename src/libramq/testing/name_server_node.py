@@ -22,7 +22,7 @@ class SimulatedNameServer:
         self.start()
 
     def start(self) -> None:
-        """Listen, knowing nobody."""
+        """Listen, with empty tables."""
         if self.process.is_alive:
             return
         world, process = self._world, self.process
@@ -41,10 +41,10 @@ class SimulatedNameServer:
         performer.follow()
 
     def route(self, topic: str) -> object:
-        """Return the server's route of a topic; None: nothing."""
+        """Return the server's route of a topic, or None."""
         return self._route_info.route(topic) if self.process.is_alive else None
 
     def kill(self) -> None:
-        """The process is gone."""
+        """Kill the process."""
         self.process.kill()
         self._world.network.died(self.process)

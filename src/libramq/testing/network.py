@@ -1,11 +1,11 @@
-"""The network: connections between processes, as unreliable as asked for.
+"""The network: connections between processes, as unreliable as configured.
 
     client end ── frames, one after the other, each some ms under way ──► server end
                ◄──────────────────────────────────────────────────────
 
-Bytes arrive in their order or not at all; several writes may come in one read, and one in two. A blocked
-direction swallows what is sent, or keeps it until it is open again, and nobody is told: the connection stays,
-and breaks when it is open again and bytes are missing.
+Bytes arrive in order or not at all; several writes may arrive in one read, and one in two. A blocked
+direction drops data, or keeps it until it is unblocked, without an error: the connection stays open, and
+breaks after the unblocking if bytes are missing.
 """
 
 import random
@@ -26,10 +26,10 @@ from libramq.transport.server import Handler
 
 
 class Reader(Protocol):
-    """Cuts bytes into what a protocol has: frames, lines."""
+    """Cuts bytes into a protocol's units: frames, lines."""
 
     def receive(self, data: bytes) -> list[Any]:
-        """Take the bytes that arrived; return what is whole now."""
+        """Take received bytes; return the units that are complete now."""
         ...
 
 
@@ -37,21 +37,21 @@ class ClientHandler(Protocol):
     """The client's side of its connection."""
 
     def received(self, commands: list[Any]) -> None:
-        """Take what its reader made of one read."""
+        """Take the units of one read."""
         ...
 
     def closed(self) -> None:
-        """The connection ended."""
+        """Handle the end of the connection."""
         ...
 
 
 @dataclass(slots=True)
 class Weather:
-    """The faults that frames meet on their way. Chances are between 0 and 1."""
+    """The faults that frames meet. Chances are between 0 and 1."""
 
     latency_ms_max: int = 3
     split_chance: float = 0.02
-    #: Of notifications (one-way requests of servers): dropped, sent twice, late by up to `late_ms_max`.
+    #: For notifications (one-way requests of servers): dropped, sent twice, late by up to `late_ms_max`.
     loss_chance: float = 0.0
     double_chance: float = 0.0
     late_chance: float = 0.0
@@ -59,12 +59,12 @@ class Weather:
 
     @property
     def harms_notifications(self) -> bool:
-        """Return whether every frame of a server must be looked at."""
+        """Return whether a server's frames have to be examined one by one."""
         return bool(self.loss_chance or self.double_chance or self.late_chance)
 
 
 class _Way:
-    """One direction of a connection: bytes under way from one process to another."""
+    """One direction of a connection: bytes in flight from one process to another."""
 
     __slots__ = ("_arrivals", "_network", "_reader", "_receive", "_target", "_when_ended", "key", "last_ms")
 
@@ -87,11 +87,11 @@ class _Way:
         self.last_ms = target.time.now_ms
 
     def send(self, data: bytes | None) -> None:
-        """Put bytes on their way, or None: the end."""
+        """Send bytes, or None: the end."""
         network = self._network
         kept = network.blocked.get(self.key)
         if kept is not None:
-            if kept.keeps or data is None:  # The end of a connection is told until it is heard.
+            if kept.keeps or data is None:  # The end of a connection is repeated until it arrives.
                 kept.sent.append((self, data))
             else:
                 kept.has_lost = True
@@ -99,14 +99,14 @@ class _Way:
         network.count(data)
         delay_ms, arrivals = network.latency_ms(), self._arrivals
         due_ms = self._target.time.now_ms + delay_ms
-        if arrivals:  # Whoever arrives before looks after it.
+        if arrivals:  # An earlier arrival handles it.
             arrivals.append((max(due_ms, arrivals[-1][0]), data))
             return
         arrivals.append((due_ms, data))
         self._target.reach(delay_ms, self._arrived)
 
     def _arrived(self) -> None:
-        """Everything that is there by now comes in one read, or in two."""
+        """Deliver everything that has arrived, in one read or two."""
         now_ms = self._target.time.now_ms
         arrivals, pieces, ended = self._arrivals, [], False
         while arrivals and arrivals[0][0] <= now_ms and not ended:
@@ -133,7 +133,7 @@ class _Way:
 
 
 class _Kept:
-    """The bytes that a blocked direction has swallowed, or keeps."""
+    """The bytes that a blocked direction has dropped, or keeps."""
 
     __slots__ = ("has_lost", "keeps", "sent")
 
@@ -155,35 +155,35 @@ class ServerEnd:
 
     @property
     def is_open(self) -> bool:
-        """Return whether what is written can still arrive, as far as the server knows."""
+        """Return whether data written now can still arrive, as far as the server knows."""
         return self._connection.server_is_open
 
     @property
     def unsent_bytes(self) -> int:
-        """How many bytes have not left: here the network takes them all."""
+        """Return how many bytes have not left: none, the network accepts all at once."""
         return 0
 
     def abort(self, reason: str) -> None:
-        """End the connection now."""
+        """Close the connection now."""
         self._connection.close_by_server()
 
     def pause_reading(self) -> None:
-        """Read nothing: what comes while a thread works for the connection waits with the performer."""
+        """Stop reading: arriving data waits at the performer while a thread works for the connection."""
 
     def resume_reading(self) -> None:
         """Read again."""
 
     def write(self, data: bytes) -> None:
-        """Send bytes: frames that left in one write."""
+        """Send bytes: frames of one write."""
         self._connection.write_to_client(data)
 
     def close(self, reason: str) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._connection.close_by_server()
 
 
 class Connection:
-    """Both ends of one connection. Each end learns of the other's end when that arrives."""
+    """Both ends of one connection. Each end learns of a close when that arrives."""
 
     def __init__(
         self,
@@ -206,21 +206,21 @@ class Connection:
 
     @property
     def ends(self) -> tuple[Process, Process]:
-        """Client and server."""
+        """Return client and server."""
         return self._client, self._server
 
     @property
     def server_silent_ms(self) -> int:
-        """How long the server has read nothing."""
+        """Return for how long the server has read nothing."""
         return self._server.time.now_ms - self._up.last_ms
 
     def write(self, data: bytes) -> None:
-        """The client sends a frame."""
+        """Send a frame from the client."""
         if self.client_is_open:
             self._up.send(data)
 
     def write_to_client(self, data: bytes) -> None:
-        """The server sends a frame."""
+        """Send a frame from the server."""
         if not self.server_is_open:
             return
         if not self._network.weather.harms_notifications:
@@ -240,26 +240,26 @@ class Connection:
                 self._down.send(data)
 
     def close(self) -> None:
-        """The client closes; the server reads on to what was sent before."""
+        """Close by the client; the server still reads data sent before."""
         if self.client_is_open:
             self.client_is_open = False
             self._up.send(None)
             self._handler.closed()
 
     def close_by_server(self) -> None:
-        """The server closes."""
+        """Close by the server."""
         if self.server_is_open:
             self.server_is_open = False
             self._down.send(None)
             self._served.closed(self.end)
 
     def reset(self) -> None:
-        """The connection breaks: both ends see it, what was under way is lost."""
+        """Break the connection: both ends notice, data in flight is lost."""
         self._server.do(self._server_saw_end)
         self._client.do(self._client_saw_end)
 
     def dropped_by(self, process: Process) -> None:
-        """A process is gone, and the machine's kernel says so to the other end."""
+        """Handle the end of a process: its kernel closes the connection."""
         if process is self._client:
             self.client_is_open = False
             self._up.send(None)
@@ -270,7 +270,7 @@ class Connection:
     def _server_received(self, commands: list[Any]) -> None:
         if self.server_is_open:
             self._served.received(self.end, commands)
-        else:  # The kernel answers for a process that is gone.
+        else:  # The kernel answers for a dead process.
             self._down.send(None)
 
     def _client_received(self, commands: list[Any]) -> None:
@@ -291,15 +291,15 @@ class Connection:
 
 
 class Network:
-    """The simulated network: who listens where, and what lies between."""
+    """The simulated network: listening addresses, connections and blocks."""
 
     def __init__(self, randomness: random.Random) -> None:
         self.weather = Weather()
-        #: Who hears of what happened to a notification.
+        #: Called with the fate of a notification.
         self.happened: Callable[[Happening], None] = lambda _: None
-        #: Directions, as names of processes, on which nothing gets through.
+        #: Blocked directions, as pairs of process names.
         self.blocked: dict[tuple[str, str], _Kept] = {}
-        #: Of every byte sent: two runs of one seed have the same.
+        #: The checksum of every byte sent: equal in two runs of one seed.
         self.checksum = 0
         self.frame_count = 0
         self._random = randomness
@@ -311,16 +311,16 @@ class Network:
     def listen(
         self, address: str, process: Process, handler: Handler, reader: Callable[[], Reader] = FrameReader
     ) -> None:
-        """Accept connections at an address, as long as the process lives. reader: of the server's ends."""
+        """Accept connections at an address while the process lives. reader: of the server's ends."""
         self._listeners[address] = (process, handler, reader)
         self._names[address] = process.name
 
     def name_at(self, address: str) -> str:
-        """Whose address it is."""
+        """Return the name of the process at an address."""
         return self._names[address]
 
     def reach(self, address: str, client: Process, connected: Callable[[bool | None], None]) -> None:
-        """Try to connect: called back with True, False when refused, None when nobody ever answers."""
+        """Try to connect: called back with True, False if refused, None if nothing answers."""
         listener = self._listeners.get(address)
         if listener is None:
             client.reach(self.latency_ms() + self.latency_ms(), lambda: connected(False))
@@ -334,7 +334,7 @@ class Network:
     def connect(
         self, address: str, client: Process, handler: ClientHandler, reader: Reader
     ) -> Connection | None:
-        """Return the connection that was accepted; None where the server is gone by now."""
+        """Return the accepted connection; None if the server has died meanwhile."""
         if address not in self._listeners:
             return None
         process, served, server_reader = self._listeners[address]
@@ -344,12 +344,12 @@ class Network:
         return connection
 
     def connections(self) -> list[Connection]:
-        """The connections of which any end is open."""
+        """Return the connections with an open end."""
         self._connections = [each for each in self._connections if each.client_is_open or each.server_is_open]
         return list(self._connections)
 
     def between(self, first: str, second: str) -> list[Connection]:
-        """The open connections of two processes, whoever made them."""
+        """Return the open connections between two processes, in either direction."""
         return [
             connection
             for connection in self.connections()
@@ -357,7 +357,7 @@ class Network:
         ]
 
     def died(self, process: Process) -> None:
-        """A process was killed: its connections end, and the others hear of it. Nobody listens there."""
+        """Handle the death of a process: its connections end, and nothing listens there."""
         for address in [address for address, (at, _, _) in self._listeners.items() if at is process]:
             del self._listeners[address]
         for connection in self.connections():
@@ -365,11 +365,11 @@ class Network:
                 connection.dropped_by(process)
 
     def block(self, source: str, target: str, *, keeps: bool) -> None:
-        """Let nothing through in one direction. keeps: what is sent arrives once it is open again."""
+        """Block one direction. keeps: data sent meanwhile arrives after the unblocking."""
         self.blocked.setdefault((source, target), _Kept(keeps))
 
     def unblock(self, source: str, target: str) -> None:
-        """Let things through again; connections that lost bytes break, as nobody can leave them out."""
+        """Unblock a direction; connections with lost bytes break."""
         kept = self.blocked.pop((source, target), None)
         if kept is not None and kept.has_lost:
             for connection in self.between(source, target):
@@ -378,17 +378,17 @@ class Network:
             way.send(data)
 
     def latency_ms(self) -> int:
-        """How long the next frame takes."""
+        """Return how long the next frame takes."""
         return int(self._random.random() * (self.weather.latency_ms_max + 1))
 
     def cut(self, size: int) -> int:
-        """Where a read is split; 0: nowhere."""
+        """Return where a read is split; 0: nowhere."""
         if self._random.random() >= self.weather.split_chance:
             return 0
         return self._random.randrange(size)
 
     def fate_of_notification(self) -> list[int]:
-        """After how many milliseconds it is sent; not at all, or twice, when it is unlucky."""
+        """Return after how many milliseconds it is sent: empty if it is lost, twice if duplicated."""
         weather, random_ = self.weather, self._random
         if random_.random() < weather.loss_chance:
             self.happened(Happening.NOTICE_LOST)
@@ -406,12 +406,12 @@ class Network:
         return fate
 
     def next_port(self) -> int:
-        """The port of a client's end of a connection."""
+        """Return the port of a client's end of a connection."""
         self._port += 1
         return self._port
 
     def count(self, data: bytes | None) -> None:
-        """Take note of what is sent."""
+        """Count sent data."""
         self.frame_count += 1
         self.checksum = zlib.crc32(data or b"end", self.checksum)
 

@@ -1,7 +1,7 @@
-"""The node clock: what a machine believes the time to be. No two agree, and none runs quite right.
+"""The node clock: a machine's idea of the time. No two machines agree, and none is exact.
 
-The monotonic clock runs a little fast or slow, and begins anew, anywhere, when the machine does. The wall
-clock does the same, is wrong from the start, and may be set.
+The monotonic clock runs a little fast or slow, and restarts at an arbitrary value with the machine. The wall
+clock drifts the same, is wrong from the start, and may be set.
 """
 
 import random
@@ -12,13 +12,13 @@ from libramq.testing.virtual_time import MONOTONIC_START_MS, VirtualTime
 
 #: Linux: the kernel's NTP discipline corrects a clock by 500 ppm at most (MAXFREQ); quartz is better.
 DRIFT_PPM_MAX: Final = 500
-#: Ours: a clock that nobody looks after.
+#: Ours: a clock without synchronisation.
 SKEW_MS_MAX: Final = 600_000
 _MILLION: Final = 1_000_000
 
 
 class NodeClock:
-    """A `Clock` of one machine; right when it has no randomness. drift_ppm: so many millionths too fast."""
+    """A `Clock` of one machine; exact without randomness. drift_ppm: millionths too fast."""
 
     def __init__(self, time: VirtualTime, randomness: random.Random | None = None) -> None:
         self._time = time
@@ -27,16 +27,16 @@ class NodeClock:
         self._skew_ms = randomness.randint(-SKEW_MS_MAX, SKEW_MS_MAX) if randomness is not None else 0
         self._booted_ms = time.now_ms
         self._boot_ms = self._begin()
-        #: The highest wall clock time that was ever read here.
+        #: The highest wall clock time ever read here.
         self.wall_ms_max = WallMs(0)
 
     def monotonic_ms(self) -> MonotonicMs:
-        """Milliseconds since a fixed moment."""
-        true_ms = self._time.now_ms - self._booted_ms  # As `_ran_ms`, for what is looked at most often.
+        """Return the milliseconds since a fixed moment."""
+        true_ms = self._time.now_ms - self._booted_ms  # As `_ran_ms`, inlined for the most frequent call.
         return self._boot_ms + true_ms + true_ms * self.drift_ppm // _MILLION
 
     def wall_ms(self) -> WallMs:
-        """Milliseconds since 1970, as this machine has it."""
+        """Return the milliseconds since 1970, by this machine."""
         true_ms = self._time.now_ms - self._booted_ms
         wall_ms = self._time.wall_ms() + self._skew_ms + true_ms * self.drift_ppm // _MILLION
         if wall_ms > self.wall_ms_max:
@@ -44,7 +44,7 @@ class NodeClock:
         return wall_ms
 
     def true_ms(self, delay_ms: int) -> int:
-        """How long it really is until this clock has gone on by so much."""
+        """Return how long it really takes until this clock has advanced by a delay."""
         if not self.drift_ppm:
             return delay_ms
         ran_ms = self._time.now_ms - self._booted_ms
@@ -53,22 +53,22 @@ class NodeClock:
         return true_ms if true_ms > 0 else 0
 
     def set_wall(self, by_ms: int) -> None:
-        """Somebody sets the wall clock."""
+        """Set the wall clock."""
         self._skew_ms += by_ms
 
     def reboot(self) -> None:
-        """The machine starts again: monotonic time begins anew."""
+        """Restart the machine: monotonic time begins anew."""
         self._skew_ms += self._ran_ms() - (self._time.now_ms - self._booted_ms)
         self._booted_ms = self._time.now_ms
         self._boot_ms = self._begin()
 
     def _begin(self) -> MonotonicMs:
-        """Not zero: a time of nought means "never" in places."""
+        """Return a value above zero: a time of zero means "never" in places."""
         if self._random is None:
             return MONOTONIC_START_MS + self._time.elapsed_ms
         return MonotonicMs(self._random.randint(int(MONOTONIC_START_MS), 1_000 * int(MONOTONIC_START_MS)))
 
     def _ran_ms(self) -> int:
-        """How far it has gone on since the machine started."""
+        """Return how far it has advanced since the machine started."""
         true_ms = self._time.now_ms - self._booted_ms
         return true_ms + true_ms * self.drift_ppm // _MILLION if self.drift_ppm else true_ms

@@ -1,4 +1,4 @@
-"""The operations: what administrators do to topics, groups and members while all of them live."""
+"""The operations: changes of topics, groups and members by administrators, while all of them are in use."""
 
 from functools import partial
 from typing import Final
@@ -14,15 +14,15 @@ AWAY_MS_MAX: Final = 3_000
 
 
 class Operations(FaultTargets):
-    """Does one thing after the other."""
+    """Performs operations one after the other."""
 
     def __init__(self, world: World, cluster: Cluster, groups: tuple[GroupPlan, ...]) -> None:
         super().__init__(world, cluster, groups)
-        self._operations = world.stream("operations")  # Of its own: seeds keep their histories.
+        self._operations = world.stream("operations")  # A separate stream: seeds keep their histories.
         self._shrunk: dict[str, int] = {}
 
     def remove(self) -> None:
-        """An operator removes a member, preferably a static one that will not come back."""
+        """Remove a member as an operator, preferably a static one that will not come back."""
         spare = self._cluster.spare()
         gone = [m for m in self._cluster.members if m.instance_id is not None and not m.process.is_alive]
         ours = [m for m in gone[-1:] or spare if not m.plan.is_stock and not m.is_broadcasting]
@@ -32,7 +32,7 @@ class Operations(FaultTargets):
             self._cluster.remove(member)
 
     def grow(self) -> None:
-        """A topic gets more queues."""
+        """Give a topic more queues."""
         topic = self._random.choice(sorted(self._cluster.topics))
         count = self._cluster.topics[topic]
         if count < QUEUES_MAX:
@@ -42,10 +42,10 @@ class Operations(FaultTargets):
             self._cluster.set_queues(topic, count)
 
     def make_again(self) -> None:
-        """A topic is deleted at a broker, or at all of them, and made again at once or later."""
+        """Delete a topic at a broker, or at all of them, and create it again at once or later."""
         cluster = self._cluster
         if any(member.plan.is_stock or member.is_broadcasting for member in cluster.members):
-            return  # Those may read on where they were, and miss what is there now.
+            return  # Such members may read on at their offsets, and miss new messages.
         topic, after_ms = (
             self._operations.choice(sorted(cluster.topics)),
             self._operations.choice((0, 5, 300, 2_500)),
@@ -58,7 +58,7 @@ class Operations(FaultTargets):
             cluster.make_again(name, topic, after_ms)
 
     def delete_group(self) -> None:
-        """A group is deleted at one broker or at all of them, while its members live."""
+        """Delete a group at one broker or at all of them, while its members are alive."""
         group = self._operations.choice(self._groups).name
         names = self._operations.choice(
             (list(self._cluster.brokers), [self._operations.choice(list(self._cluster.brokers))])
@@ -72,7 +72,7 @@ class Operations(FaultTargets):
         return names if self._operations.random() < 0.5 else [self._operations.choice(names)]
 
     def shrink(self) -> None:
-        """A topic has fewer queues to read for a while."""
+        """Reduce a topic's readable queues for a while."""
         topic = self._operations.choice(sorted(self._cluster.topics))
         count = self._cluster.topics[topic]
         if count > 1 and topic not in self._shrunk:
@@ -89,12 +89,12 @@ class Operations(FaultTargets):
             self._cluster.set_queues(topic, count)
 
     def undo(self) -> None:
-        """Topics have all their queues again."""
+        """Give topics all their queues again."""
         for topic in list(self._shrunk):
             self._grow_back(topic)
 
     def reset_offsets(self) -> None:
-        """An operator sets a group back to the beginning of a topic."""
+        """Reset a group to the beginning of a topic."""
         group, topic = (
             self._operations.choice(self._groups),
             self._operations.choice(sorted(self._cluster.topics)),

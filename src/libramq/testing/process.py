@@ -1,6 +1,6 @@
-"""The process: something that runs, and can be stopped, frozen and killed.
+"""The process: a simulated program that can be stopped, frozen and killed.
 
-running ⇄ paused        what happens to it meanwhile waits, and happens at once when it goes on (SIGSTOP)
+running ⇄ paused        events meanwhile wait, and happen at once when it continues (SIGSTOP)
    │         │
    └─► dead ◄┘          what was to happen to it does not (SIGKILL); `start` begins another life
 """
@@ -13,13 +13,13 @@ from libramq.testing.virtual_time import Action, VirtualTime
 
 
 class PowerCut(BaseException):
-    """The process ended in the middle of what it did. No code of ours catches it, as none survives that."""
+    """The process ended in the middle of its work. No code catches it, as none survives a power cut."""
 
 
 class Process:
-    """Gives its events to whoever lives in it, one after the other.
+    """Runs the events of a process, one after the other.
 
-    host: where its connections come from. clock: its machine's; None: one that is right.
+    host: the address of its connections. clock: its machine's; None: an exact one.
     """
 
     def __init__(
@@ -36,13 +36,13 @@ class Process:
         self._on_cut: Action | None = None
 
     def start(self, on_cut: Action | None = None) -> None:
-        """Begin a life. on_cut: called when it ends by a PowerCut in the middle of an event."""
+        """Begin a life. on_cut: called if it ends by a PowerCut in the middle of an event."""
         assert not self.is_alive, f"{self.name} runs already"
         self.is_alive = True
         self._on_cut = on_cut
 
     def kill(self) -> None:
-        """End this life: nothing of what was set happens any more."""
+        """End this life: scheduled events are dropped."""
         self.is_alive = self.is_paused = False
         self._life += 1
         self._kept.clear()
@@ -52,7 +52,7 @@ class Process:
         self.is_paused = self.is_alive
 
     def resume(self) -> None:
-        """Go on, with everything that waited, in its order."""
+        """Continue, with all waiting events in order."""
         if not self.is_paused:
             return
         self.is_paused = False
@@ -63,21 +63,21 @@ class Process:
 
     @property
     def now_ms(self) -> MonotonicMs:
-        """The monotonic time by its clock."""
+        """Return the monotonic time by its clock."""
         return self.clock.monotonic_ms()
 
     def after(self, delay_ms: int, action: Action) -> None:
-        """Have something happen to this life later, by its clock."""
+        """Schedule an event in this life, by its clock."""
         time = self.time
         due_ms = time.now_ms + self.clock.true_ms(delay_ms) if delay_ms else time.now_ms
         time.at(due_ms, partial(self._perform, self._life, action))
 
     def reach(self, delay_ms: int, action: Action) -> None:
-        """Have something from outside happen to this life later, by true time."""
+        """Schedule an outside event in this life, by true time."""
         self.time.at(self.time.now_ms + delay_ms, partial(self._perform, self._life, action))
 
     def every(self, period_ms: int, action: Action) -> None:
-        """Have something happen again and again; the next time is counted from the end of the last."""
+        """Repeat an event; each interval is counted from the end of the last one."""
 
         def again() -> None:
             action()
@@ -86,7 +86,7 @@ class Process:
         self.after(period_ms, again)
 
     def do(self, action: Action) -> None:
-        """Have something happen to it now."""
+        """Run an event now."""
         self._perform(self._life, action)
 
     def _perform(self, life: int, action: Action) -> None:

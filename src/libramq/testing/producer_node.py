@@ -1,7 +1,7 @@
-"""The simulated producer: the real network side of a producer, and a program that sends now and then.
+"""The simulated producer: the real network side of a producer, and a program that sends messages.
 
-A message that was not acknowledged is sent again until it is. Some programs wait for each answer, others hand
-messages over to travel together.
+An unacknowledged message is sent again until it is acknowledged. Some programs wait for each response, others
+send in batches.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from libramq.testing.process import Process
 from libramq.testing.seams import SimulatedTimers
 from libramq.testing.world import World
 
-#: How soon a message that was not acknowledged is sent again.
+#: How soon an unacknowledged message is sent again.
 AGAIN_MS: Final = 200
 ROUTES_MS: Final = 3_000
 SEND_TIMEOUT_MS: Final = 3_000
-#: How many messages a program that waits for no answers sends at once, at most.
+#: How many messages a program that does not wait sends at once, at most.
 BURST_MAX: Final = 3
 
 
@@ -68,7 +68,7 @@ class SimulatedProducer:
         self.process.after(0, self._send_next)
 
     def stop(self) -> None:
-        """Begin no more messages; those that were begun are sent until they are acknowledged."""
+        """Begin no more messages; pending ones are sent until they are acknowledged."""
         self.is_stopped = True
 
     def _send_next(self) -> None:
@@ -96,7 +96,7 @@ class SimulatedProducer:
                 self._world.history.stored,
                 outcome.queue, outcome.queue_offset, physical_offset, message_id, requested_ms,
             )  # fmt: skip
-            self.process.after(0, stored)  # What an invariant raises is none of the producer's.
+            self.process.after(0, stored)  # An invariant's exception must not reach the producer.
 
         def found(info: TopicPublishInfo | LibraError) -> None:
             if isinstance(info, LibraError):

@@ -1,4 +1,4 @@
-"""The scenario: what a seed stands for. A cluster, its load, and what happens to it when."""
+"""The scenario of a seed: a cluster, its load, and the faults with their times."""
 
 import random
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ from typing import Final
 from libramq.testing.cluster import GroupPlan
 from libramq.testing.handlers import Handling
 
-#: Nothing fails in a calm scenario: members come and go as they should.
+#: Nothing fails in a calm scenario: members join and leave gracefully.
 CALM: Final = (
     *("join", "join", "stop", "stop", "stop_stock", "grow", "deafen", "join_many", "set_clock") * 8,
     "join_hundred",
@@ -18,13 +18,13 @@ ROUGH: Final = (
     "cut_off_broker", "cut_off_broker", "restart_name_server", "split_name_servers", "set_clock", "partition",
     "partition", "partition", "reset", "reset", "deafen", "spoil_disk",
 )  # fmt: skip
-#: These are drawn by streams of their own, so that seeds keep their histories.
+#: Drawn from separate streams, so that seeds keep their histories.
 OPERATIONS: Final = ("make_again", "make_again", "delete_group", "reset_offsets", "shrink")
 CUT_OFF: Final = ("partition", "partition", "pause")
 SPLITS: Final = ("split_brokers", "split")
 SPLITS_CHANCE: Final = 0.15
 SHORT_SESSIONS_CHANCE: Final = 0.3
-#: Handlers that are slower than members may be with giving up queues: what these commit last is refused.
+#: Handlers slower than the revoke timeout: their last commits are refused.
 SLOW_CHANCE: Final = 0.02
 SLOW_MS: Final = 1_500
 SLOW_REVOKE_MS: Final = 1_000
@@ -34,7 +34,7 @@ STOCK_CHANCES: Final = (0.0, 0.0, 0.0, 1.0, 0.3)
 #: How likely stock members ask for their queues: none of the group, all of it, some.
 ASK_CHANCES: Final = (0.0, 0.0, 1.0, 1.0, 0.5)
 BROADCASTING_CHANCE: Final = 0.08
-#: Where handlers fail often, after how many redeliveries a message is a dead letter.
+#: If handlers fail often: after how many redeliveries a message becomes a dead letter.
 DEAD_LETTER_CHANCE: Final = 0.1
 
 
@@ -60,7 +60,7 @@ def draw_scenario(seed: int) -> Scenario:
 
 
 def _with_operations(scenario: Scenario, seed: int) -> Scenario:
-    """Add what administrators do while all live."""
+    """Add administrators' operations."""
     chance = random.Random(f"{seed}/operations of the scenario")
     count = chance.choice((0, 0, 1, 2))
     last_ms = scenario.duration_ms - 1_000
@@ -79,9 +79,10 @@ def _with_splits(scenario: Scenario, seed: int) -> Scenario:
 
 
 def _with_short_sessions(scenario: Scenario, seed: int) -> Scenario:
-    """In some scenarios sessions end: they are shorter than partitions and pauses, of which there are more.
+    """Shorten the sessions in some scenarios: they are shorter than partitions and pauses, of which there are
+    more.
 
-    In half of these a handler now and then takes longer than its member may take to give up a queue.
+    In half of these a handler sometimes takes longer than its member's revoke timeout.
     """
     chance = random.Random(f"{seed}/sessions of the scenario")
     if chance.random() >= SHORT_SESSIONS_CHANCE:
@@ -139,7 +140,7 @@ def _group(chance: random.Random, name: str, topics: dict[str, int], stock_chanc
     everything = tuple(topics)
     is_broadcasting = chance.random() < BROADCASTING_CHANCE
     gives_up = chance.random() < DEAD_LETTER_CHANCE
-    # Members that allocate for themselves must subscribe to the same, as in RocketMQ.
+    # Members that allocate for themselves must have equal subscriptions, as in RocketMQ.
     unequal = not stock_chance and len(topics) > 1 and chance.random() < 0.3
     return GroupPlan(
         name=name,

@@ -1,5 +1,5 @@
-"""The simulated seams: timers and threads of one process, on virtual time. `testing.dialer` is the
-network's.
+"""The simulated seams: timers and threads of one process, in virtual time. The network's is
+`testing.dialer`.
 """
 
 import random
@@ -12,12 +12,12 @@ from libramq.kernel.effect import Thread
 from libramq.testing.history import Violation
 from libramq.testing.process import Process
 
-#: How long threads take for a flush, for a table, for cold bytes, for a large body.
+#: How long threads take for a flush, a table, cold bytes, a large body.
 WORK_MS_MAX: Final = {Thread.FLUSH: 8, Thread.DISK: 20, Thread.READ: 20, Thread.COMPUTE: 2}
 
 
 class SimulatedTimer:
-    """One call that may be cancelled."""
+    """A call that can be cancelled."""
 
     __slots__ = ("action",)
 
@@ -25,11 +25,11 @@ class SimulatedTimer:
         self.action: Callable[[], None] | None = action
 
     def cancel(self) -> None:
-        """Do not call it."""
+        """Cancel the call."""
         self.action = None
 
     def ring(self) -> None:
-        """Call it."""
+        """Run the call."""
         if self.action is not None:
             self.action()
 
@@ -41,18 +41,18 @@ class SimulatedTimers:
         self._process = process
 
     def after(self, delay_ms: float, action: Callable[[], None]) -> SimulatedTimer:
-        """Call something later."""
+        """Call a function later."""
         timer = SimulatedTimer(action)
         self._process.after(ceil(delay_ms), timer.ring)
         return timer
 
     def elapsed_us(self) -> int:
-        """Microseconds since a fixed moment: a turn takes none."""
+        """Return the microseconds since a fixed moment: a turn takes none."""
         return int(self._process.time.now_ms) * 1_000
 
 
 class SimulatedThreads:
-    """Threads whose work takes a while, then happens at once. failed: hears of work the disk refused."""
+    """Threads whose work takes a while, then runs at once. failed: called with work the disk refused."""
 
     def __init__(
         self, process: Process, randomness: random.Random, failed: Callable[[OSError | LibraError], None]
@@ -77,7 +77,7 @@ class SimulatedThreads:
 
 
 def fail_the_simulation(what: str, error: Exception) -> None:
-    """Raise what an engine could not cope with: in a simulation that is a finding, or an invariant's word."""
+    """Raise an error that an engine could not handle: in a simulation that is a finding or a violation."""
     if isinstance(error, Violation):
         raise error
     raise AssertionError(what) from error

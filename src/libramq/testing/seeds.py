@@ -1,7 +1,7 @@
-"""Seeds: many simulations, in this process or shared out over several, reported in the order of the seeds.
+"""Seeds: many simulations, in this process or distributed over several, reported in order.
 
-A simulation is one thread of Python and none knows of another, so N processes do N times the work. What comes
-of a seed does not depend on who ran it: the reports are the same whatever the number of jobs.
+A simulation is single-threaded and independent, so N processes do N times the work. A seed's result does not
+depend on the process: the reports are the same whatever the number of jobs.
 """
 
 import multiprocessing
@@ -14,30 +14,30 @@ from typing import Final
 
 from libramq.testing.simulation import Report, Simulation
 
-#: Ours: how many seeds a process may be ahead of the report that is waited for. Bounds what is kept in memory
-#: while one slow seed holds the others up; large enough that nobody idles meanwhile.
+#: Ours: how many seeds a process may be ahead of the awaited report. It bounds the memory while one slow seed
+#: delays the others, and is large enough to keep all processes busy.
 SEEDS_AHEAD: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSeed:
-    """How each seed is run: a value, so that it can be sent to another process.
+    """Runs one seed: a value, so that it can be sent to another process.
 
-    steps, lines_kept: as of `Simulation`.
+    steps, lines_kept: as in `Simulation`.
     """
 
     steps: int | None = None
     lines_kept: int | None = 0
 
     def __call__(self, seed: int) -> Report:
-        """Return what came of a seed."""
+        """Return the report of a seed."""
         return Simulation(seed, steps=self.steps, lines_kept=self.lines_kept).run()
 
 
 def run_seeds(
     seeds: Iterable[int], run: Callable[[int], Report], *, jobs: int = 1
 ) -> Generator[Report, None, None]:
-    """Yield one report a seed, in the order of the seeds.
+    """Yield one report per seed, in order.
 
     With more than one job, `run` is pickled and called in as many processes. Closing the iterator early drops
     the seeds that have not begun and waits for those that have.
@@ -61,5 +61,5 @@ def run_seeds(
 
 
 def _leave_interrupts_to_the_parent() -> None:
-    """Ignore Ctrl-C, which a terminal sends to every process: the parent ends the pool."""
+    """Ignore Ctrl-C, which a terminal sends to every process: the parent stops the pool."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,6 +1,6 @@
-"""The asked queues: how a stock member comes by its queues under Java's setClientRebalance(false).
+"""Server-assigned queues: how a stock member gets its queues under Java's setClientRebalance(false).
 
-Where others ask who is in their group and allocate, it asks for its queues of each topic (QUERY_ASSIGNMENT).
+Instead of fetching the member list and allocating, it asks for its queues of each topic (QUERY_ASSIGNMENT).
 Upstream: RebalanceImpl.getRebalanceResultFromBroker.
 """
 
@@ -38,11 +38,11 @@ class ServerAssignedQueues:
     def strategy(
         self, client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> Sequence[MessageQueue]:
-        """Return the queues that are assigned to us; a `balance.TopicRule`."""
+        """Return our assigned queues; a `balance.TopicRule`."""
         return [queue for queue in queues if queue in self._assigned.get(queue.topic, ())]
 
     def fetch(self, effect: fx.FetchConsumerList, fetched: ListFetched) -> None:
-        """Ask for the queues of each topic; one without an answer stays as it is, and is asked for soon."""
+        """Ask for the queues of each topic; a topic without an answer stays as it is, and is retried soon."""
         waiting, fetched_topics = set(effect.topics), []
 
         def answered(
@@ -55,7 +55,7 @@ class ServerAssignedQueues:
                 fetched_topics.append(topic)
             if waiting:
                 return ()
-            # Others may have had them: we take over as one of several.
+            # Other members may have had them: take over as one of several.
             members = (self._client_id, "others")
             found = fetched(effect.address, fetched_topics, members, now_ms)
             if len(fetched_topics) < len(effect.topics):

@@ -1,6 +1,6 @@
 """The simulation: one seed, from an empty disk to a verdict.
 
-set up ─► load and faults ─► everything works again ─► settled? ─► the end: every broker dies and recovers
+set up ─► load and faults ─► faults end ─► settled? ─► the end: every broker dies and recovers
 """
 
 import logging
@@ -21,12 +21,12 @@ from libramq.testing.scenario import Scenario, draw_scenario
 from libramq.testing.survey import Survey
 from libramq.testing.world import World
 
-#: How far apart the looks at the cluster are.
+#: The interval between checks of the cluster.
 STEP_MS: Final = 100
-#: Topics and routes are there by then; members come.
+#: By then topics and routes exist; members start.
 SET_UP_MS: Final = 800
-#: Whatever invariants allow is over by then: a queue in order waits a second for each failure of its handler,
-#: and a few hundred messages of which many fail take minutes.
+#: The longest that invariants may take: an orderly queue waits a second for each failure of its handler, and
+#: a few hundred messages with many failures take minutes.
 SETTLED_MS_MAX: Final = 600_000
 RAISED: Final = "nothing raises"
 
@@ -53,7 +53,7 @@ class Report:
 
 
 class _Raised(logging.Handler):
-    """The errors with a traceback that were logged: what processors raise ends there, not here."""
+    """Collects logged errors with a traceback: exceptions of processors end in the log, not here."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -68,7 +68,7 @@ class _Raised(logging.Handler):
 class Simulation:
     """One run.
 
-    steps: how many of the scenario's actions happen; None: all. scenario: another than the seed's own.
+    steps: how many of the scenario's actions happen; None: all. scenario: instead of the seed's own.
     lines_kept: of the log, for the report; None: all.
     """
 
@@ -95,7 +95,7 @@ class Simulation:
         self._raised = _Raised()
 
     def run(self) -> Report:
-        """Run it to the end, or to the first invariant that is broken."""
+        """Run to the end, or to the first violated invariant."""
         violation = None
         with _logged_to(self._raised):
             try:
@@ -144,7 +144,7 @@ class Simulation:
         self._end()
 
     def _settle(self) -> None:
-        """Wait until what must come about has, and no longer than it may take."""
+        """Wait until the liveness conditions hold, or their time is over."""
         time = self.world.time
         healed_ms = time.now_ms
         while time.now_ms < healed_ms + SETTLED_MS_MAX:
@@ -158,7 +158,7 @@ class Simulation:
                     invariant.finish()
 
     def _end(self) -> None:
-        """Every broker ends in some way and comes back: does it have everything?"""
+        """End every broker in some way and restart it: is everything there?"""
         chance = self.world.stream("end")
         for broker in self.cluster.brokers.values():
             chance.choice((broker.kill, broker.cut_power))()
@@ -177,7 +177,7 @@ class Simulation:
 
 @contextmanager
 def _logged_to(handler: logging.Handler) -> Iterator[None]:
-    """Give what our modules log to a handler, and nobody else."""
+    """Send our modules' log to a handler, and nowhere else."""
     logger = logging.getLogger("libramq")
     level, propagate = logger.level, logger.propagate
     logger.addHandler(handler)

@@ -1,4 +1,4 @@
-"""The survey: looks at a cluster after every step, for what nobody reports because it just comes about."""
+"""The survey: checks a cluster after every step for states that no event reports."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from libramq.testing.happening import Happening
 
 
 class Survey:
-    """Counts how often each of its happenings begins."""
+    """Counts how often each state begins."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -17,7 +17,7 @@ class Survey:
         self._modes: dict[str, str] = {}
 
     def step(self) -> None:
-        """Look at the cluster after a step."""
+        """Check the cluster after a step."""
         now = {*self._groups(), *self._routes()}
         for happening, about in sorted(now - self._last):
             self._cluster.world.history.happened(happening, about)

@@ -1,6 +1,6 @@
 """Virtual time: a clock that jumps from one event to the next.
 
-Events that are due at the same millisecond happen in the order in which they were set.
+Events that are due at the same millisecond happen in the order of their scheduling.
 """
 
 import heapq
@@ -9,23 +9,23 @@ from typing import Final
 
 from libramq.clock import MonotonicMs, WallMs
 
-#: 2023-11-14: any moment will do, as long as it is the same in every run.
+#: 2023-11-14: any moment, the same in every run.
 WALL_START_MS: Final = WallMs(1_700_000_000_000)
-#: Not zero: a time of nought means "never" in places.
+#: Not zero: a time of zero means "never" in places.
 MONOTONIC_START_MS: Final = MonotonicMs(1_000_000)
 
-#: More at one moment is a circle; a hundred members that join at once make some thousands.
+#: More events at one moment are an endless loop; a hundred members that join at once cause some thousands.
 EVENTS_PER_MS_MAX: Final = 100_000
 
 Action = Callable[[], None]
 
 
 class Livelock(Exception):
-    """Events make events, and time does not go on."""
+    """Events cause events, and time does not advance."""
 
 
 class VirtualTime:
-    """A `Clock`, and what is to happen when."""
+    """A `Clock`, and the schedule of events."""
 
     def __init__(self) -> None:
         self.now_ms = MONOTONIC_START_MS
@@ -33,26 +33,26 @@ class VirtualTime:
         self._sequence = 0
 
     def monotonic_ms(self) -> MonotonicMs:
-        """Milliseconds since a fixed moment."""
+        """Return the milliseconds since a fixed moment."""
         return self.now_ms
 
     def wall_ms(self) -> WallMs:
-        """Milliseconds since 1970."""
+        """Return the milliseconds since 1970."""
         return WALL_START_MS + (self.now_ms - MONOTONIC_START_MS)
 
     @property
     def elapsed_ms(self) -> int:
-        """Milliseconds since the simulation began."""
+        """Return the milliseconds since the simulation began."""
         return self.now_ms - MONOTONIC_START_MS
 
     def at(self, due_ms: MonotonicMs, action: Action) -> None:
-        """Have something happen at a (monotonic) time; now, when that is over."""
+        """Schedule an event at a (monotonic) time; now, if that is over."""
         self._sequence += 1
         due_ms = due_ms if due_ms > self.now_ms else self.now_ms
         heapq.heappush(self._events, (due_ms, self._sequence, action))
 
     def run_until(self, end_ms: MonotonicMs) -> None:
-        """Let everything happen up to a time; raises Livelock."""
+        """Run all events up to a time; raises Livelock."""
         events, count, pop = self._events, 0, heapq.heappop
         while events and events[0][0] <= end_ms:
             due_ms, _, action = pop(events)

@@ -1,6 +1,6 @@
-"""The witness: tells history what a member asks of offsets and fences, and what it is answered.
+"""The witness: reports a member's requests about offsets and fences, and their answers, to the history.
 
-It reads what goes over the wire, so it sees the same whatever the client is like inside.
+It reads the wire, so it sees the same whatever the client's internals.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ _OF_A_QUEUE = frozenset(
 
 
 class Witness:
-    """The observations of one member."""
+    """Reports the observations of one member."""
 
     def __init__(self, world: World, member: str, group: str) -> None:
         self._world = world
@@ -40,13 +40,13 @@ class Witness:
         self._group = group
 
     def refused(self, call: Call[Any], error: LibraError) -> None:
-        """A request was answered by an error."""
+        """Note a request that was answered with an error."""
         happening = _FENCED.get(call.code) if isinstance(error, Fenced) else None
         if happening is not None:
             self._world.history.happened(happening, f"of {self._member}, {call.ext['topic']}")
 
     def answers_of(self, address: str, call: Call[Any]) -> Callable[[Any], None] | None:
-        """Return the callback that gets the result of a call, if anybody."""
+        """Return the callback for the result of a call, if any."""
         history, group, requested_ms = self._world.history, self._group, self._world.time.now_ms
         if call.code in _RENEWING:
             return lambda _: history.session_renewed(self._member, requested_ms)

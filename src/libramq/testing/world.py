@@ -1,6 +1,6 @@
-"""The world: what everybody in a simulation shares. All randomness comes from one seed.
+"""The world: what all parts of a simulation share. All randomness comes from one seed.
 
-Each part draws from a stream of its own, so that a change in one does not shake the others.
+Each part draws from its own stream, so that a change in one does not affect the others.
 """
 
 import random
@@ -12,18 +12,18 @@ from libramq.testing.virtual_time import VirtualTime
 
 
 class SeededSecretBits:
-    """Secrets for a simulation, the same for the same seed: nobody in it tries to guess them."""
+    """Secrets for a simulation, equal for equal seeds: no part tries to guess them."""
 
     def __init__(self, randomness: random.Random) -> None:
         self._random = randomness
 
     def token_hex(self, nbytes: int, /) -> str:
-        """Return so many bytes in hexadecimal digits."""
+        """Return bytes as hexadecimal digits."""
         return self._random.randbytes(nbytes).hex()
 
 
 class World:
-    """Time, network, history and chance. lines_kept: of the log; None: all."""
+    """Time, network, history and randomness. lines_kept: of the log; None: all."""
 
     def __init__(self, seed: int, *, lines_kept: int | None = LINES_KEPT) -> None:
         self.seed = seed
@@ -33,9 +33,9 @@ class World:
         self.network.happened = self.history.happened
 
     def clock(self, name: str) -> NodeClock:
-        """The clock of one machine, wrong in its own way."""
+        """Return the clock of one machine, inexact in its own way."""
         return NodeClock(self.time, self.stream(f"clock of {name}"))
 
     def stream(self, name: str) -> random.Random:
-        """A source of random numbers for one part, the same for the same seed."""
+        """Return a source of random numbers for one part, equal for equal seeds."""
         return random.Random(f"{self.seed}/{name}")

@@ -1,4 +1,4 @@
-"""The invariants: what must hold in every simulation, whatever happens. One module a subject."""
+"""The invariants: what must hold in every simulation, whatever happens. One module per subject."""
 
 from libramq.testing.invariants.clocks import ClocksChangeNothing
 from libramq.testing.invariants.consumption import (
@@ -21,7 +21,7 @@ from libramq.testing.invariants.progress import DoneWhenDurable
 from libramq.testing.invariants.rebalances import HistoryAgreesWithFences
 from libramq.testing.invariants.retries import RetriesAreExact
 
-#: Every one, in the order in which they are checked.
+#: All invariants, in the order in which they are checked.
 INVARIANTS: tuple[type[Invariant], ...] = (
     AcknowledgedMessageSurvives,
     OneMessageAnOffset,

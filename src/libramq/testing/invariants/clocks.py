@@ -1,4 +1,4 @@
-"""The invariant of wall clocks: whoever sets one, what lasts a while lasts as long as it should."""
+"""The invariant of wall clocks: setting a clock changes no duration."""
 
 from collections import deque
 from typing import TYPE_CHECKING, Final
@@ -13,16 +13,18 @@ if TYPE_CHECKING:
     from libramq.broker.broker import Broker
     from libramq.testing.cluster import Cluster
 
-#: Ours: brokers look for due messages every 100 ms, and we at theirs as often; clocks run a little wrong.
+#: Ours: brokers look for due messages every 100 ms, and we look as often; clocks drift a little.
 LATE_MS_MAX: Final = 1_000
-#: Ours: half of the delay. One that goes by a clock that was set is out by much more, or it does not matter.
+#: Ours: half of the delay. A delay measured by a clock that was set is off by much more, or it does not
+#: matter.
 EARLY_SHARE: Final = 2
 
 
 class ClocksChangeNothing(Invariant):
-    """Delays last what they should at a broker that runs; holds end; who is there has a session.
+    """Delays last as long as they should at a running broker; holds end; connected members keep their
+    sessions.
 
-    What else would change the other rules see: they allow nothing after it that they do not allow without it.
+    Other effects are seen by the other rules: they allow nothing more after a clock was set.
     """
 
     name = "a wall clock that is set changes nothing"
@@ -38,14 +40,14 @@ class ClocksChangeNothing(Invariant):
         self._is_disturbed = True
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
-        """Forget a dead broker's levels: its next process goes by the wall clock, which may have been set."""
+        """Forget a dead broker's levels: its next process uses the wall clock, which may have been set."""
         self._levels = {key: level for key, level in self._levels.items() if key[0] != name}
 
     def rebalance_recorded(self, broker: str, event: RebalanceEvent) -> None:
         if event.reason != Reason.SESSION_EXPIRED or self._is_disturbed or event.who is None:
             return
         abandoned = set(event.who.split(", ")).intersection(each.client_id for each in self.cluster.alive())
-        if abandoned:  # Raised in `step`: here it would be logged, and coordination would go on.
+        if abandoned:  # Raised in `step`: here it would only be logged.
             self._abandoned = f"{broker} gives {', '.join(sorted(abandoned))} up, who are there"
 
     def step(self) -> None:
@@ -56,7 +58,7 @@ class ClocksChangeNothing(Invariant):
             broker = node.broker
             if broker is None:
                 continue
-            if broker.store.failure is not None:  # What is due cannot be stored.
+            if broker.store.failure is not None:  # Due messages cannot be stored.
                 self.broker_died(name, None)
                 continue
             self._look_at_delays(name, broker, now_ms)
@@ -85,13 +87,13 @@ class ClocksChangeNothing(Invariant):
 
 
 class _Level:
-    """The messages of a level that wait: where each step's end, and when they were not there yet."""
+    """The waiting messages of a level: the end after each step, and when it was not reached yet."""
 
     def __init__(self, end: int) -> None:
         self.end = end
         self.waiting: deque[tuple[int, MonotonicMs]] = deque()
 
     def grew(self, end: int, looked_ms: MonotonicMs) -> None:
-        """There are more than at the last look."""
+        """Note that there are more than at the last look."""
         self.end = end
         self.waiting.append((end, looked_ms))

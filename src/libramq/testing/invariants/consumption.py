@@ -1,4 +1,4 @@
-"""Invariants of what handlers see."""
+"""Invariants of the messages that handlers get."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -24,12 +24,12 @@ def _ownership(member: "SimulatedConsumer", delivery: Delivery) -> _Ownership:
 
 
 def is_abandoned(member: "SimulatedConsumer", delivery: Delivery) -> bool:
-    """Return whether a failure of these messages is their last: they become dead letters, or are dropped."""
+    """Return whether a failure of these messages is final: they become dead letters, or are dropped."""
     return member.is_broadcasting or delivery.messages[0].reconsume_times >= member.retries_max
 
 
 class OrderWithinOwner(Invariant):
-    """From where its owner began, a queue's messages come one after the other, none left out."""
+    """Check that an owner gets a queue's messages one after the other, without gaps."""
 
     name = "an owner gets the messages of a queue in their order, without gaps"
 
@@ -48,14 +48,14 @@ class OrderWithinOwner(Invariant):
 
 
 class OneAtATimeInOrder(Invariant):
-    """In order, one handler of a queue runs at a time, and none begins before those before it are done."""
+    """Check that an orderly queue has one running handler at a time, and portions follow each other."""
 
     name = "an orderly owner handles one portion of a queue at a time"
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
         self._running: dict[_Ownership, Delivery] = {}
-        #: Where a portion may begin: behind what is done, or with what could not be sent back.
+        #: Where a portion may begin: behind what is done, or with messages that could not be sent back.
         self._next: dict[_Ownership, set[int]] = {}
 
     def handling_began(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
@@ -81,8 +81,8 @@ class OneAtATimeInOrder(Invariant):
 
 
 class DuplicatesAreExplained(Invariant):
-    """A message that was consumed comes again only after a fault or, among members that allocate for
-    themselves, with another owner; never to the same owner."""
+    """Check that a consumed message is redelivered only after a fault or, among members that allocate for
+    themselves, to another owner; never to the same owner."""
 
     name = "a message that was consumed comes again only for a reason"
 
@@ -96,7 +96,7 @@ class DuplicatesAreExplained(Invariant):
         self._is_disturbed = True
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
-        if durable_to is not None and not self.cluster.is_sync:  # Offsets may be given out again.
+        if durable_to is not None and not self.cluster.is_sync:  # Offsets may be assigned again.
             for key in [key for key in self._consumed if key[1].broker_name == name]:
                 del self._consumed[key]
 
@@ -121,23 +121,23 @@ class DuplicatesAreExplained(Invariant):
 
 
 class ConsumedAtLeastOnce(Invariant):
-    """In the end every group has consumed every message that was acknowledged and is still there.
+    """Check that in the end every group has consumed every acknowledged message that still exists.
 
-    Where ASYNC_FLUSH lost the end of a queue, offsets are given out again: who had read those that were lost
-    goes on behind them. So it is with the retry queue, for messages that handlers failed on.
+    If ASYNC_FLUSH lost the end of a queue, offsets are assigned again: a consumer that had read the lost
+    messages continues behind them. The same holds for the retry queue, for messages whose handler failed.
     """
 
     name = "every acknowledged message is consumed"
-    #: Of which groups: those that share messages, or those in which everybody gets all.
+    #: For which groups: those that share messages, or those in which every member gets all.
     is_broadcasting: ClassVar[bool] = False
-    within_ms = 60_000  # A pull whose answer was lost is made again after 30 s (PULL_TIMEOUT_MS).
+    within_ms = 60_000  # A pull whose answer was lost is repeated after 30 s (PULL_TIMEOUT_MS).
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
         #: topic → message id → where it was acknowledged
         self._awaited: dict[str, dict[str, tuple[MessageQueue, int]]] = defaultdict(dict)
         self._consumed: dict[str, set[str]] = defaultdict(set)
-        #: Where each queue ended, as anybody could see, and where it did before it was cut.
+        #: Where each queue ended visibly, and where before it was cut.
         self._ends: dict[MessageQueue, int] = defaultdict(int)
         self._ends_before: dict[MessageQueue, int] = {}
         self._failed: set[str] = set()
@@ -164,7 +164,7 @@ class ConsumedAtLeastOnce(Invariant):
         cut_ms = self.cluster.cuts_wall_ms.get(queue.broker_name)
         if cut_ms is None or self.cluster.is_sync:
             return
-        for message in delivery.messages:  # Fetched before the cut, it may be gone all the same.
+        for message in delivery.messages:  # Fetched before the cut, it may be gone nevertheless.
             if WallMs(message.store_timestamp_ms) <= cut_ms:
                 end = max(self._ends_before.get(queue, 0), message.queue_offset + 1)
                 self._ends_before[queue] = end
@@ -225,7 +225,7 @@ class ConsumedAtLeastOnce(Invariant):
 
 
 class BroadcastReachesEverybody(ConsumedAtLeastOnce):
-    """In the end every member of a broadcasting group has had every message, also before it was killed."""
+    """Check that every member of a broadcasting group gets every message, even if it was killed."""
 
     name = "every member of a broadcasting group gets every acknowledged message"
     is_broadcasting = True

@@ -1,4 +1,4 @@
-"""Invariants of coordinated groups: one reader a queue."""
+"""Invariants of coordinated groups: one reader per queue."""
 
 from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
@@ -25,10 +25,9 @@ class _Opening(NamedTuple):
 
 
 class OneReaderAQueue(Invariant):
-    """A fence accepts and serves requests only under the epoch under which the queue was opened last.
+    """Check that a fence accepts and serves requests only under the epoch of the queue's last opening.
 
-    Under ASYNC_FLUSH an opening may be forgotten with the power of its broker's machine: the journal is not
-    synced.
+    Under ASYNC_FLUSH an opening may be lost in a power cut: the journal is not synced.
     """
 
     name = "a queue is read and committed by the member that opened it last, and by nobody else"
@@ -39,7 +38,7 @@ class OneReaderAQueue(Invariant):
 
     def opened(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
         if requested_ms <= self.cluster.cuts_ms.get(queue.broker_name, MonotonicMs(-1)):
-            return  # It was told, and forgotten since.
+            return  # It was informed, and has forgotten since.
         self._judge(group, queue, claim, requested_ms, "opened")
         self._openings[group, queue].append(_Opening(claim, self.cluster.now_ms))
 
@@ -68,9 +67,9 @@ class OneReaderAQueue(Invariant):
 
 
 class OwnersGoForward(Invariant):
-    """Under epochs the committed offset of a queue never goes back, whoever commits.
+    """Check that under epochs the committed offset of a queue never goes back, whoever commits.
 
-    It does where ASYNC_FLUSH lost the end of the queue.
+    It may if ASYNC_FLUSH lost the end of the queue.
     """
 
     name = "acknowledged commits of owners never go back"
@@ -84,7 +83,7 @@ class OwnersGoForward(Invariant):
             return
         last = self._last.get((group, queue))
         if commit.requested_ms <= self.cluster.cuts_ms.get(queue.broker_name, MonotonicMs(-1)):
-            return  # It was told, and forgotten since.
+            return  # It was informed, and has forgotten since.
         if commit.claim is None:
             self._last.pop((group, queue), None)  # Members that allocate for themselves may go back.
         elif (
@@ -103,9 +102,9 @@ class OwnersGoForward(Invariant):
 
 
 class NoHandlerAfterTheSession(Invariant):
-    """A member begins nothing of a queue that it was granted when its coordinator may think it dead.
+    """Check that a member starts no handler for a granted queue when its coordinator may consider it dead.
 
-    By its own clock: it cannot know that this one runs slow.
+    It is judged by the member's own clock: it cannot know that this one runs slow.
     """
 
     name = "a member begins no handler when its session may be over"

@@ -1,4 +1,4 @@
-"""The invariant: a rule with a name, which hears of everything and says when it is broken."""
+"""The invariant: a named rule, which receives all facts and reports its violation."""
 
 from typing import TYPE_CHECKING, ClassVar, NoReturn
 
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
 class Invariant(Watcher):
     """One rule of one simulation."""
 
-    #: What is printed when it is broken.
+    #: The text printed on a violation.
     name: ClassVar[str]
-    #: How soon after the last fault, or the last progress since, `is_met` must be true.
+    #: How soon after the last fault, or the last progress since, `is_met` must hold.
     within_ms: ClassVar[int] = 0
 
     def __init__(self, cluster: "Cluster") -> None:
         self.cluster = cluster
-        #: When it last came nearer to being met: as long as it does, it is given time.
+        #: When progress was last made: while there is progress, the deadline is extended.
         self.progressed_ms = MonotonicMs(0)
 
     def step(self) -> None:
-        """Look at the cluster after a step."""
+        """Check the cluster after a step."""
 
     def is_met(self) -> bool:
         """Check liveness: return whether the expected state was reached after the last fault."""
         return True
 
     def finish(self) -> None:
-        """Look at the cluster when everything is over."""
+        """Check the cluster at the end."""
 
     def broken(self, what: str) -> NoReturn:
-        """The rule does not hold."""
+        """Report a violation."""
         raise Violation(self.name, what)

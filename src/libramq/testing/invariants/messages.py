@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class AcknowledgedMessageSurvives(Invariant):
-    """Whatever was acknowledged is there when the broker runs again.
+    """Check that every acknowledged message is there when the broker runs again.
 
-    Under ASYNC_FLUSH a power cut may take what was not flushed yet; a kill never takes anything.
+    Under ASYNC_FLUSH a power cut may lose unflushed messages; a kill never loses any.
     """
 
     name = "an acknowledged message is readable after recovery"
@@ -67,7 +67,7 @@ class AcknowledgedMessageSurvives(Invariant):
                     self.broken(
                         f"{queue}:{offset} was acknowledged for {message_id} and is now {found.get(offset)}"
                     )
-            # What was made again in the last half second may be forgotten with the power.
+            # A topic created again in the last half second may be lost in a power cut.
             if broker.topics.get(queue.topic) is None and not self.cluster.was_deleted(queue):
                 self.broken(f"{name} does not know the topic {queue.topic} any more")
 
@@ -78,7 +78,7 @@ class AcknowledgedMessageSurvives(Invariant):
 
 
 class OneMessageAnOffset(Invariant):
-    """All readers of an offset see the same message: nobody reads what can still be lost."""
+    """Check that all readers of an offset get the same message: none reads what can still be lost."""
 
     name = "all readers of an offset see one message"
 
@@ -113,7 +113,7 @@ class OneMessageAnOffset(Invariant):
 
 
 def messages_in(broker: Broker, queue: MessageQueue) -> dict[int, str]:
-    """Every message of a queue, by its offset."""
+    """Return every message of a queue, by its offset."""
     store = broker.store
     found: dict[int, str] = {}
     offset = store.min_offset(queue.topic, queue.queue_id)

@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 class _Register:
     """The commits of one group in one queue that the broker may still hold.
 
-    A broker's offset behaves as a register that members write and read: a read that began after a commit
-    was acknowledged sees that one, or one that was not over before it. Unanswered ones may happen any time,
-    but none under an epoch below that of one that was acknowledged.
+    A broker's offset behaves as a register that members write and read: a read that began after a commit was
+    acknowledged sees that one, or one that was not over before it. Unanswered ones may be applied any time,
+    but none under an epoch below that of an acknowledged one.
     """
 
     def __init__(self) -> None:
         self.commits: list[Commit] = []
         self.offsets: set[int] = set()
-        #: Until when commits were dropped that only somebody can have seen who asked before.
+        #: Until when commits were dropped that only earlier requests can have seen.
         self.forgotten_ms = MonotonicMs(-1)
-        #: After a power cut: whatever was ever committed may be back.
+        #: After a power cut: any offset ever committed may come back.
         self.is_lossy = False
 
     def current(self, requested_ms: MonotonicMs) -> tuple[list[Commit], bool]:
-        """The commits that a read begun at a time may see, and whether it must see one."""
+        """Return the commits that a read begun at a time may see, and whether it must see one."""
         answered = [c for c in self.commits if c.answered_ms is not None and c.answered_ms < requested_ms]
         newest_ms = max((commit.requested_ms for commit in answered), default=None)
         if newest_ms is None:
@@ -45,7 +45,7 @@ class _Register:
         ], True
 
     def forget_old(self, now_ms: MonotonicMs) -> None:
-        """Drop what no later read may see."""
+        """Drop commits that no later read may see."""
         self.commits, self.forgotten_ms = self.current(now_ms)[0], now_ms
 
 
@@ -54,7 +54,7 @@ def _epoch(commit: Commit) -> int:
 
 
 class CommitIsKept(Invariant):
-    """Whoever asks for the committed offset is told the last that was acknowledged, also after a crash."""
+    """Check that queries return the last acknowledged offset, also after a crash."""
 
     name = "an acknowledged commit is not forgotten, and no offset is zero by accident"
 
@@ -85,7 +85,7 @@ class CommitIsKept(Invariant):
             if queue.broker_name == name:
                 offset = broker.offsets.query(group, queue.topic, queue.queue_id)
                 self._judge(group, queue, offset, self.cluster.now_ms, "after recovery it is")
-                if register.is_lossy:  # From here on it counts again.
+                if register.is_lossy:  # From here on it is judged again.
                     register.is_lossy = False
                     baseline = Commit(offset or 0, self.cluster.now_ms)
                     baseline.answered_ms = self.cluster.now_ms if offset is not None else None
@@ -95,7 +95,7 @@ class CommitIsKept(Invariant):
         self, group: str, queue: MessageQueue, offset: int | None, requested_ms: MonotonicMs, how: str
     ) -> None:
         if self.cluster.was_deleted(queue):
-            return  # Late commits of a former life are taken for what they are worth.
+            return  # Late commits to a deleted topic of that name may be applied.
         register = self._registers[group, queue]
         commits, must_see = register.current(requested_ms)
         if register.is_lossy:
@@ -103,7 +103,7 @@ class CommitIsKept(Invariant):
             if offset in register.offsets:
                 return
         if requested_ms < register.forgotten_ms and offset in register.offsets:
-            return  # A member that was frozen hears of it long after.
+            return  # A frozen member gets the answer long after.
         if (not offset and not must_see) or any(commit.offset == offset for commit in commits):
             return
         allowed = sorted({commit.offset for commit in commits} or register.offsets)
@@ -112,14 +112,14 @@ class CommitIsKept(Invariant):
         self.broken(f"{group} committed {allowed} in {queue}; {how} {offset}")
 
     def _was_clamped(self, queue: MessageQueue, offset: int, committed_max: int) -> bool:
-        """Return whether the queue lost its end, so that offsets beyond came back to what was left."""
+        """Return whether the queue lost its end, so that offsets beyond were lowered to it."""
         return (
             not self.cluster.is_sync and queue.broker_name in self.cluster.cuts_ms and offset < committed_max
         )
 
 
 class CommitWithinDurable(Invariant):
-    """No group has read further than what is safe on the disk: it would skip what comes there next."""
+    """Check that no group's offset is beyond the durable end: it would skip the next messages there."""
 
     name = "committed offsets lie within what is durable"
 

@@ -1,4 +1,4 @@
-"""Invariants of who owns which queue."""
+"""Invariants of the owners of queues."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from libramq.testing.cluster import Cluster
 
 
-#: Two answers and two requests of 20 ms each, and the coordinator's own 20 ms, many times.
+#: Many times two answers and two requests of 20 ms each, and the coordinator's own 20 ms.
 HANDOVER_MS_MAX: Final = 1_000
-#: Between a fence's refusal as one member hears of it, and as the next has opened the queue.
+#: Between a fence's refusal as one member gets it, and the next member's opening.
 LOST_MS_MAX: Final = 200
 
 
 class HandoversAreShort(Invariant):
-    """As long as nothing fails, a queue that its owner gave up has another one soon."""
+    """Check that without faults a released queue soon has another owner."""
 
     name = "a queue of a coordinated group changes hands within a second"
 
@@ -35,7 +35,7 @@ class HandoversAreShort(Invariant):
 
     def owners_changed(self, member: str, what: str, queues: Sequence[MessageQueue]) -> None:
         known = self.cluster.member(member)
-        if what == "revoked" and known.instance_id is None:  # A static one is waited for.
+        if what == "revoked" and known.instance_id is None:  # A static member is waited for.
             for queue in queues:
                 self._revoked_ms[known.group, queue] = self.cluster.now_ms
 
@@ -49,11 +49,10 @@ class HandoversAreShort(Invariant):
 
 
 class ReadersKeepTheirQueues(Invariant):
-    """A queue of a coordinated group is taken from a member only once it has let the queue go.
+    """Check that a queue of a coordinated group is taken from a member only after it released the queue.
 
-    Judged as long as nothing has failed but brokers: where members freeze or are cut off, or operators take
-    part, there are other reasons. What a coordinator remembers, or finds out from fences, is enough
-    to disturb nobody.
+    It is judged while only brokers fail: freezes, partitions and operators are other reasons for taking
+    queues. The coordinator's records, or the fences' answers, are enough to leave readers alone.
     """
 
     name = "a queue is not taken from a member that reads it and is heard of"
@@ -70,7 +69,7 @@ class ReadersKeepTheirQueues(Invariant):
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         if durable_to is not None and not self.cluster.is_sync:
-            self._is_judged = False  # What was recorded in the last half second is forgotten.
+            self._is_judged = False  # Records of the last half second are lost.
 
     def session_renewed(self, member: str, requested_ms: MonotonicMs) -> None:
         self._heard_ms[member] = self.cluster.now_ms
@@ -103,14 +102,14 @@ class ReadersKeepTheirQueues(Invariant):
 
 
 class EveryQueueOwned(Invariant):
-    """Once faults have ended, every queue of a group comes to have one owner, and keeps it.
+    """Check that once faults have ended, every queue of a group gets one owner, and keeps it.
 
-    Who broadcasts owns all. Of a coordinated group the queue's fence says who that is: a member that takes
-    itself for the owner and has not opened the queue reads nothing.
+    Broadcasting members own all queues. In a coordinated group the queue's fence decides: a member that
+    considers itself the owner and has not opened the queue reads nothing.
     """
 
     name = "every queue is owned by exactly one member soon after faults end"
-    within_ms = 15_000  # Less than the 20 s after which members look by themselves.
+    within_ms = 15_000  # Less than the 20 s after which members rebalance by themselves.
 
     def __init__(self, cluster: "Cluster") -> None:
         super().__init__(cluster)
@@ -119,7 +118,7 @@ class EveryQueueOwned(Invariant):
         self._known_ms: dict[tuple[str, MessageQueue], MonotonicMs] = {}
 
     def opened(self, group: str, queue: MessageQueue, claim: Claim, requested_ms: MonotonicMs) -> None:
-        """A member that was frozen may learn of its opening long after another one's."""
+        """Take an opening; a member that was frozen may learn of its own long after another's."""
         known = self._opened.get((group, queue))
         if known is None or known.epoch <= claim.epoch or self._known_ms[group, queue] < requested_ms:
             self._opened[group, queue] = claim
@@ -143,7 +142,7 @@ class EveryQueueOwned(Invariant):
         return not self._wrong
 
     def _is_let_read(self, group: str, queue: MessageQueue, owner: str) -> bool:
-        """Return whether the queue's fence lets its owner read it, under the claim that it opened it with."""
+        """Return whether the queue's fence lets its owner read, under the claim of its opening."""
         broker = self.cluster.brokers[queue.broker_name].broker
         if broker is None or broker.fences.mode(group) != MODE_EPOCHS:
             return True

@@ -1,4 +1,4 @@
-"""The invariant of progress: nothing that says "done" is durable before what it speaks of."""
+"""The invariant of progress: nothing that marks messages as done is durable before them."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from libramq.testing.cluster import Cluster
 
 _Queue = tuple[str, int]
-#: A message and the attempt it is: each of its retries is delivered by itself.
+#: A message and its attempt: each retry is delivered separately.
 _Copy = tuple[str, int]
 
 
 class DoneWhenDurable(Invariant):
-    """A file that says how far something is done never reaches the platter before what was done.
+    """Check that a progress file never reaches the platter before the messages it marks as done.
 
-    Read from the platter after every step: a power cut at that moment would leave that, and of the log what
-    was flushed. A delay level speaks of the copies it delivered, a committed offset of the messages before
-    it.
+    The platter is read after every step: it is what a power cut at that moment would leave, together with the
+    flushed log. A delay level's offset refers to the copies it delivered, a committed offset to the messages
+    before it.
     """
 
     name = "nothing that says done is durable before what it speaks of"
@@ -48,7 +48,7 @@ class DoneWhenDurable(Invariant):
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
         self._copies.pop(name, None)
-        if durable_to is not None:  # Numbers may mean other messages from now on.
+        if durable_to is not None:  # Offsets may mean other messages from now on.
             self._delivered.pop(name, None)
             self._judged.clear()
 
@@ -62,7 +62,7 @@ class DoneWhenDurable(Invariant):
             topic, _, group = key.partition(SEPARATOR)
             for queue_id, offset in offsets.items():
                 if self.cluster.was_deleted(MessageQueue(topic, name, queue_id)):
-                    continue  # The file may speak of a former life of the topic.
+                    continue  # The file may refer to a deleted topic of that name.
                 end = broker.store.durable_max_offset(topic, queue_id)
                 if offset > end:
                     self.broken(
@@ -85,7 +85,7 @@ class DoneWhenDurable(Invariant):
         delivered[level] = max(offset, delivered.get(level, 0))
 
     def _table(self, name: str, path: Path) -> Mapping[Any, Any]:
-        """The offsets that a file has on the platter, unless it was judged as it is."""
+        """Return the offsets of a file on the platter, unless that version was checked already."""
         data = self.cluster.brokers[name].disk.on_platter(path)
         if not data or self._judged.get(path) == data:
             return {}
@@ -95,7 +95,7 @@ class DoneWhenDurable(Invariant):
 
 
 class _Copies:
-    """The durable messages of the queues that were looked at; each message is read once."""
+    """The durable messages of the queues checked so far; each message is read once."""
 
     def __init__(self) -> None:
         self._found: dict[_Queue, set[_Copy]] = defaultdict(set)
@@ -113,7 +113,7 @@ def _copy(message: MessageExt) -> _Copy:
 
 
 def _messages(broker: Broker, queue: _Queue, start: int, end: int) -> list[MessageExt]:
-    """The messages of a queue between two offsets."""
+    """Return the messages of a queue between two offsets."""
     found: list[MessageExt] = []
     offset = max(start, broker.store.min_offset(*queue))
     while offset < end:

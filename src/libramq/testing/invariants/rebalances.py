@@ -1,4 +1,4 @@
-"""Invariants of the recorded history: what brokers say of rebalances, against what really happened."""
+"""Invariants of the recorded history: brokers' records of rebalances against what really happened."""
 
 from collections import Counter
 from typing import TYPE_CHECKING, Final
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from libramq.broker.broker import Broker
     from libramq.testing.cluster import Cluster
 
-#: Why rebalances begin in which members left: `who` names them.
+#: Reasons of rebalances in which members left: `who` names them.
 _LEFT: Final = {
     Reason.MEMBER_LEFT,
     Reason.CONNECTION_CLOSED,
@@ -23,12 +23,12 @@ _LEFT: Final = {
 
 
 class HistoryAgreesWithFences(Invariant):
-    """When a broker records that a coordinated rebalance has settled, its fence says who has which queue.
+    """Check that the end of a recorded rebalance agrees with the fence on the owners of queues.
 
-    The moves that it has recorded since the end before say how the owners of then became those of now. A
-    queue that was gone at an end, as when its topic has fewer for a while, had no owner then. Its fence still
-    has the opening of before, and the broker cannot know whether that member reads on once the queue is back:
-    only the coordinator hears that it was given up. So it has no known owner until it is opened once more.
+    The moves recorded since the previous end lead from the owners of then to those of now. A queue that did
+    not exist at an end, as when its topic has fewer for a while, had no owner then. Its fence still has the
+    earlier opening, and the broker cannot know whether that member reads on once the queue is back: only the
+    coordinator gets its release. So the queue has no known owner until it is opened once more.
     """
 
     name = "the recorded history of a coordinated group is that of its fences' openings"
@@ -42,7 +42,7 @@ class HistoryAgreesWithFences(Invariant):
         self._wrong = ""
 
     def step(self) -> None:
-        if self._wrong:  # Found while a broker recorded it, which would log and go on.
+        if self._wrong:  # Found while a broker recorded it, which would only log it.
             self.broken(self._wrong)
 
     def broker_died(self, name: str, durable_to: int | None) -> None:
@@ -79,7 +79,7 @@ class HistoryAgreesWithFences(Invariant):
         self._owners[key] = {queue: owner for queue, owner in owners.items() if queue not in doubtful}
 
     def _opened_before_gone(self, key: tuple[str, str], broker: "Broker") -> set[MessageQueue]:
-        """Return the queues that were gone once and have not been opened since; note those that are gone."""
+        """Return the queues that were once missing and have not been opened since; note the missing ones."""
         claims, gone = broker.fences.claims(key[1]), self._gone.get(key, {})
         gone = {queue: claim for queue, claim in gone.items() if claims.get(queue) == claim}
         absent = {q: claim for q, claim in claims.items() if q not in broker.topics.queues(q.topic)}
@@ -87,7 +87,7 @@ class HistoryAgreesWithFences(Invariant):
         return gone.keys() - absent.keys()
 
     def _opened(self, broker: "Broker", group: str) -> dict[MessageQueue, str] | None:
-        """Return who has opened what was granted to it, by client id; None where nobody knows a member."""
+        """Return who has opened its granted queues, by client id; None if a member is unknown."""
         names: dict[str, str] = {}
         for node in self.cluster.brokers.values():
             view = node.broker.coordination.group(group) if node.broker is not None else None
@@ -99,7 +99,7 @@ class HistoryAgreesWithFences(Invariant):
             if not openings.get(queue) or not exists:
                 continue
             if claim.member not in names:
-                return None  # It has left; what it has opened is nobody's.
+                return None  # It has left; the queues it opened have no owner.
             owners[queue] = names[claim.member]
         return owners
 
@@ -144,7 +144,7 @@ class HistoryAgreesWithFences(Invariant):
         """Return whether a queue has another owner than before, by their client ids.
 
         A static member that comes back in its session is the same under another client id. Once it has left,
-        or was taken out by an operator, who comes back under its name is another.
+        or was removed by an operator, a client under its name is another member.
         """
         lives = self._lives(former)
         return owner not in lives or not self._left.get(group, set()).isdisjoint(lives[: lives.index(owner)])

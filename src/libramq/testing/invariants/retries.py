@@ -1,4 +1,4 @@
-"""Invariants of messages that handlers fail on."""
+"""Invariants of messages whose handler fails."""
 
 from collections import defaultdict
 from typing import TYPE_CHECKING
@@ -19,10 +19,10 @@ _Key = tuple[str, str]
 
 
 class RetriesAreExact(Invariant):
-    """A message that comes for the n-th time again has failed n times, and ends among the dead letters.
+    """Check that a message in its n-th redelivery has failed n times, and ends among the dead letters.
 
-    In order, attempts are counted by the owner of the queue, in its memory, and prove nothing; who broadcasts
-    makes one.
+    Orderly attempts are counted in the owner's memory, and prove nothing; a broadcasting member makes a
+    single attempt.
     """
 
     name = "a message is tried again as often as it failed, and becomes a dead letter after the last time"
@@ -32,7 +32,7 @@ class RetriesAreExact(Invariant):
         super().__init__(cluster)
         self._is_disturbed = False
         self._failed: dict[_Key, set[int]] = defaultdict(set)
-        #: Messages whose last attempt failed (True), or went well at last, with another member.
+        #: Messages whose last attempt failed (True), or succeeded at last, at another member.
         self._is_dead: dict[_Key, bool] = {}
 
     def disturbed(self, what: str) -> None:
@@ -44,7 +44,7 @@ class RetriesAreExact(Invariant):
         is_retry = delivery.process_queue.queue.topic == retry_topic(member.group)
         for message in delivery.messages:
             key, times = (member.group, message.message_id), message.reconsume_times
-            # What cannot be sent back is tried again where it is, as often as that takes.
+            # Messages that cannot be sent back are retried locally, as often as necessary.
             is_due = times <= member.retries_max or self._is_disturbed
             if (is_retry and not times) or not is_due or (times and times - 1 not in self._failed[key]):
                 failed = sorted(self._failed[key])
