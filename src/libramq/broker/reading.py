@@ -33,6 +33,9 @@ from libramq.waits.held_pulls import SUSPEND_MS_MAX
 from libramq.waits.shared_tag_codes import SharedTagCodes
 
 _SQL92: Final = "SQL92"
+#: Ours: a pull needs two, for units and for records. Where memory is so short that what a thread has read is
+#: gone again, the loop waits for the disk in the end.
+WARMINGS_MAX: Final = 8
 
 
 class PullStatus(Enum):
@@ -174,11 +177,11 @@ class Reading:
         hold_until_ms: MonotonicMs | None,
         cause: _Cause,
         *,
-        may_wait: bool = False,
+        warmings: int = 0,
     ) -> None:
         try:
             self._check_fence(pull)
-            self._read(pull, hold_until_ms, self._clock.monotonic_ms(), cause, may_wait=may_wait)
+            self._read(pull, hold_until_ms, self._clock.monotonic_ms(), cause, warmings=warmings)
         except Exception as error:  # A failing pull gets the error; the others and the sender continue.
             pull.waiter.refuse(error)
 
@@ -234,8 +237,9 @@ class Reading:
         now_ms: MonotonicMs,
         cause: _Cause,
         *,
-        may_wait: bool = False,
+        warmings: int = 0,
     ) -> None:
+        """Read, and answer or hold. warmings: how often a thread has read for it what was not in memory."""
         result = self._store.read(
             pull.topic,
             pull.queue_id,
@@ -243,10 +247,10 @@ class Reading:
             pull.count_max,
             pull.bytes_max,
             pull.tag_codes,
-            may_wait=may_wait,
+            may_wait=warmings >= WARMINGS_MAX,
         )
         if result.status is ReadStatus.WOULD_WAIT:
-            again = partial(self._run_again, pull, hold_until_ms, cause, may_wait=True)
+            again = partial(self._run_again, pull, hold_until_ms, cause, warmings=warmings + 1)
             connection = pull.waiter.connection
             self._effects.run(
                 Thread.READ, partial(self._store.warm, result.cold), lambda _: again(), connection
