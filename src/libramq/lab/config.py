@@ -16,7 +16,7 @@ from libramq.lab.histories.kinds import KINDS
 from libramq.lab.recorded import KIND as RECORDED
 from libramq.spark.pipeline.config import read_config
 
-#: Ours, each: ten times the largest that was ever run, for what fits in one task's memory.
+#: Ours, each: ten times the largest ever run, so that it fits in one task's memory.
 MEMBERS_MAX: Final = 1_000_000
 QUEUES_MAX: Final = 10_000_000
 GROUP_MEMBERS_MAX: Final = 10_000
@@ -26,16 +26,16 @@ SEED_MAX: Final = (1 << 63) - 1
 #: Ours: a run has groups of a hundred members.
 GROUP_MEMBERS: Final = 100
 
-#: `--small`: seconds of work.
+#: `--small`: takes seconds.
 SMALL: Final[Mapping[str, int]] = MappingProxyType({"members": 200, "queues": 800, "groups": 10})
 
 
 class LabConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of the laboratory's file.
 
-    members, queues: over all groups. groups: one for a hundred members where not given, at least one a
-    history. topics: of each group. histories, strategies: all where not given. events: name servers, or the
-    directory of a rebalance_report. seed: of the synthetic histories. output: a directory.
+    members, queues: over all groups. groups: by default one per hundred members, at least one per history.
+    topics: of each group. histories, strategies: by default all. events: name servers, or the directory of a
+    rebalance_report. seed: of the synthetic histories. output: a directory.
     """
 
     members: int = 2_000
@@ -51,7 +51,7 @@ class LabConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyntheticGroup:
-    """One synthetic history to be: what it takes to make it, anywhere."""
+    """The parameters of a synthetic group, from which any task can generate it."""
 
     name: str
     kind: str
@@ -61,7 +61,7 @@ class SyntheticGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """The experiment to run. events: where recorded histories are, None without them."""
+    """The experiment to run. events: the source of recorded histories, or None."""
 
     groups: Sequence[SyntheticGroup]
     entrants: Sequence[Entrant]
@@ -71,7 +71,7 @@ class Experiment:
 
 
 def read_experiment(path: Path | None = None, *, small: bool = False, **overrides: Any) -> Experiment:
-    """Read an experiment; overrides that are not None take precedence. ConfigError names key and remedy."""
+    """Read an experiment; overrides other than None take precedence. ConfigError has key and remedy."""
     sizes = {**SMALL} if small else {}
     return experiment(read_config(LabConfig, path, **{**sizes, **_without_none(overrides)}))
 
@@ -112,7 +112,7 @@ def _kinds(config: LabConfig) -> Sequence[str]:
 
 
 def _groups(config: LabConfig, kinds: Sequence[str]) -> list[SyntheticGroup]:
-    """Kinds in turn, members and queues in equal parts."""
+    """Divide members and queues evenly, over the kinds in turn."""
     _within("members", config.members, 1, MEMBERS_MAX)
     _within("queues", config.queues, 1, QUEUES_MAX)
     _within("topics", config.topics, 2 if "subscriptions" in kinds else 1, TOPICS_MAX)

@@ -1,13 +1,14 @@
-"""The cost of a move: how long a queue stands still, and how many of its messages come twice.
+"""The cost of a move: how long a queue is not read, and how many of its messages are delivered twice.
 
-    whose queue it was             who has it, and goes on     handover
-    until the step                 who stopped                 left
-                                   whose process was killed    crashed
-                                   who was not heard of        lost
+        the queue's former owner           cause
+        is alive, and continues            handover
+        stopped in this step               left
+        process was killed                 crashed
+        fell silent                        lost
 
-The costs are medians of measured rebalances: by default those of docs/performance.md, at 62.5 messages/s of
-each queue, or those of a cluster's own recorded events. A queue that nobody had costs nothing, one that stays
-neither.
+The costs are medians of measured rebalances: by default those of docs/performance.md, at 62.5 messages/s per
+queue, or those of a cluster's own recorded events. A queue without a former owner costs nothing, nor does one
+that stays.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,7 +27,7 @@ HANDOVER: Final = "handover"
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The cost of one queue. repeated: messages that come twice."""
+    """The cost of one queue. repeated: messages delivered twice."""
 
     pause_ms: float
     repeated: float
@@ -44,8 +45,8 @@ _BY_COORDINATOR: Final = {
 }
 _KILLED_JAVA_MS: Final = 530
 #: docs/performance.md, "Rebalances of Java consumers", concurrent, on our broker. None was frozen there: the
-#: broker asks a silent client after SILENCE_MS_MAX, and its queues are then shared as those of one that was
-#: killed.
+#: broker probes a silent client after SILENCE_MS_MAX, and its queues are then reassigned like those of a
+#: killed one.
 _BY_CLIENTS: Final = {
     HANDOVER: Cost(1_153, 0),
     Departure.LEFT.value: Cost(522, 0),
@@ -58,7 +59,7 @@ COSTS: Final[Costs] = MappingProxyType(
         **{(Allocator.CLIENTS, cause): cost for cause, cost in _BY_CLIENTS.items()},
     }
 )
-"""By who allocates and whose the queue was."""
+"""By allocator and cause."""
 
 DEPARTURES: Final[Mapping[str, Departure]] = MappingProxyType(
     {
@@ -68,11 +69,11 @@ DEPARTURES: Final[Mapping[str, Departure]] = MappingProxyType(
         Reason.PROCESSING_TIMEOUT.value: Departure.LOST,
     }
 )
-"""How a member went, by the reason that brokers record."""
+"""A member's departure, by the reason that brokers record."""
 
 
 class RecordedMove(NamedTuple):
-    """A queue that changed hands in a recorded rebalance. redelivered: None where nobody knows."""
+    """A queue that changed hands in a recorded rebalance. redelivered: None if unknown."""
 
     cause: str
     pause_ms: int
@@ -80,7 +81,7 @@ class RecordedMove(NamedTuple):
 
 
 def recorded_moves(rebalances: Iterable[Rebalance]) -> list[RecordedMove]:
-    """The moves of queues that somebody had before."""
+    """Return the moves of queues that had an owner before."""
     found = []
     for rebalance in rebalances:
         gone = {

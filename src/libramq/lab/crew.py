@@ -1,10 +1,10 @@
 """The crew: the members of a synthetic group, their client ids and zones.
 
-    client id    10.ZONE.x.y@NUMBER, the address of a pod at random, so that ids sort in no order of age
-    broker       ZONE@broker-N, as MACHINE_ROOM reads it
+        client id    10.ZONE.x.y@NUMBER, a pod's random address, so that ids are not sorted by age
+        broker       ZONE@broker-N, as MACHINE_ROOM reads it
 
-Whoever is started again on its machine has the same address and another number, as RocketMQ's ids have with
-the process id in them (ClientConfig.buildMQClientId).
+A member restarted on its machine has the same address and another number, like RocketMQ's ids with the
+process id in them (ClientConfig.buildMQClientId).
 """
 
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from typing import Final
 from libramq.lab.history import Topics
 from libramq.message.queue import MessageQueue
 
-#: Ours: as many as a region of the large clouds has.
+#: Ours: as many as a region of a large cloud has.
 ZONES: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How large a group is."""
+    """The size of a group."""
 
     members: int
     queues: int
@@ -39,7 +39,7 @@ class Crew:
         self._count = 0
 
     def queues(self) -> dict[str, list[MessageQueue]]:
-        """The queues, as evenly as can be over topics, and each topic's over a broker in every zone."""
+        """Return the queues, distributed evenly over topics, and each topic's over a broker in every zone."""
         found: dict[str, list[MessageQueue]] = {}
         for place, topic in enumerate(self.topics):
             count = self.size.queues // len(self.topics) + (place < self.size.queues % len(self.topics))
@@ -51,7 +51,7 @@ class Crew:
         return found
 
     def hire(self, count: int) -> list[str]:
-        """New members on new machines, in turn in each zone."""
+        """Return new members on new machines, in each zone in turn."""
         return [self._id(f"10.{(self._count) % ZONES}.{self._octet()}.{self._octet()}") for _ in range(count)]
 
     def restart(self, client_id: str) -> str:
@@ -71,21 +71,21 @@ class Crew:
 
 
 def address_of(client_id: str) -> str:
-    """The machine."""
+    """Return the machine's address."""
     return client_id.partition("@")[0]
 
 
 def zone_name(number: int) -> str:
-    """A zone's name."""
+    """Return a zone's name."""
     return f"zone-{number}"
 
 
 def zone_of(client_id: str) -> str:
-    """The zone that a member of a crew is in."""
+    """Return the zone of a crew's member."""
     return zone_name(int(client_id.split(".", 2)[1]))
 
 
 def shares(count: int, parts: int) -> list[int]:
-    """A number in parts as even as can be, without empty ones."""
+    """Divide a number into parts as even as possible, without empty ones."""
     parts = min(parts, count)
     return [count // parts + (place < count % parts) for place in range(parts)]

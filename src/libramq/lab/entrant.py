@@ -1,13 +1,13 @@
-"""The entrant: a strategy as it takes part, by its name and who computes it.
+"""The entrant: a strategy in the experiment, with the party that computes it.
 
     AVG                         every client by itself, topic by topic, as RocketMQ's do
     balanced_sticky             a coordinator, for the whole group, with what members hold
-    balanced_sticky@clients     the same rule as clients alone would apply it: it knows of no holdings
-    AVG@coordinator             the same rule computed for all by a coordinator
+        balanced_sticky@clients     the same rule as clients alone apply it: without knowledge of holdings
+        AVG@coordinator             the same rule computed for all by a coordinator
     my_module:my_rule           a function or strategy of the user's own
 
-What a strategy needs besides (rooms, addresses, lists) it gets from each history; where a history cannot say
-it, the strategy takes no part.
+Further input of a strategy (rooms, addresses, lists) comes from each history; a strategy is left out of
+histories that lack its input.
 """
 
 import sys
@@ -31,7 +31,7 @@ from libramq.errors import ConfigError
 from libramq.lab.crew import address_of, zone_of
 from libramq.lab.history import History
 
-#: Ours: clients are canaries on one of so many machines.
+#: Ours: the canaries are the clients on one of this many machines.
 CHOSEN_EVERY: Final = 10
 
 
@@ -44,7 +44,7 @@ class Allocator(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entrant:
-    """One that takes part. strategy: None where it is made for each history."""
+    """A participant. strategy: None if it is made for each history."""
 
     name: str
     rule: str
@@ -52,7 +52,7 @@ class Entrant:
     strategy: Strategy | None = None
 
     def strategy_for(self, history: History) -> Strategy | None:
-        """The strategy with all it needs; None where the history does not have it."""
+        """Return the strategy with its input; None if the history lacks that."""
         if self.strategy is not None:
             return self.strategy
         if self.rule == "CONFIG":
@@ -61,7 +61,7 @@ class Entrant:
         return None if terms is None else strategy_named(self.rule, **terms)
 
 
-#: All of libramq.balance; the last is what ours does where members allocate for themselves.
+#: All of libramq.balance; the last one is what our clients do when they allocate for themselves.
 STRATEGIES: Final = (
     "AVG",
     "AVG_BY_CIRCLE",
@@ -83,11 +83,11 @@ BASELINE: Final = Entrant(
     allocator=Allocator.COORDINATOR,
     strategy=strategy_named("balanced_sticky"),
 )
-"""What others are measured against: as even as can be with the fewest moves."""
+"""The baseline of comparisons: as even as possible with the fewest moves."""
 
 
 def entrant(name: str) -> Entrant:
-    """The entrant of that name; ConfigError says what is wrong with it and what there is."""
+    """Return the entrant of that name; ConfigError has the error and the alternatives."""
     rule, at, where = name.partition("@")
     if at and where not in tuple(Allocator):
         raise ConfigError(f"strategies: {name}: behind @ stands {' or '.join(Allocator)}")
@@ -99,7 +99,7 @@ def entrant(name: str) -> Entrant:
 
 
 def _of_ours(rule: str) -> Strategy | None:
-    """A strategy that needs nothing else; None for one that is made for each history."""
+    """Return a strategy without further input; None for one that is made for each history."""
     if rule == "CONFIG" or _needs(rule) is not None:
         return None
     try:
@@ -129,7 +129,7 @@ def _of_user(rule: str) -> Strategy:
 
 
 def _needs(rule: str) -> str | None:
-    """Which terms a strategy has, by the name before the dash."""
+    """Return what input a strategy needs, by the name before the dash."""
     outer = rule.partition("-")[0]
     return outer if outer in ("MACHINE_ROOM", "MACHINE_ROOM_NEARBY", "ON_MACHINES") else None
 
@@ -148,7 +148,7 @@ def _terms(rule: str, history: History) -> dict[str, Any] | None:
 
 
 def _configured(history: History) -> Strategy:
-    """CONFIG in a group: every client has a list of its own, made when the group began, by AVG."""
+    """Return CONFIG for a group: every client has its own list, made at the beginning by AVG."""
     client_ids = sorted(history.members)
     lists = {
         client_id: {

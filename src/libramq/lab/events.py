@@ -1,4 +1,4 @@
-"""The recorded events: where they are, and the rows of them that Spark reads, group by group."""
+"""The recorded events: their location, and the rows that Spark reads, group by group."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import SparkSession
 
-#: A directory of `libra pipeline run rebalance_report` has its events here.
+#: The events in a directory of `libra pipeline run rebalance_report`.
 EVENTS_TABLE: Final = "events"
 _MOVES: Final = "cause string, pause_ms bigint, redelivered bigint"
 
@@ -34,7 +34,7 @@ class Events:
         self._table = directory.absolute() / EVENTS_TABLE if directory.is_dir() else None
 
     def check(self) -> str:
-        """Describe the recorded events; ConfigError, and the errors of servers, where nothing can be read."""
+        """Describe the recorded events; ConfigError, and servers' errors, if they cannot be read."""
         if self._table is not None:
             if not any(self._table.glob("batch=*/*/*.parquet")):
                 raise ConfigError(
@@ -57,9 +57,10 @@ class Events:
         return f"{sum(part.row_count for part in ranges):,} events of {self._where}"
 
     def by_group(self, spark: "SparkSession") -> "RDD[Any]":
-        """A row a group, each a partition: its name, and (broker, queue, offset, body) of its events.
+        """Return a row per group, each a partition: its name, and (broker, queue, offset, body) of its
+        events.
 
-        They are kept in memory: costs and histories are both made of them.
+        They are kept in memory: both costs and histories are computed from them.
         """
         from pyspark.sql import functions as f
 
@@ -85,7 +86,7 @@ class Events:
 
 
 def broker_events(reports: Iterable[Sequence[Any]]) -> list[BrokerEvent]:
-    """The events of a group's rows; those of a later version are left out."""
+    """Return the events in a group's rows; those of a later version are left out."""
     found = []
     for broker, _, _, body in reports:
         try:
@@ -107,5 +108,5 @@ def costs_of(spark: "SparkSession", by_group: "RDD[Any]", wall_ms: WallMs) -> Co
     found = [tuple(row) for row in by_cause.collect()]
     return measured_costs(
         {cause: pause_ms for cause, pause_ms, _ in found},
-        {cause: repeated for cause, _, repeated in found if repeated is not None},  # Null: nobody knows it.
+        {cause: repeated for cause, _, repeated in found if repeated is not None},  # Null: unknown.
     )

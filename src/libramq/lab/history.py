@@ -1,8 +1,8 @@
-"""The history: a group's queues, who is in it at first, and how that changes step by step.
+"""The history: a group's queues, its first members, and its changes step by step.
 
-    beginning ─► step: who went, and how; who joined; who subscribes to something else ─► step …
+        beginning ─► step: members that left, and how; that joined; that changed subscriptions ─► step …
 
-What changes within one step is seen at once: the group is balanced anew when the step is over.
+Changes within one step are seen together: the group is balanced again after the step.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,10 @@ Topics = frozenset[str]
 
 
 class Departure(StrEnum):
-    """How a member goes.
+    """How a member leaves.
 
-    LEFT: stopped cleanly. CRASHED: its process is killed, and its connection ends. LOST: nobody hears of it
-    any more: its machine or network is gone, or it has frozen.
+    LEFT: stopped gracefully. CRASHED: its process is killed, and its connection ends. LOST: it falls silent:
+    its machine or network has failed, or it is frozen.
     """
 
     LEFT = "left"
@@ -29,7 +29,7 @@ class Departure(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The changes at one moment, by client id. at_ms: since the beginning. what: in words, for people."""
+    """The changes at one moment, by client id. at_ms: since the beginning. what: a description for people."""
 
     at_ms: int
     what: str
@@ -40,7 +40,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """One group's. kind: what such histories have in common. queues: by topic, each topic's sorted.
+    """One group's history. kind: shared by similar histories. queues: by topic, each topic's sorted.
 
     has_zones: members and brokers are named by the zones they are in (crew.py).
     """
@@ -54,5 +54,5 @@ class History:
 
     @property
     def queue_count(self) -> int:
-        """How many queues there are to share."""
+        """Return the number of queues."""
         return sum(map(len, self.queues.values()))

@@ -1,10 +1,10 @@
-"""The Spark job: every history a partition, under every entrant.
+"""The Spark job: every history in a partition, under every entrant.
 
-    synthetic groups ─ made in their task from the seed ─┐
-                                                         ├─► replay under each entrant ─► rows of steps
-    events by group ── put together in their task ───────┘
+        synthetic groups ─ generated in their task by seed ──┐
+                                                             ├─► replay under each entrant ─► rows of steps
+        events by group ── assembled in their task ──────────┘
 
-Rows go as plain tuples: Spark's Arrow functions ask for pandas, which nothing else here needs.
+Rows are plain tuples: Spark's Arrow functions require pandas, which nothing else here needs.
 """
 
 import sys
@@ -30,19 +30,19 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame, SparkSession
 
-#: Ours: how often somebody before a terminal wants to see a number move.
+#: Ours: how often a progress display is updated.
 WATCH_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """The job that is run on every history. Sent to the workers."""
+    """The job that runs on every history. It is sent to the workers."""
 
     entrants: Sequence[Entrant]
     costs: Costs
 
     def rows(self, history: History) -> Iterator[tuple[Any, ...]]:
-        """The steps of a history under each entrant."""
+        """Yield the steps of a history under each entrant."""
         fair = replay(history, BASELINE, self.costs, time.perf_counter_ns)
         assert fair is not None, "the baseline needs nothing"
         for entrant in self.entrants:
@@ -52,11 +52,11 @@ class Bench:
                 yield step_row(history, entrant, number, outcome, fair[number])
 
     def synthetic(self, group: SyntheticGroup) -> Iterator[tuple[Any, ...]]:
-        """Make a group's history, and play it."""
+        """Generate a group's history, and replay it."""
         return self.rows(synthetic(group.kind, group.name, group.size, group.seed))
 
     def recorded(self, row: tuple[str, Sequence[Any]]) -> Iterator[tuple[Any, ...]]:
-        """Put a group's history together from its events, and play it; some events make none."""
+        """Assemble a group's history from its events, and replay it; some events make none."""
         group, told = row
         history = recorded_history(group, broker_events(told))
         return iter(()) if history is None else self.rows(history)
@@ -65,7 +65,7 @@ class Bench:
 def steps_of(
     spark: "SparkSession", bench: Bench, groups: Sequence[SyntheticGroup], recorded: "RDD[Any] | None"
 ) -> "DataFrame":
-    """The rows of steps, not computed yet."""
+    """Return the rows of steps, not computed yet."""
     _send_modules(bench.entrants)
     parts = []
     if groups:
@@ -77,7 +77,7 @@ def steps_of(
 
 
 def _send_modules(entrants: Sequence[Entrant]) -> None:
-    """Strategies of the user's own go as they are: workers need not have their modules."""
+    """Send the user's own strategies by value: workers need not have their modules."""
     from pyspark import cloudpickle
 
     for entrant in entrants:
@@ -88,7 +88,7 @@ def _send_modules(entrants: Sequence[Entrant]) -> None:
 
 @contextmanager
 def watched(spark: "SparkSession", total: int, on_progress: OnProgress) -> Iterator[None]:
-    """Tell how many histories are done, as long as this lasts."""
+    """Report how many histories are done, while the context lasts."""
     ended = threading.Event()
     tracker = spark.sparkContext.statusTracker()
 

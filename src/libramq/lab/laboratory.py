@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabPlan:
-    """The plan of a run. recorded: what there is of recorded events, in words."""
+    """The plan of a run. recorded: a description of the recorded events."""
 
     experiment: Experiment
     recorded: str | None
@@ -36,7 +36,7 @@ class LabPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The findings of a run. strategies: the rows of that table. costs: what it went by."""
+    """The result of a run. strategies: the rows of that table. costs: the costs used."""
 
     strategies: Sequence[Mapping[str, Any]]
     costs: Costs
@@ -55,7 +55,7 @@ class Laboratory:
         self._events = Events(experiment.events, access or {}) if experiment.events is not None else None
 
     def plan(self) -> LabPlan:
-        """Plan a run; ConfigError, and the errors of name servers, where it could not."""
+        """Plan a run; ConfigError, and name servers' errors, if it is impossible."""
         return LabPlan(
             experiment=self._experiment,
             recorded=self._events.check() if self._events is not None else None,
@@ -97,7 +97,7 @@ class Laboratory:
         total = len(experiment.groups) + (played.getNumPartitions() if played is not None else 0)
         with watched(spark, total, on_progress):
             played_steps = steps.toArrow()
-        # From here on in few partitions: in as many as there are histories, sums would take longer than they.
+        # From here on in few partitions: with one per history, sums would take longer than the histories.
         few = spark.createDataFrame(played_steps)
         tables = computed(few, lab_tables(few))
         return tables, costs

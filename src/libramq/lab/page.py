@@ -1,4 +1,4 @@
-"""The laboratory's page: what strategies did to groups, for a person to look at."""
+"""The laboratory's page: the strategies' effects on groups, for people."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

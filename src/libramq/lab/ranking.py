@@ -1,6 +1,6 @@
-"""The ranking: strategies over all histories, as rows to be read; page and terminal show the same.
+"""The ranking: strategies over all histories, as text rows; the page and the terminal show the same.
 
-The best first: who leaves no queue unread, then by moves, then by evenness.
+The best first: strategies that leave no queue unread, then by moves, then by evenness.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,12 +26,12 @@ COLUMNS: Final = (
 
 
 def ranked(strategies: Iterable[Row]) -> list[Row]:
-    """The rows that stand for all histories, in order."""
+    """Return the rows over all histories, in order."""
     return sorted((row for row in strategies if row["kind"] == ALL), key=_order)
 
 
 def ranking(strategies: Iterable[Row]) -> list[Sequence[str]]:
-    """The rows under COLUMNS."""
+    """Return the rows under COLUMNS."""
     return [
         (
             row["strategy"],
@@ -50,12 +50,12 @@ def ranking(strategies: Iterable[Row]) -> list[Sequence[str]]:
 
 
 def times_minimum(row: Row) -> float | None:
-    """Moves over the minimum; None where none were necessary."""
+    """Return moves over the minimum; None if none were necessary."""
     return row["moved"] / row["minimum"] if row["minimum"] else None
 
 
 def text(value: float | None) -> str:
-    """A number for people; a dash without one."""
+    """Format a number for people; a dash if there is none."""
     return "–" if value is None else written(value)
 
 

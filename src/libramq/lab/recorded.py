@@ -1,9 +1,9 @@
-"""The recorded history: what brokers wrote down about one group's rebalances, to be played again.
+"""The recorded history: brokers' records of one group's rebalances, to be replayed.
 
-    started ─ who joined, who went, and how ─► steps
-    moved   ─ the queues there are           ─► queues
+        started ─ who joined, who left, and how ─► steps
+        moved   ─ the existing queues           ─► queues
 
-Events name no subscriptions: everybody is taken to subscribe to all topics of the group.
+Events name no subscriptions: all members are taken to subscribe to all topics of the group.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,13 +17,13 @@ from libramq.lab.cost import DEPARTURES
 from libramq.lab.history import Departure, History, Step
 from libramq.message.queue import MessageQueue
 
-#: Ours: a group that rebalances once a minute for a day; what came later is left out.
+#: Ours: a group that rebalances once a minute for a day; later events are left out.
 STEPS_MAX: Final = 1_440
 KIND: Final = "recorded"
 
 
 def recorded_history(group: str, reported: Iterable[BrokerEvent]) -> History | None:
-    """The history in a group's events; None where they name no queue, or nobody came or went."""
+    """Return the history in a group's events; None if they name no queue, or no member joined or left."""
     events = sorted((event for _, event in reported), key=lambda event: event.at_ms)
     started = [event for event in events if event.kind == "started"]
     queues = _queues(events)

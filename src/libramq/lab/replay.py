@@ -1,9 +1,9 @@
 """The replay: a history under an entrant, and what each step of it costs.
 
-    step ─► who is left, who is new ─► the strategy, again where it withholds queues ─► what moved, from whom
+        step ─► remaining and new members ─► the strategy, again if it withholds queues ─► the moves
 
-Plain functions of a history, an entrant and costs; only how long the strategy took is measured, with the
-clock that is handed in.
+Plain functions of a history, an entrant and costs; only the strategy's time is measured, with the clock that
+is passed in.
 """
 
 from collections import Counter
@@ -20,11 +20,11 @@ from libramq.lab.entrant import Allocator, Entrant
 from libramq.lab.history import History, Step, Topics
 from libramq.message.queue import MessageQueue
 
-#: Kafka's cooperative rebalance has two; a rule that withholds queues for ever is not asked for ever.
+#: Kafka's cooperative rebalance has two; a rule that withholds queues forever is not called forever.
 ROUNDS_MAX: Final = 3
 NANOS_OF_MS: Final = 1_000_000
 
-#: Nanoseconds of a clock that never goes back.
+#: Nanoseconds of a monotonic clock.
 Ticks = Callable[[], int]
 
 
@@ -32,10 +32,10 @@ Ticks = Callable[[], int]
 class Outcome:
     """The outcome of one step.
 
-    moved: queues whose reader is another one than before. unowned, doubled: queues given to nobody, and to
-    more than one. least, most: loads of members. still_ms: of all queues that moved, together; idle_ms: of
-    those that nobody has until the next step. repeated: messages that come twice. rounds: how often the
-    strategy was asked.
+    moved: queues with another reader than before. unowned, doubled: queues assigned to no member, and to
+    several. least, most: loads of members. still_ms: of all moved queues together; idle_ms: of the unowned
+    ones, until the next step. repeated: messages delivered twice. rounds: how often the strategy was
+    called.
     """
 
     step: Step
@@ -54,7 +54,7 @@ class Outcome:
 
 
 def replay(history: History, entrant: Entrant, costs: Costs, ticks: Ticks) -> list[Outcome] | None:
-    """Every step in turn; None where the history lacks what the strategy needs."""
+    """Return the outcome of every step; None if the history lacks the strategy's input."""
     strategy = entrant.strategy_for(history)
     if strategy is None:
         return None
@@ -101,7 +101,7 @@ def replay(history: History, entrant: Entrant, costs: Costs, ticks: Ticks) -> li
 
 @dataclass(slots=True)
 class _Group:
-    """The group while its history goes on. shares: by client id; owners: by queue, the living only."""
+    """The group during its history. shares: by client id; owners: by queue, live members only."""
 
     history: History
     entrant: Entrant
@@ -119,14 +119,14 @@ class _Group:
         self.queues = frozenset(chain.from_iterable(self.history.queues.values()))
 
     def change(self, step: Step) -> None:
-        """Members go and come."""
+        """Apply the departures and arrivals of a step."""
         members = {
             client_id: topics for client_id, topics in self.members.items() if client_id not in step.gone
         }
         self.members = dict(sorted({**members, **step.joined, **step.resubscribed}.items()))
 
     def balance(self) -> None:
-        """Share the queues anew; again where the strategy withholds what somebody still has."""
+        """Assign the queues again, repeatedly if the strategy withholds queues that another member holds."""
         shares: Mapping[str, Sequence[MessageQueue]] = {
             client_id: self.shares.get(client_id, ()) for client_id in self.members
         }
@@ -157,7 +157,7 @@ class _Group:
     def _by_coordinator(
         self, held: Mapping[str, Sequence[MessageQueue]]
     ) -> Mapping[str, Sequence[MessageQueue]]:
-        """All at once, with what everybody holds."""
+        """Assign all queues at once, with everyone's holdings."""
         wanted = frozenset().union(*set(self.members.values()))
         group = Group(
             members=[
@@ -169,10 +169,10 @@ class _Group:
         return self._timed(group)
 
     def _by_clients(self) -> Mapping[str, Sequence[MessageQueue]]:
-        """Topic by topic, as every client does for itself.
+        """Assign topic by topic, as every client does for itself.
 
-        The ids that brokers list are the whole group's: what falls to a member that does not subscribe to the
-        topic is read by nobody.
+        The ids that brokers list are the whole group's: a share that falls to a member without a subscription
+        to the topic is not read.
         """
         shares: dict[str, list[MessageQueue]] = {client_id: [] for client_id in self.members}
         for topic, queues in self.history.queues.items():
@@ -186,7 +186,7 @@ class _Group:
         began = self.ticks()
         try:
             assignment = self.strategy.assign(group)
-        except Exception as error:  # A strategy of the user's may raise anything.
+        except Exception as error:  # A user's strategy may raise anything.
             raise StrategyFailed(
                 f"the strategy {self.entrant.name} failed in a group of {len(self.members)} members "
                 f"({self.history.kind}): {error!r}"
@@ -196,4 +196,4 @@ class _Group:
 
 
 class StrategyFailed(ConfigError):
-    """A strategy raised; nothing else of the laboratory's did."""
+    """A strategy raised an exception."""

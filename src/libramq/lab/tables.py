@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Columns = Mapping[str, str]
 
-#: The kind that stands for all kinds together.
+#: The kind of the rows over all kinds together.
 ALL: Final = "all"
 
 STEPS: Final[Columns] = MappingProxyType(
@@ -88,7 +88,7 @@ TABLES: Final[Mapping[str, Columns]] = MappingProxyType(
 def step_row(
     history: History, entrant: Entrant, number: int, outcome: Outcome, fair: Outcome
 ) -> tuple[Any, ...]:
-    """A row of steps; fair: the same step where moves are the fewest and loads as even as can be."""
+    """Return a row of steps; fair: the same step with the fewest moves and the most even loads."""
     return (
         history.kind,
         history.group,
@@ -116,7 +116,7 @@ def step_row(
 
 
 def lab_tables(steps: "DataFrame") -> "dict[str, DataFrame]":
-    """All tables of the rows of steps."""
+    """Compute all tables from the rows of steps."""
     from pyspark.sql import functions as f
 
     of_history = f.max("members").alias("members_most"), f.max("queues").alias("queues")
@@ -135,7 +135,7 @@ def lab_tables(steps: "DataFrame") -> "dict[str, DataFrame]":
 def _sums() -> list[Any]:
     from pyspark.sql import functions as f
 
-    # Nobody is there to be full where all are gone.
+    # Without members there is no fullest one.
     fullest = f.when(f.col("fair_most") > 0, f.col("most") / f.col("fair_most"))
     return [
         f.count("*").alias("steps"),

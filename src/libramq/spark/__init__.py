@@ -5,7 +5,7 @@
     spark = session()
     flights = spark.readStream.format("rocketmq").option("subscribe", "Flights").load()
 
-Importing this package in a Spark worker loads neither Spark's driver side nor a client.
+Importing this package in a Spark worker imports neither Spark's driver side nor a client.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,7 @@ _HOME = {
 }
 
 
-if not TYPE_CHECKING:  # A type checker would believe that there is every name.
+if not TYPE_CHECKING:  # A type checker would accept every name.
 
     def __getattr__(name: str) -> Any:
         from importlib import import_module

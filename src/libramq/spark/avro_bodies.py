@@ -5,7 +5,7 @@
     date timestamp-millis/-micros decimal uuid          date timestamp decimal string
     ["null", T]                                         T, which may be null
 
-Unions of several types, and types that contain themselves, have no place in a table.
+Unions of several types, and recursive types, cannot be columns.
 """
 
 import io
@@ -49,7 +49,7 @@ _LOGICAL: Final[Mapping[str, DataType]] = {
 
 
 class AvroBodies:
-    """Called with a binary array; a value, so that it travels to workers."""
+    """Decodes a binary array; a value, so that it can be sent to workers."""
 
     def __init__(self, schema: str | Mapping[str, Any]) -> None:
         try:

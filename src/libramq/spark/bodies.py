@@ -1,4 +1,4 @@
-"""Bodies: JSON, Avro, Protocol Buffers or text as columns, with what cannot be read beside them.
+"""Bodies: JSON, Avro, Protocol Buffers or text as columns, next to those that cannot be decoded.
 
     from libramq.spark import from_message
 
@@ -6,9 +6,9 @@
     good = read.where("read.corrupt IS NULL").select("read.value.*", "offset")
     dead = read.where("read.corrupt IS NOT NULL").select("read.corrupt", "offset")
 
-A body that the schema does not fit is in `corrupt` as it came, its value is null, and no query fails of it.
-JSON and text are read by Spark itself; Avro and Protocol Buffers by Python in the workers (the extra
-`formats`), because Spark's own readers of these are no part of PySpark.
+A body that does not match the schema is in `corrupt` unchanged, its value is null, and no query fails because
+of it. JSON and text are decoded by Spark itself; Avro and Protocol Buffers by Python in the workers (the
+extra `formats`), because Spark's own decoders of these are not part of PySpark.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,10 +30,10 @@ _CORRUPT: Final = "_libra_corrupt"
 def from_message(
     column: "Column | str", kind: str, schema: Any = None, *, message: str | None = None
 ) -> "Column":
-    """A struct of `value` and `corrupt` (binary): exactly one of them is null, both where the body is.
+    """Return a struct of `value` and `corrupt` (binary): exactly one is null, or both if the body is null.
 
     kind         schema
-    json         Spark's: a DDL text or a StructType; fields may be missing, and others are passed over
+    json         Spark's: a DDL text or a StructType; fields may be missing, and others are ignored
     avro         Avro's: JSON text, a mapping, or the path of a file; a body is one datum without a header
     protobuf     a descriptor set (protoc --include_imports -o FILE), bytes or a path; `message` is the type
     string       none; a body must be UTF-8
@@ -81,7 +81,7 @@ def _from_json(body: "Column", schema: Any, _message: str | None) -> "Column":
             f.when(is_good, value).alias("value"), f.when(~is_good, body.cast("binary")).alias("corrupt")
         )
 
-    # An array of one, so that it is parsed once for all its uses.
+    # An array of one element, so that it is parsed once for all its uses.
     return f.when(body.isNotNull(), f.transform(f.array(parsed), judged)[0])
 
 
@@ -107,7 +107,7 @@ def _read_by(bodies: "AvroBodies | ProtobufBodies", body: "Column") -> "Column":
     def read(column: pa.Array) -> pa.Array:
         return bodies(column)
 
-    udf: Any = arrow_udf  # Its stub asks for the kind that it finds out by itself.
+    udf: Any = arrow_udf  # Its stub requires the kind, which it infers.
     made: Column = udf(read, bodies.spark_type)(body.cast("binary"))
     return made
 

@@ -1,8 +1,9 @@
-"""The boundary: where a user wants reading to begin or to end, in offsets or in times.
+"""The boundary: where reading begins or ends, in offsets or in times.
 
-    startingTimestamp  before  startingOffsetsByTimestamp  before  startingOffsets      and their ending twins
+        startingTimestamp  before  startingOffsetsByTimestamp  before  startingOffsets      and likewise for
+        ending
 
-as in Spark's Kafka source. Unlike there, JSON may leave queues out: they are read from their beginning, or to
+as in Spark's Kafka source. Unlike there, JSON may omit queues: they are read from their beginning, or to
 their end. -2 is the earliest message of a queue, -1 its end.
 """
 
@@ -16,7 +17,7 @@ from libramq.spark.options import Options
 from libramq.spark.positions import Bounds, Positions
 from libramq.spark.queue_json import numbers_by_queue, queue_key
 
-EARLIEST: Final = -2  # What Spark's Kafka source writes for them.
+EARLIEST: Final = -2  # As in Spark's Kafka source.
 LATEST: Final = -1
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 _OFFSETS: Final = (
@@ -24,16 +25,16 @@ _OFFSETS: Final = (
 )
 _TIMES: Final = 'JSON with milliseconds since 1970, like {"Flights": {"broker-a": {"0": 1700000000000}}}'
 
-#: Asks for the first message of each queue stored at its time or later; the queue's end where there is none.
+#: Returns the first message of each queue stored at its time or later; the queue's end if there is none.
 OffsetsAt = Callable[[Mapping[MessageQueue, int]], Mapping[MessageQueue, int]]
 Side = Literal["starting", "ending"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boundary:
-    """Offsets by queue, times by queue, or one time for all; queues without any are at `default`.
+    """Offsets by queue, times by queue, or one time for all; other queues are at `default`.
 
-    strategy: what to do where nothing is as young as a starting time: `error`, or `latest` (its end).
+    strategy: if no message is as young as a starting time: `error`, or `latest` (the end).
     """
 
     side: Side
@@ -45,9 +46,9 @@ class Boundary:
 
     @classmethod
     def parse(cls, options: Options, side: Side) -> "Boundary | None":
-        """Parse the options of one side; None where they say nothing."""
+        """Parse the options of one side; None if there are none."""
         default = EARLIEST if side == "starting" else LATEST
-        strategy = "latest"  # Nothing as young as an ending time: everything.
+        strategy = "latest"  # If no message is as young as an ending time, read everything.
         if side == "starting":
             strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
         time_ms = options.number(f"{side}Timestamp", 0)
@@ -66,7 +67,7 @@ class Boundary:
         return cls(side=side, default=default, offsets=by_queue)
 
     def refuse(self, offset: int, why: str) -> None:
-        """Raise ConfigError where this boundary names an end of the queues that makes no sense."""
+        """Raise ConfigError if this boundary is a default end that makes no sense."""
         if self.default == offset or offset in self.offsets.values():
             word = "earliest (-2)" if offset == EARLIEST else "latest (-1)"
             raise ConfigError(f"{self.side}Offsets={word}: {why}")
@@ -74,7 +75,7 @@ class Boundary:
     def resolve(
         self, bounds: Mapping[MessageQueue, Bounds], offsets_at: OffsetsAt
     ) -> dict[MessageQueue, int]:
-        """The positions this means at these queues, as they were bounded before times are asked for."""
+        """Return the positions in these queues, with the bounds known before times are queried."""
         named = self.offsets.keys() | self.times_ms.keys()
         unknown = sorted(named - bounds.keys())
         if unknown:

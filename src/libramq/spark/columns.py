@@ -1,11 +1,12 @@
-"""Columns: stored records, back to back, made into Arrow columns on whole arrays.
+"""Columns: adjacent stored records as Arrow columns, computed on whole arrays.
 
-    bytes of pull replies ──► where each record starts        by their magic, checked by their sizes
-                          ──► fixed fields                    one gather of a packed struct, any start
+        bytes of pull replies ──► where each record starts        by its magic, checked by its size
+                              ──► fixed fields                    one gather of a packed struct, at any
+                              alignment
                           ──► body, topic, properties         one copy each, by Arrow's `take`
                           ──► tag, key, message id            searched in all properties at once
 
-No Python object is made for a message (compressed bodies excepted).
+No Python object is created per message (except for compressed bodies).
 
 Record format: store/MessageExtEncoder.java.
 """
@@ -69,15 +70,15 @@ COLUMNS: Final[tuple[str, ...]] = tuple(name for name, _ in FIELDS)
 
 
 def arrow_schema(columns: Sequence[str]) -> pa.Schema:
-    """The schema of a batch with these columns, in this order."""
+    """Return the schema of a batch with these columns, in this order."""
     kinds = dict(FIELDS)
     return pa.schema([pa.field(name, kinds[name]) for name in columns])
 
 
 class Records:
-    """The parsed places of records in one stretch of bytes; each column is made when asked for.
+    """The parsed positions of records in a range of bytes; each column is computed on request.
 
-    starts: where they are, in ascending order; None where they lie back to back and fill the bytes.
+    starts: their positions, in ascending order; None if they are adjacent and fill the bytes.
     """
 
     def __init__(self, data: bytes, starts: Positions | None = None) -> None:
@@ -124,26 +125,26 @@ class Records:
 
     @property
     def physical_offsets(self) -> Positions:
-        """Where each record lies in its broker's commit log."""
+        """Return where each record lies in its broker's commit log."""
         return self._head["physical_offset"].astype(np.int64)  # type: ignore[no-any-return]
 
     @property
     def queue_ids(self) -> Positions:
-        """The queue of each record."""
+        """Return the queue of each record."""
         return self._head["queue_id"].astype(np.int64)  # type: ignore[no-any-return]
 
     def tags(self) -> pa.Array:
-        """The tag of each record, null where it has none."""
+        """Return the tag of each record, or null."""
         return text_of(self._parsed.values_of(b"TAGS"))
 
     def count_before(self, ends: Sequence[int]) -> list[int]:
-        """How many records lie before each of these places of the bytes."""
+        """Return how many records lie before each of these positions."""
         return np.searchsorted(self._starts, ends).tolist()  # type: ignore[no-any-return]
 
     def batch(self, brokers: Sequence[tuple[str, int]], schema: pa.Schema) -> pa.RecordBatch:
-        """The columns the schema names, in its order.
+        """Return the columns of the schema, in its order.
 
-        brokers: whose records these are, each with the place where the bytes from that broker end.
+        brokers: the records' brokers, each with the position where its bytes end.
         """
         made: dict[str, pa.Array] = {}
         for name in schema.names:
@@ -201,7 +202,7 @@ class Records:
         return pc.replace_with_mask(bodies, pa.array(packed), pa.array(unpacked, pa.binary()))
 
     def _message_ids(self, unique_keys: pa.Array) -> pa.Array:
-        """The producer's id, or where it gave none the offset id: store host, port, physical offset."""
+        """Return the producer's id, or else the offset id: store host, port, physical offset."""
         missing = unique_keys.is_null().to_numpy(zero_copy_only=False)
         if not missing.any():
             return text_of(unique_keys)
@@ -224,6 +225,6 @@ def _span(starts: Positions, sizes: Any, limits: Positions) -> tuple[Positions, 
 
 
 def _instants(millis: Any) -> pa.Array:
-    # The producer's clock may say anything.
+    # The producer's clock may have any value.
     micros = np.clip(millis.astype(np.int64), -MILLIS_MAX, MILLIS_MAX) * 1000
     return pa.Array.from_buffers(UTC_MICROS, len(micros), [None, pa.py_buffer(micros)])

@@ -1,4 +1,4 @@
-"""Decoded bodies as an Arrow array of `value` and `corrupt`, for readers written in Python."""
+"""Decoded bodies as an Arrow array of `value` and `corrupt`, for decoders written in Python."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ def decoded_type(value: DataType) -> StructType:
 
 
 def decoded(bodies: pa.Array, decode: Callable[[bytes], Any], kind: pa.DataType) -> pa.Array:
-    """Decode each body; where that fails, or the value does not fit, the body itself is in `corrupt`."""
+    """Decode each body; if that fails, or the value does not match, the body itself is in `corrupt`."""
     encoded = bodies.to_pylist()
     values = [None if body is None else _try(decode, body) for body in encoded]
     try:
@@ -32,7 +32,7 @@ def decoded(bodies: pa.Array, decode: Callable[[bytes], Any], kind: pa.DataType)
 def _try(decode: Callable[[bytes], Any], body: bytes) -> Any:
     try:
         return decode(body)
-    except Exception:  # Whatever a decoder raises of bytes that are not what they should be.
+    except Exception:  # A decoder may raise anything for invalid bytes.
         return None
 
 

@@ -1,4 +1,4 @@
-"""Deduplication: each unique id once, which makes exactly once of what a sink wrote at least once."""
+"""Deduplication: each unique id once, which turns a sink's at-least-once into exactly-once."""
 
 from typing import TYPE_CHECKING
 
@@ -7,10 +7,10 @@ if TYPE_CHECKING:
 
 
 def deduplicated(messages: "DataFrame", within: str = "1 hour") -> "DataFrame":
-    """Rows of our source without those whose topic and msgId came before.
+    """Drop rows of our source whose topic and msgId came before.
 
-    within: of a stream, how far the store times of two such rows may be apart, and so how much Spark keeps in
-    mind; a query that was down for longer before it wrote its batch again needs more. A batch has no bound.
+    within: for a stream, how far apart the store times of two such rows may be, and so how much state Spark
+    keeps; a query that was down for longer before it wrote its batch again needs more. A batch has no limit.
     """
     columns = ["topic", "msgId"]
     if messages.isStreaming:

@@ -1,7 +1,7 @@
-"""The directory for the few files that starting Spark needs: links into PySpark, a script for Java.
+"""The directory for the few files needed to start Spark: links into PySpark, a script for Java.
 
-In the user's cache when that can be written, else in a directory of the user's own under the
-temporary directory. Named by the interpreter, because the links differ from one to the next.
+It is in the user's cache if that can be written, else in the user's own directory below the temporary one. It
+is named after the interpreter, because the links differ between interpreters.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def _is_mine(directory: Path) -> bool:
-    """A directory that only this user can write: what lies in it will be executed."""
+    """Return whether only this user can write a directory, whose files will be executed."""
     found = directory.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
 

@@ -1,8 +1,8 @@
-"""Fields: cut out of one stretch of bytes on whole arrays, without a Python object for any of them.
+"""Fields: extracted from a range of bytes on whole arrays, without a Python object per field.
 
-A field of fixed size is gathered as a packed struct from any place. Fields of variable length are cut out
-without an index per byte: offsets `start0 end0 start1 end1 …` describe the buffer as a binary array whose
-even elements are the fields and whose odd ones the gaps, and Arrow's `take` copies the even ones.
+A field of fixed size is gathered as a packed struct from any position. Fields of variable length are
+extracted without an index per byte: offsets `start0 end0 start1 end1 …` describe the buffer as a binary array
+whose even elements are the fields and whose odd ones the gaps, and Arrow's `take` copies the even ones.
 """
 
 from typing import Any
@@ -18,20 +18,20 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def gather(data: bytes, positions: Positions, kind: np.dtype[Any]) -> Any:
-    """One packed struct from each position, which need not be aligned."""
+    """Return one packed struct from each position, which need not be aligned."""
     last = len(data) - kind.itemsize
     if len(positions) and (int(positions.max()) > last or int(positions.min()) < 0):
         raise RemoteProtocolError("a field runs past the end of a pulled body")
     if not len(positions):
         return np.empty(0, dtype=kind)
-    # Overlapping windows of the struct's size, one byte apart; copied as mere bytes, which numpy does ten
+    # Overlapping windows of the struct's size, one byte apart; copied as raw bytes, which numpy does ten
     # times faster than field by field.
     size = kind.itemsize
     return np.ndarray((last + 1,), f"V{size}", data, 0, (1,))[positions].view(kind)
 
 
 def slices(buffer: pa.Buffer, starts: Positions, ends: Positions) -> pa.Array:
-    """The byte strings [start, end) as a binary array. They follow each other and do not overlap."""
+    """Return the byte strings [start, end) as a binary array. They are in order and do not overlap."""
     count = len(starts)
     if not count:
         return pa.array([], pa.binary())
@@ -43,7 +43,7 @@ def slices(buffer: pa.Buffer, starts: Positions, ends: Positions) -> pa.Array:
 
 
 def text_of(binary: pa.Array) -> pa.Array:
-    """UTF-8 as strings; what is not UTF-8 gets replacement characters, as in Java."""
+    """Decode UTF-8 strings; invalid bytes become replacement characters, as in Java."""
     try:
         return binary.cast(pa.string())
     except pa.ArrowInvalid:

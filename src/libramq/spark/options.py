@@ -1,7 +1,7 @@
-"""Options as Spark hands them over: found whatever their case, each wrong one one clear sentence.
+"""Options of a Spark table: case-insensitive; each invalid one is reported in one sentence.
 
-Spark's mapping ignores case and a plain copy of it has lower-case names, so names are compared lower-cased
-and shown as they are documented. Each getter names the option and what is allowed.
+Spark's mapping ignores case and a plain copy of it has lower-case names, so names are compared in lower case
+and shown as documented. Each getter's error names the option and the allowed values.
 """
 
 import difflib
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 NUMBER_MAX: Final = (1 << 63) - 1
 
-#: Of the source and the sink: libramq.transport.access_properties, whose names these are behind the prefix.
-#: Spark blots out the secret ones in plans and logs (spark.redaction.regex).
+#: Of the source and the sink: the names of libramq.transport.access_properties behind the prefix. Spark
+#: redacts the secret ones in plans and logs (spark.redaction.regex).
 ACCESS_PREFIX: Final = "rocketmq."
 ACCESS: Final = (
     "rocketmq.accessKey", "rocketmq.secretKey", "rocketmq.securityToken", "rocketmq.tls.enable",
@@ -25,7 +25,7 @@ ACCESS: Final = (
     "rocketmq.tls.client.keyPassword", "rocketmq.tls.verify",
 )  # fmt: skip
 
-#: Names of Spark's Kafka source, and what people guess, for what has another name here.
+#: Names from Spark's Kafka source, and likely guesses, for options with other names here.
 MEANT: Final = {
     "includeproperties": "includeHeaders",
     "kafka.bootstrap.servers": "namesrv",
@@ -73,7 +73,7 @@ class Options:
         return self._options.get(name.lower())
 
     def flag(self, name: str, *, default: bool) -> bool:
-        """true or false."""
+        """Return a flag: true or false."""
         text = self.text(name)
         if text is None:
             return default
@@ -82,7 +82,7 @@ class Options:
         return text.lower() == "true"
 
     def number(self, name: str, least: int = 1, most: int = NUMBER_MAX) -> int | None:
-        """A whole number within bounds."""
+        """Return a whole number within bounds."""
         text = self.text(name)
         if text is None:
             return None
@@ -95,7 +95,7 @@ class Options:
         return number
 
     def duration_ms(self, name: str, default_ms: int) -> int:
-        """A duration as Spark writes them: 500ms, 30s, 15m, 2h, 1d; without a unit milliseconds."""
+        """Return a duration in Spark's notation: 500ms, 30s, 15m, 2h, 1d; without a unit milliseconds."""
         text = self.text(name)
         if text is None:
             return default_ms
@@ -105,7 +105,7 @@ class Options:
         return int(found[1]) * _MILLIS[found[2] or "ms"]
 
     def choice(self, name: str, allowed: Sequence[str], default: str) -> str:
-        """One of some words."""
+        """Return one of some words."""
         text = self.text(name)
         if text is None:
             return default
@@ -114,7 +114,7 @@ class Options:
         return text.lower()
 
     def access(self) -> "Access | None":
-        """How servers are come into; None where nothing was said."""
+        """Return credentials and TLS; None if no option is set."""
         options = {
             name.removeprefix(ACCESS_PREFIX): text for name in ACCESS if (text := self.text(name)) is not None
         }
@@ -125,7 +125,7 @@ class Options:
         return access_of(options, prefix=ACCESS_PREFIX)
 
     def exactly_one(self, names: Sequence[str], example: str) -> str:
-        """Which of some options was given, where one must be and no more may be."""
+        """Return which of some options is set; exactly one must be."""
         options = [name for name in names if name in self]
         if len(options) != 1:
             found = " and ".join(options) if options else "none of them"

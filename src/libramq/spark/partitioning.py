@@ -1,9 +1,9 @@
 """Partitioning: which task reads which ranges.
 
-A Python task takes 25 to 50 ms whatever it reads, so a few rows make one task, however many queues they lie
-in, and many rows as many tasks as there are cores. `minPartitions` and `maxRecordsPerPartition` ask for more.
+A Python task takes 25 to 50 ms whatever it reads, so few rows make one task, whatever the number of queues,
+and many rows as many tasks as there are cores. `minPartitions` and `maxRecordsPerPartition` demand more.
 
-Kafka's: KafkaOffsetRangeCalculator.scala, which begins with a task for each partition.
+Upstream: Kafka's KafkaOffsetRangeCalculator.scala, which begins with one task per partition.
 """
 
 import math
@@ -23,7 +23,7 @@ def tasks(
     min_partitions: int | None = None,
     max_records: int | None = None,
 ) -> list[list[Range]]:
-    """Group ranges into tasks of like size."""
+    """Group ranges into tasks of similar size."""
     ranges = list(ranges)
     total = sum(part.row_count for part in ranges)
     if not total:
@@ -37,7 +37,7 @@ def tasks(
 
 
 def _cut(ranges: Sequence[Range], total: int, count: int) -> list[list[Range]]:
-    """Cut into this many tasks, filled one after the other in the order of the queues."""
+    """Divide ranges into this many tasks, filled one after the other in the order of the queues."""
     share, remainder = divmod(total, count)
     groups: list[list[Range]] = []
     room = 0

@@ -1,7 +1,7 @@
-"""The planner: asks brokers how far their queues reach, and says what a query or a micro-batch reads.
+"""The planner: queries the ends of queues, and decides what a query or micro-batch reads.
 
-The rules are in libramq.spark.positions and boundary; here is what has to be remembered between Spark's calls
-and what has to be asked. Spark polls every 10 ms when there is nothing to read.
+The rules are in libramq.spark.positions and boundary; this is the state between Spark's calls, and the
+queries. Spark polls every 10 ms when there is nothing to read.
 """
 
 import logging
@@ -18,12 +18,12 @@ from libramq.spark.source_options import SourceOptions
 
 log = logging.getLogger(__name__)
 
-ASK_EVERY_MS: Final = 20  # A question to every queue; its answer is at most this old.
-ROUTE_EVERY_MS: Final = 5_000  # New queues and brokers are seen this soon; the Java client asks every 30 s.
+ASK_EVERY_MS: Final = 20  # Ends of queues are at most this old.
+ROUTE_EVERY_MS: Final = 5_000  # New queues and brokers are found this soon; the Java client asks every 30 s.
 
 
 class QueuesGone(LibraError):
-    """Queues that were read are no longer, or end before where they were read to."""
+    """Queues that were read no longer exist, or end before the position that was read."""
 
 
 class Queues(Protocol):
@@ -42,7 +42,7 @@ class Queues(Protocol):
 
 
 class Planner:
-    """One for each query, in one process."""
+    """The planner of one query."""
 
     def __init__(
         self, options: SourceOptions, queues: Queues, monotonic_ms: Callable[[], MonotonicMs] | None = None
@@ -62,19 +62,19 @@ class Planner:
 
     @property
     def latest(self) -> Positions:
-        """Where the queues ended when they were last asked, for Spark's progress reports."""
+        """Return where the queues ended at the last query, for Spark's progress reports."""
         return self._maximums
 
     def fix_target(self) -> None:
-        """AvailableNow: what is there now is what this run reads."""
+        """Fix what an AvailableNow run reads: everything that exists now."""
         self._target = self._source.max_offsets(self._current_queues({}))
-        self._maximums |= self._target  # Reached even when a broker is away from now on: tasks wait for it.
+        self._maximums |= self._target  # Reached even if a broker fails from now on: tasks wait for it.
         self._queues_requested_ms = (
-            None  # With the positions of the checkpoint: some of its queues may be gone.
+            None  # Queried with the checkpoint's positions: some of its queues may be gone.
         )
 
     def initial(self) -> Positions:
-        """Where a new query begins; the same however often it is asked."""
+        """Return where a new query begins; the same at every call."""
         if self._initial is None:
             self._initial = self._options.starting_stream.resolve(self._bounds(), self._source.offsets_at)
         return self._initial
@@ -86,13 +86,13 @@ class Planner:
     def next_end(
         self, start: Positions, row_limit: int | None, row_minimum: int | None = None
     ) -> dict[MessageQueue, int]:
-        """Where the micro-batch from `start` ends; `start` itself where nothing or too little is new."""
+        """Return where the micro-batch from `start` ends; `start` itself if nothing or too little is new."""
         self._refresh(start)
         cut = self._cut(start)
         new = [queue for queue in self._maximums if queue not in start]
         minimums = self._source.min_offsets(new) if new else {}
         bounds = {
-            # The minimum of a queue that has been started says nothing any more.
+            # The minimum of a queue that has been started is irrelevant.
             queue: Bounds(minimum=minimums.get(queue, 0), maximum=maximum)
             for queue, maximum in self._maximums.items()
         }
@@ -129,7 +129,7 @@ class Planner:
         requested_ms, now_ms = self._maximums_requested_ms, self._monotonic_ms()
         if requested_ms is not None and now_ms - requested_ms < ASK_EVERY_MS:
             return
-        # Queues that cannot be reached keep their position and go on when they are back.
+        # Unreachable queues keep their position and continue when they are back.
         found, failures = self._source.reachable_max_offsets(self._current_queues(start))
         self._maximums |= found
         silent = "; ".join(str(error) for error in failures)
@@ -139,7 +139,7 @@ class Planner:
         self._maximums_requested_ms = self._monotonic_ms()
 
     def _current_queues(self, start: Positions) -> list[MessageQueue]:
-        """The queues as the name servers have them; asked again once in a while."""
+        """Return the queues from the name servers, refreshed at intervals."""
         requested_ms, now_ms = self._queues_requested_ms, self._monotonic_ms()
         if requested_ms is not None and now_ms - requested_ms < ROUTE_EVERY_MS:
             return self._queues
@@ -150,7 +150,7 @@ class Planner:
             try:
                 known = {*self._queues, *filter(subscription.wants, start)}
                 listed = set(subscription.queues_there(self._source))
-                # A broker that is away is no longer listed either; its queues are kept in mind.
+                # An unreachable broker is no longer listed either; its queues are remembered.
                 self._queues = sorted(listed | known - self._gone(known - listed))
             except RemoteError as error:
                 log.warning("the queues may have changed: %s", error)
@@ -163,7 +163,7 @@ class Planner:
             return missing
         registered = self._source.broker_names()
         suspects = {queue for queue in missing if queue.broker_name in registered}
-        if suspects:  # The broker may have come back between the two questions.
+        if suspects:  # The broker may have come back between the two queries.
             suspects -= set(self._options.subscription.queues_there(self._source))
         for queue in sorted(suspects):
             self._maximums.pop(queue, None)
@@ -177,9 +177,9 @@ class Planner:
         return suspects
 
     def _cut(self, start: Positions) -> dict[MessageQueue, int]:
-        """The new ends of queues that end before where they were read to: made anew, or cut by a crash.
+        """Return the new ends of queues that end before their positions: created again, or cut by a crash.
 
-        As in Spark's Kafka source they go on from there. A slave may merely be behind.
+        As in Spark's Kafka source reading continues there. A slave may only be behind.
         """
         cut = {
             queue: maximum
@@ -201,7 +201,7 @@ class Planner:
         log.warning("%s; continuing without", error)
 
     def _is_too_little(self, waiting: int, row_minimum: int | None) -> bool:
-        """As in KafkaMicroBatchStream.delayBatch: the first batch of a run never waits."""
+        """Decide as KafkaMicroBatchStream.delayBatch: the first batch of a run never waits."""
         if row_minimum is None or self._target is not None:
             return False
         now_ms = self._monotonic_ms()

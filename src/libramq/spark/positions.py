@@ -1,11 +1,11 @@
 """Positions: how far each queue has been read, and where a micro-batch ends.
 
-Plain functions, positions in and positions out; Spark, brokers and clocks are elsewhere. A position
-is the offset of the next message to read, never a count of rows. Spark sees positions as JSON,
+Plain functions from positions to positions; Spark, brokers and clocks are elsewhere. A position is the offset
+of the next message to read, never a count of rows. Spark sees positions as JSON,
 
     {"Flights:broker-a:0": 21083, "Flights:broker-a:1": 20977, …}
 
-sorted by key, because it takes any other order for new data.
+sorted by key, because it treats any other order as new data.
 """
 
 from collections.abc import Mapping
@@ -17,12 +17,12 @@ from libramq.spark.queue_json import queue_key, queue_of_key
 
 Positions = Mapping[MessageQueue, int]
 
-_BEGAN: Final = "began"  # Holds no colon, so it is no queue.
+_BEGAN: Final = "began"  # Without a colon, so it is not a queue.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """The smallest and the next offset of a queue, as its broker answered."""
+    """The smallest and the next offset of a queue, from its broker."""
 
     minimum: int
     maximum: int
@@ -37,7 +37,7 @@ class Range(NamedTuple):
 
     @property
     def row_count(self) -> int:
-        """How many offsets it covers."""
+        """Return how many offsets it covers."""
         return self.end - self.start
 
 
@@ -45,9 +45,9 @@ class Range(NamedTuple):
 class StreamOffset:
     """The positions that Spark keeps in its checkpoint.
 
-    began: where the batch before this offset began, in the first offset of a query. Spark writes down where
-    a batch ends before it reads it, and where it begins only when the one before is done: restarted within
-    its first batch, a query is asked anew where it begins, and `latest` would have moved on.
+    began: where the batch before this offset began, in the first offset of a query. Spark records a batch's
+    end before reading it, but its beginning only when the previous one is done: restarted within its first
+    batch, a query is asked again where it begins, and `latest` would have moved on.
     """
 
     positions: Positions
@@ -55,7 +55,7 @@ class StreamOffset:
 
     @classmethod
     def decode(cls, offset: Mapping[str, Any]) -> "StreamOffset":
-        """Out of Spark's JSON."""
+        """Decode Spark's JSON."""
         began = offset.get(_BEGAN)
         return cls(
             {queue_of_key(key): int(value) for key, value in offset.items() if key != _BEGAN},
@@ -63,7 +63,7 @@ class StreamOffset:
         )
 
     def encode(self) -> dict[str, Any]:
-        """As Spark's JSON; the same positions are always the same text."""
+        """Encode as Spark's JSON; equal positions always give the same text."""
         encoded: dict[str, Any] = _by_key(self.positions)
         return encoded if self.began is None else {**encoded, _BEGAN: _by_key(self.began)}
 
@@ -75,12 +75,12 @@ def next_end(
     row_limit: int | None = None,
     target: Positions | None = None,
 ) -> dict[MessageQueue, int]:
-    """Where the micro-batch that begins at `start` ends.
+    """Return where the micro-batch that begins at `start` ends.
 
-    A queue the start does not know enters at its smallest offset; its rows come in the batch after, so
-    that what a batch reads is written down before it is read and a replay reads the same. A queue the
-    broker no longer has stays where it was. With a target (AvailableNow) nothing goes beyond it, and
-    queues it does not know wait for the next run. Nothing ever goes back.
+    A queue that the start lacks is added at its smallest offset; its rows come in the next batch, so that a
+    batch's range is recorded before it is read and a replay reads the same. A queue that the broker no longer
+    has keeps its position. With a target (AvailableNow) nothing goes beyond it, and queues that it lacks wait
+    for the next run. Positions never go back.
     """
     ends = dict(start)
     for queue, bound in bounds.items():
@@ -94,7 +94,7 @@ def next_end(
 def lags(
     start: Positions, bounds: Mapping[MessageQueue, Bounds], target: Positions | None = None
 ) -> dict[MessageQueue, int]:
-    """How many messages wait in the queues that have any, up to the target."""
+    """Return how many messages wait in the queues that have any, up to the target."""
     waiting = {}
     for queue, position in start.items():
         bound = bounds.get(queue)
@@ -107,7 +107,7 @@ def lags(
 
 
 def share(waiting: Mapping[MessageQueue, int], row_limit: int | None) -> dict[MessageQueue, int]:
-    """Split a limit over queues in proportion to what waits in them, one at least for each."""
+    """Divide a limit over queues in proportion to their waiting messages, at least one each."""
     total = sum(waiting.values())
     if row_limit is None or total <= row_limit:
         return dict(waiting)
@@ -117,7 +117,7 @@ def share(waiting: Mapping[MessageQueue, int], row_limit: int | None) -> dict[Me
 def ranges_between(start: Positions, end: Positions, *, known: Positions | None = None) -> list[Range]:
     """Return the ranges from start to end; a queue without a start begins at its `known` minimum.
 
-    A start beyond its end (a queue that was cut) is an empty range.
+    A start beyond its end (of a queue that was cut) is an empty range.
     """
     ranges = []
     for queue, stop in sorted(end.items()):

@@ -16,7 +16,7 @@ class Properties:
     """The properties in an array of texts, a row each.
 
     As in Java, the last separator may be missing and a pair needs a name and a value of at least one
-    character each; what is not a pair is passed over.
+    character each; anything else is ignored.
     """
 
     def __init__(self, texts: pa.Array) -> None:
@@ -30,7 +30,7 @@ class Properties:
         ends, nexts = _pair_ends(self._text, row_starts, row_ends)
         begins = np.concatenate((np.zeros(min(1, len(nexts)), dtype=np.int64), nexts[:-1]))
         if len(equals_signs) == len(ends) and np.all((equals_signs > begins) & (equals_signs < ends - 1)):
-            self._begins, self._middles, self._ends = begins, equals_signs, ends  # As everybody writes them.
+            self._begins, self._middles, self._ends = begins, equals_signs, ends  # The usual form.
         else:
             middles = np.append(equals_signs, len(self._text))[np.searchsorted(equals_signs, begins)]
             is_pair = (middles > begins) & (middles < ends - 1)
@@ -41,17 +41,17 @@ class Properties:
         if pairs and not rest and self._begins is begins:
             last = ends[pairs - 1 :: pairs]
             is_regular = np.array_equal(last, row_ends - 1) or np.array_equal(last, row_ends)
-        #: How many pairs each row has, if they all have as many: columns of pairs, so to speak.
+        #: The number of pairs per row, if it is the same for all: columns of pairs, so to speak.
         self._pairs_per_row = pairs if is_regular else 0
 
     @cached_property
     def _first_pairs(self) -> Positions:
-        """Where the pairs of each row begin. Pairs do not cross rows."""
+        """Return where the pairs of each row begin. Pairs do not cross rows."""
         return np.searchsorted(self._begins, self._bounds)
 
     @cached_property
     def _rows(self) -> Positions:
-        """The row of each pair."""
+        """Return the row of each pair."""
         return np.repeat(np.arange(self._count), np.diff(self._first_pairs))
 
     @cached_property
@@ -59,7 +59,7 @@ class Properties:
         return self._middles - self._begins
 
     def values_of(self, name: bytes) -> pa.Array:
-        """The value of one property for every record, null where it has none; the last one counts."""
+        """Return the value of one property for every record, or null; the last one counts."""
         column = self._column_of(name)
         if column is not None:
             every = slice(column, None, self._pairs_per_row)
@@ -79,9 +79,9 @@ class Properties:
         return values.take(pa.array(place, mask=missing))
 
     def _column_of(self, name: bytes) -> int | None:
-        """The place at which every row has this name, as one producer's have; None where rows differ.
+        """Return the index at which every row has this name, as one producer's have; None if rows differ.
 
-        A few comparisons a row; finding the pairs among all of them and their rows costs three times as much.
+        This takes a few comparisons per row; searching all pairs and their rows costs three times as much.
         """
         for column in reversed(range(self._pairs_per_row)):  # The last one counts.
             every = slice(column, None, self._pairs_per_row)
@@ -99,7 +99,7 @@ class Properties:
         return None
 
     def _have_name(self, pairs: Positions, name: bytes) -> npt.NDArray[np.bool_]:
-        """Which of these pairs, whose names are of that size, have that name."""
+        """Return which of these pairs, whose names have that size, have that name."""
         if not len(pairs):
             return np.zeros(0, dtype=np.bool_)
         # Overlapping windows of the name's size, one byte apart.
@@ -107,7 +107,7 @@ class Properties:
         return windows[self._begins[pairs]] == name  # type: ignore[no-any-return]
 
     def as_map(self) -> pa.Array:
-        """All of them."""
+        """Return all properties."""
         names = slices(self._buffer, self._begins, self._middles)
         values = slices(self._buffer, self._middles + 1, self._ends)
         return pa.MapArray.from_arrays(
@@ -116,7 +116,7 @@ class Properties:
 
 
 def _pair_ends(text: Bytes, row_starts: Positions, row_ends: Positions) -> tuple[Positions, Positions]:
-    """Where pairs end, and where what follows them begins."""
+    """Return where pairs end, and where the next ones begin."""
     ends = np.flatnonzero(text == 2)
     nexts = ends + 1
     is_closed = row_ends == row_starts

@@ -1,14 +1,14 @@
-"""Protocol Buffers bodies: messages of a known type, read by Google's own library.
+"""Protocol Buffers bodies: messages of a known type, decoded by Google's own library.
 
     bool int32 sint32 sfixed32            boolean int int int
     int64 sint64 sfixed64 uint32 fixed32  bigint
     uint64 fixed64                        decimal(20,0)
     float double string bytes             float double string binary
-    enum                                  string: its name, or the number where it has none
+        enum                                  string: its name, or the number if it has none
     message repeated map                  struct array map
     google.protobuf.Timestamp             timestamp
 
-Fields that can be told to be missing (optional, oneof, messages) are null then; others have their default.
+Fields with presence (optional, oneof, messages) are null if missing; others have their default.
 """
 
 import datetime
@@ -54,7 +54,7 @@ Convert = Callable[[Any], Any]
 
 
 class ProtobufBodies:
-    """Called with a binary array; a value, so that it travels to workers."""
+    """Decodes a binary array; a value, so that it can be sent to workers."""
 
     def __init__(self, descriptors: bytes, message: str) -> None:
         try:

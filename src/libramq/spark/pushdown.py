@@ -1,7 +1,7 @@
-"""Push-down: filters on topic, broker, queueId, offset and timestamp as bounds of what is read.
+"""Push-down: filters on topic, broker, queueId, offset and timestamp as bounds of the read ranges.
 
-Nothing is promised to Spark, which checks every filter again; here is only decided what need not be read.
-Store times rise along a queue, so a timestamp becomes an offset.
+Spark checks every filter again, so this only decides what need not be read. Store times rise along a queue,
+so a timestamp becomes an offset.
 """
 
 import datetime

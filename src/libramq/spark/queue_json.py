@@ -1,4 +1,4 @@
-"""JSON by topic, broker and queue, as options have it: Spark's Kafka form with a broker between.
+"""JSON by topic, broker and queue, as in options: Spark's Kafka form with a level for brokers.
 
 {"Flights": {"broker-a": {"0": 120, "1": -2}}}        or flat, as in checkpoints and progress reports
 {"Flights:broker-a:0": 120, "Flights:broker-a:1": -2}
@@ -13,12 +13,12 @@ from libramq.message.queue import MessageQueue
 
 
 def queue_key(queue: MessageQueue) -> str:
-    """A queue as one text."""
+    """Return a queue as text."""
     return f"{queue.topic}:{queue.broker_name}:{queue.queue_id}"
 
 
 def queue_of_key(key: str) -> MessageQueue:
-    """Topics hold no colon and queue ids are numbers, so a broker's name may have any."""
+    """Parse a queue; a broker name may contain colons, since topics and queue ids do not."""
     topic, _, rest = key.partition(":")
     broker_name, _, queue_id = rest.rpartition(":")
     if not (topic and broker_name and _is_queue_id(queue_id)):
@@ -27,7 +27,7 @@ def queue_of_key(key: str) -> MessageQueue:
 
 
 def numbers_by_queue(text: str, *, option: str, least: int, allowed: str) -> dict[MessageQueue, int]:
-    """A whole number for each queue; ConfigError names the option and what is `allowed`."""
+    """Parse a whole number per queue; ConfigError has the option and what is `allowed`."""
     try:
         pairs = list(_leaves(_object(json.loads(text))))
         if any(type(number) is not int or number < least for _, number in pairs):
@@ -38,7 +38,7 @@ def numbers_by_queue(text: str, *, option: str, least: int, allowed: str) -> dic
 
 
 def queues_by_broker(text: str, *, option: str) -> tuple[MessageQueue, ...]:
-    """Queues: {"Flights": {"broker-a": [0, 1]}}."""
+    """Parse queues: {"Flights": {"broker-a": [0, 1]}}."""
     found: set[MessageQueue] = set()
     try:
         for topic, brokers in _object(json.loads(text)).items():

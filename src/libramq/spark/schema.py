@@ -29,7 +29,7 @@ COLUMNS: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def ddl(options: SourceOptions) -> str:
-    """The schema of a table with these options. What is not wanted is not decoded."""
+    """Return the schema of a table with these options. Unwanted columns are not decoded."""
     left_out = set()
     if not options.include_body:
         left_out.add("body")
@@ -39,7 +39,7 @@ def ddl(options: SourceOptions) -> str:
 
 
 def columns_of(schema: "StructType") -> tuple[str, ...]:
-    """The columns a reader is to yield: ours, or the choice among them that a user gave by `.schema(…)`."""
+    """Return the columns that a reader yields: ours, or the selection in a user's `.schema(…)`."""
     names = []
     for field in schema.fields:
         kind = field.dataType.simpleString()

@@ -1,7 +1,7 @@
 """The Spark task that writes: Arrow record batches in, messages out.
 
-A producer stays connected from task to task, on a thread of its own; rows are handed to it batch by batch,
-and a task is done when a broker has stored every one.
+A producer stays connected from task to task, on its own thread; rows are passed to it batch by batch, and a
+task is done when a broker has stored every one.
 """
 
 import os
@@ -20,7 +20,7 @@ from libramq.message.properties import UNIQ_KEY
 from libramq.spark.sink_options import SinkOptions
 from libramq.transport.access import OPEN
 
-#: Ours: how many messages are handed over before answers may come in.
+#: Ours: how many messages are queued before responses are read.
 TURN: Final = 200
 SENDERS_MAX: Final = 8
 
@@ -28,7 +28,7 @@ _senders: dict[tuple[int, SinkOptions], "Sender"] = {}
 
 
 class Sender:
-    """A producer on a thread of its own."""
+    """A producer on its own thread."""
 
     def __init__(self, options: SinkOptions) -> None:
         access = options.access or OPEN
@@ -45,7 +45,7 @@ class Sender:
         self._thread.run(self._producer.start()).result()
 
     def send(self, messages: Iterable[tuple[Message, str, QueueSelector | None]]) -> int:
-        """Hand messages with their unique ids over; returns how many, before they are stored."""
+        """Queue messages with their unique ids; return how many, before they are stored."""
         return self._thread.run(self._send(messages)).result()
 
     def flush(self) -> None:
@@ -53,11 +53,11 @@ class Sender:
         self._thread.run(self._producer.flush()).result()
 
     def close(self) -> None:
-        """End, whatever is still under way."""
+        """Stop, whatever is still in flight."""
         try:
             self._thread.run(self._producer.stop()).result()
         except LibraError:
-            pass  # Its task has been told already.
+            pass  # Its task has got the error already.
         finally:
             self._thread.stop()
 
@@ -65,7 +65,7 @@ class Sender:
         producer, count = self._producer, 0
         for message, unique_id, selector in messages:
             producer.check(message)
-            message.properties[UNIQ_KEY] = unique_id  # Reserved for those who know what they do.
+            message.properties[UNIQ_KEY] = unique_id  # Reserved for users; set here on purpose.
             hand_over(producer, message, None, None, selector)
             count += 1
             if not count % TURN:
@@ -74,7 +74,7 @@ class Sender:
 
 
 def write_batches(options: SinkOptions, batches: Iterable[pa.RecordBatch], ids: Iterator[str]) -> int:
-    """Send every row; returns how many when all are stored. Raises LibraError."""
+    """Send every row; return how many when all are stored. Raises LibraError."""
     key = os.getpid(), options
     sender = _senders.get(key)
     if sender is None:
@@ -85,7 +85,7 @@ def write_batches(options: SinkOptions, batches: Iterable[pa.RecordBatch], ids: 
         count = sum(sender.send(messages_of(options, batch, ids)) for batch in batches)
         sender.flush()
     except BaseException:
-        del _senders[key]  # What it still has under way is not the next task's.
+        del _senders[key]  # Its messages in flight must not affect the next task.
         sender.close()
         raise
     return count
@@ -94,7 +94,7 @@ def write_batches(options: SinkOptions, batches: Iterable[pa.RecordBatch], ids: 
 def messages_of(
     options: SinkOptions, batch: pa.RecordBatch, ids: Iterator[str]
 ) -> Iterator[tuple[Message, str, QueueSelector | None]]:
-    """The messages of a batch's rows, each with its unique id and how its queue is chosen."""
+    """Yield the messages of a batch's rows, each with its unique id and queue selector."""
     columns: dict[str, Iterable[Any]] = {
         name: batch.column(name).to_pylist() for name in batch.schema.names if name != "body"
     }
@@ -111,7 +111,7 @@ def messages_of(
         strict=False,
     )
     for body, topic, keys, tag, properties, row_id, delay_level in rows:
-        derived = next(ids)  # One for each row, so that the others do not depend on what was given.
+        derived = next(ids)  # One per row, so that the other ids do not depend on the given ones.
         topic = topic or options.topic
         if body is None or topic is None:
             raise InvalidMessage(f"a row without {'body' if body is None else 'topic'} cannot be a message")

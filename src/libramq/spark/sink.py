@@ -1,9 +1,9 @@
 """Writing to `format("rocketmq")`, in batches and in streams.
 
-What is guaranteed: every row is stored at least once when a batch is done. A batch that is written again,
-after a crash or a failed task, has the same unique ids (libramq.spark.unique_ids), so a reader that drops
-repeated ids has every row exactly once: `libramq.spark.deduplicated` does, within a time; brokers themselves
-do not look at ids. What a failed batch has sent stays. Messages of one key are in order where queueBy=key,
+Guarantee: when a batch is done, every row is stored at least once. A batch that is written again, after a
+crash or a failed task, has the same unique ids (libramq.spark.unique_ids), so a reader that drops repeated
+ids gets every row exactly once: `libramq.spark.deduplicated` does, within a time; brokers themselves ignore
+ids. Messages that a failed batch has sent stay. With queueBy=key messages of one key are in order,
 unless a send had to be repeated.
 """
 
@@ -30,7 +30,7 @@ _QUERY_ID = "sql.streaming.queryId"
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """How many messages a task has stored."""
+    """The number of messages that a task has stored."""
 
     count: int
 
@@ -40,7 +40,7 @@ class MessagesWriter(DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._job = uuid.uuid4().hex  # A task that is tried again has the same ids, another job has others.
+        self._job = uuid.uuid4().hex  # A retried task has the same ids, another job has others.
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> Sent:
         return _write(self._options, iterator, self._job, 0)

@@ -1,26 +1,26 @@
-"""The options and columns of writing `format("rocketmq")`, after Spark's Kafka sink where it has them.
+"""The options and columns of writing `format("rocketmq")`, named as in Spark's Kafka sink if it has them.
 
-Columns, in any order; only body must be there
+Columns, in any order; only body is required
   body         binary or string
-  topic        string; where the option topic is not given
+    topic        string; if the option topic is not set
   key          string: the message's keys, separated by spaces
   tag          string
   properties   map<string,string>: the user's own
-  uniqueId     string: the message's unique id; where it is not given, one of the query, batch, task and row
+    uniqueId     string: the message's unique id; by default one of the query, batch, task and row
   delayLevel   int: 1 (one second) to 18 (two hours); 0 for none
 Options
-  topic        the topic of all messages; goes before the column
-  namesrv      name servers, "host:port;host:port"; else $NAMESRV_ADDR, else 127.0.0.1:9876
+    topic        the topic of all messages; takes precedence over the column
+    namesrv      name servers, "host:port;host:port"; by default $NAMESRV_ADDR, else 127.0.0.1:9876
   queueBy      any: the next queue takes the next messages; key: messages of one key go to one queue (any)
-  delayLevel   of all messages; goes before the column
+    delayLevel   of all messages; takes precedence over the column
   groupId      the producer group (LIBRA_SPARK)
   rocketmq.sendMsgTimeout                 milliseconds a broker has to take a batch (30000)
-  rocketmq.retryTimesWhenSendFailed       further attempts, at other brokers where the queue may be any (2)
-  rocketmq.compressMsgBodyOverHowmuch     bytes from which bodies that travel alone are compressed (4096)
-Servers that ask who comes; files are PEM, and lie at the same path on every machine
+    rocketmq.retryTimesWhenSendFailed       further attempts, at other brokers unless the queue is fixed (2)
+    rocketmq.compressMsgBodyOverHowmuch     bytes from which bodies of single messages are compressed (4096)
+Servers with authentication or TLS; files are PEM, at the same path on every machine
   rocketmq.accessKey, rocketmq.secretKey, rocketmq.securityToken   requests are signed with them (ACL)
   rocketmq.tls.enable                   true: connections to name servers and brokers are encrypted (false)
-  rocketmq.tls.client.trustCertPath     whose certificates are trusted; without it the system's authorities
+    rocketmq.tls.client.trustCertPath     trusted authorities; by default the system's
   rocketmq.tls.client.certPath, rocketmq.tls.client.keyPath, rocketmq.tls.client.keyPassword   our own
   rocketmq.tls.verify                   of a server's certificate: full, ca (not the name), none (full)
 """
@@ -70,7 +70,7 @@ KNOWN: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """The options of a writer; plain values, so that it travels to workers."""
+    """The options of a writer; plain values, so that it can be sent to workers."""
 
     namesrv: tuple[str, ...]
     topic: str | None = None
@@ -84,7 +84,7 @@ class SinkOptions:
 
     @classmethod
     def parse(cls, raw_options: Mapping[str, str]) -> "SinkOptions":
-        """Read the options; ConfigError says which one is wrong and what would be right."""
+        """Parse the options; ConfigError has the invalid one and the allowed values."""
         options = Options(raw_options, KNOWN)
         if "path" in options:
             raise ConfigError('format rocketmq has no path; give option("topic", "TOPIC") and save()')

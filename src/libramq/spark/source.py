@@ -1,8 +1,8 @@
-"""`format("rocketmq")`: topics of RocketMQ as a table and as a stream, from any broker that speaks it.
+"""`format("rocketmq")`: topics of RocketMQ as a table and as a stream, from any RocketMQ broker.
 
-Spark asks for the schema in one process, plans in a second and reads in others, so a reader is plain
-values; what holds a socket is made where it is used and left behind when the reader travels. Modules
-that plan and read are imported there too: each process that only asks for the schema starts sooner.
+Spark asks for the schema in one process, plans in a second and reads in others, so a reader consists of plain
+values; objects with sockets are created where they are used and are not sent along. Modules for planning and
+reading are imported there too: a process that only asks for the schema starts faster.
 """
 
 import os
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class RocketMQSource(DataSource):
-    """The data source Spark finds under `rocketmq`."""
+    """The data source that Spark finds under `rocketmq`."""
 
     @classmethod
     def name(cls) -> str:
@@ -122,8 +122,8 @@ class QueuesReader(DataSourceReader):
             if self._wanted is not None:
                 ranges = self._wanted.cut(ranges, queues.offsets_at)
             if ranges and self._options.connection.sql is not None:
-                queues.probe(ranges[0].queue)  # Brokers that cannot filter say so before a task starts.
-        # Of no partitions at all Spark makes one of its own.
+                queues.probe(ranges[0].queue)  # Brokers that cannot filter refuse before a task starts.
+        # For no partitions at all Spark makes one of its own.
         return _partitions(self._options, ranges) or [QueueRanges(())]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
@@ -146,13 +146,13 @@ class QueuesReader(DataSourceReader):
 
 
 class FilteredQueuesReader(QueuesReader):
-    """A reader with push-down. Spark fails any query on a reader that has it while its setting is off."""
+    """A reader with push-down. Spark fails any query on such a reader while the setting is off."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         from libramq.spark.pushdown import Wanted
 
         self._wanted = Wanted.of(filters)
-        return filters  # All are checked again: what is read is bounded, not filtered.
+        return filters  # All are checked again: the read ranges are bounded, not filtered.
 
 
 class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -197,7 +197,7 @@ class QueuesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         initial = self.planner.initial()
         if initial and self._options.connection.sql is not None and self._queues is not None:
-            self._queues.probe(min(initial))  # Brokers that cannot filter say so before a task starts.
+            self._queues.probe(min(initial))  # Brokers that cannot filter refuse before a task starts.
         return StreamOffset(initial).encode()
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:

@@ -1,47 +1,51 @@
-"""The options of reading `format("rocketmq")`, named and meant as in Spark's Kafka source where it has them.
+"""The options of reading `format("rocketmq")`, with the names and meanings of Spark's Kafka source if it has
+them.
 
 What to read, exactly one of
   subscribe             topics, separated by commas
   subscribePattern      a regular expression (Python's) that a topic's whole name must match
   assign                queues: {"Flights": {"broker-a": [0, 1]}}
 From where
-  namesrv               name servers, "host:port;host:port"; else $NAMESRV_ADDR, else 127.0.0.1:9876
-  store                 a broker's store directory or a copy of it, read without a broker; batches only
-  storeBroker           the broker name its rows have ("store")
+    namesrv               name servers, "host:port;host:port"; by default $NAMESRV_ADDR, else 127.0.0.1:9876
+    store                 a broker's store directory or a copy of it, read without a broker; batches only
+    storeBroker           the broker name in its rows ("store")
 From which message to which; see libramq.spark.boundary
   startingOffsets       earliest, latest, JSON; earliest for a batch, latest for a new stream
   startingOffsetsByTimestamp, startingTimestamp, startingOffsetsByTimestampStrategy (error, latest)
   endingOffsets         latest, JSON; batches only, as are
   endingOffsetsByTimestamp, endingTimestamp
 How much at once; streams only
-  maxOffsetsPerTrigger  how many messages a micro-batch reads at most; without it all there are
-  minOffsetsPerTrigger  wait until so many are there, but no longer than
+    maxOffsetsPerTrigger  how many messages a micro-batch reads at most; by default all
+    minOffsetsPerTrigger  wait until this many have arrived, but at most
   maxTriggerDelay       15m
 How many tasks
-  minPartitions         at least so many tasks, where there are as many messages; without it as many as cores,
-                        and one where there is little to read
-  maxRecordsPerPartition  no task reads more than so many messages
-What comes out
+    minPartitions         at least this many tasks, if there are as many messages; by default one per core,
+    and one
+                          if there is little to read
+    maxRecordsPerPartition  no task reads more than this many messages
+Output
   includeBody           whether there is a column body (true)
   includeHeaders        whether there is a column properties, a map (false: it costs half the speed)
-  tags                  "TagA || TagB": brokers leave out all other messages
+    tags                  "TagA || TagB": brokers skip all other messages
   sql                   an SQL92 expression over properties, for brokers with enablePropertyFilter
-  pushdown              filters of a batch query on topic, broker, queueId, offset and timestamp bound what
-                        is read (false); needs spark.sql.python.filterPushdown.enabled=true
+    pushdown              filters of a batch query on topic, broker, queueId, offset and timestamp bound the
+    read
+                          ranges (false); needs spark.sql.python.filterPushdown.enabled=true
   failOnDataLoss        fail (true) or warn when messages or queues to be read are gone
 Groups
-  groupId               the consumer group brokers know the reads by (TOOLS_CONSUMER); nothing is committed
-  groupIdPrefix         where groupId is not given: the group is the prefix and a digest of the subscription
-  commitGroupId         after each micro-batch its positions are committed for this group, for displays of
-                        lag; never read back, and refused where the group has members
-Patience
-  brokerTimeout         how long a broker may be away before a query fails (60s)
-  rocketmq.mqClientApiTimeout     milliseconds a server has for one answer (10000)
-  rocketmq.connectTimeoutMillis   milliseconds for a connection (3000)
-Servers that ask who comes; files are PEM, and lie at the same path on every machine
+    groupId               the consumer group in the brokers' requests (TOOLS_CONSUMER); nothing is committed
+    groupIdPrefix         without groupId: the group is the prefix and a digest of the subscription
+    commitGroupId         after each micro-batch its positions are committed for this group, for displays of
+    lag;
+                          never read back, and refused if the group has members
+Timeouts
+    brokerTimeout         how long a broker may be down before a query fails (60s)
+    rocketmq.mqClientApiTimeout     milliseconds for one response (10000)
+    rocketmq.connectTimeoutMillis   milliseconds for a connection (3000)
+Servers with authentication or TLS; files are PEM, at the same path on every machine
   rocketmq.accessKey, rocketmq.secretKey, rocketmq.securityToken   requests are signed with them (ACL)
   rocketmq.tls.enable                   true: connections to name servers and brokers are encrypted (false)
-  rocketmq.tls.client.trustCertPath     whose certificates are trusted; without it the system's authorities
+    rocketmq.tls.client.trustCertPath     trusted authorities; by default the system's
   rocketmq.tls.client.certPath, rocketmq.tls.client.keyPath, rocketmq.tls.client.keyPassword   our own
   rocketmq.tls.verify                   of a server's certificate: full, ca (not the name), none (full)
 """
@@ -67,10 +71,10 @@ if TYPE_CHECKING:
 NAMESRV_DEFAULT: Final = "127.0.0.1:9876"
 TIMEOUT_MS_DEFAULT: Final = 10_000  # Ours: a pull may have to wait for a disk.
 TIMEOUT_MS_MAX: Final = 600_000
-BROKER_TIMEOUT_MS: Final = 60_000  # Ours: Apache's broker takes half a minute to be back after a kill.
+BROKER_TIMEOUT_MS: Final = 60_000  # Ours: Apache's broker takes half a minute to restart after a kill.
 TRIGGER_DELAY_MS: Final = 15 * 60_000  # KafkaSourceProvider, DEFAULT_MAX_TRIGGER_DELAY.
 PARTITIONS_MAX: Final = 10_000
-#: Known to every broker without being created; the admin tools read with it too.
+#: It exists at every broker without being created; the admin tools use it too.
 GROUP_DEFAULT: Final = "TOOLS_CONSUMER"
 
 KNOWN: Final = (
@@ -89,7 +93,7 @@ _LATEST: Final = Boundary(side="starting", default=LATEST)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How servers are reached. A value, and so the key of what is kept open."""
+    """How servers are reached. A value, and so the key of cached connections."""
 
     namesrv: tuple[str, ...]
     group: str = GROUP_DEFAULT
@@ -103,7 +107,7 @@ class Connection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """The options of a reader; plain values, so that it travels to workers."""
+    """The options of a reader; plain values, so that it can be sent to workers."""
 
     subscription: Subscription
     connection: Connection
@@ -125,7 +129,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, raw_options: Mapping[str, str]) -> "SourceOptions":
-        """Read the options; ConfigError says which one is wrong and what would be right."""
+        """Parse the options; ConfigError has the invalid one and the allowed values."""
         options = Options(raw_options, KNOWN)
         subscription = Subscription.parse(options)
         if "store" in options and "namesrv" in options:
@@ -160,14 +164,14 @@ class SourceOptions:
         return parsed
 
     def check_batch(self) -> None:
-        """Raise ConfigError for what makes no sense in a batch query."""
+        """Raise ConfigError for options that make no sense in a batch query."""
         if self.starting is not None:
             self.starting.refuse(
                 LATEST, "a batch query begins at messages that are there; give earliest or JSON"
             )
 
     def check_stream(self) -> None:
-        """Raise ConfigError for what makes no sense in a streaming query."""
+        """Raise ConfigError for options that make no sense in a streaming query."""
         if self.of_batches:
             raise ConfigError(
                 f"{self.of_batches[0]} is for batch queries (spark.read), this is a streaming one"
@@ -175,12 +179,12 @@ class SourceOptions:
 
     @property
     def starting_batch(self) -> Boundary:
-        """Batches begin at the earliest message unless told otherwise."""
+        """Return the beginning of a batch: by default the earliest message."""
         return self.starting or _EARLIEST
 
     @property
     def starting_stream(self) -> Boundary:
-        """New streams begin at the latest message unless told otherwise."""
+        """Return the beginning of a new stream: by default the latest message."""
         return self.starting or _LATEST
 
 
@@ -191,7 +195,7 @@ def _connection(options: Options, subscription: Subscription) -> Connection:
     parse_tag_filter(tags)
     group = _group(options, "groupId")
     if group is None and (prefix := _group(options, "groupIdPrefix")) is not None:
-        # The same after a restart: brokers keep every group they have seen.
+        # Stable over restarts: brokers keep every group they have seen.
         group = f"{prefix}-{hashlib.sha256(str(subscription).encode()).hexdigest()[:8]}"
     return Connection(
         namesrv=split_name_servers(

@@ -1,11 +1,11 @@
-"""A Spark session that is set up for Python sources, on this machine or on a cluster.
+"""A Spark session configured for Python sources, on this machine or on a cluster.
 
-What PySpark leaves to luck is settled here before the Java machine starts: which Python the workers
-run, which Java, and that workers import the compiled PySpark of this environment and not the one in
-a zip file (half a second less for every new worker). Each setting can be overridden by the caller.
+Settings that PySpark leaves to chance are made here before the Java machine starts: the workers' Python, the
+Java, and that workers import the compiled PySpark of this environment and not the one in a zip file (half a
+second less for every new worker). Each setting can be overridden by the caller.
 
-A cluster's workers have paths of their own: there the Python is one of the driver's version, found by
-its name, and the package is sent (`worker_code`). docs/clusters.md says what else they need.
+A cluster's workers have paths of their own: there the Python is found by its name, with the driver's version,
+and the package is sent (`worker_code`). docs/clusters.md has what else they need.
 """
 
 import os
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        # Bars that overwrite what the program prints.
+        # No progress bars, which would overwrite the program's output.
         "spark.ui.showConsoleProgress": "false",
-        # Else casts to text and dates follow the machine's zone, and another machine's give other tables.
+        # Otherwise casts to text and dates use the machine's zone, and differ between machines.
         "spark.sql.session.timeZone": "UTC",
         # 40 ms less for every Python task than TCP over the loopback.
         "spark.python.unix.domain.socket.enabled": "true",
-        # Off, a source that can take filters fails every query; ours can where option("pushdown", "true") is.
+        # If off, a source with push-down fails every query; ours has it with option("pushdown", "true").
         "spark.sql.python.filterPushdown.enabled": "true",
-        # State on the disk rather than in the JVM's memory; transformWithState takes nothing else.
+        # State on the disk rather than in the JVM's memory; transformWithState requires it.
         "spark.sql.streaming.stateStore.providerClass": (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
-        # A batch uploads what it changed, and not the whole state.
+        # A batch uploads its changes, not the whole state.
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     }
 )
@@ -47,9 +47,9 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
         # Spark's 200 are for clusters; each is a task a batch. Fixed for the life of a stateful checkpoint.
         "spark.sql.shuffle.partitions": "2",
-        # A web server nobody asked for, on a port somebody may have.
+        # No unrequested web server, on a port that may be in use.
         "spark.ui.enabled": "false",
-        # Nobody else is to reach this driver, and a laptop's name often leads nowhere.
+        # No other machine should reach this driver, and a laptop's name often cannot be resolved.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         # Renames a local file instead of forking a process to do so: 20 ms less for each of the two logs of a
@@ -62,7 +62,7 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = MappingProxyType(
 """For `local[…]` masters only: one driver on one machine."""
 
 
-#: Spark's own defaults at its shells' level, so that it has nothing to say about either.
+#: Spark's own defaults at its shells' level, so that it prints nothing about either.
 LOG_SETTINGS: Final = """\
 rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = console
@@ -79,7 +79,7 @@ logger.native.level = error
 MASTER: Final = "local[2]"
 #: Set by spark-submit, which has started the Java machine already.
 SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
-#: Where an archive is unpacked in each worker's directory. Spark's own documents call it so.
+#: The name under which an archive is unpacked in each worker's directory, as in Spark's documentation.
 ENVIRONMENT: Final = "environment"
 
 
@@ -89,18 +89,18 @@ def is_local(master: str) -> bool:
 
 
 def bootstrap(directory: Path | None = None, *, master: str = "local") -> None:
-    """Prepare this process for its first Spark session. What the environment already says is kept."""
+    """Prepare this process for its first Spark session. Existing environment variables are kept."""
     import pyspark
 
     directory = directory or spark_directory()
     if "PYSPARK_PYTHON" not in os.environ:
-        # Else workers run whatever `python3` the PATH holds.
+        # Otherwise workers run whatever `python3` is in the PATH.
         os.environ["PYSPARK_PYTHON"] = sys.executable if is_local(master) else _python_by_name()
     if "SPARK_HOME" not in os.environ:
         package = Path(pyspark.__file__).parent
         home = directory / "spark"
         home.mkdir(parents=True, exist_ok=True)
-        for name in ("jars", "bin"):  # Deliberately without python/lib, where the zip lies.
+        for name in ("jars", "bin"):  # Deliberately without python/lib, which has the zip.
             _link(home / name, package / name)
         _write_log_settings(home / "conf")
         os.environ["SPARK_HOME"] = str(home)
@@ -110,7 +110,7 @@ def bootstrap(directory: Path | None = None, *, master: str = "local") -> None:
 
 
 def _python_by_name() -> str:
-    """This Python's name, to be found on workers, and here too: Spark starts the driver's helpers by it."""
+    """Return this Python's name, found on workers and here: Spark starts the driver's helpers by it."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     ours = Path(sys.executable).parent
     if not (ours / name).exists():
@@ -121,7 +121,7 @@ def _python_by_name() -> str:
 
 
 def _write_log_settings(directory: Path) -> None:
-    """Keep four lines from being printed at every start; a user's SPARK_CONF_DIR goes before this one."""
+    """Suppress four lines at every start; a user's SPARK_CONF_DIR takes precedence."""
     file = directory / "log4j2.properties"
     if file.is_file() and file.read_text() == LOG_SETTINGS:
         return
@@ -147,12 +147,12 @@ def session(
     directory: Path | None = None,
     archive: Path | str | None = None,
 ) -> "SparkSession":
-    """The session of this process, made on first use, with `format("rocketmq")` registered.
+    """Return this process's session, created on first use, with `format("rocketmq")` registered.
 
-    master: `local[2]` where not given, or what spark-submit was told, whose settings are then kept too.
-    settings: go before SETTINGS and LOCAL_SETTINGS. directory: for the links and the Java of `bootstrap`.
-    archive: for a cluster, packages that its workers lack, as `.tar.gz` or `.zip`; a file, or a URL.
-    Nothing of this is needed: on any session the source is found, or made known by `register`.
+    master: by default `local[2]`, or spark-submit's, whose settings are then kept too.
+    settings: take precedence over SETTINGS and LOCAL_SETTINGS. directory: for the links and the Java of
+    `bootstrap`. archive: for a cluster, packages that its workers lack, as `.tar.gz` or `.zip`; a file, or a
+    URL. All of this is optional: any session finds the source, or gets it by `register`.
     """
     from pyspark.sql import SparkSession
 
@@ -186,7 +186,7 @@ def _settings_of(master: str, archive: Path | str | None) -> Mapping[str, str]:
 
 
 def _send_package(spark: "SparkSession") -> None:
-    """Give a cluster's workers this package. Before `register`, which notes what they are to import."""
+    """Send this package to a cluster's workers. Before `register`, which records their imports."""
     context = spark.sparkContext
     if is_local(context.master or "") or any(file.endswith(package_zip().name) for file in context.listFiles):
         return
@@ -194,7 +194,7 @@ def _send_package(spark: "SparkSession") -> None:
 
 
 def register(spark: "SparkSession") -> None:
-    """Make `format("rocketmq")` known to a session, whether or not Spark finds it by itself."""
+    """Register `format("rocketmq")` in a session, whether or not Spark finds it by itself."""
     from libramq.spark.source import RocketMQSource
 
     spark.dataSource.register(RocketMQSource)

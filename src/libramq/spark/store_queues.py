@@ -29,11 +29,11 @@ class StoreQueues:
         self._extents = self._reader.survey()
 
     def topics(self) -> list[str]:
-        """The topics that have messages or had some."""
+        """Return the topics that have messages or had some."""
         return sorted({topic for topic, _ in self._extents})
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The queues of a topic; RouteNotFound where there is none."""
+        """Return the queues of a topic; RouteNotFound if there are none."""
         found = [
             MessageQueue(name, self._broker_name, number) for name, number in self._extents if name == topic
         ]
@@ -43,23 +43,23 @@ class StoreQueues:
         return found
 
     def broker_names(self) -> set[str]:
-        """The one the user named."""
+        """Return the broker name set by the user."""
         return {self._broker_name}
 
     def is_slave(self, broker_name: str) -> bool:
-        """Nothing here is behind anything."""
+        """Return that the store is not behind: it has no master."""
         return False
 
     def max_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """Where each queue ends."""
+        """Return where each queue ends."""
         return {queue: self._extents[queue.topic, queue.queue_id].max_offset for queue in queues}
 
     def min_offsets(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """Where each queue begins."""
+        """Return where each queue begins."""
         return {queue: self._extents[queue.topic, queue.queue_id].min_offset for queue in queues}
 
     def offsets_at(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """The first message of each queue stored at its time or later; the queue's end where none is."""
+        """Return the first message of each queue stored at its time or later; the queue's end if none is."""
         keys = {queue: (queue.topic, queue.queue_id) for queue in times_ms}
         return {
             queue: self._reader.offset_at(keys[queue], self._extents[keys[queue]], time_ms)
@@ -69,7 +69,7 @@ class StoreQueues:
     def reachable_max_offsets(
         self, queues: Iterable[MessageQueue]
     ) -> tuple[dict[MessageQueue, int], list[LibraError]]:
-        """All of them."""
+        """Return the ends of all queues."""
         return self.max_offsets(queues), []
 
     def spans(self, ranges: Sequence[Range]) -> tuple[Span, ...]:
@@ -81,14 +81,14 @@ class StoreQueues:
         )
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         self._reader.close()
 
 
 def read_spans(
     options: SourceOptions, columns: Sequence[str], spans: Sequence[Span]
 ) -> Iterator[pa.RecordBatch]:
-    """Exactly the messages of the spans; what is not there fails the task or is warned about."""
+    """Yield exactly the messages of the spans; missing ones fail the task or cause a warning."""
     assert options.store is not None
     lost: Lost = refuse_loss if options.fail_on_data_loss else warn_of_loss
 

@@ -1,4 +1,4 @@
-"""The subscription: which queues are read, by topics, by a pattern of topics, or one by one."""
+"""The subscription: the queues to read, by topics, by a pattern of topics, or one by one."""
 
 import json
 import re
@@ -32,7 +32,7 @@ class Subscription:
 
     @classmethod
     def parse(cls, options: Options) -> "Subscription":
-        """Read the options; ConfigError says what is wrong."""
+        """Parse the options; ConfigError has the error."""
         way = options.exactly_one(WAYS, 'option("subscribe", "Flights,Orders")')
         text = options.text(way) or ""
         if way == "assign":
@@ -58,7 +58,7 @@ class Subscription:
         return queue.topic in self.topics or self._matches(queue.topic)
 
     def queues(self, source: Topics) -> list[MessageQueue]:
-        """The queues, sorted; RouteNotFound or ConfigError for what is given by name and not there."""
+        """Return the queues, sorted; RouteNotFound or ConfigError for named ones that do not exist."""
         found = [queue for topic in self.topics for queue in source.queues(topic)]
         for topic in _topics_of(self.assigned):
             there = source.queues(topic)
@@ -89,7 +89,7 @@ class Subscription:
         return _queues_of([topic for topic in source.topics() if self._matches(topic)], source)
 
     def _matches(self, topic: str) -> bool:
-        """Topics of the brokers' own, retries and dead letters are read by name only."""
+        """Return whether a topic matches; system, retry and dead-letter topics are read by name only."""
         if self.pattern is None or is_system_topic(topic) or topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
             return False
         return re.fullmatch(self.pattern, topic) is not None
@@ -103,5 +103,5 @@ def _queues_of(topics: Iterable[str], source: Topics) -> Iterator[MessageQueue]:
     for topic in topics:
         try:
             yield from source.queues(topic)
-        except RouteNotFound:  # Deleted since the list was made, or its brokers are away.
+        except RouteNotFound:  # Deleted since the list was made, or its brokers are down.
             continue

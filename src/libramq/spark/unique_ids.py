@@ -1,4 +1,4 @@
-"""The unique ids of what a query writes: the same for the same row, however often it is written.
+"""The unique ids of a query's messages: the same for the same row, however often it is written.
 
     query (12) | batch (8) | task (4) | row (8)        32 hexadecimal digits, like RocketMQ's own
 
@@ -13,7 +13,7 @@ from itertools import count
 
 
 def unique_ids(query: str, batch: int, task: int) -> Iterator[str]:
-    """The ids of the rows of one task, in their order."""
+    """Yield the ids of one task's rows, in order."""
     prefix = f"{hashlib.sha256(query.encode()).hexdigest()[:12]}{batch & 0xFFFF_FFFF:08x}{task & 0xFFFF:04x}"
     prefix = prefix.upper()
     return (f"{prefix}{row & 0xFFFF_FFFF:08X}" for row in count())

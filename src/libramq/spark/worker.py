@@ -31,7 +31,7 @@ from libramq.transport.access import OPEN
 
 log = logging.getLogger(__name__)
 
-#: Of records. One large reply is a batch, so it need not be put together with others; and columns are made
+#: Of records. One large reply is a batch, so it need not be joined with others; and columns are computed
 #: while the bytes are still in the processor's cache.
 BATCH_BYTES: Final = REPLY_BYTES_MAX // 2
 BATCH_ROWS: Final = 20_000
@@ -41,7 +41,7 @@ _readers: dict[tuple[int, Connection], QueueReader] = {}
 
 
 def queue_reader(connection: Connection) -> QueueReader:
-    """This process's reader for these servers. Everything that matters is in the key."""
+    """Return this process's reader for these servers, cached by the connection."""
     key = (os.getpid(), connection)
     reader = _readers.get(key)
     if reader is None:
@@ -52,7 +52,7 @@ def queue_reader(connection: Connection) -> QueueReader:
 
 
 def new_queue_reader(connection: Connection) -> QueueReader:
-    """A reader for one thread alone."""
+    """Return a reader for one thread alone."""
     return QueueReader(
         connection.namesrv,
         group=connection.group,
@@ -72,14 +72,14 @@ def pull_filter(connection: Connection) -> PullFilter:
 
 
 def warn_of_loss(queue: MessageQueue, start: int, end: int) -> None:
-    """Say what is lost, and go on."""
+    """Log lost messages, and continue."""
     log.warning("messages %d to %d of queue %s are lost; continuing after them", start, end, queue_key(queue))
 
 
 def read_ranges(
     options: SourceOptions, columns: Sequence[str], ranges: Sequence[Range]
 ) -> Iterator[pa.RecordBatch]:
-    """Exactly the messages of the ranges; what is not there fails the task or is warned about."""
+    """Yield exactly the messages of the ranges; missing ones fail the task or cause a warning."""
     lost = refuse_loss if options.fail_on_data_loss else warn_of_loss
     reader = queue_reader(options.connection)
     convert = Conversion(options.connection, columns, lost)
@@ -98,7 +98,7 @@ def read_ranges(
 
 
 class Conversion:
-    """Makes one batch of several replies, with exactly the offsets each was to cover."""
+    """Turns several replies into one batch, with exactly the offsets each should cover."""
 
     def __init__(self, connection: Connection, columns: Sequence[str], lost: Lost) -> None:
         self._schema = arrow_schema(columns)
@@ -124,12 +124,12 @@ class Conversion:
     def _covered(
         self, records: Records, stretches: Sequence[Stretch], ends: Sequence[int]
     ) -> pa.BooleanArray | None:
-        """Which records are those the stretches were to cover; None for all of them."""
+        """Return which records belong to the requested ranges; None for all of them."""
         found = records.queue_offsets
         expected = np.concatenate([np.arange(stretch.start, stretch.end) for stretch in stretches])
         if np.array_equal(found, expected):
             return None
-        # The broker passed over messages, or gave more than it was asked for.
+        # The broker skipped messages, or returned more than requested.
         keep = np.zeros(len(found), dtype=np.bool_)
         first = 0
         for stretch, last in zip(stretches, records.count_before(ends), strict=True):

@@ -1,5 +1,5 @@
-"""Pipelines: whole Spark programs that people run as they are, with `libra pipeline run NAME`.
+"""Pipelines: complete Spark programs, run with `libra pipeline run NAME`.
 
-A pipeline is a configuration, a plan that touches nothing, and a run that can be killed at any moment and
-begun again. What is printed is decided by whoever runs it.
+A pipeline is a configuration, a plan that changes nothing, and a run that can be killed at any moment and
+started again. The caller decides what is printed.
 """

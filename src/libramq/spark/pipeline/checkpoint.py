@@ -1,12 +1,12 @@
-"""The checkpoint: Spark's directory for one query, bound to the one table the query writes.
+"""The checkpoint: Spark's directory for one query, bound to the one table that the query writes.
 
     metadata            Spark's: the query's id
     offsets/N           Spark's: where batch N ends, written before it is read
     commits/N           Spark's: batch N is in the table
-    pipeline.json       ours: which table, and what it looks like
+        pipeline.json       ours: the table, and its layout
 
-A table's batches are counted by its checkpoint. Another checkpoint would begin with batch 0 again: its first
-batches would be taken for those that are there, or all messages would come twice.
+A table's batches are numbered by its checkpoint. Another checkpoint would begin with batch 0 again: its first
+batches would be taken for existing ones, or all messages would be written twice.
 """
 
 import json
@@ -22,13 +22,13 @@ BINDING: Final = "pipeline.json"
 
 
 class Checkpoint:
-    """One checkpoint directory; it need not exist."""
+    """One checkpoint directory, which need not exist yet."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def check(self, binding: Mapping[str, str], *, table_has_rows: bool) -> None:
-        """Raise ConfigError where this checkpoint does not belong to the table; change nothing."""
+        """Raise ConfigError if this checkpoint does not belong to the table; change nothing."""
         bound = self._bound()
         if bound is None:
             if table_has_rows:
@@ -45,7 +45,7 @@ class Checkpoint:
                 )
 
     def bind(self, binding: Mapping[str, str]) -> None:
-        """Write down whose checkpoint this is, unless it says so already."""
+        """Record the table of this checkpoint, unless that is done."""
         if self._bound() is not None:
             return
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -57,12 +57,12 @@ class Checkpoint:
         draft.replace(self.directory / BINDING)
 
     def query_id(self) -> str:
-        """The id Spark gave the query; there once it has been started."""
+        """Return the id that Spark gave the query; it exists once the query has been started."""
         found: str = json.loads((self.directory / "metadata").read_text(encoding="utf-8"))["id"]
         return found
 
     def positions(self) -> Positions | None:
-        """Where the last batch that is in the table ended; None before the first."""
+        """Return where the last batch in the table ended; None before the first."""
         done = _batches(self.directory / "commits")
         if not done:
             return None

@@ -1,6 +1,6 @@
 """The configuration of a pipeline: a TOML file whose keys are the fields of a Struct.
 
-Every wrong key or value is one sentence that names it and what is allowed.
+Every invalid key or value is reported in one sentence with the allowed ones.
 """
 
 import difflib
@@ -18,7 +18,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def read_config(kind: type[T], path: Path | None, **overrides: Any) -> T:
-    """The configuration in a file, or the defaults; what is `given` and not None goes before it."""
+    """Return the configuration in a file, or the defaults; overrides other than None take precedence."""
     text = _read(path) if path is not None else {}
     named = {name: value for name, value in overrides.items() if value is not None}
     return parse_config(kind, text | named, where="the pipeline" if path is None else str(path))
@@ -43,7 +43,7 @@ def parse_config(kind: type[T], keys: Mapping[str, Any], *, where: str) -> T:
 
 
 def duration_ms(key: str, text: str) -> int:
-    """A duration like 500ms, 30s, 15m, 2h or 1d."""
+    """Parse a duration like 500ms, 30s, 15m, 2h or 1d."""
     return Options({key: text}, (key,)).duration_ms(key, 0)
 
 

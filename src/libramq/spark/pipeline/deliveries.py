@@ -1,9 +1,9 @@
-"""Deliveries: each time that a consumer began to handle a message, out of the bodies of the trace topic.
+"""Deliveries: each time a consumer began to handle a message, from the bodies of the trace topic.
 
-    bodies ─► trace records ─ by message ─► deliveries, each with the one before it of its group
+        bodies ─► trace records ─ by message ─► deliveries, each with its group's previous one
 
-All of one message is in one partition, so the records are shuffled once. A client that is killed has not
-told what it did last: Java's send their records when they have ten, or every 5 s.
+All records of one message are in one partition, so the records are shuffled once. A killed client's last
+records are missing: Java's send their records when they have ten, or every 5 s.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-#: Ours: clocks of machines that have a time server differ by less. A message handled longer before it
-#: was made has an id of another time zone.
+#: Ours: synchronised clocks differ by less. A message handled longer than this before it was made has an id
+#: from another time zone.
 CLOCKS_APART_MS: Final = 1_000
 
-#: What a record tells, and its type in Arrow. call: of a listener, empty for what a producer tells.
+#: The fields of a record, and their types in Arrow. call: of a listener, empty for a producer's record.
 _RECORD: Final = {
     "msgId": "string",
     "call": "string",
@@ -47,13 +47,13 @@ _DDL: Final = {"string": "string", "int64": "bigint", "int32": "int", "bool": "b
 
 
 def deliveries(bodies: "DataFrame", *, broadcasting: Sequence[str], zone: tzinfo | None) -> "DataFrame":
-    """A row a delivery, of a table with `body`; and one without msgId, with how many records were unreadable.
+    """Return a row per delivery from a table with `body`; and one without msgId for the unreadable records.
 
-    broadcasting: groups to leave out, whose members all get each message.
-    zone: where producers live, by whose months unique ids count; None: this machine's.
+    broadcasting: groups to leave out, in which every member gets each message.
+    zone: the producers' time zone, by whose months unique ids count; None: this machine's.
     """
     ddl = ", ".join(f"{name}:{_DDL[kind]}" for name, kind in _RECORD.items())
-    read: Any = arrow_udf  # Its stub asks for the kind that it finds out by itself.
+    read: Any = arrow_udf  # Its stub requires the kind, which it infers.
     records = bodies.select(
         f.inline(read(_reader(zone), f"array<struct<{ddl}>>")(f.col("body").cast("binary")))
     )
@@ -91,7 +91,7 @@ def deliveries(bodies: "DataFrame", *, broadcasting: Sequence[str], zone: tzinfo
 
 
 def _reader(zone: tzinfo | None) -> "Callable[[pa.Array], pa.Array]":
-    """The function that Spark runs over bodies: the records of each."""
+    """Return the function that Spark runs over bodies: the records of each."""
 
     import pyarrow as pa
 
@@ -122,7 +122,7 @@ def _rows(trace: Trace, zone: tzinfo | None) -> list[dict[str, Any]]:
                     for one in ids.split(",")
                 ]
             case SubBefore() | SubAfter() if record.unique_id in ("", ABSENT):
-                continue  # Nobody knows of what.
+                continue  # Its message is unknown.
             case SubBefore():
                 rows.append(
                     {
@@ -155,9 +155,9 @@ def _call(record: SubBefore | SubAfter) -> dict[str, Any]:
     }
 
 
-@lru_cache(maxsize=4096)  # A record before and one after, for each message of a call.
+@lru_cache(maxsize=4096)  # Two records, before and after, for each message of a call.
 def client_of(call: str) -> str | None:
-    """Address and process id, as Java's client ids begin; clients in one process have the same."""
+    """Return address and process id, with which Java's client ids begin; equal for clients of a process."""
     try:
         made = decode_unique_id(call)
     except RemoteProtocolError:

@@ -1,7 +1,7 @@
-"""A Delta table that holds each batch once: its transaction log says which batches it has.
+"""A Delta table with each batch once: its transaction log records its batches.
 
-The number of a batch is committed with its rows, as the application transaction (query id, batch); a batch
-that the log has is not written again. By the library `deltalake` (delta-rs): no Delta for Spark 4.3 exists.
+The number of a batch is committed with its rows, as the application transaction (query id, batch); a batch in
+the log is not written again. It uses the library `deltalake` (delta-rs): there is no Delta for Spark 4.3.
 """
 
 from datetime import date
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class DeltaTable:
-    """One table. query_id: asked for when a batch comes; it names the counter of batches."""
+    """One table. query_id: used when a batch is written; it names the counter of batches."""
 
     def __init__(self, path: Path, *, query_id: str = "") -> None:
         try:
@@ -40,7 +40,7 @@ class DeltaTable:
         return last is not None and last >= batch
 
     def write(self, rows: "DataFrame", batch: int) -> int:
-        """Add a batch and return how many rows it has. They pass through the driver's memory."""
+        """Add a batch and return its number of rows. They pass through the driver's memory."""
         table = rows.toArrow()
         done = self._library.Transaction(self._query_id, batch)
         self._library.write_deltalake(
@@ -53,7 +53,7 @@ class DeltaTable:
         return int(table.num_rows)
 
     def rows_of(self, spark: "SparkSession", first: date, last: date) -> "DataFrame | None":
-        """The rows of some days, without their column date; None where there are none."""
+        """Return the rows of some days, without the column date; None if there are none."""
         table = self._open()
         if table is None:
             return None
@@ -62,7 +62,7 @@ class DeltaTable:
         return spark.read.parquet(*files) if files else None
 
     def compact(self) -> int:
-        """Write small files together; how many were replaced. Readers of older versions keep theirs."""
+        """Merge small files; return how many were replaced. Readers of older versions keep theirs."""
         table = self._open()
         return 0 if table is None else int(table.optimize.compact()["numFilesRemoved"])
 

@@ -1,8 +1,8 @@
-"""Duplicates of the business kind: messages of one topic with the same id, stored soon after each other.
+"""Business duplicates: messages of one topic with the same id, stored soon after each other.
 
-Judged against the batch and the table, not against a state of Spark's: a streaming state drops what is older
-than its watermark, and a queue that is read later than the others is older than theirs. Here nothing is lost
-whatever the order, and a batch that is written again after a crash is judged the same.
+They are found by comparing with the batch and the table, not with Spark's state: a streaming state drops what
+is older than its watermark, and a queue that is read later than the others is older than theirs. Here nothing
+is lost whatever the order, and a batch that is written again after a crash gives the same result.
 """
 
 from datetime import date, timedelta
@@ -18,15 +18,15 @@ Identity = Literal["unique_id", "key"]
 
 
 class Table(Protocol):
-    """The table that holds the rows that came before."""
+    """The table with the earlier rows."""
 
     def rows_of(self, spark: "SparkSession", first: date, last: date) -> "DataFrame | None": ...
 
 
 def without_duplicates(batch: "DataFrame", table: Table, identity: Identity, within_ms: int) -> "DataFrame":
-    """The rows of a batch whose id came neither before in it nor in the table, within a time of each other.
+    """Return a batch's rows whose id came neither earlier in it nor in the table, within a time.
 
-    Of several in one batch the one stored first stays. A message without a key is never a duplicate by key.
+    Of several in one batch, the one stored first stays. A message without a key is never a duplicate by key.
     """
     known = batch.withColumn("_id", _id(identity))
     same = Window.partitionBy("topic", "_id").orderBy("timestamp", "broker", "queueId", "offset")

@@ -1,4 +1,4 @@
-"""Failures of Spark's, told in one line: what went wrong, without the stacks of two languages."""
+"""Failures of Spark in one line: the error, without the stack traces of two languages."""
 
 import re
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ _OURS: Final = re.compile(r"^libramq(?:\.\w+)+: (.+)$", re.MULTILINE)
 
 
 class PipelineFailed(LibraError):
-    """A run ended early; begun again it goes on where it was."""
+    """A run ended early; started again it continues."""
 
 
 @contextmanager
 def failures_in_one_line(pipeline: str, *, then: str = "run it again and it goes on") -> Iterator[None]:
-    """Raise PipelineFailed for what Spark raises; then: what becomes of it."""
+    """Raise PipelineFailed for Spark's exceptions; then: what the user can do."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

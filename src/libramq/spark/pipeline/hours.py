@@ -1,10 +1,10 @@
-"""Hours: rows of hourly tables as bars, every hour from the first to the last, of the last week at most."""
+"""Hours: rows of hourly tables as bars, from the first hour to the last, at most of the last week."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-#: Ours: what a person can still look at.
+#: Ours: as much as a person can look at.
 HOURS_MAX: Final = 168
 
 _HOUR: Final = timedelta(hours=1)
@@ -15,7 +15,7 @@ def by_hour(
     names: Sequence[str],
     numbers: Callable[[Mapping[str, Any]], Iterable[tuple[int, float]]],
 ) -> tuple[list[datetime], list[tuple[str, list[float]]]]:
-    """The hours, and a series for each name. numbers: what a row adds, each with the index of its name."""
+    """Return the hours, and a series per name. numbers: a row's values, each with its name's index."""
     last = max(row["hour"] for row in rows)
     first = max(min(row["hour"] for row in rows), last - (HOURS_MAX - 1) * _HOUR)
     count = (last - first) // _HOUR + 1

@@ -1,9 +1,9 @@
 """`ingest`: topics into a Parquet or Delta table, each (broker, topic, queue, offset) once.
 
-    where a batch ends ─► read it ─► without duplicates ─► table, with the batch's number ─► batch is done
+        find a batch's end ─► read it ─► drop duplicates ─► write with the batch's number ─► mark it as done
 
-Spark's checkpoint has both ends. Killed between the last two, a run finds the number in the table and writes
-nothing.
+Spark's checkpoint does the first and the last. A run killed between the last two finds the number in the
+table and writes nothing.
 """
 
 import time
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 #: Ours: 20 MB of small messages, which Spark's driver can hold for Delta; 0.5 s of reading.
 BATCH_MESSAGES: Final = 200_000
-LOOK_SECONDS: Final = 0.2  # How often Spark is asked how far it is.
+LOOK_SECONDS: Final = 0.2  # How often Spark's progress is polled.
 DAY_MS: Final = 86_400_000
 
 
@@ -38,12 +38,12 @@ class IngestConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of ingest's file.
 
     topics: names. table: a directory. namesrv: as `-n`. access: credentials and TLS, as in $LIBRA_ACCESS.
-    format: of the table. checkpoint: a directory of this table's own, TABLE.checkpoint where not given.
+    format: of the table. checkpoint: a directory for this table alone, by default TABLE.checkpoint.
     starting: where a new table begins. batch_messages: how many messages a batch reads at most.
-    body: string where bodies are UTF-8 text. properties: whether the table has them, as a map.
-    dedup: leave out messages of a topic whose unique_id or key came within `dedup_within` of each other.
-    every: go on for ever and look so often ("10s"); without it a run reads what is there and ends.
-    compact: write a Delta table's small files together when a run ends.
+    body: string if bodies are UTF-8 text. properties: whether the table has them, as a map.
+    dedup: drop messages of a topic whose unique_id or key came within `dedup_within` of each other.
+    every: run continuously and look this often ("10s"); otherwise a run reads the existing messages and ends.
+    compact: merge a Delta table's small files when a run ends.
     source: further options of format("rocketmq").
     """
 
@@ -65,7 +65,7 @@ class IngestConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ingest:
-    """One table and its topics. Raises ConfigError for a configuration that makes no sense."""
+    """One table and its topics. Raises ConfigError for an inconsistent configuration."""
 
     name = "ingest"
 
@@ -100,7 +100,7 @@ class Ingest:
         }
 
     def plan(self) -> Plan:
-        """Plan what a run would read and write; nothing is touched."""
+        """Plan what a run would read and write; nothing is changed."""
         self._checkpoint.check(self._binding, table_has_rows=self._table().has_rows())
         remarks = []
         if self._config.dedup != "none":
@@ -124,7 +124,7 @@ class Ingest:
         )
 
     def run(self, spark: "SparkSession", on_progress: OnProgress) -> Outcome:
-        """Read what is there, or for ever with `every`; raises PipelineFailed."""
+        """Read the existing messages, or continuously with `every`; raises PipelineFailed."""
         plan = self.plan()
         self._checkpoint.bind(self._binding)
         with failures_in_one_line(self.name):
@@ -156,7 +156,7 @@ class Ingest:
         return writer.trigger(processingTime=f"{self._every_ms} milliseconds").start()
 
     def _write(self, batch: "DataFrame", number: int) -> None:
-        """Put one batch into the table, unless it is there."""
+        """Write one batch to the table, unless it is there."""
         from libramq.spark.pipeline.duplicates import without_duplicates
 
         table = self._table(self._checkpoint.query_id())
@@ -165,7 +165,7 @@ class Ingest:
         if self._config.dedup == "none":
             self._rows_written += table.write(self._as_table(batch), number)
             return
-        batch.persist()  # It is looked at twice, and would be read twice.
+        batch.persist()  # It is used twice, and would be read twice.
         try:
             rows = without_duplicates(batch, table, self._config.dedup, self._within_ms)
             self._rows_written += table.write(self._as_table(rows), number)
@@ -173,7 +173,7 @@ class Ingest:
             batch.unpersist()
 
     def _as_table(self, rows: "DataFrame") -> "DataFrame":
-        """The table's columns."""
+        """Return the table's columns."""
         from pyspark.sql import functions as f
 
         dated = rows.withColumn("date", f.to_date("timestamp"))
@@ -201,7 +201,7 @@ class Ingest:
 
 
 def _follow(query: "StreamingQuery", on_progress: OnProgress, total: int | None) -> int:
-    """Tell of every batch until the query ends; how many messages were read."""
+    """Report every batch until the query ends; return how many messages were read."""
     done, seen = 0, -1
     is_over = False
     while not is_over:
@@ -211,6 +211,6 @@ def _follow(query: "StreamingQuery", on_progress: OnProgress, total: int | None)
                 seen, done = progress.batchId, done + progress.numInputRows
                 on_progress(Progress(done=done, total=total, text=f"batch {seen}"))
         if not is_over:
-            time.sleep(LOOK_SECONDS)  # Not in a call to Java, which Ctrl-C would tear.
-    query.awaitTermination()  # Raises what the query failed of.
+            time.sleep(LOOK_SECONDS)  # Not in a call to Java, which Ctrl-C would interrupt.
+    query.awaitTermination()  # Raises the query's failure.
     return done

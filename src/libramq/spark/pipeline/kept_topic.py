@@ -1,4 +1,4 @@
-"""A kept topic: its messages in a table, which outlives what brokers delete by age."""
+"""A kept topic: its messages in a table, beyond the brokers' retention."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 class KeptTopic:
-    """One topic and its table, filled by ingest. The table may be there when the topic is not."""
+    """One topic and its table, filled by ingest. The table may outlive the topic."""
 
     def __init__(self, config: IngestConfig) -> None:
         self._table = Path(config.table)
         self._ingest = Ingest(config)
 
     def plan(self) -> Plan | None:
-        """Plan what a run would read; None where no broker has the topic."""
+        """Plan what a run would read; None if no broker has the topic."""
         try:
             return self._ingest.plan()
         except RouteNotFound:
             return None
 
     def read(self, spark: "SparkSession", on_progress: OnProgress) -> None:
-        """Read what is new."""
+        """Read new messages."""
         if self.plan() is not None:
             self._ingest.run(spark, on_progress)
 

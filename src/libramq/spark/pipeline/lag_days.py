@@ -1,10 +1,10 @@
-"""Lag days: the samples of a day that is over, in one file instead of one a moment.
+"""Lag days: the samples of a past day, in one file instead of one per sample.
 
 DIRECTORY/samples/at=1777629600000.parquet …  ─►  DIRECTORY/samples/day=2026-05-01.parquet
 
-A day's file appears by a rename with everything that it replaces in it, and only then these go. Killed
-between the two, a run leaves both: whoever reads takes a sample that is there twice for one (`lag_tables`),
-and the next run goes on.
+A day's file appears by a rename with all the samples it replaces, and only then their files are removed. A
+run killed between the two leaves both: readers count a duplicate sample once (`lag_tables`), and the next run
+continues.
 """
 
 import os
@@ -18,17 +18,17 @@ from libramq.filesystem import LocalFileSystem
 DAY: Final = "day="
 SAMPLE: Final = "at="
 SUFFIX: Final = ".parquet"
-LOCK: Final = ".compaction"  # Spark passes over names with a dot in front.
+LOCK: Final = ".compaction"  # Spark ignores names that begin with a dot.
 
 
 def compact_days(directory: Path, wall_ms: WallMs) -> list[Path]:
-    """Put the samples of each day before today (UTC) into its file; the files that were written.
+    """Merge the samples of each day before today (UTC) into its file; return the files that were written.
 
-    Does nothing while another process is at it.
+    Does nothing while another process is doing this.
     """
     if not directory.is_dir():
         return []
-    # Two that do not know of each other could lose what came between.
+    # Two concurrent ones could lose samples.
     lock = LocalFileSystem().lock(directory / LOCK)
     if lock is None:
         return []

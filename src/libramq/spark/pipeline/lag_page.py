@@ -1,4 +1,4 @@
-"""The lag page: how far groups are behind, for a person to look at."""
+"""The lag page: the lag of groups, for people."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -11,7 +11,7 @@ from libramq.spark.report.page import html_table, note, page, section, tiles
 
 Row = Mapping[str, Any]
 
-#: Ours, each: what a person can still look at.
+#: Ours, each: as much as a person can look at.
 LINES_MAX: Final = svg.COLOURS
 POINTS_MAX: Final = 600
 QUEUES_MAX: Final = 20
@@ -112,7 +112,7 @@ def _produced(groups: Sequence[Row]) -> dict[str, float]:
 
 
 def _names(groups: Sequence[Row]) -> list[tuple[str, str]]:
-    """Groups and topics, those first that were furthest behind."""
+    """Return groups and topics, the largest lag first."""
     most: dict[tuple[str, str], int] = {}
     for row in groups:
         name = (row["group"], row["topic"])
@@ -121,7 +121,7 @@ def _names(groups: Sequence[Row]) -> list[tuple[str, str]]:
 
 
 def _series(groups: Sequence[Row]) -> list[tuple[str, list[tuple[datetime, float]]]]:
-    """A line for each group and topic, with every n-th point where there are many."""
+    """Return a line for each group and topic, with every n-th point if there are many."""
     found = []
     for group, topic in _names(groups)[:LINES_MAX]:
         points = [(row["at"], row["lag"]) for row in groups if (row["group"], row["topic"]) == (group, topic)]

@@ -1,8 +1,8 @@
-"""`lag_report`: the lag of groups over time, and how long until they have caught up. Of any broker.
+"""`lag_report`: the lag of groups over time, and how long they need to catch up. Works with any broker.
 
-    consume stats, again and again ─► samples ─► lag, groups ─► report.html
+        repeated consume stats ─► samples ─► lag, groups ─► report.html
 
-Samples of earlier runs stay, each past day's in one file; the other tables are made from all of them anew.
+Samples of earlier runs are kept, each past day's in one file; the other tables are computed from all of them.
 """
 
 import time
@@ -34,8 +34,8 @@ SAMPLES_DEFAULT: Final = 12  # Ours: a minute.
 class LagReportConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of lag_report's file.
 
-    directory: where tables and report go. namesrv: as `-n`. groups, topics: names; all where not given.
-    every: how often to look. samples: how many times in one run.
+    directory: for tables and report. namesrv: as `-n`. groups, topics: names; by default all.
+    every: how often to sample. samples: how many in one run.
     access: credentials and TLS, as in $LIBRA_ACCESS.
     """
 
@@ -70,7 +70,7 @@ class LagReport:
         self._wait = wait
 
     def plan(self) -> Plan:
-        """Plan what a run would ask and write; nothing is touched."""
+        """Plan what a run would query and write; nothing is changed."""
         with self._admin() as admin:
             groups = groups_to_sample(admin, self._config.groups)
         tables = [
@@ -92,7 +92,7 @@ class LagReport:
         )
 
     def run(self, spark: "SparkSession", on_progress: OnProgress) -> Outcome:
-        """Sample, then make tables and report; raises ConfigError where no group has committed anything."""
+        """Sample, then compute tables and report; raises ConfigError if no group has committed anything."""
         self._take_samples(spark, on_progress)
         compact_days(self._samples, self._clock.wall_ms())
         with failures_in_one_line(self.name):
@@ -122,7 +122,7 @@ class LagReport:
                 at_ms = int(self._clock.wall_ms())
                 try:
                     rows = sample(admin, groups, self._config.topics, at_ms)
-                except RemoteError as error:  # Brokers come back; a gap in the samples is told as it is.
+                except RemoteError as error:  # Brokers come back; the report shows the gap.
                     on_progress(Progress(done=number, total=count, text=f"no sample: {error}"))
                     continue
                 write_sample(self._samples, rows, at_ms, schema)

@@ -1,6 +1,6 @@
-"""Lag samples: how far groups are in their queues at one moment, one small file a sample.
+"""Lag samples: the offsets of groups at one moment, one small file per sample.
 
-DIRECTORY/samples/at=1777629600000.parquet      written beside, then renamed: whole or not there
+DIRECTORY/samples/at=1777629600000.parquet      written elsewhere, then renamed: complete or absent
 """
 
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ class GroupOffsets(Protocol):
 
 
 def groups_to_sample(admin: GroupOffsets, wanted: Sequence[str]) -> list[str]:
-    """The groups that are there, by name; ConfigError for a wanted one that is not."""
+    """Return the existing groups, by name; ConfigError for a wanted one that does not exist."""
     there = sorted(
         topic.removeprefix(RETRY_PREFIX) for topic in admin.topics() if topic.startswith(RETRY_PREFIX)
     )
@@ -39,14 +39,14 @@ def groups_to_sample(admin: GroupOffsets, wanted: Sequence[str]) -> list[str]:
 
 
 def sample(admin: GroupOffsets, groups: Iterable[str], topics: Sequence[str], at_ms: int) -> list[Sample]:
-    """Where the groups are now. Of all topics but their retries, or of some."""
+    """Return the groups' current offsets, in all topics except retries, or in some."""
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
     rows = []
     for group in groups:
         try:
             stats = admin.consume_stats(group)
         except (BrokerError, RouteNotFound):
-            continue  # It never committed, or is just going.
+            continue  # It never committed, or is being deleted.
         for queue, ends in sorted(stats.items()):
             if queue.topic in topics if topics else not queue.topic.startswith(RETRY_PREFIX):
                 rows.append(

@@ -1,4 +1,4 @@
-"""The tables of lag: samples of how far groups are, with rates from each two of a queue, and its sums.
+"""The tables of lag: samples of groups' offsets, with rates between two samples of a queue, and sums.
 
 samples ─► lag (each queue) ─► groups (each group and topic)
 """
@@ -54,7 +54,7 @@ TABLES: Final[Mapping[str, Columns]] = MappingProxyType({"lag": LAG, "groups": G
 
 
 def lag_tables(samples: "DataFrame") -> "dict[str, pa.Table]":
-    """Both tables, computed; a sample that is there twice counts once."""
+    """Compute both tables; a duplicate sample counts once."""
     queue = ["group", "topic", "broker", "queueId"]
     in_time = Window.partitionBy(*queue).orderBy("at")
     seconds = (f.unix_millis("at") - f.unix_millis(f.lag("at").over(in_time))) / 1000

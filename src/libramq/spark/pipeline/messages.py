@@ -1,4 +1,4 @@
-"""The messages that a pipeline reads: what waits in their queues, asked before Spark starts."""
+"""The messages that a pipeline will read, queried before Spark starts."""
 
 from collections.abc import Mapping
 from contextlib import closing
@@ -11,14 +11,14 @@ from libramq.spark.positions import Positions, Range
 from libramq.spark.source_options import SourceOptions
 from libramq.spark.worker import new_queue_reader
 
-#: Ours: somebody sits before the terminal. Once begun, a run waits for brokers as long as brokerTimeout says.
+#: Ours: a user is waiting. Once started, a run waits for brokers as long as brokerTimeout.
 PATIENCE_MS: Final = 3_000
 
 
 def waiting(options: Mapping[str, str], positions: Positions | None) -> list[Range]:
     """Return each queue's range from `positions` or a new query's start; empty ranges too.
 
-    Raises RemoteError when servers do not answer and ConfigError or RouteNotFound for a topic nobody has.
+    Raises RemoteError if servers do not answer, and ConfigError or RouteNotFound for a missing topic.
     """
     parsed = SourceOptions.parse(options)
     parsed.check_stream()

@@ -1,10 +1,10 @@
-"""A Parquet table that holds each batch once, for readers who know nothing of Spark.
+"""A Parquet table with each batch once, for readers that know nothing of Spark.
 
     TABLE/batch=7/date=2026-05-01/part-….parquet
 
-A batch is written beside the table and put in its place by one rename, so that a reader sees all of it or
-nothing; a batch that is there is not written again. Needs a file system with a rename: a local disk, or one
-that driver and workers share.
+A batch is written elsewhere and put in its place by one rename, so a reader sees all of it or nothing; an
+existing batch is not written again. It needs a file system with a rename: a local disk, or one shared by
+driver and workers.
 """
 
 import shutil
@@ -34,18 +34,18 @@ class ParquetTable:
         return self._place(batch).is_dir()
 
     def write(self, rows: "DataFrame", batch: int) -> int:
-        """Add a batch; return how many rows it has."""
+        """Add a batch; return its number of rows."""
         shutil.rmtree(self._draft, ignore_errors=True)
         writer = rows.write.mode("overwrite").partitionBy("date")
         writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(str(self._draft))
-        self._draft.mkdir(exist_ok=True)  # A batch of duplicates only: it is done all the same.
+        self._draft.mkdir(exist_ok=True)  # A batch of duplicates only: it still counts as done.
         self.path.mkdir(parents=True, exist_ok=True)
         count: int = sum(read_metadata(file).num_rows for file in self._draft.rglob("*.parquet"))
         self._draft.rename(self._place(batch))
         return count
 
     def rows_of(self, spark: "SparkSession", first: date, last: date) -> "DataFrame | None":
-        """The rows of some days; None where there are none."""
+        """Return the rows of some days; None if there are none."""
         days = [
             str(path)
             for path in sorted(self.path.glob("batch=*/date=*"))

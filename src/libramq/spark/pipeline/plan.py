@@ -1,4 +1,4 @@
-"""The plan: what a pipeline would read and write, as values to be printed, and its progress while it runs."""
+"""The plan: what a pipeline would read and write, as values for printing, and its progress."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The plan of a run. reads: what is there now and not yet in the tables."""
+    """The plan of a run. reads: the messages that are not yet in the tables."""
 
     pipeline: str
     reads: Sequence[Range]
@@ -28,13 +28,13 @@ class Plan:
 
     @property
     def message_count(self) -> int:
-        """How many messages wait to be read."""
+        """Return how many messages wait to be read."""
         return sum(part.row_count for part in self.reads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a run is. total: None where it has no end."""
+    """The progress of a run. total: None if it has no end."""
 
     done: int
     total: int | None

@@ -1,4 +1,4 @@
-"""The rebalance page: how a cluster's groups rebalanced, for a person to look at."""
+"""The rebalance page: the rebalances of a cluster's groups, for people."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -95,7 +95,7 @@ def _rebalance_sections(tables: Mapping[str, Sequence[Row]]) -> list[Markup]:
 
 
 def quantile(values: Sequence[float], share: float) -> float:
-    """As Spark's percentile: between neighbours in proportion."""
+    """Return a quantile as Spark's percentile does: interpolated between neighbours."""
     ordered = sorted(values)
     place = (len(ordered) - 1) * share
     low = int(place)
@@ -121,7 +121,7 @@ def _facts(
 
 
 def _reasons(rows: Sequence[Row]) -> list[str]:
-    """The reasons that have a colour, the commonest first."""
+    """Return the reasons that have a colour, the most frequent first."""
     counts: Counter[str] = Counter()
     for row in rows:
         counts[row["reason"]] += row["rebalances"]

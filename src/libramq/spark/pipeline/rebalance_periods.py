@@ -1,8 +1,8 @@
-"""The periods around rebalances, and which of them each row of a table lies in.
+"""The periods around rebalances, and the period of each row of a table.
 
     ───────────── calm ──│ started ──── settled ── caused ──│── after ──│ the next one's start
 
-Periods of a group's rebalances do not overlap: what could be of two is of the later one.
+Periods of a group's rebalances do not overlap: an overlap belongs to the later one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,13 +16,14 @@ from libramq.spark.pipeline.deliveries import CLOCKS_APART_MS
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: Ours, each. How long a group is looked at before a rebalance, to know what is usual.
+#: Ours, each. How long before a rebalance a group is observed, to learn what is usual.
 CALM_MS: Final = 60_000
-#: What comes again is at the front of what a new owner reads: clients commit every 5 s.
+#: Redeliveries are at the beginning of a new owner's reading: clients commit every 5 s.
 CAUSED_MS: Final = 30_000
-#: For how long it is looked for when a group is as before.
+#: For how long the return to normal is looked for.
 AFTER_MS: Final = 300_000
-#: Rows and periods meet by group and stretch of time: few periods lie in one, so that no group is one task's.
+#: Rows and periods are joined by group and time slice: a slice has few periods, so no group is a single
+#: task's.
 STRETCH_MS: Final = 300_000
 
 
@@ -67,22 +68,22 @@ def _of_group(group: str, rows: list[Mapping[str, Any]]) -> Iterable[Period]:
             rebalance_ms=start,
             reason=row["reason"],
             calm_from_ms=max(before, start - CALM_MS),
-            from_ms=max(before, start - CLOCKS_APART_MS),  # Clients' clocks are not the broker's.
+            from_ms=max(before, start - CLOCKS_APART_MS),  # Clients' clocks differ from the broker's.
             caused_until_ms=min(settled + CAUSED_MS, until),
             until_ms=until,
         )
 
 
 def period_rows(spark: "SparkSession", found: Iterable[Period]) -> "DataFrame":
-    """As a table."""
+    """Return the periods as a table."""
     return spark.createDataFrame(list(found), _DDL)
 
 
 def with_periods(rows: "DataFrame", time: str, found: "DataFrame") -> "DataFrame":
-    """Rows of a `group` and a time in ms, with the period after a rebalance, and the calm before one.
+    """Add to rows of a `group` and a time in ms the period after a rebalance, and the calm before one.
 
-    Adds rebalance_ms, reason and caused_until_ms (null where nothing was before), and calm_before_ms: the
-    rebalance that came next.
+    Adds rebalance_ms, reason and caused_until_ms (null if there was none before), and calm_before_ms: the
+    next rebalance.
     """
     after = _stretched(found, "from_ms", "until_ms", "rebalance_ms", "reason", "caused_until_ms")
     calm = _stretched(
@@ -99,13 +100,13 @@ def with_periods(rows: "DataFrame", time: str, found: "DataFrame") -> "DataFrame
             & (stretched[time] >= one["_first"])
             & (stretched[time] < one["_last"])
         )
-        # Its rows were made of what the driver holds: small enough to be everywhere.
+        # Its rows come from the driver: small enough to be broadcast.
         stretched = stretched.join(f.broadcast(one), inside, "left").drop("_group", "_at", "_first", "_last")
     return stretched.drop("_stretch")
 
 
 def _stretched(found: "DataFrame", first: str, last: str, *columns: str) -> "DataFrame":
-    """A row for each stretch of time that a period touches."""
+    """Return a row for each time slice that a period touches."""
     stretches = f.sequence(f.floor(f.col(first) / STRETCH_MS), f.floor((f.col(last) - 1) / STRETCH_MS))
     return found.where(f.col(first) < f.col(last)).select(
         f.col("group").alias("_group"),

@@ -1,11 +1,11 @@
-"""`rebalance_report`: what brokers told of rebalances, and clients of messages, as tables and a page.
+"""`rebalance_report`: brokers' records of rebalances, and clients' message traces, as tables and a page.
 
     LIBRA_REBALANCE_EVENTS ─ ingest ─► events ─► rebalances, moves, hourly, reasons, members ─┐
                                                      │ periods around them                    ├─► report.html
     message trace topic ──── ingest ─► traces ─► duplicates, deliveries, clients, effects ────┘
 
-Either may be missing: Apache's brokers record no rebalances, and clients trace when told to. The tables of
-events and traces outlive the brokers' retention; all others are made from them anew by each run.
+Either may be missing: Apache's brokers record no rebalances, and clients trace only if configured. The tables
+of events and traces outlive the brokers' retention; all others are computed from them by each run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
 class RebalanceReportConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of rebalance_report's file.
 
-    directory: where tables and report go. namesrv: as `-n`. access: credentials and TLS, as in $LIBRA_ACCESS.
+    directory: for tables and report. namesrv: as `-n`. access: credentials and TLS, as in $LIBRA_ACCESS.
     since: only the last so long ("7d").
-    trace_topic: where clients trace to. broadcasting: groups whose members all get each message.
-    producers_zone: where producers are ("Asia/Shanghai"), by whose months unique ids count; this machine's
-    zone where not given. lag_report: the directory of a lag_report, for how lag went around rebalances.
+    trace_topic: the clients' trace topic. broadcasting: groups in which every member gets each message.
+    producers_zone: the producers' time zone ("Asia/Shanghai"), by whose months unique ids count; by default
+    this machine's. lag_report: the directory of a lag_report, for lag around rebalances.
     """
 
     directory: str = "rebalance_report"
@@ -78,7 +78,7 @@ class RebalanceReport:
         self._traces = self._kept(config.trace_topic, "traces", "binary")
 
     def plan(self) -> Plan:
-        """Plan what a run would read and write; ConfigError where there is nothing to read."""
+        """Plan what a run would read and write; ConfigError if there is nothing to read."""
         events, traces = self._events.plan(), self._traces.plan()
         has_events = events is not None or self._events.has_rows()
         has_traces = traces is not None or self._traces.has_rows()
@@ -109,7 +109,7 @@ class RebalanceReport:
         )
 
     def run(self, spark: "SparkSession", on_progress: OnProgress) -> Outcome:
-        """Read what is new, make the tables and the report."""
+        """Read new messages, compute the tables and the report."""
         self.plan()
         for topic in (self._events, self._traces):
             topic.read(spark, on_progress)
@@ -154,7 +154,7 @@ class RebalanceReport:
         return trace_tables(found, period_rows(spark, around), samples, duplicates=self._file("duplicates"))
 
     def _missing(self, *, has_events: bool, has_traces: bool) -> list[str]:
-        """List what is not known, and why."""
+        """List what is missing, and why."""
         missing = []
         if not has_events:
             missing.append(
@@ -177,7 +177,7 @@ class RebalanceReport:
                 namesrv=self._config.namesrv,
                 access=self._config.access,
                 body=body,
-                source={"failOnDataLoss": "false"},  # What was deleted by age: the history has a gap.
+                source={"failOnDataLoss": "false"},  # Messages deleted by age leave a gap in the history.
             )
         )
 

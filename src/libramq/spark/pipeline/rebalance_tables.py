@@ -1,4 +1,4 @@
-"""The tables of rebalances: events to rebalances, group by group, and what each hour of a group was like.
+"""The tables of rebalances: rebalances from events, group by group, and statistics of each hour of a group.
 
 events ─ by group, in Python ─► rebalances ─► moves
                                       └─────► hourly, reasons, members
@@ -95,7 +95,8 @@ TABLES: Final[Mapping[str, Columns]] = MappingProxyType(
     {"rebalances": REBALANCES, "moves": MOVES, "hourly": HOURLY, "reasons": REASONS, "members": MEMBERS}
 )
 
-#: Ours: a member that went so often within an hour came and went; a deployment is once, a repaired one twice.
+#: Ours: how often a member leaves within an hour to count as flapping; a deployment is once, a repaired one
+#: twice.
 FLAPS_MIN: Final = 3
 _GONE: Final = ("member_left", "connection_closed", "session_expired", "processing_timeout")
 _MOVE: Final = (
@@ -105,11 +106,11 @@ _MOVE: Final = (
 
 
 def rebalance_tables(events: "DataFrame", *, wall_ms: WallMs) -> "dict[str, pa.Table]":
-    """All tables, computed, of the events: rows of ingest with body, broker, queueId and offset."""
+    """Compute all tables from the events: rows of ingest with body, broker, queueId and offset."""
     columns = {**REBALANCES, "at": "bigint", "moves": f"array<{_MOVE}>"}
     ddl = ", ".join(f"`{name}`:{kind}" for name, kind in columns.items())
     told = f.sort_array(f.collect_list(f.struct("broker", "offset", "body")))
-    # A plain function, row by row: those on Arrow ask for pandas, which nothing else here needs.
+    # A plain function, row by row: Arrow functions require pandas, which nothing else here needs.
     history = f.udf(_history(wall_ms), f"array<struct<{ddl}>>", useArrow=False)
     by_group = events.groupBy("key").agg(told.alias("told")).select(f.explode(history("told")).alias("one"))
     whole = by_group.select("one.*").withColumn("at", f.timestamp_millis("at"))
@@ -126,7 +127,7 @@ def rebalance_tables(events: "DataFrame", *, wall_ms: WallMs) -> "dict[str, pa.T
 
 
 def _history(wall_ms: WallMs) -> Callable[[list[Any]], list[dict[str, Any]]]:
-    """The function that Spark runs for each group, over its events by broker and offset."""
+    """Return the function that Spark runs for each group, over its events by broker and offset."""
 
     def history(events: list[Any]) -> list[dict[str, Any]]:
         told = []
@@ -192,7 +193,7 @@ def _hourly(found: "DataFrame", moves: "DataFrame") -> "DataFrame":
         f.max(f.col("most_load") - f.col("least_load")).alias("unevenness_max"),
         f.max("peak_catch_up_rate").alias("peak_catch_up_rate"),
     )
-    # A queue that nobody had did not pause.
+    # A queue without a former owner did not pause.
     pauses = (
         moves.where(f.col("from").isNotNull())
         .groupBy("group", hour)
@@ -206,7 +207,7 @@ def _hourly(found: "DataFrame", moves: "DataFrame") -> "DataFrame":
 
 
 def _reasons(found: "DataFrame") -> "DataFrame":
-    """By the first reason of each rebalance, so that the sum is their number."""
+    """Count by the first reason of each rebalance, so that the sum is their number."""
     by_hour = found.groupBy("group", f.date_trunc("hour", "at").alias("hour"), "reason")
     return by_hour.agg(f.count("*").alias("rebalances")).orderBy("hour", "group", "reason")
 

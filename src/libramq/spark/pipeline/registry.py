@@ -1,4 +1,4 @@
-"""Every pipeline by its name."""
+"""All pipelines by name."""
 
 import difflib
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from libramq.spark.pipeline.plan import OnProgress, Outcome, Plan
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Module, class and configuration; loaded when asked for.
+#: Module, class and configuration; imported on use.
 PIPELINES: Final[Mapping[str, tuple[str, str, str]]] = MappingProxyType(
     {
         "ingest": ("ingest", "Ingest", "IngestConfig"),
@@ -34,9 +34,9 @@ class Pipeline(Protocol):
 
 
 def pipeline(name: str, config_file: Path | None, **overrides: object) -> Pipeline:
-    """A pipeline with its configuration; ConfigError names what is wrong and what is allowed.
+    """Return a pipeline with its configuration; ConfigError has the error and the alternatives.
 
-    given: namesrv and access, which go before the file's where they are not None.
+    overrides: namesrv and access, which take precedence over the file's unless None.
     """
     if name not in PIPELINES:
         near = difflib.get_close_matches(name, PIPELINES, n=1)

@@ -1,4 +1,4 @@
-"""Small tables: computed into the driver's memory, each one Parquet file that is replaced whole."""
+"""Small tables: computed in the driver's memory, each one Parquet file that is replaced as a whole."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def replace_table(path: Path, rows: "pa.Table") -> None:
-    """Write the file anew; a reader sees the old rows or the new ones."""
+    """Replace the file; a reader sees the old rows or the new ones."""
     import pyarrow.parquet as pq
 
     draft = path.with_name(f".{path.name}.draft")
@@ -19,14 +19,14 @@ def replace_table(path: Path, rows: "pa.Table") -> None:
 
 
 def table_ddl(columns: Mapping[str, str]) -> str:
-    """The schema as Spark reads it."""
+    """Return the schema in Spark's notation."""
     return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
 
 
 def computed(shared: "DataFrame", tables: "Mapping[str, DataFrame]") -> "dict[str, pa.Table]":
-    """The rows of tables that are made from a shared one, which is computed once.
+    """Return the rows of tables computed from a shared one, which is computed once.
 
-    It is let go afterwards: the session would answer from it again when its files have changed.
+    The cache is dropped afterwards: the session would use it again when the files have changed.
     """
     shared.persist()
     try:

@@ -1,4 +1,4 @@
-"""The part of the rebalance page that clients' traces tell: what came again, and how late messages were."""
+"""The rebalance page's part from clients' traces: redeliveries, and the delay of messages."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -12,7 +12,7 @@ from libramq.spark.report.page import html_table, note, section, tiles
 
 Row = Mapping[str, Any]
 
-#: Ours, each: what a person can still look at.
+#: Ours, each: as much as a person can look at.
 GROUPS_MAX: Final = svg.COLOURS
 CLIENTS_MAX: Final = 40
 EFFECTS_MAX: Final = 12
@@ -66,7 +66,7 @@ def _of_causes(row: Row) -> Iterable[tuple[int, float]]:
 
 
 def _late(hours: Sequence[Row]) -> Markup:
-    """A line for each group where there are hours enough for one, else bars with the quantiles."""
+    """Return a line for each group with enough hours, else bars with the quantiles."""
     known = [row for row in hours if row["delay_p95_ms"] is not None]
     if not known:
         return note("Not known: no message has an id that says when it was made.")
@@ -90,7 +90,7 @@ def _late(hours: Sequence[Row]) -> Markup:
 
 
 def _effects(effects: Sequence[Row]) -> list[Markup]:
-    """The rebalances after which most came again, or messages were latest."""
+    """Return the rebalances with the most redeliveries, or the longest delays."""
     known = [
         row for row in effects if row["after_max_ms"] is not None or row["duplicates"] or row["lag_peak"]
     ]

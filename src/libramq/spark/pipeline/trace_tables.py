@@ -1,4 +1,4 @@
-"""The tables of traces: what came again and why, how late messages were, and what rebalances did to that.
+"""The tables of traces: redeliveries and their causes, delays, and how rebalances changed them.
 
 deliveries ─┬─ with the periods around rebalances ─┬─► duplicates, deliveries (by hour), clients
                                                    └─► effects (by rebalance) ◄─ samples of lag
@@ -91,7 +91,7 @@ TABLES: Final[Mapping[str, Columns]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceTables:
-    """The small tables; how many records were unreadable, and messages handled before they were made."""
+    """The small tables; the numbers of unreadable records, and of messages handled before they were made."""
 
     tables: "dict[str, pa.Table]"
     unreadable: int
@@ -110,7 +110,7 @@ class TraceTables:
 
 
 def with_causes(found: "DataFrame", periods: "DataFrame") -> "DataFrame":
-    """Deliveries with the periods they lie in; and with a cause, where their message was handled before."""
+    """Add periods to deliveries; and a cause, if their message was handled before."""
     caused = f.col("began_ms") < f.col("caused_until_ms")
     cause = f.when(f.col("is_retry"), "retry").when(caused, "rebalance").otherwise("unknown")
     twice = f.col("succeeded") & f.col("before_succeeded")
@@ -124,7 +124,7 @@ def with_causes(found: "DataFrame", periods: "DataFrame") -> "DataFrame":
 def trace_tables(
     found: "DataFrame", periods: "DataFrame", samples: "DataFrame | None", *, duplicates: Path
 ) -> TraceTables:
-    """Compute them of all deliveries. samples: those of lag_report. duplicates: where these go, by Spark."""
+    """Compute the tables from all deliveries. samples: of lag_report. duplicates: their directory."""
     caused = with_causes(found, periods).persist()
     try:
         deliveries = caused.where("msgId is not null")
@@ -141,7 +141,7 @@ def trace_tables(
 
 
 def _write_duplicates(deliveries: "DataFrame", directory: Path) -> None:
-    """Write the table anew: it may be larger than the driver's memory."""
+    """Replace the table through Spark: it may be larger than the driver's memory."""
     of_rebalance = f.col("cause") == "rebalance"
     draft = directory.with_name(f".{directory.name}.draft")
     (
@@ -203,7 +203,7 @@ def _by_client(deliveries: "DataFrame") -> "DataFrame":
 
 
 def _effects(deliveries: "DataFrame", periods: "DataFrame", samples: "DataFrame | None") -> "DataFrame":
-    """A row for each rebalance."""
+    """Return a row for each rebalance."""
     key = ["group", "rebalance_ms"]
     calm = (
         deliveries.where("calm_before_ms is not null")
@@ -244,9 +244,9 @@ def _effects(deliveries: "DataFrame", periods: "DataFrame", samples: "DataFrame 
 
 
 def _lag_effects(samples: "DataFrame", periods: "DataFrame") -> "DataFrame":
-    """Lag around each rebalance: the last before it, the most after it, and when it was as before."""
+    """Return the lag around each rebalance: the last before, the peak after, and its return to normal."""
     behind = f.greatest(f.col("broker_offset") - f.col("consumer_offset"), f.lit(0))
-    once = samples.dropDuplicates(["group", "topic", "broker", "queueId", "at"])  # As lag_report reads them.
+    once = samples.dropDuplicates(["group", "topic", "broker", "queueId", "at"])  # As in lag_report.
     whole = once.groupBy("group", f.unix_millis("at").alias("at_ms")).agg(f.sum(behind).alias("lag"))
     placed = with_periods(whole, "at_ms", periods)
     calm = (

@@ -1,1 +1,1 @@
-"""Reports: pages of plots and tables, each one HTML file that needs nothing else."""
+"""Reports: pages of plots and tables, each one self-contained HTML file."""

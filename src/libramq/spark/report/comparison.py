@@ -35,7 +35,7 @@ OPACITY_MAX: Final = 0.75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A thing at two measures. failing: it does not do what the others do, and is drawn as a red ring."""
+    """A thing at two measures. failing: it leaves queues unread, and is drawn as a red ring."""
 
     name: str
     x: float
@@ -147,7 +147,7 @@ def failing_class(is_failing: bool) -> str:
 
 
 def written(value: float) -> str:
-    """A number with as many digits as one wants to read."""
+    """Format a number with as many digits as are useful."""
     if value == int(value) or value >= 100:
         return f"{value:,.0f}"
     if value < 0.01:
@@ -204,7 +204,7 @@ def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 def _neighbours(
     placed: Sequence[tuple[float, float, Point]],
 ) -> list[list[tuple[float, float, Point]]]:
-    """Points that cannot be told apart, together."""
+    """Group points that cannot be distinguished."""
     lots: list[list[tuple[float, float, Point]]] = []
     for each in sorted(placed, key=lambda one: (one[0], one[1])):
         for lot in lots:

@@ -29,7 +29,7 @@ _ROUND: Final = (1, 1.2, 1.4, 1.6, 1.8, 2, 2.4, 3, 3.6, 4, 5, 6, 7, 8, 9, 10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Values to pixels."""
+    """Maps values to pixels."""
 
     low: float
     high: float
@@ -37,7 +37,7 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        """Where a value is drawn."""
+        """Return where a value is drawn."""
         span = (self.high - self.low) or 1.0
         return self.start + (value - self.low) / span * (self.end - self.start)
 
@@ -186,7 +186,7 @@ def text_width(text: str) -> float:
 
 
 def nice_ceiling(value: float) -> float:
-    """A round number at or above, whose half and quarters are round enough."""
+    """Return a round number at or above, whose half and quarters are round enough."""
     if value <= 0:
         return 1.0
     power = 10.0 ** floor(log10(value))
@@ -255,5 +255,5 @@ def _number(value: float) -> str:
 
 
 def _not_empty(low: float, high: float) -> tuple[float, float]:
-    """Axes end where data ends; a single moment gets some seconds around it."""
+    """Widen an empty range: axes end where data ends; a single moment gets some seconds around it."""
     return (low, high) if high > low else (low - 5, high + 5)
