@@ -1,9 +1,15 @@
-// Tables that are wider than the page can be scrolled by the keyboard too; the theme does that for code only.
-function reachWideTables() {
-  for (const box of document.querySelectorAll(".md-typeset__scrollwrap")) {
+// What is wider than the page (tables, code, pictures) can be scrolled by the keyboard too. The theme does that for code only
+// once a pointer has been over it.
+const WIDE = ".md-typeset__scrollwrap, .md-typeset pre > code, .md-typeset p:has(> img[src*='pictures/'])";
+function reachWideBoxes() {
+  for (const box of document.querySelectorAll(WIDE)) {
     if (box.scrollWidth > box.clientWidth) box.setAttribute("tabindex", "0");
     else box.removeAttribute("tabindex");
   }
 }
-addEventListener("load", () => setTimeout(reachWideTables, 100));
-addEventListener("resize", reachWideTables);
+// The buttons of each code block are a landmark, and landmarks have names of their own.
+function nameButtons() {
+  document.querySelectorAll(".md-code__nav").forEach((nav, index) => nav.setAttribute("aria-label", `Code block ${index + 1}`));
+}
+addEventListener("load", () => setTimeout(() => { reachWideBoxes(); nameButtons(); }, 100));
+addEventListener("resize", reachWideBoxes);

@@ -46,9 +46,10 @@ def on_page_markdown(markdown, page, config, files):
 
 
 def on_post_page(output, page, config):
-    """Name the search for screen readers, as the theme forgets; refuse what browsers fetch from elsewhere."""
+    """Name the search and mend empty headings, for screen readers; refuse what browsers fetch elsewhere."""
     if fetched := _FETCHED.search(output):
         raise PluginError(f"{page.file.src_uri} has a browser fetch {fetched[1]}")
+    output = output.replace("<th></th>", "<td></td>")
     return output.replace('role="dialog"', 'role="dialog" aria-label="Search"')
 
 
