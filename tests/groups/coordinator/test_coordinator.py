@@ -936,6 +936,17 @@ def test_time_goes_on_while_fences_are_asked_after_the_disk_has_refused():
     assert group.loads() == {"alice": 5, "bob": 5}, "carol is awaited for a session, and no longer"
 
 
+def test_a_repeated_answer_that_is_overdue_is_sent_at_once():
+    """Members learn of the mode once more, under a higher epoch, long after they heard of it first."""
+    group = group_of("alice", "bob")
+    group.stock("stock")
+    group.run(SESSION_MS // 3 - 100)
+    group.take(Answer)
+    group.do(group.coordinator.gather_again(GROUP, now_ms=group.now_ms))
+    assert len(group.take(Answer)) == 2
+    assert group.coordinator.next_due_ms > group.now_ms
+
+
 def test_who_joins_while_fences_are_asked_waits_for_no_disk():
     """Nothing is recorded then, so nothing is refused; what is known in the end is recorded."""
     group = group_of("alice", "bob")

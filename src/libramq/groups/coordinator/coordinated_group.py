@@ -85,7 +85,9 @@ class CoordinatedGroup(GroupCore[P, T]):
             publication.grant(self.mode, queues, self.balance.existing_queues)
             queues.to_notify.clear()
             for member in changed:
-                if member.poll is not None and member.is_news(self.assignment(member), self.mode_epoch):
+                if member.poll is not None and member.is_news(
+                    self.assignment(member), self.mode_epoch, now_ms=now_ms
+                ):
                     self.answer(member, now_ms)
             settled = self.balance.settle(now_ms=now_ms) if self.inquiry is None else None
             if settled is not None:

@@ -101,7 +101,7 @@ class GroupMember(Generic[P, T]):
         assert self.poll is None
         self.poll = HeldPoll(ticket, epoch, now_ms + self.profile.session_ms // POLLS_PER_SESSION)
 
-    def is_news(self, assignment: Assignment, mode_epoch: int) -> bool:
+    def is_news(self, assignment: Assignment, mode_epoch: int, *, now_ms: MonotonicMs) -> bool:
         """Return whether the held poll has to be answered with this assignment now.
 
         An assignment that was just sent over this connection is not repeated at once: the member may be
@@ -117,7 +117,9 @@ class GroupMember(Generic[P, T]):
         if sent is None or sent.peer != self.peer or _differ(sent.assignment, assignment):
             return True
         if needed:
-            self.poll.until_ms = min(self.poll.until_ms, sent.at_ms + REPEAT_MS)
+            repeat_at_ms = sent.at_ms + REPEAT_MS
+            self.poll.until_ms = min(self.poll.until_ms, repeat_at_ms)
+            return now_ms >= repeat_at_ms  # A time in the past would look as if the broker had stood still.
         return False
 
     def _needs(self, assignment: Assignment, mode_epoch: int) -> bool:
