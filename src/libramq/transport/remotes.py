@@ -31,6 +31,9 @@ DEADLINE_SCAN_MS: Final = 50
 #: request makes a new one. Upstream closes at each timeout (clientCloseSocketIfTimeout).
 SILENCE_MS_MAX: Final = 10_000
 
+#: Why requests of a client that is being stopped are not answered.
+STOPPED: Final = "this client was stopped"
+
 #: Called with the reply, or the error.
 Done = Callable[[Command | RemoteError], None]
 #: Called with a request from the other side, and a function to answer it.
@@ -241,7 +244,7 @@ class Remotes:
     ) -> None:
         """Send a request; `done` is called exactly once, with the reply or a RemoteError."""
         if self._is_closed:
-            done(ConnectionLost("stopped"))
+            done(ConnectionLost(STOPPED))
         else:
             self._remote(address).send(request, done, timeout_ms)
 
@@ -268,7 +271,7 @@ class Remotes:
             self._expiry.cancel()
         for remote in list(self._remotes.values()):
             remote.close()
-            remote.refused(ConnectionLost("stopped"))
+            remote.refused(ConnectionLost(STOPPED))
 
     # Called by the connections.
 
