@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from libramq.errors import InvalidMessage, InvalidName, RemoteProtocolError
 from libramq.message import Message, UniqueIdGenerator, java_hash, tag_code, validate
 from libramq.message.ids import decode_offset_id, encode_host, encode_offset_id
-from libramq.message.names import is_valid_group, is_valid_topic, validate_group, validate_topic
+from libramq.message.names import groups_of, is_valid_group, is_valid_topic, validate_group, validate_topic
 from libramq.message.properties import RESERVED
 from tests.fakes import ManualClock
 
@@ -137,3 +137,9 @@ def test_timer_requests_may_be_given_as_properties_and_other_reserved_names_may_
         else:
             with pytest.raises(InvalidMessage, match=name):
                 validate(message)
+
+
+def test_a_topic_that_only_looks_like_a_groups_names_no_group():
+    """One send to it made `libra groups` and `consumerProgress` fail for everybody: "the group is blank"."""
+    topics = ["T", "%RETRY%b", "%RETRY%", "%RETRY%a", "%DLQ%c", "%RETRY%" + "x" * 121, "%RETRY%../d"]
+    assert groups_of(topics) == ["a", "b"]

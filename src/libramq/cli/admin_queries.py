@@ -18,6 +18,7 @@ from libramq.message.names import (
     DLQ_PREFIX,
     RETRY_PREFIX,
     dlq_topic,
+    groups_of,
     retry_topic,
     validate_group,
     validate_topic,
@@ -268,12 +269,8 @@ def group_progress(session: AdminSession, group: str, topic: str | None) -> Row:
 
 def groups_progress(session: AdminSession) -> list[Row]:
     """Return a summary of every group that has a retry topic."""
-    topics = sorted(session.ask_name_server(name_server_calls.all_topics()))
-    return [
-        _group_summary(session, topic.removeprefix(RETRY_PREFIX))
-        for topic in topics
-        if topic.startswith(RETRY_PREFIX)
-    ]
+    topics = session.ask_name_server(name_server_calls.all_topics())
+    return [_group_summary(session, group) for group in groups_of(topics)]
 
 
 def _group_summary(session: AdminSession, group: str) -> Row:

@@ -14,7 +14,7 @@ from libramq.clock import Clock, SystemClock
 from libramq.errors import BrokerError, ConfigError, LibraError, RouteNotFound
 from libramq.groups.rebalance_event import RebalanceEvent, decode_event
 from libramq.groups.rebalance_history import BrokerEvent, Rebalance, rebalances
-from libramq.message.names import REBALANCE_EVENTS_TOPIC, RETRY_PREFIX
+from libramq.message.names import REBALANCE_EVENTS_TOPIC, RETRY_PREFIX, groups_of
 from libramq.message.queue import MessageQueue
 from libramq.message.record import decode_records
 from libramq.remoting.body.consumers import ConsumerConnection
@@ -112,9 +112,8 @@ class GroupWatch:
         """Return the current state of all groups, by name."""
         events = await asyncio.to_thread(self._reader.read)
         last = self._last_rebalances(events)
-        topics = await self._admin.topics()
-        names = {topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX)}
-        return list(await asyncio.gather(*(self._row(name, last.get(name)) for name in sorted(names))))
+        names = groups_of(await self._admin.topics())
+        return list(await asyncio.gather(*(self._row(name, last.get(name)) for name in names)))
 
     def _last_rebalances(self, events: Iterable[BrokerEvent]) -> dict[str, Rebalance]:
         """Return the last rebalance of each group; forget older events."""

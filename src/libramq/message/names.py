@@ -7,6 +7,7 @@ Upstream: common/topic/TopicValidator.java, client/Validators.java, common/MixAl
 """
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from libramq.errors import InvalidName
@@ -78,6 +79,15 @@ def is_system_topic(topic: str) -> bool:
 def retry_topic(group: str) -> str:
     """Return the topic in which a group's failed messages wait for another attempt."""
     return RETRY_PREFIX + group
+
+
+def groups_of(topics: Iterable[str]) -> list[str]:
+    """Return the groups that have a retry topic among these, sorted.
+
+    Whoever may create topics can make one that is no group's: `%RETRY%` alone, or with too long a rest.
+    """
+    names = (topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX))
+    return sorted({name for name in names if is_valid_group(name)})
 
 
 def dlq_topic(group: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from libramq.errors import BrokerError, ConfigError, RouteNotFound
-from libramq.message.names import RETRY_PREFIX
+from libramq.message.names import RETRY_PREFIX, groups_of
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.consumers import OffsetWrapper
 from libramq.spark.pipeline.small_table import replace_table
@@ -29,9 +29,7 @@ class GroupOffsets(Protocol):
 
 def groups_to_sample(admin: GroupOffsets, wanted: Sequence[str]) -> list[str]:
     """Return the existing groups, by name; ConfigError for a wanted one that does not exist."""
-    there = sorted(
-        topic.removeprefix(RETRY_PREFIX) for topic in admin.topics() if topic.startswith(RETRY_PREFIX)
-    )
+    there = groups_of(admin.topics())
     for group in wanted:
         if group not in there:
             raise ConfigError(f"no broker knows group {group}; there are: {', '.join(there) or 'none'}")
