@@ -168,3 +168,13 @@ def test_properties_on_pages_are_names_that_programs_read(page: Path):
     for text in re.findall(r"```properties\n(.*?)```", page.read_text(), re.DOTALL):
         names = set(parse_properties(text))
         assert names <= of_brokers or names <= set(access_properties.NAMES)
+
+
+def test_the_table_of_layers_has_every_package_in_its_place():
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = [re.findall(r"\w+", line) for line in contracts[0]["layers"]]
+    section = (ROOT / "ARCHITECTURE.md").read_text().partition("\n## Layers\n")[2].partition("\n###")[0]
+    lines = section.replace("\\|", "").splitlines()
+    rows = [line.split("|") for line in lines if re.match(r"\| [\d½]", line)]
+    drawn = [re.findall(r"`(\w+)`", row[2].partition("(")[0]) for row in rows]
+    assert drawn == layers
