@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.kernel.effect import Thread
+from libramq.remoting import headers as h
 from libramq.remoting.command import Command
 from tests.broker.brokers import Conversation, find_answer
 from tests.fakes import FakePeer
@@ -97,3 +99,65 @@ def test_a_pull_far_behind_waits_in_threads_only(started, peer, tags):
         offset = int(found.ext["nextBeginOffset"])
     assert (count, offset) == (100 if tags == "*" else 0, 100)
     assert cold.waits_on_loop == 0
+
+
+@pytest.mark.parametrize("boundary", ["lower", "upper"])
+def test_a_search_by_time_waits_in_threads_only(started, peer, boundary):
+    talk, cold = started
+    header = h.SearchOffsetHeader(
+        topic="T", queue_id=0, timestamp=talk.clock.wall_ms(), boundary_type=boundary
+    )
+    found = ask(talk, peer, talk.command(R.SEARCH_OFFSET_BY_TIMESTAMP, header))
+    assert found.ext == {"offset": "0" if boundary == "lower" else "99"}
+    assert cold.waits_on_loop == 0
+    assert cold.warm
+
+
+def test_looking_a_message_up_waits_in_threads_only(started, peer):
+    talk, cold = started
+    found = ask(talk, peer, talk.command(R.VIEW_MESSAGE_BY_ID, h.ViewMessageHeader(offset=0)))
+    assert found.code == C.SUCCESS
+    assert b"000" in found.body
+    header = h.QueueHeader(topic="T", queue_id=1)
+    earliest = ask(talk, peer, talk.command(R.GET_EARLIEST_MSG_STORETIME, header))
+    assert earliest.ext == {"timestamp": str(talk.clock.wall_ms())}
+    assert cold.waits_on_loop == 0
+
+
+def test_a_new_group_of_an_old_queue_waits_in_threads_only(started, peer):
+    """The broker looks whether the queue's first message is in memory."""
+    talk, cold = started
+    header = h.QueryConsumerOffsetHeader(consumer_group="G", topic="T", queue_id=0)
+    assert ask(talk, peer, talk.command(R.QUERY_CONSUMER_OFFSET, header)).ext == {"offset": "0"}
+    assert cold.waits_on_loop == 0
+    assert cold.warm
+
+
+def test_a_message_that_is_sent_back_is_read_by_a_thread_and_stored_once(started, peer):
+    talk, cold = started
+    header = h.SendBackHeader(group="G", offset=0, delay_level=-1)
+    assert ask(talk, peer, talk.command(R.CONSUMER_SEND_MSG_BACK, header)).code == C.SUCCESS
+    assert talk.broker.store.max_offset("%DLQ%G", 0) == 1
+    assert cold.waits_on_loop == 0
+    assert cold.warm
+
+
+def test_delayed_messages_are_read_by_threads_and_delivered_once(tmp_path, peer):
+    talk = Conversation(tmp_path, commit_log_file_bytes=1 << 16)
+    for number in range(50):
+        delay = {"DELAY": str(number % 2 + 1)}
+        sent = talk.send(peer, "D", body=b"%02d" % number + bytes(1_000), properties=delay)
+        assert sent.code == C.SUCCESS
+    talk.close()
+    talk = Conversation(tmp_path, clock=talk.clock, commit_log_file_bytes=1 << 16)
+    cold = ColdPages(talk)
+    talk.advance(10_000)
+    for _ in range(20):
+        talk.threads.run_all(Thread.READ)
+        talk.performer.follow()
+        talk.advance(1)
+    assert cold.waits_on_loop == 0
+    assert cold.warm
+    delivered = sorted(message.body[:2] for queue_id in range(4) for message in talk.messages("D", queue_id))
+    assert delivered == [b"%02d" % number for number in range(50)]
+    talk.close()

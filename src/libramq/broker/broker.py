@@ -19,6 +19,7 @@ from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.broker.appending import Appending
 from libramq.broker.arrivals import Arrivals
 from libramq.broker.client_watch import ClientWatch
+from libramq.broker.cold_lookups import ColdLookups
 from libramq.broker.committing import Committing
 from libramq.broker.config import BrokerConfig
 from libramq.broker.creation_rate import CreationRate
@@ -188,7 +189,7 @@ class Broker:
         version = f"LibraMQ {__version__}"
         self.runtime = RuntimeInfo(self.store, self._files.filesystem, version=version, kernel=kernel)
         self._watch = ClientWatch(self.consumers, self.producers, self.health, kernel, notify=self._notify)
-        self._delivery = Delivery(self.schedule, clock=kernel.clock, deadlines=kernel.deadlines)
+        self._delivery = Delivery(self.schedule, self.store, kernel)
         self._persistence = Persistence(self._files, kernel)
         allowed = SlaveAccess(self.config.ha_networks)
         self.ha = HAService(
@@ -384,6 +385,7 @@ class Broker:
                 self._processors.update(service.processors())
             if hasattr(service, "batch_processors"):
                 self._batch_processors.update(service.batch_processors())
+        self._processors.update(ColdLookups(self.store).waiting(self._processors))
         recorded = RecordedReplies(self.tables.journals, self._responder.answer)
         self._processors.update(recorded.waiting(self._processors))
         kernel = self.kernel

@@ -100,20 +100,23 @@ class DelaySchedule:
             stored = self._store_again(due, level)
             delivered += stored
             if stored < len(due):
-                offset = due[stored].queue_offset
+                self._reached(level, due[stored].queue_offset)
                 self._head_due_ms[level] = now_ms  # It waits for the store, and is not forgotten.
                 break
             offset = next_offset
+            self._reached(level, offset)  # The next read may have to wait for the disk.
             if head_due_ms is not None:
                 self._head_due_ms[level] = head_due_ms
                 break
             if not due:
                 self._head_due_ms.pop(level, None)
                 break
+        return delivered
+
+    def _reached(self, level: int, offset: int) -> None:
         if offset != self.offsets.get(level, 0):
             self.offsets[level] = offset
             self.version += 1
-        return delivered
 
     def _store_again(self, due: Sequence[MessageExt], level: int) -> int:
         """Store due messages again; return how many are done."""

@@ -7,6 +7,7 @@ Upstream: store/DefaultMessageStore.java.
 """
 
 import contextlib
+from collections.abc import Iterator
 
 from libramq.filesystem import FileSystem
 from libramq.message.message import MessageExt
@@ -15,6 +16,7 @@ from libramq.store.commit_log import CommitLog
 from libramq.store.config import StoreConfig
 from libramq.store.consume_queue import BLANK_SIZE
 from libramq.store.consume_queue_table import ConsumeQueueTable
+from libramq.store.open_files import OpenFiles
 from libramq.store.read import NO_QUEUE, ReadResult, find_record, read_queue, unit_tag_codes, warm
 from libramq.store.segments import FileRange
 from libramq.store.timestamp_search import Boundary, search_timestamp
@@ -24,11 +26,17 @@ class StoreContents:
     """The part of a store that reads. visible_offset: the end of what readers may see."""
 
     def __init__(
-        self, config: StoreConfig, filesystem: FileSystem, log: CommitLog, queues: ConsumeQueueTable
+        self,
+        config: StoreConfig,
+        filesystem: FileSystem,
+        files: OpenFiles,
+        log: CommitLog,
+        queues: ConsumeQueueTable,
     ) -> None:
         self.config = config
         self.visible_offset = 0
         self._filesystem = filesystem
+        self._files = files
         self._log = log
         self._queues = queues
         self._get_count = self._get_bytes = 0
@@ -141,6 +149,16 @@ class StoreContents:
         Where the disk would have to be asked: the stretch to `warm` first, unless the caller may wait.
         """
         return self._log.read(offset, size) if may_wait else self._log.read_nowait(offset, size)
+
+    @contextlib.contextmanager
+    def without_waiting(self) -> Iterator[None]:
+        """Have every read raise ColdRead that would wait for the disk; `warm` its stretch, and begin anew."""
+        files = self._files
+        was, files.may_wait = files.may_wait, False
+        try:
+            yield
+        finally:
+            files.may_wait = was
 
     def warm(self, ranges: tuple[FileRange, ...]) -> None:
         """Bring stretches of files into the page cache; may be called in a thread."""

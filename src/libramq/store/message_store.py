@@ -56,12 +56,12 @@ class MessageStore(StoreContents):
         super().__init__(
             config,
             filesystem,
+            files,
             CommitLog(filesystem, files, config),
             ConsumeQueueTable(filesystem, files, config),
         )
         self.recovery: RecoveryReport | None = None
         self._refusal = Refusal(clock)
-        self._files = files
         self._clock = clock
         self._store_host = encode_host(config.store_host)
         self._is_sync = self._is_bounded = config.flush_disk_type is FlushDiskType.SYNC_FLUSH

@@ -25,6 +25,8 @@ class OpenFiles:
         self._count_max = count_max
         self._files: OrderedDict[Path, int] = OrderedDict()
         self._held: dict[Path, int] = {}
+        #: Whether reads may wait for the disk; see `StoreContents.without_waiting`.
+        self.may_wait = True
 
     def __len__(self) -> int:
         return len(self._files) + len(self._held)

@@ -27,6 +27,14 @@ class FileRange(NamedTuple):
     size: int
 
 
+class ColdRead(Exception):
+    """Data that a thread must read first: it is not in memory, and the caller may not wait for the disk."""
+
+    def __init__(self, stretch: FileRange) -> None:
+        super().__init__(f"{stretch.path} is not in memory at {stretch.offset}")
+        self.stretch = stretch
+
+
 class Segments:
     """Files of one size that make one run of bytes."""
 
@@ -132,7 +140,12 @@ class Segments:
         self._filesystem.pwrite(self._files.get(self.path(start)), data, offset - start)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Read within one file, waiting for the disk if necessary."""
+        """Read within one file, waiting for the disk if necessary; raises ColdRead if nobody may wait."""
+        if not self._files.may_wait:
+            data = self.read_nowait(offset, size)
+            if data is None:
+                raise ColdRead(self.file_range(offset, size))
+            return data
         start = self.start_of(offset)
         return self._filesystem.pread(self._files.get(self.path(start)), size, offset - start)
 

@@ -1,0 +1,45 @@
+"""The cold lookups: requests that look into old files wait for the disk in a thread, and the loop does not.
+
+Such a request changes nothing before it has read, so it is simply handled anew when the thread is done.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from libramq.codes import RequestCode as R
+from libramq.rpc.outcome import Outcome, WaitForDisk
+from libramq.rpc.request import Processor, Request
+from libramq.store.message_store import MessageStore
+from libramq.store.segments import ColdRead
+
+LOOKUPS: Final = (
+    R.SEARCH_OFFSET_BY_TIMESTAMP,
+    R.GET_EARLIEST_MSG_STORETIME,
+    R.VIEW_MESSAGE_BY_ID,
+    R.CONSUMER_SEND_MSG_BACK,
+    R.QUERY_CONSUMER_OFFSET,
+)
+#: Ours: a search by time looks at some 20 units and as many records. Then the loop waits after all.
+WARMINGS_MAX: Final = 64
+
+
+class ColdLookups:
+    """Makes processors wait for the disk in a thread."""
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+
+    def waiting(self, processors: Mapping[int, Processor]) -> dict[int, Processor]:
+        """Return the given processors that look into old files, wrapped."""
+        return {code: partial(self._handle, processors[code], 0) for code in LOOKUPS if code in processors}
+
+    def _handle(self, processor: Processor, warmings: int, request: Request) -> Outcome:
+        if warmings >= WARMINGS_MAX:
+            return processor(request)
+        try:
+            with self._store.without_waiting():
+                return processor(request)
+        except ColdRead as cold:
+            warm = partial(self._store.warm, (cold.stretch,))
+            return WaitForDisk(read=warm, again=partial(self._handle, processor, warmings + 1, request))
