@@ -22,7 +22,7 @@ class OffsetCommits:
         self._ledger = ledger
         self._store = store
         self._journals = journals
-        self._pulled = PullOffsets()
+        self.pull_offsets = PullOffsets()
         self._unwritten: list[OffsetRecord] = []
         self._is_refused = self._must_sync = False
 
@@ -48,20 +48,12 @@ class OffsetCommits:
             return 0
         return offset
 
-    def pulled(self, group: str, topic: str, queue_id: int, next_offset: int) -> None:
-        """Note up to where a pull was answered."""
-        self._pulled.set(group, topic, queue_id, next_offset)
-
-    def pull_offset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return up to where a group was sent a queue's messages; None: not by this process."""
-        return self._pulled.get(group, topic, queue_id)
-
     def sent_before(self, group: str, queue: MessageQueue) -> int | None:
         """Return up to where a group was sent a queue's messages, 0 if it was sent none.
 
         None: nobody knows. It has read the queue, but that was before this process began.
         """
-        sent = self._pulled.get(group, queue.topic, queue.queue_id)
+        sent = self.pull_offsets.get(group, queue.topic, queue.queue_id)
         if sent is not None:
             return sent
         return 0 if self.query(group, queue.topic, queue.queue_id) is None else None
@@ -89,7 +81,7 @@ class OffsetCommits:
     def remove_group(self, group: str) -> None:
         """Forget a group's offsets."""
         self._unwritten += self._ledger.offsets.remove_group(group)
-        self._pulled.remove_group(group)
+        self.pull_offsets.remove_group(group)
 
     def remove_topic(self, topic: str) -> None:
         """Forget the offsets in a deleted topic.
@@ -97,7 +89,7 @@ class OffsetCommits:
         They must not come back with a power cut, as other commits may: if the topic was created again, groups
         would skip its new messages.
         """
-        self._pulled.remove_topic(topic)
+        self.pull_offsets.remove_topic(topic)
         removed = self._ledger.offsets.remove_topic(topic)
         if removed:
             self._unwritten += removed

@@ -257,7 +257,6 @@ class Reading:
             )
             return
         status = _status(pull, result)
-        self._offsets.pulled(pull.group, pull.topic, pull.queue_id, result.next_offset)
         if hold_until_ms is not None and self._held.may_hold(
             pull.waiter.connection, pull.topic, pull.queue_id
         ):
@@ -273,6 +272,7 @@ class Reading:
             status = PullStatus.NOTHING_YET
         if result.count:
             self._throughput.got(pull.group, pull.topic, result.count)
+        self._offsets.pull_offsets.set(pull.group, pull.topic, pull.queue_id, result.next_offset)
         next_offset = result.next_offset if result.count else None
         self._clients.answered(
             pull.waiter.connection, pull.group, pull.topic, pull.queue_id, next_offset, now_ms=now_ms

@@ -205,7 +205,7 @@ class Statistics:
 
     def _wrapper(self, group: str, queue: MessageQueue, offset: int) -> OffsetWrapper:
         topic, queue_id = queue.topic, queue.queue_id
-        pulled = self._offsets.pull_offset(group, topic, queue_id)
+        pulled = self._offsets.pull_offsets.get(group, topic, queue_id)
         # Messages that were deleted are not behind the group: it goes on with the first that there is.
         offset = max(offset, self._store.min_offset(topic, queue_id))
         read_ms = self._store.store_timestamp_ms(topic, queue_id, offset - 1) if offset else 0
