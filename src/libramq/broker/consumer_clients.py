@@ -182,13 +182,9 @@ class ConsumerClients:
 
     def committed(self, peer: Connection, group_name: str) -> None:
         """Note that a member commits an offset."""
-        self._seen(peer, group_name, self._clock.monotonic_ms())
-
-    def _seen(self, peer: Connection, group_name: str, now_ms: MonotonicMs) -> None:
-        """Note a sign of life; ignored for clients that are no members."""
         member = self._groups.member(group_name, peer)
         if member is not None:
-            member.session.seen(now_ms=now_ms)
+            member.session.seen(now_ms=self._clock.monotonic_ms())
 
     def queue_count_changed(self, topic: str, *, now: Now) -> Notices:
         """Handle a change of a topic's queues; return the members to notify."""
@@ -283,11 +279,12 @@ class ConsumerClients:
 
         Who pulls without that in a coordinated group has not heard yet that it is one: it owns nothing there.
         """
-        self._seen(peer, group_name, now_ms)
-        if not is_opened and self._fences.goes_by_epochs(group_name):
+        group = self._groups.get(group_name)
+        member = group.members.get(peer) if group is not None else None
+        if group is None or member is None:
             return
-        member = self._member(group_name, peer, topic)
-        if member is not None:
+        member.session.seen(now_ms=now_ms)
+        if _are_owned(group, topic) and (is_opened or not self._fences.goes_by_epochs(group_name)):
             queue = MessageQueue(topic, self.broker_name, queue_id)
             self._rebalance(group_name).pulled(
                 queue, member.client_id, offset, is_opened=is_opened, now_ms=now_ms
@@ -344,9 +341,7 @@ class ConsumerClients:
 
     def _member(self, group_name: str, peer: Connection, topic: str) -> Member[Connection] | None:
         group = self._groups.get(group_name)
-        if group is None or topic.startswith(RETRY_PREFIX) or group.message_model == BROADCASTING:
-            return None
-        return group.members.get(peer)
+        return group.members.get(peer) if group is not None and _are_owned(group, topic) else None
 
     def _openings(self, group_name: str) -> dict[MessageQueue, bool]:
         """Return the existing queues here that are open or granted; see Fences.openings."""
@@ -423,3 +418,8 @@ class ConsumerClients:
         if not self.allocates(group.name):
             return _NONE
         return self.notifications.changed(group, wait_ms=wait_ms)
+
+
+def _are_owned(group: ConsumerGroup[Connection], topic: str) -> bool:
+    """Return whether a group's queues of a topic have owners; retry topics count zero."""
+    return group.message_model != BROADCASTING and not topic.startswith(RETRY_PREFIX)
