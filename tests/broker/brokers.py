@@ -93,7 +93,7 @@ class Conversation:
             self.tick()
         self.clock.advance(end_ms - self.clock.monotonic_ms())
 
-    def stand_still(self, milliseconds: int) -> None:
+    def extend_deadlines(self, milliseconds: int) -> None:
         """Time passes in which this process does nothing; then it goes on, timers first."""
         self.clock.advance(milliseconds)
         self.tick()

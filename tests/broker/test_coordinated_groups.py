@@ -216,7 +216,7 @@ def committed(talk: Conversation, queue_id: int) -> int | None:
 def test_a_broker_that_stood_still_keeps_its_members(talk):
     """For longer than their sessions: timers ring before what they sent is read."""
     alice, bob = both(talk)
-    talk.stand_still(SESSION_MS + 5_000)
+    talk.extend_deadlines(SESSION_MS + 5_000)
     assert (alice.news(), bob.news()) == (C.SUCCESS, C.SUCCESS), "it is time for that"
     assert (alice.poll().news(), bob.poll().news()) == (None, None)
     assert reasons(talk) == [("member_joined", "alice"), ("member_joined", "bob")]

@@ -147,12 +147,12 @@ def happen(group: Surroundings, kind: type[ev.Event]) -> None:
         ev.ConnectionClosed: lambda: group.do(coordinator.closed(alice.peer, now_ms=now_ms)),
         ev.QueuesChanged: lambda: group.tell("T", queues_of("T", 9)),
         ev.QueuesRemoved: lambda: group.do(coordinator.queues_reset(GROUP, "T", "b", now_ms=now_ms)),
-        ev.StockMembersCame: lambda: group.stock("java"),
+        ev.StockMembersJoined: lambda: group.stock("java"),
         ev.StockMembersLeft: group.stock,
         ev.GrantRefused: lambda: group.do(coordinator.refused(GROUP, 1_000, 1_001, now_ms=now_ms)),
         ev.FencesInDoubt: lambda: group.do(coordinator.gather_again(GROUP, now_ms=now_ms)),
         ev.FencesReported: lambda: group.do(coordinator.gathered(GROUP, [], now_ms=now_ms)),
-        ev.StoodStill: lambda: group.do(coordinator.stood_still(10, now_ms=now_ms)),
+        ev.Stalled: lambda: group.do(coordinator.stood_still(10, now_ms=now_ms)),
         ev.Dissolved: lambda: group.do(coordinator.drop(GROUP, now_ms=now_ms)),
     }
     if kind in calls:

@@ -65,7 +65,7 @@ def join_inquiry(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> None:
     if reason is not None or is_changed:
         group.balance.touch(reason, event.profile.client_id, now_ms=now_ms)
     _claims_later_epoch(group, member, event.held, 0, now_ms)
-    _awaited_came(group, member, now_ms)
+    _awaited_reported(group, member, now_ms)
 
 
 def _admit(group: Group, event: ev.Joined, now_ms: MonotonicMs) -> tuple[Member, Reason | None, bool]:
@@ -107,7 +107,7 @@ def poll_inquiry(group: Group, event: ev.Polled, now_ms: MonotonicMs) -> None:
     """Hold a poll, and note the queues that its member reports."""
     _hold_poll(group, event, now_ms)
     _claims_later_epoch(group, event.member, event.held, event.epoch, now_ms)
-    _awaited_came(group, event.member, now_ms)
+    _awaited_reported(group, event.member, now_ms)
 
 
 def _hold_poll(group: Group, event: ev.Polled, now_ms: MonotonicMs) -> None:
@@ -203,7 +203,7 @@ def _hand_over_unlisted(group: Group, member: Member, now_ms: MonotonicMs) -> No
     group.balance.hand_over(now_ms=now_ms)
 
 
-def _awaited_came(group: Group, member: Member, now_ms: MonotonicMs) -> None:
+def _awaited_reported(group: Group, member: Member, now_ms: MonotonicMs) -> None:
     """Stop waiting for a member that has reported its queues."""
     assert group.inquiry is not None
     group.inquiry.awaited.pop(member.id, None)
@@ -242,7 +242,7 @@ def remove_queues(group: Group, event: ev.QueuesRemoved, now_ms: MonotonicMs) ->
 # Stock members.
 
 
-def let_allocate(group: Group, event: ev.StockMembersCame, now_ms: MonotonicMs) -> None:
+def hand_to_members(group: Group, event: ev.StockMembersJoined, now_ms: MonotonicMs) -> None:
     """Hand the assignment over to the members themselves."""
     rebalance = group.balance.touch(Reason.MODE_CHANGED, event.client_ids[0], now_ms=now_ms)
     group.change_mode(MODE_CLIENT, QueueHandover.resumed(group.epoch + 1, {}), {})
@@ -251,12 +251,12 @@ def let_allocate(group: Group, event: ev.StockMembersCame, now_ms: MonotonicMs) 
     group.publication.effects += rebalance.take_started(group.name, epoch, members)
 
 
-def stay_allocating(group: Group, event: ev.StockMembersCame, now_ms: MonotonicMs) -> None:
+def leave_to_members(group: Group, event: ev.StockMembersJoined, now_ms: MonotonicMs) -> None:
     """Leave the assignment to the members, and end an inquiry that was under way."""
     group.inquiry = None
 
 
-def part(group: Group, event: ev.StockMembersLeft, now_ms: MonotonicMs) -> None:
+def await_last_commits(group: Group, event: ev.StockMembersLeft, now_ms: MonotonicMs) -> None:
     """Wait for the last commits of the stock member that has left."""
     group.begin_inquiry(State.PARTING, now_ms + PARTING_MS, group.balance.queues.epoch)
 
@@ -314,7 +314,7 @@ def take_reports(group: Group, event: ev.FencesReported, now_ms: MonotonicMs) ->
     group.conclude(now_ms)
 
 
-def go_on_without(group: Group, event: ev.InquiryTimedOut, now_ms: MonotonicMs) -> None:
+def continue_without(group: Group, event: ev.InquiryTimedOut, now_ms: MonotonicMs) -> None:
     """Continue without the fences that have not answered."""
     log.warning("the fences did not answer in time; continuing without them", group=group.name)
     take_reports(group, ev.FencesReported(()), now_ms)
@@ -352,7 +352,7 @@ def hand_over(group: Group, event: ev.HandoverDue, now_ms: MonotonicMs) -> None:
     group.balance.hand_over(now_ms=now_ms)
 
 
-def stand_still(group: Group, event: ev.StoodStill, now_ms: MonotonicMs) -> None:
+def extend_deadlines(group: Group, event: ev.Stalled, now_ms: MonotonicMs) -> None:
     """Extend all deadlines by the time that the process was stalled."""
     for member in group.members:
         member.stood_still(event.stood_ms, now_ms=now_ms)

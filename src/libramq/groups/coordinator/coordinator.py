@@ -209,7 +209,7 @@ class Coordinator(Generic[P, T]):
             self._shared.stock[group] = tuple(client_ids)
         else:
             self._shared.stock.pop(group, None)
-        event = ev.StockMembersCame(client_ids) if client_ids else ev.StockMembersLeft()
+        event = ev.StockMembersJoined(client_ids) if client_ids else ev.StockMembersLeft()
         return self._happen(group, event, now_ms)
 
     def gathered(self, group: str, reports: Sequence[FenceReport], *, now_ms: MonotonicMs) -> list[Effect[T]]:
@@ -283,7 +283,7 @@ class Coordinator(Generic[P, T]):
         """Extend all deadlines by the time in which the process was stalled."""
         effects: list[Effect[T]] = []
         for name in self._groups:
-            effects += self._happen(name, ev.StoodStill(stood_ms), now_ms)
+            effects += self._happen(name, ev.Stalled(stood_ms), now_ms)
         return effects
 
     @property
@@ -362,7 +362,7 @@ class Coordinator(Generic[P, T]):
             )
         group = self._groups[name] = CoordinatedGroup(name, shared=self._shared, now_ms=now_ms)
         if name in self._shared.stock:
-            group.handle(ev.StockMembersCame(self._shared.stock[name]), now_ms=now_ms)
+            group.handle(ev.StockMembersJoined(self._shared.stock[name]), now_ms=now_ms)
         elif self._must_gather(name):
             group.handle(ev.FencesInDoubt(0), now_ms=now_ms)
         return group

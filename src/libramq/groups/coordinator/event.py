@@ -118,7 +118,7 @@ class QueuesRemoved:
 
 
 @dataclass(frozen=True, slots=True)
-class StockMembersCame:
+class StockMembersJoined:
     """The group has stock members, which allocate queues for themselves. client_ids: all of them."""
 
     client_ids: Sequence[str]
@@ -167,7 +167,7 @@ class HandoverDue:
 
 
 @dataclass(frozen=True, slots=True)
-class StoodStill:
+class Stalled:
     """The process was stalled for that time."""
 
     stood_ms: int
@@ -192,7 +192,7 @@ Event = (
     | PollTimedOut
     | QueuesChanged
     | QueuesRemoved
-    | StockMembersCame
+    | StockMembersJoined
     | StockMembersLeft
     | GrantRefused
     | FencesInDoubt
@@ -200,6 +200,6 @@ Event = (
     | InquiryTimedOut
     | ChangesCollected
     | HandoverDue
-    | StoodStill
+    | Stalled
     | Dissolved
 )

@@ -105,13 +105,13 @@ TABLE: Final[Mapping[type[ev.Event], Row]] = {
         **_stay(do.remove_queues, G, W, C, P, B),
     },
     # Stock members.
-    ev.StockMembersCame: {
-        **{state: _to(do.let_allocate, C) for state in (*ASSIGNED, *UNKNOWN)},
-        **{state: _to(do.stay_allocating, C) for state in SELF_ALLOCATED},
+    ev.StockMembersJoined: {
+        **{state: _to(do.hand_to_members, C) for state in (*ASSIGNED, *UNKNOWN)},
+        **{state: _to(do.leave_to_members, C) for state in SELF_ALLOCATED},
     },
     ev.StockMembersLeft: {
         **_stay(do.ignore, *ALIVE),
-        C: _to(do.part, P),
+        C: _to(do.await_last_commits, P),
     },
     # Fences.
     ev.GrantRefused: {
@@ -129,7 +129,7 @@ TABLE: Final[Mapping[type[ev.Event], Row]] = {
     },
     # Time.
     ev.InquiryTimedOut: {
-        G: _to(do.go_on_without, W, *CONCLUDED),
+        G: _to(do.continue_without, W, *CONCLUDED),
         W: _to(do.stop_waiting, *CONCLUDED),
         P: _to(do.ask_members, B, E),
         B: _to(do.stop_waiting, A, R, S),
@@ -143,7 +143,7 @@ TABLE: Final[Mapping[type[ev.Event], Row]] = {
         A: _to(do.hand_over, A),
         R: _to(do.hand_over, R, S),
     },
-    ev.StoodStill: _stay(do.stand_still, *ALIVE),
+    ev.Stalled: _stay(do.extend_deadlines, *ALIVE),
     ev.Dissolved: {state: _to(do.dissolve, D) for state in ALIVE},
 }
 
