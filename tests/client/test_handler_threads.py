@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from libramq.client.core.handler_result import Outcome
+from libramq.client.core.handler_result import HandlerOutcome
 from libramq.client.core.lease import Lease
 from libramq.client.core.process_queue import Delivery, ProcessQueue
 from libramq.client.handler_threads import HandlerThreads
@@ -43,6 +43,6 @@ def test_a_delivery_that_has_not_begun_may_be_put_again_before_its_report_return
     assert ran_again.wait(WAIT_S)
     threads.close()
     loop.close()
-    assert [(ended, ending) for ended, ending, _ in reports] == [(delivery, Outcome.SKIPPED)] * 2
+    assert [(ended, ending) for ended, ending, _ in reports] == [(delivery, HandlerOutcome.SKIPPED)] * 2
     assert len({ident for *_, ident in reports}) == 2
     assert threads._running == {}

@@ -6,7 +6,7 @@ from itertools import count
 from libramq.lab.cost import COSTS
 from libramq.lab.entrant import entrant
 from libramq.lab.history import Departure, History, Step
-from libramq.lab.replay import Outcome, Ticks, replay
+from libramq.lab.replay import StepOutcome, Ticks, replay
 from libramq.message.queue import MessageQueue
 
 ALL = frozenset({"T"})
@@ -40,7 +40,7 @@ def history(members: str, *steps: Step, queues: int = 12) -> History:
     )
 
 
-def played(given: History, strategy: str) -> list[Outcome]:
+def played(given: History, strategy: str) -> list[StepOutcome]:
     """What a strategy makes of it, at the default costs."""
     outcomes = replay(given, entrant(strategy), COSTS, clock())
     assert outcomes is not None

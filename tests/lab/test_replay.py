@@ -12,7 +12,7 @@ from libramq.lab.crew import Size
 from libramq.lab.entrant import Allocator, Entrant, entrant
 from libramq.lab.histories.kinds import KINDS, synthetic
 from libramq.lab.history import Departure, History
-from libramq.lab.replay import Outcome, StrategyFailed, replay
+from libramq.lab.replay import StepOutcome, StrategyFailed, replay
 from libramq.message.queue import MessageQueue
 
 from .histories import clock, history, played, step
@@ -148,7 +148,7 @@ def test_queues_that_do_not_exist_are_refused():
         one(history("ab", step(joined="c")), dreaming)
 
 
-def one(given: History, rule: TopicRule) -> Outcome:
+def one(given: History, rule: TopicRule) -> StepOutcome:
     made = Entrant(name="mine", rule="mine:rule", allocator=Allocator.CLIENTS, strategy=TopicStrategy(rule))
     outcomes = replay(given, made, COSTS, clock())
     assert outcomes is not None

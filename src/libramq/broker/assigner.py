@@ -41,7 +41,7 @@ class QueueQuestion(NamedTuple):
 Queues = Sequence[MessageQueue] | None
 
 
-class Peers(Protocol):
+class AssignerPeers(Protocol):
     """The brokers of the cluster, including this one."""
 
     def server_assigned_members(self, group: str) -> ServerAssignedMembers | None:
@@ -75,7 +75,7 @@ class Assigner:
         clock: Clock,
         purgatory: Purgatory,
         view: ClusterView,
-        peers: Peers,
+        peers: AssignerPeers,
     ) -> None:
         self._view = view
         self._peers = peers

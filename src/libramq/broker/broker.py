@@ -37,7 +37,7 @@ from libramq.broker.persistence import Persistence
 from libramq.broker.processor.client_management import ClientManagement
 from libramq.broker.processor.consumer_offset import ConsumerOffsetRequests
 from libramq.broker.processor.group_admin import GroupAdministration
-from libramq.broker.processor.group_membership import GroupMembership
+from libramq.broker.processor.group_membership import GroupRequests
 from libramq.broker.processor.ha_status import HAStatusRequests
 from libramq.broker.processor.notices import requests_of
 from libramq.broker.processor.open_queue import OpenQueue
@@ -318,7 +318,7 @@ class Broker:
             QueueLockRequests(
                 locks=self.locks, clients=self.consumers, topics=self.topics, groups=self.groups
             ),
-            GroupMembership(
+            GroupRequests(
                 coordination=self.coordination,
                 groups=self.groups,
                 topics=self.topics,

@@ -40,7 +40,7 @@ ANSWER_MS_MAX: Final = 1_000
 
 
 class PeerBrokers:
-    """The other brokers; a `group_peers.GroupPeers`, and an `assigner.Peers`. ask: sends a question."""
+    """The other brokers: `group_peers.GroupPeers` and `assigner.AssignerPeers`. ask: sends a question."""
 
     def __init__(
         self,

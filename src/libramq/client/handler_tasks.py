@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from libramq.client.core.handler_result import Ending, Outcome, ending_of
+from libramq.client.core.handler_result import Ending, HandlerOutcome, ending_of
 from libramq.client.core.process_queue import Delivery
 from libramq.client.handler_call import awaited, current_task, is_from_outside, log_failure
 from libramq.message.message import MessageExt
@@ -84,11 +84,11 @@ class HandlerTasks:
 
     async def _run(self, delivery: Delivery) -> None:
         if not delivery.begin():
-            self._report(delivery, Outcome.SKIPPED)
+            self._report(delivery, HandlerOutcome.SKIPPED)
             return
         messages = delivery.messages
         topic = messages[0].topic
-        ending: Ending = Outcome.LATER
+        ending: Ending = HandlerOutcome.LATER
         try:
             ending = ending_of(await awaited(self._handlers[topic](list(messages))), messages)
         except BaseException as error:

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
-from libramq.client.core.handler_result import Ending, Outcome, ending_of
+from libramq.client.core.handler_result import Ending, HandlerOutcome, ending_of
 from libramq.client.core.process_queue import Delivery
 from libramq.client.handler_call import awaited, current_task, is_from_outside, log_failure
 from libramq.logs import get_logger
@@ -120,7 +120,7 @@ class HandlerThreads:
             self._idle -= 1
         delivery = self._next()
         while delivery is not None:
-            ending: Ending = Outcome.LATER
+            ending: Ending = HandlerOutcome.LATER
             try:
                 ending = self._run(delivery)
             finally:  # Last: a delivery that has not begun may be put again at once, for another thread.
@@ -156,7 +156,7 @@ class HandlerThreads:
 
     def _run(self, delivery: Delivery) -> Ending:
         if not delivery.begin():
-            return Outcome.SKIPPED
+            return HandlerOutcome.SKIPPED
         messages = delivery.messages
         topic = messages[0].topic
         try:
@@ -168,8 +168,8 @@ class HandlerThreads:
             log_failure(messages, topic)
             if self._loop.is_closed():
                 self._loop_closed()
-                return Outcome.SKIPPED
-            return Outcome.LATER
+                return HandlerOutcome.SKIPPED
+            return HandlerOutcome.LATER
 
     def _await(self, delivery: Delivery, awaitable: Awaitable[object]) -> object:
         # The thread waits, so that no more than `count` run at once.

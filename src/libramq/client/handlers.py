@@ -11,7 +11,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from libramq.client.core.handler_result import Ending, HandlerResult, Outcome
+from libramq.client.core.handler_result import Ending, HandlerOutcome, HandlerResult
 from libramq.client.core.process_queue import Delivery
 from libramq.client.handler_tasks import HandlerTasks
 from libramq.client.handler_threads import HandlerThreads
@@ -60,7 +60,7 @@ class Handlers:
             else:
                 # The group's retry topic may hold messages of topics that this member does not subscribe to.
                 log.warning("a redelivered message has a topic without a handler", topic=topic)
-                self._report(delivery, Outcome.LATER)
+                self._report(delivery, HandlerOutcome.LATER)
         if for_threads:
             self._threads.put(for_threads)
         if for_loop:

@@ -40,7 +40,7 @@ from libramq.transport.access import OPEN, Access
 from libramq.transport.blocking import BlockingRemote
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
 
-Lost = Callable[[MessageQueue, int, int], None]
+OnLost = Callable[[MessageQueue, int, int], None]
 
 CHUNK_MAX: Final = 8192  # Messages asked for in one pull; Apache answers 32, ours what fits.
 #: An eighth of the largest frame, and above what Apache's clients ask for, which makes our broker answer in
@@ -175,7 +175,7 @@ class QueueReader:
         self.cluster.finish(remote, pull, self.cluster.start(remote, pull))
 
     def read(
-        self, queue: MessageQueue, start: int, end: int, *, lost: Lost = refuse_loss
+        self, queue: MessageQueue, start: int, end: int, *, lost: OnLost = refuse_loss
     ) -> Iterator[Stretch]:
         """Yield the records with offsets [start, end), in order, one reply at a time.
 
@@ -204,7 +204,7 @@ class QueueReader:
         """Close all connections."""
         self.cluster.close()
 
-    def _read_once(self, queue: MessageQueue, start: int, end: int, lost: Lost) -> Iterator[Stretch]:
+    def _read_once(self, queue: MessageQueue, start: int, end: int, lost: OnLost) -> Iterator[Stretch]:
         """Read over one connection. The first pull goes alone and shows how much a reply holds."""
         remote = self.cluster.broker(queue)
         in_flight: deque[_Requested] = deque()
@@ -260,7 +260,7 @@ class QueueReader:
             )
         )
 
-    def _reached(self, queue: MessageQueue, position: int, stop: int, reply: PullReply, lost: Lost) -> int:
+    def _reached(self, queue: MessageQueue, position: int, stop: int, reply: PullReply, lost: OnLost) -> int:
         """Return the offset that a reply reaches, at most `stop`; offsets it skips are reported as lost."""
         if reply.code == ResponseCode.SUCCESS and reply.body:
             return max(position + 1, min(reply.next_offset, stop))

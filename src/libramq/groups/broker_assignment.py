@@ -30,7 +30,7 @@ Assignments = Mapping[str, Mapping[str, Sequence[MessageQueue]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AssignmentAnswer:
     """A member's queues of one topic.
 
     ask_again: clients that will get more queues, and in how many milliseconds they should ask.
@@ -128,7 +128,7 @@ class BrokerAssignment:
                 waiting[client_id] = max(rests_ms)
         return waiting
 
-    def ask(self, client_id: str, topic: str, *, now_ms: MonotonicMs) -> Answer | None:
+    def ask(self, client_id: str, topic: str, *, now_ms: MonotonicMs) -> AssignmentAnswer | None:
         """Return a member's queues of a topic; None if no target knows the member: it keeps its queues."""
         target = self._target.get(client_id)
         if target is None:
@@ -147,7 +147,7 @@ class BrokerAssignment:
             taker = self._ledger.target.get(queue)
             if taker is not None and taker != client_id:
                 ask_again[taker] = REST_MS
-        return Answer(free, ask_again)
+        return AssignmentAnswer(free, ask_again)
 
     def give(
         self, client_id: str, topic: str, queues: Sequence[MessageQueue], *, now_ms: MonotonicMs

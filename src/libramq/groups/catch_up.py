@@ -11,7 +11,7 @@ from libramq.clock import MonotonicMs
 WINDOW_MS: Final = 1_000
 
 
-class CatchUp:
+class CatchUpPeak:
     """Counts the messages of the current second, and of the busiest one."""
 
     def __init__(self) -> None:

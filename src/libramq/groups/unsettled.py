@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from msgspec import UNSET
 
 from libramq.clock import MonotonicMs, Now
-from libramq.groups.catch_up import CatchUp
+from libramq.groups.catch_up import CatchUpPeak
 from libramq.groups.rebalance_event import QueueMove
 from libramq.message.queue import MessageQueue
 
@@ -75,7 +75,7 @@ class Unsettled:
     moves: dict[MessageQueue, Move] = field(default_factory=dict)
     first_reads_ms: dict[tuple[MessageQueue, str], MonotonicMs] = field(default_factory=dict)
     returned_ms: dict[MessageQueue, MonotonicMs] = field(default_factory=dict)
-    catch_up: CatchUp = field(default_factory=CatchUp)
+    catch_up: CatchUpPeak = field(default_factory=CatchUpPeak)
     duplicates: int = 0
     is_complete: bool = False
     holders: Mapping[MessageQueue, str] = field(default_factory=dict)

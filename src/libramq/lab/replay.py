@@ -29,7 +29,7 @@ Ticks = Callable[[], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class StepOutcome:
     """The outcome of one step.
 
     moved: queues with another reader than before. unowned, doubled: queues assigned to no member, and to
@@ -53,7 +53,7 @@ class Outcome:
     assignor_ms: float
 
 
-def replay(history: History, entrant: Entrant, costs: Costs, ticks: Ticks) -> list[Outcome] | None:
+def replay(history: History, entrant: Entrant, costs: Costs, ticks: Ticks) -> list[StepOutcome] | None:
     """Return the outcome of every step; None if the history lacks the strategy's input."""
     strategy = entrant.strategy_for(history)
     if strategy is None:
@@ -80,7 +80,7 @@ def replay(history: History, entrant: Entrant, costs: Costs, ticks: Ticks) -> li
         unowned = history.queue_count - len(group.owners)
         loads = [len(share) for share in group.shares.values()]
         outcomes.append(
-            Outcome(
+            StepOutcome(
                 step=step,
                 member_count=len(loads),
                 moved=moved.total(),

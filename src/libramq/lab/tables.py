@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from libramq.lab.entrant import Entrant
 from libramq.lab.history import History
-from libramq.lab.replay import Outcome
+from libramq.lab.replay import StepOutcome
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -86,7 +86,7 @@ TABLES: Final[Mapping[str, Columns]] = MappingProxyType(
 
 
 def step_row(
-    history: History, entrant: Entrant, number: int, outcome: Outcome, fair: Outcome
+    history: History, entrant: Entrant, number: int, outcome: StepOutcome, fair: StepOutcome
 ) -> tuple[Any, ...]:
     """Return a row of steps; fair: the same step with the fewest moves and the most even loads."""
     return (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from libramq.client.queue_reader import Lost, refuse_loss
+from libramq.client.queue_reader import OnLost, refuse_loss
 from libramq.errors import LibraError, RouteNotFound, StoreCorrupt
 from libramq.message.queue import MessageQueue
 from libramq.spark.columns import Records, arrow_schema
@@ -90,7 +90,7 @@ def read_spans(
 ) -> Iterator[pa.RecordBatch]:
     """Yield exactly the messages of the spans; missing ones fail the task or cause a warning."""
     assert options.store is not None
-    lost: Lost = refuse_loss if options.fail_on_data_loss else warn_of_loss
+    lost: OnLost = refuse_loss if options.fail_on_data_loss else warn_of_loss
 
     def lost_of(key: tuple[str, int], start: int, end: int) -> None:
         lost(MessageQueue(key[0], options.store_broker, key[1]), start, end)

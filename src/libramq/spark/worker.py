@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from libramq.client.queue_reader import (
     EVERYTHING,
     REPLY_BYTES_MAX,
-    Lost,
+    OnLost,
     PullFilter,
     QueueReader,
     Stretch,
@@ -100,7 +100,7 @@ def read_ranges(
 class Conversion:
     """Turns several replies into one batch, with exactly the offsets each should cover."""
 
-    def __init__(self, connection: Connection, columns: Sequence[str], lost: Lost) -> None:
+    def __init__(self, connection: Connection, columns: Sequence[str], lost: OnLost) -> None:
         self._schema = arrow_schema(columns)
         self._is_filtered = not pull_filter(connection).is_everything
         tags = None if connection.tags is None else parse_tag_filter(connection.tags).tags

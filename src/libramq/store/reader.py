@@ -33,7 +33,7 @@ from libramq.store.log_scan import Damage, LogScan
 from libramq.store.opening import ABORT
 from libramq.store.read_only_files import FileRemoved, ReadOnlyFiles
 from libramq.store.recovery_point import RecoveryPointFile
-from libramq.store.span_cursor import Extent, Lost, Places, QueueKey, Span, SpanCursor, runs
+from libramq.store.span_cursor import Extent, OnLost, Places, QueueKey, Span, SpanCursor, runs
 from libramq.store.whole_frames import whole_frames
 
 WINDOW_BYTES: Final = 4 << 20  # Ours: of the log at a time; more falls out of the processor's cache.
@@ -128,7 +128,7 @@ class StoreReader:
                 high = middle
         return low
 
-    def windows(self, spans: Iterable[Span], lost: Lost) -> Iterator[LogWindow]:
+    def windows(self, spans: Iterable[Span], lost: OnLost) -> Iterator[LogWindow]:
         """Exactly the records of the spans, in the order of the log; `lost` is told of those not there."""
         cursors = [SpanCursor(self, span, lost) for span in spans]
         while cursors := [cursor for cursor in cursors if cursor.has_more]:

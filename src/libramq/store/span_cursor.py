@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 QueueKey = tuple[str, int]
 Places = npt.NDArray[np.int64]
-Lost = Callable[[QueueKey, int, int], None]
+OnLost = Callable[[QueueKey, int, int], None]
 
 BLOCK_UNITS: Final = 1 << 16  # Ours: of a queue at a time, 1.3 MB.
 
@@ -51,7 +51,7 @@ class QueueUnits(Protocol):
 class SpanCursor:
     """Goes through the units of one span, block by block."""
 
-    def __init__(self, units: QueueUnits, span: Span, lost: Lost) -> None:
+    def __init__(self, units: QueueUnits, span: Span, lost: OnLost) -> None:
         self._units = units
         self._lost = lost
         self._queue, self._next, end, self._extent = span

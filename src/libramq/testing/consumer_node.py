@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from libramq.client.consumer_network import ConsumerNetwork
 from libramq.client.core import effects as fx
 from libramq.client.core.consumer_settings import ConsumerSettings
-from libramq.client.core.handler_result import Outcome
+from libramq.client.core.handler_result import HandlerOutcome
 from libramq.client.core.process_queue import Delivery
 from libramq.client.local_offset_store import DIRECTORY, LocalOffsetStore
 from libramq.clock import MonotonicMs
@@ -209,8 +209,8 @@ class SimulatedConsumer:
     def _handling_began(self, delivery: Delivery) -> None:
         self._world.history.handling_began(self, delivery)
 
-    def _handled(self, delivery: Delivery, outcome: Outcome) -> None:
-        if outcome is not Outcome.SKIPPED:
+    def _handled(self, delivery: Delivery, outcome: HandlerOutcome) -> None:
+        if outcome is not HandlerOutcome.SKIPPED:
             self._world.history.handled(self, delivery, outcome)
         self.network.handled([(delivery, outcome)])
 

@@ -5,7 +5,7 @@ from libramq.testing.network import Connection, Network
 from libramq.testing.process import Process
 from libramq.testing.seams import SimulatedTimers
 from libramq.transport.access import OPEN, Access
-from libramq.transport.remotes import Dialed, Lost, OnRequest, Remotes
+from libramq.transport.remotes import Dialed, OnConnectionLost, OnRequest, Remotes
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS
 
 
@@ -77,7 +77,7 @@ def simulated_remotes(
     process: Process,
     *,
     on_request: OnRequest | None = None,
-    lost: Lost | None = None,
+    lost: OnConnectionLost | None = None,
     access: Access = OPEN,
 ) -> Remotes:
     """Return the connections of a simulated process to others."""

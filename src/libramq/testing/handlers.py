@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from libramq.client.core.handler_result import Outcome
+from libramq.client.core.handler_result import HandlerOutcome
 from libramq.client.core.process_queue import Delivery
 from libramq.testing.process import Process
 
@@ -32,7 +32,7 @@ class SimulatedHandlers:
         randomness: random.Random,
         *,
         began: Callable[[Delivery], None],
-        ended: Callable[[Delivery, Outcome], None],
+        ended: Callable[[Delivery, HandlerOutcome], None],
     ) -> None:
         self._process = process
         self._handling = handling
@@ -58,7 +58,7 @@ class SimulatedHandlers:
         while self._waiting and self._running < self._handling.concurrency:
             delivery = self._waiting.popleft()
             if not delivery.begin():
-                self._ended(delivery, Outcome.SKIPPED)
+                self._ended(delivery, HandlerOutcome.SKIPPED)
                 continue
             self._running += 1
             self._began(delivery)
@@ -73,5 +73,5 @@ class SimulatedHandlers:
         else:
             self._running -= 1
         failed = self._random.random() < self._handling.failure_chance
-        self._ended(delivery, Outcome.LATER if failed else Outcome.SUCCESS)
+        self._ended(delivery, HandlerOutcome.LATER if failed else HandlerOutcome.SUCCESS)
         self._start()

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from libramq.client.core.handler_result import Outcome
+from libramq.client.core.handler_result import HandlerOutcome
 from libramq.client.core.process_queue import Delivery
 from libramq.clock import MonotonicMs
 from libramq.groups.rebalance_event import RebalanceEvent
@@ -105,7 +105,7 @@ class Watcher:
     def handling_began(self, member: "SimulatedConsumer", delivery: Delivery) -> None:
         """A handler began."""
 
-    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: Outcome) -> None:
+    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: HandlerOutcome) -> None:
         """A handler ended."""
 
     def owners_changed(self, member: str, what: str, queues: Sequence[MessageQueue]) -> None:
@@ -209,7 +209,7 @@ class History(Watcher):
         for watcher in self.watchers:
             watcher.handling_began(member, delivery)
 
-    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: Outcome) -> None:
+    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: HandlerOutcome) -> None:
         self.handled_count += len(delivery.messages)
         offsets = ",".join(str(message.queue_offset) for message in delivery.messages)
         self.note(member.name, f"{outcome.value} {_named(delivery.process_queue.queue)}:{offsets}")

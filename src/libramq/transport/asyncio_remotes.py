@@ -11,7 +11,7 @@ from libramq.runtime.asyncio_seams import LoopTimers
 from libramq.transport.access import OPEN, Access
 from libramq.transport.address import split_address
 from libramq.transport.outages import Outages
-from libramq.transport.remotes import Dialed, Lost, OnRequest, Remotes
+from libramq.transport.remotes import Dialed, OnConnectionLost, OnRequest, Remotes
 from libramq.transport.timeouts import CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from libramq.transport.tls import SHUTDOWN_TIMEOUT_S, Tls, handshake_failure
 
@@ -117,7 +117,7 @@ class AsyncioRemotes(Remotes):
         monotonic_ms: Callable[[], MonotonicMs],
         *,
         on_request: OnRequest | None = None,
-        lost: Lost | None = None,
+        lost: OnConnectionLost | None = None,
         access: Access = OPEN,
         outages: Outages | None = None,
     ) -> None:

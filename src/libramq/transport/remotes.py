@@ -39,7 +39,7 @@ Done = Callable[[Command | RemoteError], None]
 #: Called with a request from the other side, and a function to answer it.
 OnRequest = Callable[[str, Command, Callable[[Command], None]], None]
 #: Called with the address of a connection that ended.
-Lost = Callable[[str], None]
+OnConnectionLost = Callable[[str], None]
 
 
 class Link(Protocol):
@@ -221,7 +221,7 @@ class Remotes:
         monotonic_ms: Callable[[], MonotonicMs],
         *,
         on_request: OnRequest | None = None,
-        lost: Lost | None = None,
+        lost: OnConnectionLost | None = None,
         access: Access = OPEN,
         outages: Outages | None = None,
     ) -> None:

@@ -2,7 +2,7 @@
 
 from libramq.client.core import effects as fx
 from libramq.client.core.consumer_settings import ConsumeFrom
-from libramq.client.core.handler_result import Outcome
+from libramq.client.core.handler_result import HandlerOutcome
 from libramq.client.core.push_consumer_core import Phase
 from tests.client.core.conversation import Conversation, found, nothing, q
 from tests.client.core.examples import route
@@ -51,7 +51,9 @@ def test_what_changed_is_written_together():
     for queue in (q(0), q(1)):
         talk.pulled(queue, found(0, 1))
         first, second = talk.deliveries()
-        talk.handled((first, Outcome.SUCCESS), *([(second, Outcome.SUCCESS)] if queue == q(0) else []))
+        talk.handled(
+            (first, HandlerOutcome.SUCCESS), *([(second, HandlerOutcome.SUCCESS)] if queue == q(0) else [])
+        )
     assert talk.at(100) == [fx.StoreOffsets(((q(0), 2), (q(1), 1)))]
     assert talk.at(200) == []
 
@@ -60,7 +62,7 @@ def test_a_failed_message_is_dropped():
     """As upstream: it would come back to the group, not to us."""
     talk = Broadcasting(persist_ms=100).reading()
     talk.pulled(q(0), found(0))
-    talk.handled((talk.deliveries()[0], Outcome.LATER))
+    talk.handled((talk.deliveries()[0], HandlerOutcome.LATER))
     assert talk.of(fx.SendBack) == []
     assert talk.at(100) == [fx.StoreOffsets(((q(0), 1),))]
 
@@ -87,7 +89,7 @@ def test_leaving_writes_and_says_goodbye():
     """Nothing is waited for: the file is ours."""
     talk = Broadcasting().reading()
     talk.pulled(q(0), found(0))
-    talk.handled((talk.deliveries()[0], Outcome.SUCCESS))
+    talk.handled((talk.deliveries()[0], HandlerOutcome.SUCCESS))
     talk.stop()
     assert talk.effects == [
         fx.StoreOffsets(((q(0), 1),)), fx.Revoked((q(0),)), fx.Unregister(("a:1",)),

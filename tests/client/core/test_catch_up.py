@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from libramq.client.core import effects as fx
-from libramq.client.core.catch_up import CatchUp
+from libramq.client.core.catch_up import CatchUpPace
 from tests.client.core.conversation import Conversation, found, nothing, q
 
 
@@ -62,7 +62,7 @@ def test_without_a_rate_nothing_is_held_up():
 @given(rate=st.integers(1, 100_000), counts=st.lists(st.integers(0, 256), min_size=1, max_size=50))
 def test_never_faster_than_the_rate(rate, counts):
     """Whatever the pulls bring."""
-    pace, now_ms, brought = CatchUp(rate, 0), 0, 0
+    pace, now_ms, brought = CatchUpPace(rate, 0), 0, 0
     for count in counts:
         brought += count
         now_ms += pace.brought(count, now_ms) + 1

@@ -1,7 +1,7 @@
 """The consumption: what follows a handler that failed."""
 
 from libramq.client.core import effects as fx
-from libramq.client.core.handler_result import Outcome
+from libramq.client.core.handler_result import HandlerOutcome
 from tests.client.core.conversation import RETRY, Conversation, found, q
 from tests.client.core.examples import route
 
@@ -11,7 +11,7 @@ def test_a_failed_message_is_sent_back_and_then_done_with():
     talk = Conversation(batch_size=2).pulling()
     talk.pulled(q(0), found(0, 1))
     (delivery,) = talk.deliveries()
-    talk.handled((delivery, Outcome.LATER))
+    talk.handled((delivery, HandlerOutcome.LATER))
     assert [(effect.message.queue_offset, effect.address) for effect in talk.of(fx.SendBack)] == [
         (0, "a:1"),
         (1, "a:1"),
@@ -30,7 +30,7 @@ def test_when_the_broker_refuses_a_copy_goes_to_the_retry_topic():
     talk.members("me", topics=("T", RETRY))
     talk.pulled(q(0), found(0))
     (delivery,) = talk.deliveries()
-    talk.handled((delivery, Outcome.LATER))
+    talk.handled((delivery, HandlerOutcome.LATER))
     message = delivery.messages[0]
     (copy,) = talk.core.sent_back(talk.of(fx.SendBack)[0], 0, ok=False)
     assert (copy.queue, copy.address) == (q(0, topic=RETRY), "a:1")
@@ -40,7 +40,7 @@ def test_when_the_broker_refuses_a_copy_goes_to_the_retry_topic():
     talk.at(5000)
     (again,) = talk.deliveries()
     assert list(again.messages) == [message]
-    talk.handled((again, Outcome.SUCCESS))
+    talk.handled((again, HandlerOutcome.SUCCESS))
     assert talk.offset(q(0)) == 1
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from libramq.client.core import effects as fx
-from libramq.client.core.handler_result import Outcome
+from libramq.client.core.handler_result import HandlerOutcome
 from libramq.client.core.push_consumer_core import Phase
 from libramq.errors import ConnectFailed, ConnectionLost, HandlerTooSlow, SubscriptionsDiffer
 from libramq.remoting.body.coordination import QueueGrant
@@ -182,7 +182,7 @@ def test_queues_asked_back_are_drained_committed_and_released_together():
     assert not done[0][1].begin()
     assert done[2][1].begin()
     assert talk.held() == {q(0): 1, q(1): 1, q(2): 1}
-    talk.handled((done[0][0], Outcome.SUCCESS), (done[1][0], Outcome.SUCCESS))
+    talk.handled((done[0][0], HandlerOutcome.SUCCESS), (done[1][0], HandlerOutcome.SUCCESS))
     commits = talk.of(fx.CommitOffset)
     assert [(each.queue, each.offset, each.claim) for each in commits] == [
         (q(0), 1, talk.claim()),
@@ -199,7 +199,7 @@ def test_a_queue_that_is_ready_does_not_wait_long_for_the_others():
     talk = Member().holding(q(0), q(1))
     for number in range(2):
         (delivery,) = talk.busy(q(number), 0)
-        talk.handled((delivery, Outcome.SUCCESS))
+        talk.handled((delivery, HandlerOutcome.SUCCESS))
     talk.polled(assigned(epoch=2, revoke=[q(0), q(1)]))
     first, _ = talk.of(fx.CommitOffset)
     assert talk.commit_answered(first) == []
@@ -247,7 +247,7 @@ def test_handlers_and_listener_share_the_time_to_give_a_queue_up():
     (delivery,) = talk.busy(q(0), 0)
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
     talk.at(9_000)
-    talk.handled((delivery, Outcome.SUCCESS))
+    talk.handled((delivery, HandlerOutcome.SUCCESS))
     assert talk.of(fx.Revoked) == [fx.Revoked((q(0),))]
     (commit,) = talk.of(fx.CommitOffset)
     talk.commit_answered(commit)
@@ -262,7 +262,7 @@ def test_a_queue_that_is_ours_again_before_it_was_released_is_opened_again():
     (delivery,) = talk.busy(q(0), 0)
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
     talk.polled(assigned((q(0), 1), epoch=3))
-    talk.handled((delivery, Outcome.SUCCESS))
+    talk.handled((delivery, HandlerOutcome.SUCCESS))
     (commit,) = talk.of(fx.CommitOffset)
     talk.commit_answered(commit)
     assert talk.of(fx.ReleaseQueues) == []
@@ -280,20 +280,20 @@ def test_a_fenced_queue_is_lost_at_once(by):
     if by == "pull":
         talk.pull_failed(talk.of(fx.Pull)[0], FENCED)
     else:
-        talk.handled((delivery, Outcome.SUCCESS))
+        talk.handled((delivery, HandlerOutcome.SUCCESS))
         (commit,) = [each for each in talk.at(100) if isinstance(each, fx.CommitOffset)]
         talk.commit_refused(commit, FENCED)
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
     assert talk.of(fx.ReleaseQueues) == talk.of(fx.CommitOffset) == talk.of(fx.OpenQueue) == []
     assert talk.core.owned() == []
-    assert talk.handled((delivery, Outcome.SUCCESS)) == []
+    assert talk.handled((delivery, HandlerOutcome.SUCCESS)) == []
 
 
 def test_a_commit_that_is_fenced_while_its_queue_leaves_ends_it():
     """The coordinator took it after all."""
     talk = Member().holding(q(0))
     (delivery,) = talk.busy(q(0), 0)
-    talk.handled((delivery, Outcome.SUCCESS))
+    talk.handled((delivery, HandlerOutcome.SUCCESS))
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
     (commit,) = talk.of(fx.CommitOffset)
     talk.commit_refused(commit, FENCED)
@@ -316,7 +316,7 @@ def test_a_later_epoch_of_a_queue_of_ours_is_opened_while_it_goes_on():
     (again,) = talk.opened(request, 0)
     assert (again.offset, again.claim) == (2, talk.claim(2))
     assert second.begin()
-    talk.handled((first, Outcome.SUCCESS), (second, Outcome.SUCCESS))
+    talk.handled((first, HandlerOutcome.SUCCESS), (second, HandlerOutcome.SUCCESS))
     (commit,) = [each for each in talk.at(100) if isinstance(each, fx.CommitOffset)]
     assert (commit.offset, commit.claim) == (2, talk.claim(2))
 
@@ -385,7 +385,7 @@ def test_a_commit_is_never_without_claim():
     talk.members("me")
     talk.committed(q(0), 0)
     (delivery,) = talk.busy(q(0), 0)
-    talk.handled((delivery, Outcome.SUCCESS))
+    talk.handled((delivery, HandlerOutcome.SUCCESS))
     (commit,) = [each for each in talk.at(1000) if isinstance(each, fx.CommitOffset)]
     assert commit.claim is None
     talk.polled(assigned(q(0), epoch=5))
@@ -406,7 +406,7 @@ def test_what_moved_is_committed_every_tenth_of_a_second():
     talk = Member(persist_ms=1_000).holding(q(0), q(1))
     talk.at(1_000)
     (delivery,) = talk.busy(q(0), 0)
-    talk.handled((delivery, Outcome.SUCCESS))
+    talk.handled((delivery, HandlerOutcome.SUCCESS))
     (commit,) = [each for each in talk.at(1_100) if isinstance(each, fx.CommitOffset)]
     talk.commit_answered(commit)
     later = talk.at(9_000)
@@ -417,11 +417,11 @@ def test_a_queue_has_one_commit_under_way():
     """A broker of many threads may work two off in any order."""
     talk = Member().holding(q(0))
     (first,) = talk.busy(q(0), 0)
-    talk.handled((first, Outcome.SUCCESS))
+    talk.handled((first, HandlerOutcome.SUCCESS))
     talk.at(1_000)
     (commit,) = talk.of(fx.CommitOffset)
     talk.pulled(q(0), found(1))
-    talk.handled(*((each, Outcome.SUCCESS) for each in talk.deliveries()))
+    talk.handled(*((each, HandlerOutcome.SUCCESS) for each in talk.deliveries()))
     assert [each for each in talk.at(2_000) if isinstance(each, fx.CommitOffset)] == []
     talk.commit_answered(commit)
     assert [each.offset for each in talk.at(2_100) if isinstance(each, fx.CommitOffset)] == [2]
@@ -434,7 +434,7 @@ def asleep(session_ms=3_000):
     """A member that was stopped for a minute, with a message handled and one that waits."""
     talk = Member(session_ms=session_ms).holding(q(0))
     done, waiting = talk.busy(q(0), 0, 1)
-    talk.handled((done, Outcome.SUCCESS))
+    talk.handled((done, HandlerOutcome.SUCCESS))
     talk.now_ms += 60_000
     return talk, waiting
 
@@ -443,7 +443,7 @@ def test_who_wakes_up_begins_no_handler_and_commits_nothing():
     """The coordinator may have given its queues to others; only its answer tells."""
     talk, waiting = asleep()
     assert not waiting.begin()
-    talk.handled((waiting, Outcome.SKIPPED))
+    talk.handled((waiting, HandlerOutcome.SKIPPED))
     assert talk.deliveries() == []
     assert talk.pulled(q(0), found(2))[-1].offset == 3
     assert talk.deliveries() == []
@@ -454,7 +454,7 @@ def test_who_is_still_a_member_goes_on():
     """The coordinator had patience, or was away as well."""
     talk, waiting = asleep()
     assert not waiting.begin()
-    talk.handled((waiting, Outcome.SKIPPED))
+    talk.handled((waiting, HandlerOutcome.SKIPPED))
     talk.polled(ConnectionLost("after a minute"))
     talk.polled(assigned(q(0)))
     (delivery,) = talk.deliveries()
@@ -515,7 +515,7 @@ def test_a_handler_that_runs_too_long_costs_the_membership_until_it_is_done():
     talk = Member(max_processing_ms=1_000, session_ms=600_000).holding(q(0), q(1))
     running, other = talk.busy(q(0), 0), talk.busy(q(1), 0)
     talk.at(500)
-    talk.handled((other[0], Outcome.SUCCESS))
+    talk.handled((other[0], HandlerOutcome.SUCCESS))
     talk.at(1_000)
     assert talk.core.owned() == [q(0), q(1)]
     talk.at(1_100)
@@ -525,7 +525,7 @@ def test_a_handler_that_runs_too_long_costs_the_membership_until_it_is_done():
     assert (type(trouble.error), trouble.keeps_out) == (HandlerTooSlow, False)
     assert talk.of(fx.CommitOffset)[1:] == []
     assert [each for each in talk.at(10_000) if isinstance(each, fx.FindGroup)] == []
-    talk.handled((running[0], Outcome.SUCCESS))
+    talk.handled((running[0], HandlerOutcome.SUCCESS))
     assert len(talk.of(fx.FindGroup)) == 1
 
 
@@ -540,7 +540,7 @@ def test_a_handler_that_never_ends_does_not_keep_its_member_out_for_good():
     assert talk.of(fx.GiveUp) == [fx.GiveUp((running,))]
     assert len(talk.of(fx.FindGroup)) == 1
     assert talk.of(fx.SendBack) == []  # Its queue's next owner delivers it.
-    assert talk.handled((running, Outcome.SUCCESS)) == []
+    assert talk.handled((running, HandlerOutcome.SUCCESS)) == []
     assert talk.at(6_000) == []
 
 
@@ -637,7 +637,7 @@ def test_a_graceful_stop_commits_leaves_and_unregisters():
     talk.polled(assigned(q(0), q(1), epoch=2))
     assert talk.of(fx.PollGroup)[-1].body.leaving
     assert talk.of(fx.OpenQueue) == []
-    talk.handled((delivery, Outcome.SUCCESS))
+    talk.handled((delivery, HandlerOutcome.SUCCESS))
     (commit,) = talk.of(fx.CommitOffset)
     assert talk.commit_answered(commit) == [fx.LeaveGroup("a:1", "m1", "member_left", grants(q(0)))]
     assert talk._(talk.core.group_left()) == [fx.Unregister(("a:1",))]
@@ -652,12 +652,12 @@ def test_while_a_slow_handler_runs_the_other_queues_go_back_one_by_one():
     talk.stop(timeout_ms=5_000)
     assert talk.of(fx.ReleaseQueues) == [fx.ReleaseQueues("a:1", "m1", (), leaving=True)]
     for number in (2, 0):
-        talk.handled((busy[number], Outcome.SUCCESS))
+        talk.handled((busy[number], HandlerOutcome.SUCCESS))
         (commit,) = talk.of(fx.CommitOffset)
         assert talk.commit_answered(commit) == [
             fx.ReleaseQueues("a:1", "m1", grants(q(number)), leaving=True)
         ]
-    talk.handled((busy[1], Outcome.SUCCESS))
+    talk.handled((busy[1], HandlerOutcome.SUCCESS))
     (commit,) = talk.of(fx.CommitOffset)
     assert talk.commit_answered(commit) == [fx.LeaveGroup("a:1", "m1", "member_left", grants(q(1)))]
 
@@ -667,7 +667,7 @@ def test_one_that_is_done_at_once_says_only_goodbye():
     talk = Member().holding(q(0), q(1))
     for number in range(2):
         (delivery,) = talk.busy(q(number), 0)
-        talk.handled((delivery, Outcome.SUCCESS))
+        talk.handled((delivery, HandlerOutcome.SUCCESS))
     talk.stop(timeout_ms=5_000)
     assert talk.of(fx.ReleaseQueues) == []
     first, second = talk.of(fx.CommitOffset)
@@ -679,7 +679,7 @@ def test_a_queue_whose_commit_was_not_acknowledged_goes_back_as_one_of_which_mes
     talk = Member().holding(q(0))
     (delivery,) = talk.busy(q(0), 0)
     talk.polled(assigned(epoch=2, revoke=[q(0)]))
-    talk.handled((delivery, Outcome.SUCCESS))
+    talk.handled((delivery, HandlerOutcome.SUCCESS))
     while commits := talk.of(fx.CommitOffset):
         talk.commit_answered(commits[0], ok=False)
     assert talk.of(fx.ReleaseQueues) == [released(q(0), is_committed=False)]
@@ -698,7 +698,7 @@ def test_a_static_member_keeps_its_queues_when_it_stops():
     """It commits, and is back within its session."""
     talk = Member(instance_id="left").holding(q(0))
     (delivery,) = talk.busy(q(0), 0)
-    talk.handled((delivery, Outcome.SUCCESS))
+    talk.handled((delivery, HandlerOutcome.SUCCESS))
     talk.stop()
     (commit,) = talk.of(fx.CommitOffset)
     assert talk.commit_answered(commit) == [fx.Unregister(("a:1",))]
@@ -711,7 +711,7 @@ def test_what_came_again_after_a_move_is_counted_and_reported():
     """What we handled ourselves, and only when the coordinator has heard of it, it is forgotten."""
     talk = Member().holding(q(0))
     deliveries = talk.busy(q(0), 0, 1, 2, started=0)
-    talk.handled(*((each, Outcome.SUCCESS) for each in deliveries))
+    talk.handled(*((each, HandlerOutcome.SUCCESS) for each in deliveries))
     talk.pull_failed(fx.Pull(q(0), talk.generation(q(0)), "a:1", 3, claim=talk.claim()), FENCED)
     talk.polled(assigned((q(0), 2), epoch=2))
     (request,) = talk.of(fx.OpenQueue)

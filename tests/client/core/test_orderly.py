@@ -3,7 +3,7 @@
 import pytest
 
 from libramq.client.core import effects as fx
-from libramq.client.core.handler_result import Outcome
+from libramq.client.core.handler_result import HandlerOutcome
 from libramq.client.core.push_consumer_core import Phase
 from libramq.errors import ConnectionLost, RequestTimeout
 from tests.client.core.conversation import RETRY, Conversation, found, nothing, q
@@ -39,7 +39,7 @@ class InOrder(Conversation):
 def succeed(talk):
     (delivery,) = talk.deliveries()
     delivery.begin()
-    return talk.handled((delivery, Outcome.SUCCESS))
+    return talk.handled((delivery, HandlerOutcome.SUCCESS))
 
 
 def test_a_queue_is_locked_before_anything_else():
@@ -94,7 +94,7 @@ def test_one_portion_a_queue_in_order():
     assert talk.deliveries() == []
     talk.pulled(q(1), found(0))
     assert len(talk.deliveries()) == 1
-    talk.handled((first, Outcome.SUCCESS))
+    talk.handled((first, HandlerOutcome.SUCCESS))
     (second,) = talk.deliveries()
     assert [message.queue_offset for message in second.messages] == [2, 3]
 
@@ -107,7 +107,7 @@ def test_a_failure_suspends_the_queue_and_counts():
         (delivery,) = talk.deliveries()
         assert [(m.queue_offset, m.reconsume_times) for m in delivery.messages] == [(5, times)]
         delivery.begin()
-        talk.handled((delivery, Outcome.LATER))
+        talk.handled((delivery, HandlerOutcome.LATER))
         assert talk.effects == []
         assert talk.at(talk.now_ms + 999) == []
         talk.at(talk.now_ms + 1)
@@ -128,7 +128,7 @@ def test_a_message_that_failed_too_often_goes_to_the_retry_topic():
     talk.pulled(q(0), found(0, 1))
     for _ in range(2):
         (delivery,) = talk.deliveries()
-        talk.handled((delivery, Outcome.LATER))
+        talk.handled((delivery, HandlerOutcome.LATER))
         sent = talk.of(fx.SendCopy)
         talk.at(talk.now_ms + 1000) if not sent else None
     (copy,) = sent
@@ -150,7 +150,7 @@ def test_a_copy_that_cannot_be_sent_suspends_the_queue():
     talk.locks(q(0))
     talk.committed(q(0), 0)
     talk.pulled(q(0), found(0, 1))
-    talk.handled((talk.deliveries()[0], Outcome.LATER))
+    talk.handled((talk.deliveries()[0], HandlerOutcome.LATER))
     (copy,) = talk.of(fx.SendCopy)
     talk._(talk.core.copy_sent(copy, talk.now_ms, ok=False))
     assert talk.effects == []
@@ -163,7 +163,7 @@ def test_without_a_number_a_message_is_tried_for_ever():
     talk = InOrder().owning(1)
     talk.pulled(q(0), found(0))
     for _ in range(40):
-        talk.handled((talk.deliveries()[0], Outcome.LATER))
+        talk.handled((talk.deliveries()[0], HandlerOutcome.LATER))
         assert talk.of(fx.SendCopy) == []
         talk.at(talk.now_ms + 1000)
 
@@ -179,7 +179,7 @@ def test_a_handover_drains_commits_and_only_then_unlocks():
     assert talk.of(fx.UnlockQueues) == []
     talk.at(4000)  # However long the handler takes, within 20 s.
     assert talk.of(fx.UnlockQueues) == []
-    talk.handled((running, Outcome.SUCCESS))
+    talk.handled((running, HandlerOutcome.SUCCESS))
     (commit,) = talk.of(fx.CommitOffset)
     assert (commit.queue, commit.offset) == (q(1), 1)
     assert talk.of(fx.UnlockQueues) == []
@@ -198,7 +198,7 @@ def test_two_commits_of_a_queue_are_never_under_way_at_once():
     (early,) = talk.of(fx.CommitOffset)
     talk.notified()
     talk.members("me", "you")
-    talk.handled((second, Outcome.SUCCESS))
+    talk.handled((second, HandlerOutcome.SUCCESS))
     assert talk.of(fx.CommitOffset) == []
     talk.commit_answered(early)
     (late,) = talk.of(fx.CommitOffset)
@@ -242,7 +242,7 @@ def test_a_lock_that_another_has_is_a_lost_queue():
     talk.locks()
     assert talk.of(fx.Lost) == [fx.Lost((q(0),))]
     (request,) = talk.of(fx.LockQueues)
-    assert talk.handled((running, Outcome.SUCCESS)) == []
+    assert talk.handled((running, HandlerOutcome.SUCCESS)) == []
     assert talk.core.owned() == []
     talk.locks(q(0), request=request)
     assert talk.of(fx.Assigned) == [fx.Assigned((q(0),))]
@@ -273,7 +273,7 @@ def test_after_a_lost_connection_the_lock_is_confirmed_first(meanwhile, goes_on)
     talk.pulled(q(0), found(0, 1))
     (running,) = talk.deliveries()
     talk.lost()
-    talk.handled((running, Outcome.SUCCESS))
+    talk.handled((running, HandlerOutcome.SUCCESS))
     assert talk.deliveries() == []
     assert talk.at(2_000)
     assert talk.of(fx.CommitOffset) == []
@@ -298,7 +298,7 @@ def test_a_connection_lost_while_a_queue_is_handed_over_loses_it():
     talk.notified()
     talk.members("me", "you")
     talk.lost()
-    talk.handled((running, Outcome.SUCCESS))
+    talk.handled((running, HandlerOutcome.SUCCESS))
     assert talk.of(fx.CommitOffset) == []
     assert talk.of(fx.Lost) == [fx.Lost((q(1),))]
 
@@ -376,7 +376,7 @@ def test_a_retry_topic_without_a_route_is_made_by_the_messages_own_broker():
     """Which knows it before any name server does."""
     talk = InOrder(max_reconsume_times=0).owning(1)
     talk.pulled(q(0), found(0))
-    talk.handled((talk.deliveries()[0], Outcome.LATER))
+    talk.handled((talk.deliveries()[0], HandlerOutcome.LATER))
     (copy,) = talk.of(fx.SendCopy)
     assert (copy.queue, copy.address) == (q(0, topic=RETRY), "a:1")
 

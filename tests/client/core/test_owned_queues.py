@@ -4,7 +4,7 @@ import pytest
 
 from libramq.client.core import effects as fx
 from libramq.client.core.consumer_settings import ConsumeFrom
-from libramq.client.core.handler_result import Outcome
+from libramq.client.core.handler_result import HandlerOutcome
 from libramq.codes import ResponseCode
 from libramq.errors import ConnectionLost, RequestTimeout, broker_error
 from tests.client.core.conversation import Conversation, found, nothing, q
@@ -67,10 +67,10 @@ def test_done_messages_are_committed_with_the_next_pull_and_every_second():
     talk = Conversation(persist_ms=1000).pulling()
     talk.pulled(q(0), found(0, 1, 2))
     first, second, third = talk.deliveries()
-    talk.handled((first, Outcome.SUCCESS), (third, Outcome.SUCCESS))
+    talk.handled((first, HandlerOutcome.SUCCESS), (third, HandlerOutcome.SUCCESS))
     assert talk.at(1000) == [fx.CommitOffset(q(0), talk.generation(q(0)), 1, "a:1")]
     talk.commit_answered(talk.effects[0])
-    talk.handled((second, Outcome.SUCCESS))
+    talk.handled((second, HandlerOutcome.SUCCESS))
     (pull,) = talk.pulled(q(0), nothing(3))
     assert (pull.offset, talk.offset(q(0))) == (3, 3)
     (commit,) = talk.at(2000)
@@ -90,7 +90,7 @@ def test_a_commit_that_failed_is_repeated():
     """Only an acknowledged commit counts."""
     talk = Conversation().pulling()
     talk.pulled(q(0), found(0))
-    talk.handled((talk.deliveries()[0], Outcome.SUCCESS))
+    talk.handled((talk.deliveries()[0], HandlerOutcome.SUCCESS))
     (commit,) = talk.at(1000)
     talk.commit_answered(commit, ok=False)
     assert talk.at(2000) == [commit]
@@ -134,9 +134,9 @@ def test_a_queue_that_holds_too_much_waits_50_ms_or_until_a_handler_is_done():
     batch, single = talk.deliveries()
     assert talk.at(49) == []
     assert talk.at(50) == []
-    talk.handled((single, Outcome.SUCCESS))
+    talk.handled((single, HandlerOutcome.SUCCESS))
     assert len(talk.of(fx.Pull)) == 1
-    talk.handled((batch, Outcome.SUCCESS))
+    talk.handled((batch, HandlerOutcome.SUCCESS))
     assert talk.of(fx.Pull) == []
     assert talk.at(200) == []
 
@@ -211,7 +211,7 @@ def test_a_refused_offset_is_replaced_committed_and_begun_anew():
         fx.CommitOffset(q(0), talk.generation(q(0)), 90, "a:1")
     ]
     (commit,) = talk.effects
-    talk.handled((late, Outcome.SUCCESS))
+    talk.handled((late, HandlerOutcome.SUCCESS))
     assert not late.begin()
     (query,) = talk.commit_answered(commit)
     assert query == fx.QueryOffset(q(0), talk.generation(q(0)), "a:1")
@@ -226,7 +226,7 @@ def test_a_queue_that_is_shorter_than_what_was_read_is_begun_where_the_group_is_
     late = talk.deliveries()
     (query,) = talk.pulled(q(0), nothing(51, ResponseCode.PULL_OFFSET_MOVED))
     assert query == fx.QueryOffset(q(0), talk.generation(q(0)), "a:1")
-    talk.handled(*((delivery, Outcome.SUCCESS) for delivery in late))
+    talk.handled(*((delivery, HandlerOutcome.SUCCESS) for delivery in late))
     assert not any(delivery.begin() for delivery in late)
     assert talk.committed(q(0), committed)[0].offset == (committed or 0)
     assert talk.offset(q(0)) == committed
@@ -238,7 +238,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_begun_anew():
     talk.pulled(q(0), found(0, 1))
     late = talk.deliveries()
     talk.pulled(q(0), broker_error(ResponseCode.TOPIC_NOT_EXIST, "it was deleted"))
-    talk.handled(*((delivery, Outcome.SUCCESS) for delivery in late))
+    talk.handled(*((delivery, HandlerOutcome.SUCCESS) for delivery in late))
     assert [type(effect) for effect in talk.at(1_000)] == [fx.Pull]
     (query,) = talk.pulled(q(0), found(2, 3))
     assert query == fx.QueryOffset(q(0), talk.generation(q(0)), "a:1")
@@ -265,7 +265,7 @@ def test_where_an_operator_set_the_offset_we_commit_it_and_go_on_there():
     effects = talk._(talk.core.offsets_set("T", {q(0): 7, q(9): 3}, talk.now_ms))
     assert effects == [fx.CommitOffset(q(0), talk.generation(q(0)), 7, "a:1")]
     (commit,) = effects
-    talk.handled((late, Outcome.SUCCESS))
+    talk.handled((late, HandlerOutcome.SUCCESS))
     (query,) = talk.commit_answered(commit)
     assert query == fx.QueryOffset(q(0), talk.generation(q(0)), "a:1")
     assert talk.committed(q(0), 7)[0].offset == 7

@@ -3,7 +3,7 @@
 import pytest
 
 from libramq.client.core import effects as fx
-from libramq.client.core.handler_result import Outcome
+from libramq.client.core.handler_result import HandlerOutcome
 from tests.client.core.conversation import Conversation, found, nothing, q
 
 
@@ -43,12 +43,12 @@ def test_what_waits_for_a_handler_waits_for_the_end_of_the_pause():
     assert running.begin()
     talk.pause()
     assert not waiting.begin()
-    assert talk.handled((running, Outcome.SUCCESS), (waiting, Outcome.SKIPPED)) == []
+    assert talk.handled((running, HandlerOutcome.SUCCESS), (waiting, HandlerOutcome.SKIPPED)) == []
     talk.resume()
     (again,) = talk.deliveries()
     assert again is waiting
     assert again.begin()
-    talk.handled((again, Outcome.SUCCESS))
+    talk.handled((again, HandlerOutcome.SUCCESS))
     talk.at(1000)
     assert [effect.offset for effect in talk.of(fx.CommitOffset)] == [2]
 
@@ -61,7 +61,7 @@ def test_resumed_before_the_handler_was_heard_of():
     talk.pause()
     assert not waiting.begin()
     talk.resume()
-    talk.handled((waiting, Outcome.SKIPPED))
+    talk.handled((waiting, HandlerOutcome.SKIPPED))
     assert talk.deliveries() == [waiting]
 
 
@@ -98,7 +98,7 @@ def test_in_order_the_same_messages_come_first_again():
     (waiting,) = talk.deliveries()
     talk.pause()
     assert not waiting.begin()
-    assert talk.handled((waiting, Outcome.SKIPPED)) == []
+    assert talk.handled((waiting, HandlerOutcome.SKIPPED)) == []
     talk.resume()
     assert [m.queue_offset for m in talk.deliveries()[0].messages] == [0]
 

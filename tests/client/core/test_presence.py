@@ -3,7 +3,7 @@
 import pytest
 
 from libramq.client.core import effects as fx
-from libramq.client.core.handler_result import Outcome
+from libramq.client.core.handler_result import HandlerOutcome
 from tests.client.core.conversation import found, nothing, q
 from tests.client.core.coordinated import Member, assigned
 from tests.client.core.examples import route
@@ -46,7 +46,7 @@ def test_whatever_finds_no_broker_for_a_queue_of_ours_has_the_routes_asked_for(w
     if what == "pull":
         talk.pulled(q(0), nothing(1))
     else:
-        talk.handled((talk.delivery, Outcome.SUCCESS))
+        talk.handled((talk.delivery, HandlerOutcome.SUCCESS))
         talk.at(talk.now_ms + 100, with_routes=True)
     assert len(talk.of(fx.FetchRoutes)) == 1
     if what == "pull":

@@ -2,7 +2,7 @@
 
 from libramq.client.core import effects as fx
 from libramq.client.core.consumer_settings import ConsumeFrom
-from libramq.client.core.handler_result import Outcome
+from libramq.client.core.handler_result import HandlerOutcome
 from libramq.client.core.push_consumer_core import Phase
 from libramq.formats.route import BrokerData, TopicRouteData
 from tests.client.core.conversation import RETRY, WALL_MS, Conversation, found, q
@@ -71,7 +71,7 @@ def test_when_somebody_joins_the_member_gives_up_its_surplus():
     """Code 40 → list → the queues that are no longer ours are committed and let go."""
     talk = Conversation().pulling(4)
     talk.pulled(q(3), found(0, 1))
-    talk.handled((talk.deliveries()[0], Outcome.SUCCESS))
+    talk.handled((talk.deliveries()[0], HandlerOutcome.SUCCESS))
     assert talk.notified() == [fx.FetchConsumerList("a:1", ("T",))]
     talk.members("me", "you")
     assert talk.of(fx.CommitOffset) == [fx.CommitOffset(q(3), talk.generation(q(3)), 1, "a:1")]
@@ -101,7 +101,7 @@ def test_a_queue_with_a_running_handler_drains_before_it_is_let_go():
     talk.members("me", "you")
     assert talk.of(fx.Revoked) == []
     assert not waiting.begin()
-    talk.handled((running, Outcome.SUCCESS))
+    talk.handled((running, HandlerOutcome.SUCCESS))
     assert talk.effects == [fx.CommitOffset(q(1), talk.generation(q(1)), 1, "a:1"), fx.Revoked((q(1),))]
 
 
@@ -115,8 +115,8 @@ def test_draining_has_an_end():
     talk.members("me", "you")
     assert talk.at(74) == []
     assert talk.at(75) == [fx.Revoked((q(1),))]
-    assert talk.handled((running, Outcome.SUCCESS)) == []
-    assert talk.handled((running, Outcome.LATER)) == []
+    assert talk.handled((running, HandlerOutcome.SUCCESS)) == []
+    assert talk.handled((running, HandlerOutcome.LATER)) == []
 
 
 def test_a_queue_that_comes_back_while_it_drains_is_taken_again():
@@ -128,7 +128,7 @@ def test_a_queue_that_comes_back_while_it_drains_is_taken_again():
     for ids in (("me", "you"), ("me",)):
         talk.notified()
         talk.members(*ids)
-    talk.handled((running, Outcome.SUCCESS))
+    talk.handled((running, HandlerOutcome.SUCCESS))
     assert talk.of(fx.Revoked) == [fx.Revoked((q(1),))]
     assert talk.of(fx.Assigned) == []
     (commit,) = talk.of(fx.CommitOffset)
@@ -281,14 +281,14 @@ def test_leaving_drains_commits_and_says_goodbye_in_this_order():
     talk = Conversation().pulling(1)
     talk.pulled(q(0), found(0, 1, 2))
     done, running, waiting = talk.deliveries()
-    talk.handled((done, Outcome.SUCCESS))
+    talk.handled((done, HandlerOutcome.SUCCESS))
     running.begin()
     (commit,) = talk.stop()
     assert commit == fx.CommitOffset(q(0), talk.generation(q(0)), 1, "a:1")
     assert not waiting.begin()
     talk.commit_answered(commit)
     assert talk.effects == []
-    talk.handled((waiting, Outcome.SKIPPED), (running, Outcome.SUCCESS))
+    talk.handled((waiting, HandlerOutcome.SKIPPED), (running, HandlerOutcome.SUCCESS))
     assert talk.effects == [fx.CommitOffset(q(0), talk.generation(q(0)), 2, "a:1"), fx.Revoked((q(0),))]
     assert talk.commit_answered(talk.effects[0]) == [fx.Unregister(("a:1",))]
     assert talk.core.unregistered() == [fx.Stopped()]
@@ -310,7 +310,7 @@ def test_leaving_does_not_wait_for_a_broker_that_does_not_answer():
     talk = Conversation().pulling(1)
     talk.pulled(q(0), found(0, 1))
     first, second = talk.deliveries()
-    talk.handled((first, Outcome.SUCCESS))
+    talk.handled((first, HandlerOutcome.SUCCESS))
     second.begin()
     talk.stop(timeout_ms=500)
     talk.at(500)
@@ -323,7 +323,7 @@ def test_the_first_commits_of_a_topic_go_one_after_the_other():
     talk = Conversation().pulling(3)
     for number in range(3):
         talk.pulled(q(number), found(0))
-        talk.handled(*((delivery, Outcome.SUCCESS) for delivery in talk.deliveries()))
+        talk.handled(*((delivery, HandlerOutcome.SUCCESS) for delivery in talk.deliveries()))
     talk.stop()
     committed = []
     while commits := talk.of(fx.CommitOffset):
@@ -340,7 +340,7 @@ def test_who_has_committed_before_commits_all_at_once():
     talk = Conversation().pulling(3, offset=5)
     for number in range(3):
         talk.pulled(q(number), found(5))
-        talk.handled(*((delivery, Outcome.SUCCESS) for delivery in talk.deliveries()))
+        talk.handled(*((delivery, HandlerOutcome.SUCCESS) for delivery in talk.deliveries()))
     talk.stop()
     assert [commit.queue for commit in talk.of(fx.CommitOffset)] == [q(0), q(1), q(2)]
 
@@ -350,7 +350,7 @@ def test_a_first_commit_that_failed_lets_the_next_one_go():
     talk = Conversation(persist_ms=100).pulling(2)
     for number in range(2):
         talk.pulled(q(number), found(0))
-        talk.handled(*((delivery, Outcome.SUCCESS) for delivery in talk.deliveries()))
+        talk.handled(*((delivery, HandlerOutcome.SUCCESS) for delivery in talk.deliveries()))
     talk.at(100)
     (first,) = talk.of(fx.CommitOffset)
     talk.at(200)

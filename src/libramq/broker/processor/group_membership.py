@@ -24,7 +24,7 @@ from libramq.rpc.request_body import with_body
 from libramq.rpc.waiter import RequestWaiter
 
 
-class GroupMembership:
+class GroupRequests:
     """The processor of members' requests to their coordinator. answer: sends a reply, when it is ready."""
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import Final
 
 from libramq.client.core.due import Due, ReconnectDue
 from libramq.client.core.route_table import RouteTable
-from libramq.client.core.timers import Timers
+from libramq.client.core.timers import DueItems
 from libramq.clock import MonotonicMs
 
 #: Ours: a broker whose connection ended may only be restarting.
@@ -18,7 +18,7 @@ RECONNECT_AGAIN_MS: Final = 1_000
 class BrokerContacts:
     """Decides which brokers get a heartbeat, and when."""
 
-    def __init__(self, routes: RouteTable, timers: Timers[Due]) -> None:
+    def __init__(self, routes: RouteTable, timers: DueItems[Due]) -> None:
         self._routes = routes
         self._timers = timers
         self._known: frozenset[str] = frozenset()

@@ -12,7 +12,7 @@ from libramq.clock import MonotonicMs
 PULLS_A_SECOND: Final = 10
 
 
-class CatchUp:
+class CatchUpPace:
     """The pace of one queue, in messages a second."""
 
     def __init__(self, rate: int, now_ms: MonotonicMs) -> None:

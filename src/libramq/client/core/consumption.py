@@ -17,14 +17,14 @@ from libramq.client.core.delivering import Delivering
 from libramq.client.core.due import Due, RedeliverDue
 from libramq.client.core.duplicates import Duplicates
 from libramq.client.core.giving_up import GivingUp
-from libramq.client.core.handler_result import Ending, NotDone, Outcome
+from libramq.client.core.handler_result import Ending, HandlerOutcome, NotDone
 from libramq.client.core.offset_store import OffsetStore
 from libramq.client.core.process_queue import Delivery
 from libramq.client.core.pulling import Pulling
 from libramq.client.core.queue_table import QueueTable
 from libramq.client.core.route_table import RouteTable
 from libramq.client.core.send_back import DEAD_LETTER, delay_level
-from libramq.client.core.timers import Timers
+from libramq.client.core.timers import DueItems
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
@@ -45,7 +45,7 @@ class Consumption:
         settings: ConsumerSettings,
         routes: RouteTable,
         offsets: OffsetStore,
-        timers: Timers[Due],
+        timers: DueItems[Due],
         table: QueueTable,
         delivering: Delivering,
         duplicates: Duplicates,
@@ -70,7 +70,7 @@ class Consumption:
             owned = delivery.process_queue
             owned.deliveries.discard(delivery)
             is_current = self._table.is_current(owned)  # Else its new owner delivers the rest.
-            if ending is Outcome.SKIPPED:
+            if ending is HandlerOutcome.SKIPPED:
                 if is_current:
                     found += self._delivering.not_begun(delivery) + self._go_on(delivery, now_ms)
                 continue
@@ -191,7 +191,7 @@ class Consumption:
 
 
 def _not_done(ending: Ending, messages: Iterable[MessageExt]) -> NotDone | None:
-    if ending is Outcome.SUCCESS:
+    if ending is HandlerOutcome.SUCCESS:
         return None
     if isinstance(ending, NotDone):
         return ending

@@ -20,13 +20,13 @@ from libramq.client.core.due import Due, PersistDue, ReleaseDue
 from libramq.client.core.duplicates import Duplicates
 from libramq.client.core.giving_up import GivingUp
 from libramq.client.core.lease import Lease
-from libramq.client.core.membership import Answer, Membership
+from libramq.client.core.membership import CoordinatorAnswer, Membership
 from libramq.client.core.opening import Opening
 from libramq.client.core.overdue import Overdue
 from libramq.client.core.owned_queues import OwnedQueues
 from libramq.client.core.process_queue import Claim, Delivery, QueueState
 from libramq.client.core.queue_table import QueueTable
-from libramq.client.core.timers import Timers
+from libramq.client.core.timers import DueItems
 from libramq.client.core.troubles import Troubles
 from libramq.clock import MonotonicMs
 from libramq.errors import (
@@ -51,7 +51,7 @@ COMMIT_MS: Final = 100
 RELEASE_LINGER_MS: Final = 5
 
 
-class Coordination:
+class MemberCoordination:
     """A member's part in coordination."""
 
     def __init__(
@@ -59,7 +59,7 @@ class Coordination:
         settings: ConsumerSettings,
         membership: Membership,
         contacts: BrokerContacts,
-        timers: Timers[Due],
+        timers: DueItems[Due],
         table: QueueTable,
         lease: Lease,
         duplicates: Duplicates,
@@ -245,7 +245,7 @@ class Coordination:
             self._troubles.over("subscriptions")
         self._is_warned = bool(warning)
 
-    def _heard(self, answer: Answer | None, now_ms: MonotonicMs) -> list[fx.Effect]:
+    def _heard(self, answer: CoordinatorAnswer | None, now_ms: MonotonicMs) -> list[fx.Effect]:
         if answer is None:
             return []
         held = self._lease.holds()

@@ -18,7 +18,7 @@ from libramq.client.core.owned_queues import OwnedQueues
 from libramq.client.core.process_queue import ProcessQueue, QueueState
 from libramq.client.core.queue_table import QueueTable
 from libramq.client.core.route_table import RouteTable
-from libramq.client.core.timers import Timers
+from libramq.client.core.timers import DueItems
 from libramq.clock import MonotonicMs
 from libramq.errors import Fenced, LibraError, NotYetGranted
 from libramq.logs import get_logger
@@ -35,7 +35,7 @@ class GivingUp:
         settings: ConsumerSettings,
         routes: RouteTable,
         offsets: OffsetStore,
-        timers: Timers[Due],
+        timers: DueItems[Due],
         table: QueueTable,
         commits: Commits,
         owned_queues: OwnedQueues,

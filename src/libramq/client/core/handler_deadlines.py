@@ -11,13 +11,13 @@ from typing import Final
 from libramq.client.core import effects as fx
 from libramq.client.core.consumer_settings import ConsumerSettings
 from libramq.client.core.consumption import Consumption
-from libramq.client.core.coordination import Coordination
+from libramq.client.core.coordination import MemberCoordination
 from libramq.client.core.due import DeadlineDue, Due
 from libramq.client.core.effects import Effects
-from libramq.client.core.handler_result import Ending, Outcome
+from libramq.client.core.handler_result import Ending, HandlerOutcome
 from libramq.client.core.process_queue import Delivery
 from libramq.client.core.queue_table import QueueTable
-from libramq.client.core.timers import Timers
+from libramq.client.core.timers import DueItems
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
 
@@ -34,10 +34,10 @@ class HandlerDeadlines:
     def __init__(
         self,
         settings: ConsumerSettings,
-        timers: Timers[Due],
+        timers: DueItems[Due],
         table: QueueTable,
         consumption: Consumption,
-        coordination: Coordination,
+        coordination: MemberCoordination,
     ) -> None:
         self._settings = settings
         self._timers = timers
@@ -57,7 +57,7 @@ class HandlerDeadlines:
         late = self._late(now_ms)
         if not late:
             return []
-        failed = [(delivery, Outcome.LATER) for delivery in late]
+        failed = [(delivery, HandlerOutcome.LATER) for delivery in late]
         return [fx.GiveUp(tuple(late)), *self._ended(failed, now_ms)]
 
     def handled(self, results: Iterable[tuple[Delivery, Ending]], now_ms: MonotonicMs) -> Effects:

@@ -74,7 +74,7 @@ class Reject:
 HandlerResult = None | bool | Retry | Reject | Sequence[Retry | Reject]
 
 
-class Outcome(Enum):
+class HandlerOutcome(Enum):
     """The outcome of a handler. SKIPPED: it never began, its queue was taken away."""
 
     SUCCESS = "success"
@@ -108,15 +108,15 @@ class NotDone:
 
 
 #: The ending of a delivery: as a whole, or message by message.
-Ending = Outcome | NotDone
+Ending = HandlerOutcome | NotDone
 
 
 def ending_of(returned: object, messages: Sequence[MessageExt]) -> Ending:
     """Return the ending of a delivery whose handler returned this; raises InvalidResult."""
     if returned is None or returned is True:
-        return Outcome.SUCCESS
+        return HandlerOutcome.SUCCESS
     if returned is False:
-        return Outcome.LATER
+        return HandlerOutcome.LATER
     if isinstance(returned, Retry | Reject):
         return _not_done((returned,), messages)
     if isinstance(returned, list | tuple):
@@ -147,7 +147,7 @@ def _not_done(results: Iterable[Retry | Reject], messages: Sequence[MessageExt])
             else:
                 rejects.append(message)
     if not retries and not rejects:
-        return Outcome.SUCCESS
+        return HandlerOutcome.SUCCESS
     return NotDone(retries=tuple(retries), rejects=tuple(rejects))
 
 

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from libramq.client.core import effects as fx
 from libramq.client.core.consumer_settings import ConsumerSettings
 from libramq.client.core.due import Due, MembershipDue
-from libramq.client.core.timers import Timers
+from libramq.client.core.timers import DueItems
 from libramq.clock import MonotonicMs
 from libramq.errors import (
     ConnectionLost,
@@ -59,7 +59,7 @@ class Step(Enum):
     POLL = "poll"
 
 
-class Answer(NamedTuple):
+class CoordinatorAnswer(NamedTuple):
     """The meaning of a coordinator's answer. assignment: None if we are not its member any more."""
 
     requested_ms: MonotonicMs
@@ -73,7 +73,7 @@ class Membership:
         self,
         settings: ConsumerSettings,
         subscriptions: Mapping[str, TagFilter],
-        timers: Timers[Due],
+        timers: DueItems[Due],
         brokers: Callable[[], Sequence[str]],
     ) -> None:
         self._settings = settings
@@ -180,7 +180,7 @@ class Membership:
 
     def joined(
         self, request: fx.JoinGroup, outcome: Joined | LibraError, now_ms: MonotonicMs
-    ) -> Answer | None:
+    ) -> CoordinatorAnswer | None:
         """Handle the coordinator's answer to a join."""
         if not self._is_awaited(request.number):
             return None
@@ -194,13 +194,13 @@ class Membership:
 
     def polled(
         self, request: fx.PollGroup, outcome: GroupAssignment | LibraError, now_ms: MonotonicMs
-    ) -> Answer | None:
+    ) -> CoordinatorAnswer | None:
         """Handle the coordinator's answer to a poll."""
         if not self._is_awaited(request.number):
             return None
         if isinstance(outcome, UnknownMember):
             self._step, self._last, self._failures = Step.JOIN, None, 0
-            return Answer(request.requested_ms, None)
+            return CoordinatorAnswer(request.requested_ms, None)
         if isinstance(outcome, Fenced):
             return self._replaced(request.requested_ms, outcome, now_ms)
         if isinstance(outcome, LibraError):
@@ -227,11 +227,11 @@ class Membership:
             self._is_asking = False
         return is_awaited
 
-    def _answered(self, requested_ms: MonotonicMs, assignment: GroupAssignment) -> Answer:
+    def _answered(self, requested_ms: MonotonicMs, assignment: GroupAssignment) -> CoordinatorAnswer:
         self._step, self._last, self._failures = Step.POLL, assignment, 0
-        return Answer(requested_ms, assignment)
+        return CoordinatorAnswer(requested_ms, assignment)
 
-    def _replaced(self, requested_ms: MonotonicMs, error: Fenced, now_ms: MonotonicMs) -> Answer:
+    def _replaced(self, requested_ms: MonotonicMs, error: Fenced, now_ms: MonotonicMs) -> CoordinatorAnswer:
         if not self.is_replaced:
             log.error(
                 "another client has taken this static member's place",
@@ -241,7 +241,7 @@ class Membership:
             self.is_replaced, self._former_self = True, self.member
         self._step, self.member, self._last = Step.JOIN, "", None
         self._pause(now_ms, NAME_AGAIN_MS)
-        return Answer(requested_ms, None)
+        return CoordinatorAnswer(requested_ms, None)
 
     def _failed(self, error: LibraError, now_ms: MonotonicMs) -> None:
         if not self._failures and isinstance(error, ConnectionLost):

@@ -10,7 +10,7 @@ from libramq.client.core.consumer_settings import ConsumerSettings
 from libramq.client.core.due import Due, ProcessingDue
 from libramq.client.core.process_queue import Delivery
 from libramq.client.core.queue_table import QueueTable
-from libramq.client.core.timers import Timers
+from libramq.client.core.timers import DueItems
 from libramq.clock import MonotonicMs
 
 #: Ours: how often to look, as a fraction of the allowed time, and at least.
@@ -21,7 +21,7 @@ CHECK_MS_MAX: Final = 5_000
 class Overdue:
     """Looks for overdue handlers, and knows when the last one has returned."""
 
-    def __init__(self, settings: ConsumerSettings, timers: Timers[Due], table: QueueTable) -> None:
+    def __init__(self, settings: ConsumerSettings, timers: DueItems[Due], table: QueueTable) -> None:
         self._max_ms = settings.max_processing_ms
         self._timers = timers
         self._table = table

@@ -22,7 +22,7 @@ from libramq.client.core.pulling import Pulling
 from libramq.client.core.queue_locking import LOCK_FAILED_MS, QueueLocking
 from libramq.client.core.queue_table import QueueTable
 from libramq.client.core.route_table import RouteTable
-from libramq.client.core.timers import Timers
+from libramq.client.core.timers import DueItems
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import LibraError
@@ -53,7 +53,7 @@ class OwnedQueues:
         settings: ConsumerSettings,
         routes: RouteTable,
         offsets: OffsetStore,
-        timers: Timers[Due],
+        timers: DueItems[Due],
         table: QueueTable,
         pulling: Pulling,
         locking: QueueLocking,

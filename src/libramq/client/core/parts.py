@@ -8,7 +8,7 @@ from libramq.client.core.broker_contacts import BrokerContacts
 from libramq.client.core.commits import Commits
 from libramq.client.core.consumer_settings import ConsumerSettings
 from libramq.client.core.consumption import Consumption
-from libramq.client.core.coordination import Coordination
+from libramq.client.core.coordination import MemberCoordination
 from libramq.client.core.delivering import Delivering
 from libramq.client.core.due import Due
 from libramq.client.core.duplicates import Duplicates
@@ -27,7 +27,7 @@ from libramq.client.core.queue_table import QueueTable
 from libramq.client.core.rebalancing import Rebalancing
 from libramq.client.core.route_table import RouteTable
 from libramq.client.core.subscription import with_retry_topic
-from libramq.client.core.timers import Timers
+from libramq.client.core.timers import DueItems
 from libramq.client.core.troubles import Troubles
 from libramq.clock import MonotonicMs
 from libramq.filter.tag import TagFilter
@@ -38,7 +38,7 @@ class Parts:
     """The parts, which receive the core's events."""
 
     troubles: Troubles
-    timers: Timers[Due]
+    timers: DueItems[Due]
     offsets: OffsetStore
     routes: RouteTable
     contacts: BrokerContacts
@@ -53,7 +53,7 @@ class Parts:
     consumption: Consumption
     deadlines: HandlerDeadlines
     rebalancing: Rebalancing
-    coordination: Coordination
+    coordination: MemberCoordination
 
     @classmethod
     def of(
@@ -65,7 +65,7 @@ class Parts:
         """Build the parts of one consumer."""
         if not settings.broadcasting:
             subscriptions = with_retry_topic(settings.group, subscriptions)
-        timers, offsets, routes, duplicates = Timers[Due](), OffsetStore(), RouteTable(), Duplicates()
+        timers, offsets, routes, duplicates = DueItems[Due](), OffsetStore(), RouteTable(), Duplicates()
         lease, troubles = Lease(monotonic_ms), Troubles()
         table = QueueTable(lease)
         contacts = BrokerContacts(routes, timers)
@@ -81,7 +81,7 @@ class Parts:
         consumption = kind(
             settings, routes, offsets, timers, table, delivering, duplicates, giving_up, pulling
         )
-        coordination = Coordination(
+        coordination = MemberCoordination(
             settings,
             membership,
             contacts,

@@ -12,7 +12,7 @@ from libramq.client.core.consumer_settings import ConsumerSettings
 from libramq.client.core.due import Due, HeartbeatDue, RoutesDue
 from libramq.client.core.route_table import RouteTable
 from libramq.client.core.subscription import Subscriptions, heartbeat_data
-from libramq.client.core.timers import Timers
+from libramq.client.core.timers import DueItems
 from libramq.clock import MonotonicMs, Now
 from libramq.errors import LibraError
 from libramq.formats.route import TopicRouteData
@@ -33,7 +33,7 @@ class Presence:
         subscriptions: Subscriptions,
         routes: RouteTable,
         contacts: BrokerContacts,
-        timers: Timers[Due],
+        timers: DueItems[Due],
     ) -> None:
         self._settings = settings
         self._subscriptions = subscriptions

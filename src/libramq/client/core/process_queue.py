@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from libramq.client.core.catch_up import CatchUp
+from libramq.client.core.catch_up import CatchUpPace
 from libramq.client.core.lease import Lease
 from libramq.clock import MonotonicMs
 from libramq.message.message import MessageExt
@@ -94,7 +94,7 @@ class ProcessQueue:
         self.sending_back = 0
         #: Deliveries held by a pause.
         self.kept: list[Delivery] = []
-        self.catch_up: CatchUp | None = None
+        self.catch_up: CatchUpPace | None = None
         self.commit_awaited = False
         self.last_commits = 0
         # In coordinated groups only: the claim to open it under, and the claim of pulls and commits.

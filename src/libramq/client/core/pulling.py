@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from libramq.client.core import effects as fx
-from libramq.client.core.catch_up import CatchUp
+from libramq.client.core.catch_up import CatchUpPace
 from libramq.client.core.consumer_settings import ConsumerSettings
 from libramq.client.core.delivering import Delivering
 from libramq.client.core.due import Due, PullDue
@@ -23,7 +23,7 @@ from libramq.client.core.pull_flow_control import (
 )
 from libramq.client.core.queue_table import QueueTable
 from libramq.client.core.route_table import RouteTable
-from libramq.client.core.timers import Timers
+from libramq.client.core.timers import DueItems
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, LibraError
@@ -54,7 +54,7 @@ class Pulling:
         subscriptions: Mapping[str, TagFilter],
         routes: RouteTable,
         offsets: OffsetStore,
-        timers: Timers[Due],
+        timers: DueItems[Due],
         table: QueueTable,
         delivering: Delivering,
         duplicates: Duplicates,
@@ -85,7 +85,7 @@ class Pulling:
         owned.handled_before = self.highest_handled(owned.queue)
         rate = self._settings.catch_up_rate
         if rate and was_committed and owned.queue.topic != self._retry_topic:
-            owned.catch_up = CatchUp(rate, now_ms)
+            owned.catch_up = CatchUpPace(rate, now_ms)
         return self.pull(owned, now_ms)
 
     def shares_changed(self) -> None:

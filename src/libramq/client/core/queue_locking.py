@@ -19,7 +19,7 @@ from libramq.client.core.due import Due, LockDue, LocksDue
 from libramq.client.core.process_queue import ProcessQueue, QueueState
 from libramq.client.core.queue_table import QueueTable
 from libramq.client.core.route_table import RouteTable
-from libramq.client.core.timers import Timers
+from libramq.client.core.timers import DueItems
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
 from libramq.logs import get_logger
@@ -53,7 +53,7 @@ class QueueLocking:
     """The queue locks to request, and those that are held."""
 
     def __init__(
-        self, settings: ConsumerSettings, routes: RouteTable, timers: Timers[Due], table: QueueTable
+        self, settings: ConsumerSettings, routes: RouteTable, timers: DueItems[Due], table: QueueTable
     ) -> None:
         self._is_orderly = settings.orderly and not settings.broadcasting
         #: Not in coordinated groups: there, fences keep the order.

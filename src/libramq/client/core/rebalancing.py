@@ -18,7 +18,7 @@ from libramq.client.core.owned_queues import OwnedQueues
 from libramq.client.core.queue_table import QueueTable
 from libramq.client.core.rebalance import allocate, change
 from libramq.client.core.route_table import RouteTable
-from libramq.client.core.timers import Timers
+from libramq.client.core.timers import DueItems
 from libramq.clock import MonotonicMs
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
@@ -38,7 +38,7 @@ class Rebalancing:
         topics: Iterable[str],
         routes: RouteTable,
         contacts: BrokerContacts,
-        timers: Timers[Due],
+        timers: DueItems[Due],
         table: QueueTable,
         owned: OwnedQueues,
         giving_up: GivingUp,

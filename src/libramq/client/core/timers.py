@@ -1,4 +1,4 @@
-"""Timers without a clock: items and their due times."""
+"""Due items, without a clock: timers as a plain queue."""
 
 import heapq
 import itertools
@@ -9,7 +9,7 @@ from libramq.clock import MonotonicMs
 T = TypeVar("T")
 
 
-class Timers(Generic[T]):
+class DueItems(Generic[T]):
     """Items by due time; those due at the same time are in the order they were set."""
 
     def __init__(self) -> None:

@@ -12,7 +12,14 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal
 
-from libramq.client.core.handler_result import Ending, HandlerResult, NotDone, Outcome, Retry, ending_of
+from libramq.client.core.handler_result import (
+    Ending,
+    HandlerOutcome,
+    HandlerResult,
+    NotDone,
+    Retry,
+    ending_of,
+)
 from libramq.client.handler_call import awaited
 from libramq.client.handlers import Handler, is_async
 from libramq.client.idempotence.store import Claim, Store
@@ -89,7 +96,7 @@ class _Attempt:
         self._ours = by_key
         self._done: set[str] = set()
         self._busy: list[MessageExt] = []
-        self._ending: Ending = Outcome.SUCCESS
+        self._ending: Ending = HandlerOutcome.SUCCESS
 
     @property
     def keys(self) -> list[str]:
@@ -113,7 +120,7 @@ class _Attempt:
     def judge(self, returned: object) -> None:
         """Take the handler's return value; raises InvalidResult."""
         self._ending = ending_of(returned, self.messages)
-        if self._ending is Outcome.SUCCESS:
+        if self._ending is HandlerOutcome.SUCCESS:
             self._done = set(self._ours)
         elif isinstance(self._ending, NotDone):
             done = {id(message) for message in self._ending.done(self.messages)}
@@ -122,7 +129,7 @@ class _Attempt:
     @property
     def result(self) -> HandlerResult:
         """Return the result for the consumer: messages unfinished, or claimed by another, are redelivered."""
-        if self._ending is Outcome.LATER:
+        if self._ending is HandlerOutcome.LATER:
             return False
         results = self._ending.results() if isinstance(self._ending, NotDone) else []
         if self._busy:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
 from libramq.groups.coordinator.group_state import Record
-from libramq.groups.coordinator.timers import Timers
+from libramq.groups.coordinator.timers import KeyTimers
 from libramq.groups.coordinator.watched_topics import WatchedTopics
 from libramq.groups.memberships import Memberships
 
@@ -32,4 +32,4 @@ class SharedTables(Generic[P]):
     connections: Memberships[P, MemberKey] = field(default_factory=Memberships)
     stock: dict[str, tuple[str, ...]] = field(default_factory=dict)
     member_count: int = 0
-    timers: Timers[MemberKey] = field(default_factory=Timers)
+    timers: KeyTimers[MemberKey] = field(default_factory=KeyTimers)

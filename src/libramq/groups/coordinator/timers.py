@@ -1,4 +1,4 @@
-"""Timers: when each key is due. A key has one timer, which may fire early but never late.
+"""Timers by key: when each key is due. A key has one timer, which may fire early but never late.
 
 A deadline that moves later is left alone: a key that fires too early is given its new time then.
 """
@@ -12,7 +12,7 @@ from libramq.clock import MonotonicMs
 K = TypeVar("K", bound=Hashable)
 
 
-class Timers(Generic[K]):
+class KeyTimers(Generic[K]):
     """The timers of all keys. Times are monotonic."""
 
     def __init__(self) -> None:

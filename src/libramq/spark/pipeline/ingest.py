@@ -18,7 +18,7 @@ from libramq.spark.pipeline.checkpoint import Checkpoint
 from libramq.spark.pipeline.config import duration_ms
 from libramq.spark.pipeline.failure import failures_in_one_line
 from libramq.spark.pipeline.messages import waiting
-from libramq.spark.pipeline.plan import OnProgress, Outcome, Plan, Progress, TablePlan
+from libramq.spark.pipeline.plan import OnProgress, Plan, Progress, RunResult, TablePlan
 from libramq.spark.schema import COLUMNS
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Ingest:
             remarks=[*remarks, f"checkpoint: {self._checkpoint.directory}"],
         )
 
-    def run(self, spark: "SparkSession", on_progress: OnProgress) -> Outcome:
+    def run(self, spark: "SparkSession", on_progress: OnProgress) -> RunResult:
         """Read the existing messages, or continuously with `every`; raises PipelineFailed."""
         plan = self.plan()
         self._checkpoint.bind(self._binding)
@@ -142,7 +142,7 @@ class Ingest:
 
             count = DeltaTable(self._path).compact()
             sentence += f"; {count} small files were merged"
-        return Outcome(sentence=sentence)
+        return RunResult(sentence=sentence)
 
     def _start(self, spark: "SparkSession") -> "StreamingQuery":
         messages = spark.readStream.format("rocketmq").options(**self._options).load()

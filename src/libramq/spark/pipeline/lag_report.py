@@ -20,7 +20,7 @@ from libramq.spark.pipeline.lag_days import compact_days
 from libramq.spark.pipeline.lag_page import lag_page
 from libramq.spark.pipeline.lag_samples import groups_to_sample, sample, write_sample
 from libramq.spark.pipeline.lag_tables import SAMPLES, TABLES, lag_tables
-from libramq.spark.pipeline.plan import OnProgress, Outcome, Plan, Progress, TablePlan
+from libramq.spark.pipeline.plan import OnProgress, Plan, Progress, RunResult, TablePlan
 from libramq.spark.pipeline.small_table import replace_table, table_ddl
 from libramq.sync import Admin
 from libramq.transport.access_properties import access_of
@@ -91,7 +91,7 @@ class LagReport:
             ],
         )
 
-    def run(self, spark: "SparkSession", on_progress: OnProgress) -> Outcome:
+    def run(self, spark: "SparkSession", on_progress: OnProgress) -> RunResult:
         """Sample, then compute tables and report; raises ConfigError if no group has committed anything."""
         self._take_samples(spark, on_progress)
         compact_days(self._samples, self._clock.wall_ms())
@@ -103,7 +103,7 @@ class LagReport:
             replace_table(self._file(name), table)
         page = self._directory / "report.html"
         page.write_text(lag_page({name: table.to_pylist() for name, table in rows.items()}))
-        return Outcome(
+        return RunResult(
             sentence=f"{rows['lag'].num_rows:,} samples of queues",
             files=[str(page), *(str(self._file(name)) for name in TABLES)],
         )

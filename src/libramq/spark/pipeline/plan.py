@@ -42,7 +42,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RunResult:
     """The result of a run: a sentence, and the files a person may want to open."""
 
     sentence: str

@@ -24,7 +24,7 @@ from libramq.spark.pipeline.failure import failures_in_one_line
 from libramq.spark.pipeline.ingest import IngestConfig
 from libramq.spark.pipeline.kept_topic import KeptTopic
 from libramq.spark.pipeline.lag_tables import SAMPLES
-from libramq.spark.pipeline.plan import OnProgress, Outcome, Plan, Progress, TablePlan
+from libramq.spark.pipeline.plan import OnProgress, Plan, Progress, RunResult, TablePlan
 from libramq.spark.pipeline.rebalance_page import rebalance_page
 from libramq.spark.pipeline.rebalance_periods import period_rows, periods
 from libramq.spark.pipeline.rebalance_tables import TABLES as OF_EVENTS
@@ -108,7 +108,7 @@ class RebalanceReport:
             ],
         )
 
-    def run(self, spark: "SparkSession", on_progress: OnProgress) -> Outcome:
+    def run(self, spark: "SparkSession", on_progress: OnProgress) -> RunResult:
         """Read new messages, compute the tables and the report."""
         self.plan()
         for topic in (self._events, self._traces):
@@ -136,7 +136,7 @@ class RebalanceReport:
         page = self._directory / "report.html"
         page.write_text(rebalance_page(tables, wall_ms, remarks))
         names = [*rows, *(["duplicates"] if has_traces else [])]
-        return Outcome(
+        return RunResult(
             sentence="; ".join([_sentence(tables), *remarks]),
             files=[str(page), *(str(self._file(name)) for name in names)],
         )

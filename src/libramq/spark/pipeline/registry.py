@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from libramq.errors import ConfigError
 from libramq.spark.pipeline.config import read_config
-from libramq.spark.pipeline.plan import OnProgress, Outcome, Plan
+from libramq.spark.pipeline.plan import OnProgress, Plan, RunResult
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,7 @@ class Pipeline(Protocol):
     name: str
 
     def plan(self) -> Plan: ...
-    def run(self, spark: "SparkSession", on_progress: OnProgress) -> Outcome: ...
+    def run(self, spark: "SparkSession", on_progress: OnProgress) -> RunResult: ...
 
 
 def pipeline(name: str, config_file: Path | None, **overrides: object) -> Pipeline:

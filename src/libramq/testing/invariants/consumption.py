@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from libramq.client.core.handler_result import Outcome
+from libramq.client.core.handler_result import HandlerOutcome
 from libramq.client.core.process_queue import Delivery
 from libramq.clock import MonotonicMs, WallMs
 from libramq.message.queue import MessageQueue
@@ -69,12 +69,12 @@ class OneAtATimeInOrder(Invariant):
             self.broken(f"{member.name} handles {key[1]}:{first} instead of {sorted(expected)}")
         self._running[key] = delivery
 
-    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: Outcome) -> None:
+    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: HandlerOutcome) -> None:
         if member.is_orderly:
             key = _ownership(member, delivery)
             self._running.pop(key, None)
             after = delivery.messages[-1].queue_offset + 1
-            if outcome is Outcome.SUCCESS:
+            if outcome is HandlerOutcome.SUCCESS:
                 self._next[key] = {after}
             elif is_abandoned(member, delivery):
                 self._next[key] = {delivery.messages[0].queue_offset, after}
@@ -100,8 +100,8 @@ class DuplicatesAreExplained(Invariant):
             for key in [key for key in self._consumed if key[1].broker_name == name]:
                 del self._consumed[key]
 
-    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: Outcome) -> None:
-        if outcome is not Outcome.SUCCESS:
+    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: HandlerOutcome) -> None:
+        if outcome is not HandlerOutcome.SUCCESS:
             return
         key = _ownership(member, delivery)
         consumed = self._consumed[member.audience, key[1]]
@@ -187,9 +187,9 @@ class ConsumedAtLeastOnce(Invariant):
                 if queue.broker_name == name and physical_offset >= durable_to:
                     del awaited[message_id]
 
-    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: Outcome) -> None:
+    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: HandlerOutcome) -> None:
         message_ids = {message.message_id for message in delivery.messages}
-        if outcome is Outcome.SUCCESS or is_abandoned(member, delivery):
+        if outcome is HandlerOutcome.SUCCESS or is_abandoned(member, delivery):
             if not message_ids <= self._consumed[member.audience]:
                 self.progressed_ms = self.cluster.now_ms
             self._consumed[member.audience] |= message_ids

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from libramq.client.core.handler_result import Outcome
+from libramq.client.core.handler_result import HandlerOutcome
 from libramq.client.core.process_queue import Delivery
 from libramq.message.names import dlq_topic, retry_topic
 from libramq.message.queue import MessageQueue
@@ -38,7 +38,7 @@ class RetriesAreExact(Invariant):
     def disturbed(self, what: str) -> None:
         self._is_disturbed = True
 
-    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: Outcome) -> None:
+    def handled(self, member: "SimulatedConsumer", delivery: Delivery, outcome: HandlerOutcome) -> None:
         if member.is_orderly or member.is_broadcasting:
             return
         is_retry = delivery.process_queue.queue.topic == retry_topic(member.group)
@@ -51,10 +51,10 @@ class RetriesAreExact(Invariant):
                 self.broken(f"{member.name} tries {key[1]} again, number {times}; it failed at {failed}")
             if times:
                 self.cluster.world.history.happened(Happening.RETRIED, key[1])
-            if outcome is not Outcome.SUCCESS:
+            if outcome is not HandlerOutcome.SUCCESS:
                 self._failed[key].add(times)
             if times >= member.retries_max:
-                self._is_dead[key] = outcome is not Outcome.SUCCESS
+                self._is_dead[key] = outcome is not HandlerOutcome.SUCCESS
 
     def is_met(self) -> bool:
         return not self._missing()
