@@ -7,11 +7,12 @@ for people, its checksum shows whether two runs were the same.
 import zlib
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from libramq.client.core.handler_result import HandlerOutcome
 from libramq.client.core.process_queue import Delivery
 from libramq.clock import MonotonicMs
+from libramq.fencing import Claim
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.message.queue import MessageQueue
 from libramq.testing.happening import Happening
@@ -35,13 +36,6 @@ class Violation(Exception):
 
     def __str__(self) -> str:
         return f"{self.invariant}: {self.what}"
-
-
-class Claim(NamedTuple):
-    """The reader of a queue of a coordinated group, and the epoch of its grant."""
-
-    member: str
-    epoch: int
 
 
 class Commit:

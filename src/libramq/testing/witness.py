@@ -8,10 +8,11 @@ from typing import Any
 
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import Fenced, LibraError
+from libramq.fencing import Claim
 from libramq.message.queue import MessageQueue
 from libramq.rpc.call import Call
 from libramq.testing.happening import Happening
-from libramq.testing.history import Claim, Commit
+from libramq.testing.history import Commit
 from libramq.testing.world import World
 
 _FENCED = {

@@ -1,9 +1,8 @@
 """A push consumer's core as a member of a coordinated group; the test plays coordinator and fences."""
 
 from libramq.client.core import effects as fx
-from libramq.client.core.process_queue import Claim
 from libramq.errors import broker_error
-from libramq.fencing import MODE_CLIENT
+from libramq.fencing import MODE_CLIENT, Claim
 from libramq.remoting.body.coordination import GroupAssignment, QueueGrant
 from libramq.rpc.group_calls import Joined
 from tests.client.core.conversation import Conversation, found

@@ -24,7 +24,7 @@ from libramq.client.core.membership import CoordinatorAnswer, Membership
 from libramq.client.core.opening import Opening
 from libramq.client.core.overdue import Overdue
 from libramq.client.core.owned_queues import OwnedQueues
-from libramq.client.core.process_queue import Claim, Delivery, QueueState
+from libramq.client.core.process_queue import Delivery, QueueState
 from libramq.client.core.queue_table import QueueTable
 from libramq.client.core.timers import DueItems
 from libramq.client.core.troubles import Troubles
@@ -37,7 +37,7 @@ from libramq.errors import (
     SubscriptionsDiffer,
     VersionNotSupported,
 )
-from libramq.fencing import MODE_CLIENT, MODE_EPOCHS
+from libramq.fencing import MODE_CLIENT, MODE_EPOCHS, Claim
 from libramq.logs import get_logger
 from libramq.remoting.body.coordination import GroupAssignment, QueueGrant
 from libramq.rpc.group_calls import Joined

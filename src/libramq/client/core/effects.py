@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from libramq.client.core.consumer_settings import PULL_BATCH_SIZE
-from libramq.client.core.process_queue import Claim, Delivery
+from libramq.client.core.process_queue import Delivery
 from libramq.clock import MonotonicMs
 from libramq.errors import LibraError
+from libramq.fencing import Claim
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import GroupJoinBody, GroupPollBody, QueueGrant

@@ -18,11 +18,12 @@ from typing import Final
 from libramq.client.core import effects as fx
 from libramq.client.core.offset_store import OffsetStore
 from libramq.client.core.owned_queues import OwnedQueues
-from libramq.client.core.process_queue import Claim, ProcessQueue, QueueState
+from libramq.client.core.process_queue import ProcessQueue, QueueState
 from libramq.client.core.pulling import Pulling
 from libramq.client.core.queue_table import QueueTable
 from libramq.clock import MonotonicMs
 from libramq.errors import BrokerError, Fenced, LibraError, NotYetGranted
+from libramq.fencing import Claim
 from libramq.logs import get_logger
 from libramq.message.queue import MessageQueue
 from libramq.remoting.body.coordination import QueueGrant

@@ -16,7 +16,7 @@ from libramq.client.core.commits import Commits
 from libramq.client.core.consumer_settings import ConsumerSettings
 from libramq.client.core.due import Due, LoadDue
 from libramq.client.core.offset_store import OffsetStore
-from libramq.client.core.process_queue import Claim, ProcessQueue, QueueState
+from libramq.client.core.process_queue import ProcessQueue, QueueState
 from libramq.client.core.pull_from_where import Ask, StartAt, where_to_pull_from
 from libramq.client.core.pulling import Pulling
 from libramq.client.core.queue_locking import LOCK_FAILED_MS, QueueLocking
@@ -26,6 +26,7 @@ from libramq.client.core.timers import DueItems
 from libramq.clock import MonotonicMs
 from libramq.codes import ResponseCode
 from libramq.errors import LibraError
+from libramq.fencing import Claim
 from libramq.logs import get_logger
 from libramq.message.message import MessageExt
 from libramq.message.names import retry_topic

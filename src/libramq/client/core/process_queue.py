@@ -8,11 +8,11 @@ Upstream: impl/consumer/ProcessQueue.java.
 from collections import deque
 from collections.abc import Iterable, Sequence
 from enum import Enum
-from typing import NamedTuple
 
 from libramq.client.core.catch_up import CatchUpPace
 from libramq.client.core.lease import Lease
 from libramq.clock import MonotonicMs
+from libramq.fencing import Claim
 from libramq.message.message import MessageExt
 from libramq.message.queue import MessageQueue
 
@@ -33,13 +33,6 @@ class QueueState(Enum):
     REVOKING = "revoking"
     LEAVING = "leaving"
     GONE = "gone"
-
-
-class Claim(NamedTuple):
-    """A member of a coordinated group, and the epoch of its grant of a queue."""
-
-    member: str
-    epoch: int
 
 
 class Delivery:

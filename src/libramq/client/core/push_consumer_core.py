@@ -18,9 +18,10 @@ from libramq.client.core.effects import Effects
 from libramq.client.core.handler_result import Ending
 from libramq.client.core.orderly_consumption import OrderlyConsumption
 from libramq.client.core.parts import Parts
-from libramq.client.core.process_queue import Claim, Delivery
+from libramq.client.core.process_queue import Delivery
 from libramq.clock import MonotonicMs, Now
 from libramq.errors import Fenced, LibraError, NotYetGranted
+from libramq.fencing import Claim
 from libramq.filter.tag import TagFilter
 from libramq.formats.route import TopicRouteData
 from libramq.message.message import MessageExt

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from libramq.client.core.process_queue import Delivery
 from libramq.clock import MonotonicMs
+from libramq.fencing import Claim
 from libramq.message.queue import MessageQueue
-from libramq.testing.history import Claim, Commit
+from libramq.testing.history import Commit
 from libramq.testing.invariants.invariant import Invariant
 from libramq.testing.node_clock import DRIFT_PPM_MAX
 

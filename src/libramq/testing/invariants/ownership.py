@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from libramq.clock import MonotonicMs
-from libramq.fencing import MODE_EPOCHS
+from libramq.fencing import MODE_EPOCHS, Claim
 from libramq.message.queue import MessageQueue
-from libramq.testing.history import Claim
 from libramq.testing.invariants.invariant import Invariant
 
 if TYPE_CHECKING:
