@@ -12,7 +12,7 @@ from libramq.groups.rebalance_history import Rebalance, State
 from libramq.remoting.body.consumers import ClientConnection, GroupDiagnosis
 
 COLUMNS: Final = ("group", "members", "queues", "lag", "state", "last rebalance")
-MEMBER_COLUMNS: Final = ("group", "client id", "static name", "queues", "which")
+MEMBER_COLUMNS: Final = ("group", "client id", "static name", "queues", "topic broker ids")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,7 @@ def rebalance_line(event: RebalanceEvent, names: dict[str, str]) -> str | None:
             return None
         moves = _grouped([(name(m.from_), name(m.to), m.queue) for m in event.moves or () if m.from_])
         middle = pauses[len(pauses) // 2]
-        return f"  moved {moves}; stood still {middle} ms in the middle, {pauses[-1]} ms at worst"
+        return f"  moved {moves}; paused for {middle} ms in the median, {pauses[-1]} ms at worst"
     if event.kind == "settled":
         loads = ", ".join(f"{name(member)} {count}" for member, count in sorted((event.loads or {}).items()))
         return (

@@ -78,7 +78,7 @@ class Demonstration:
             await self._servers.start()
             say(
                 f"name server {self._servers.namesrv} and broker {self._ports.broker} are up, "
-                f"everything lies in {self._directory}"
+                f"data and logs are in {self._directory}"
             )
             consumed, tables = await self._work()
             succeeded = self._conclude(consumed, tables)
@@ -106,7 +106,7 @@ class Demonstration:
                     return await self._watch(group, rebalances, bars)
             except TimeoutError:
                 raise LibraError(
-                    f"not done after {SECONDS_MAX} s: {self._sent} sent, {group.entry_count} consumed, "
+                    f"not finished after {SECONDS_MAX} s: {self._sent} sent, {group.entry_count} consumed, "
                     f"{self._read} read by Spark; the logs are in {self._directory / 'logs'}"
                 ) from None
             finally:
@@ -133,7 +133,7 @@ class Demonstration:
                     bars.say(line)
                 if event.kind == "settled":
                     before, duplicates = duplicates, (await asyncio.to_thread(group.consumed)).duplicate_count
-                    bars.say(f"  {duplicates - before} flights consumed twice since the last one")
+                    bars.say(f"  {duplicates - before} flights consumed twice since the last rebalance")
             entries = group.entry_count
             await group.follow(entries / self._flight_count, loop.time())
             bars.show("sent to topic Flights", self._sent)
