@@ -2,13 +2,8 @@
 
 import pytest
 
-from libramq.broker.config import (
-    BrokerConfig,
-    broker_config,
-    load_broker_config,
-    nearest_option,
-    parse_properties,
-)
+from libramq.broker.broker_conf import broker_config, load_broker_config, nearest_option, parse_properties
+from libramq.broker.config import BrokerConfig
 from libramq.errors import ConfigError
 
 

@@ -12,7 +12,7 @@ class Slave(FakePeer):
         super().__init__(address)
         self.blocks: list[Block] = []
         self._blocks = BlockReader()
-        self._entrance = talk.performer.entrance(talk.broker.ha)
+        self._entrance = talk.performer.entrance(talk.broker.replication.service)
         self._entrance.connected(self)
 
     def write(self, data: bytes) -> None:

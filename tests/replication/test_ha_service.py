@@ -113,7 +113,7 @@ def test_a_slave_whose_log_is_not_ours_is_refused(talk: Conversation, offset: in
     slave.report(offset)
     assert slave.close_reason is not None
     assert f"it has the log up to {offset}" in slave.close_reason
-    assert talk.broker.ha.slaves() == []
+    assert talk.broker.replication.service.slaves() == []
 
 
 def test_a_slave_that_reports_what_it_was_not_sent_is_refused(talk: Conversation) -> None:
@@ -123,7 +123,7 @@ def test_a_slave_that_reports_what_it_was_not_sent_is_refused(talk: Conversation
     slave.report(slave.end + 1)
     assert slave.close_reason is not None
     talk.send(FakePeer())
-    assert talk.broker.ha.slaves() == []
+    assert talk.broker.replication.service.slaves() == []
 
 
 def test_only_addresses_of_the_list_get_the_log(talk: Conversation) -> None:
@@ -166,9 +166,9 @@ def test_an_idle_slave_hears_a_heartbeat_and_a_silent_one_is_given_up(talk: Conv
 def test_a_slave_that_hangs_up_is_forgotten(talk: Conversation) -> None:
     slave = Slave(talk)
     slave.report(0)
-    assert [each.connection for each in talk.broker.ha.slaves()] == [slave]
+    assert [each.connection for each in talk.broker.replication.service.slaves()] == [slave]
     slave.hang_up()
-    assert talk.broker.ha.slaves() == []
+    assert talk.broker.replication.service.slaves() == []
     sent = len(slave.blocks)
     talk.send(FakePeer())
     talk.advance(2 * HEARTBEAT_MS)

@@ -57,8 +57,8 @@ from libramq.broker.reading import Pull, Reading
 from libramq.broker.recorded import RecordedReplies
 from libramq.broker.redelivery import Redelivery
 from libramq.broker.registration import Registration
+from libramq.broker.replication import Replication
 from libramq.broker.runtime_info import RuntimeInfo
-from libramq.broker.slave_access import SlaveAccess
 from libramq.broker.start_up import StartUp
 from libramq.broker.stored_properties import BrokerProperties
 from libramq.catalog.requirements import Requirements
@@ -67,16 +67,12 @@ from libramq.filesystem import FileSystem
 from libramq.formats.tables import PERM_READ
 from libramq.groups.rebalance_event import RebalanceEvent
 from libramq.kernel.engine import Engine, Hooks, Polled
-from libramq.kernel.gate import Gate
 from libramq.kernel.parts import Kernel
 from libramq.message.ids import UniqueIdGenerator
-from libramq.replication.copies import Copies, OneAfterTheOther
-from libramq.replication.ha_service import HAService
 from libramq.rpc.endpoint import Endpoint
 from libramq.rpc.request import BatchProcessor, Processor
 from libramq.rpc.responder import Responder
 from libramq.secret_bits import SYSTEM_SECRETS, SecretBits
-from libramq.store.config import FlushDiskType
 from libramq.store.disk_space import DiskSpace
 from libramq.transport.address import split_name_servers
 from libramq.waits import HeldPulls
@@ -156,24 +152,10 @@ class Broker:
         name_servers = split_name_servers(self.config.namesrv_addr) if self.config.namesrv_addr else ()
         self._durability = Durability(self.store, self._files.filesystem, self.kernel, self.tables.journals)
         self.registration = Registration(self.config, self.topics, name_servers, self.kernel)
-        self._copies = Copies(
-            self.store,
-            self.kernel,
-            needed=self.config.in_sync_replicas if self.config.waits_for_slaves else 1,
-            timeout_ms=self.config.slave_timeout_ms,
-        )
-        self._safety = self._gate_of_sends()
+        self.replication = Replication(self.config, self.store, self._durability, self.kernel)
         self._responder = Responder(
-            self.kernel.effects, durability=self._safety, announcement=self.registration
+            self.kernel.effects, durability=self.replication.gate, announcement=self.registration
         )
-
-    def _gate_of_sends(self) -> Gate:
-        """Return what sends wait at: the disk, slaves, or the one after the other."""
-        if not self.config.waits_for_slaves:
-            return self._durability
-        if self.store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH:
-            return OneAfterTheOther(self._durability, self._copies)
-        return self._copies
 
     def _build_groups(self, secret_bits: SecretBits) -> None:
         tables, offsets = self.tables, self.offsets
@@ -191,10 +173,6 @@ class Broker:
         self._watch = ClientWatch(self.consumers, self.producers, self.health, kernel, notify=self._notify)
         self._delivery = Delivery(self.schedule, self.store, kernel)
         self._persistence = Persistence(self._files, kernel)
-        allowed = SlaveAccess(self.config.ha_networks)
-        self.ha = HAService(
-            self.store, kernel, is_allowed=allowed.is_allowed, acknowledged=self._copies.update
-        )
         self._old_files = OldFiles(self.store, retention(self.config), kernel)
         self._start_up = StartUp(self.cluster, self.registration, kernel)
 
@@ -225,7 +203,7 @@ class Broker:
         self.appending = Appending(
             requirements=requirements,
             log=messages,
-            durability=self._safety,
+            durability=self.replication.gate,
             disk_space=disk_space,
             properties=properties,
             unique_id=unique_id,
@@ -374,7 +352,10 @@ class Broker:
             throughput=self.runtime.throughput,
             instances=self.coordination.instances,
         )
-        slaves = SlaveTables(self.ledger, self.schedule), HAStatusRequests(self.store, self.ha)
+        slaves = (
+            SlaveTables(self.ledger, self.schedule),
+            HAStatusRequests(self.store, self.replication.service),
+        )
         return [topics, groups, statistics, *slaves, self.runtime]
 
     def _build_engine(self, services: Sequence[Any]) -> Engine:
@@ -415,7 +396,7 @@ class Broker:
                 self._creations.connection_ended,
                 self._watch.connection_ended,
                 self.coordination.closed,
-                self.ha.connection_ended,
+                self.replication.service.connection_ended,
             ),
             address_lost=lost,
             stood_still=stood_still,
@@ -425,7 +406,7 @@ class Broker:
                 arrivals.settle,
                 self._durability.settle,
                 self._persistence.settle,
-                self.ha.settle,
+                self.replication.service.settle,
                 self._old_files.settle,
                 self.runtime.settle,
             ),

@@ -166,7 +166,7 @@ class BrokerServer:
             number: Server(self._performer, self._clock.monotonic_ms) for number in self._config.client_ports
         }
         if self._config.ha_listen_port:
-            slaves = self._performer.entrance(self.broker.ha)
+            slaves = self._performer.entrance(self.broker.replication.service)
             servers[self._config.ha_listen_port] = Server(
                 slaves, self._clock.monotonic_ms, reader=ReportReader
             )

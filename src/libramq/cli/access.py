@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from libramq.broker.config import parse_properties
+from libramq.broker.broker_conf import parse_properties
 from libramq.errors import ConfigError
 from libramq.transport.access import Access
 from libramq.transport.access_properties import access_of

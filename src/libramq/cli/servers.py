@@ -12,14 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from libramq.broker.config import (
-    CREDENTIALS_OPTION,
-    BrokerConfig,
-    broker_config,
-    load_broker_config,
-    nearest_option,
-    read_properties,
-)
+from libramq.broker.broker_conf import broker_config, load_broker_config, nearest_option, read_properties
+from libramq.broker.config import CREDENTIALS_OPTION, BrokerConfig
 from libramq.broker.shell import BrokerServer
 from libramq.cli.broker_children import BrokerChildren
 from libramq.cli.layout import directories

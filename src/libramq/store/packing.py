@@ -72,9 +72,7 @@ def pack_batch(
         if len(properties) > PROPERTIES_BYTES_MAX:
             results.append(PROPERTIES_SIZE_EXCEEDED)
             continue
-        if (
-            b"\0" in properties
-        ):  # Recovery could not distinguish it from a sector that never reached the disk.
+        if b"\0" in properties:  # To recovery it would look like a sector that was never written.
             results.append(MESSAGE_ILLEGAL)
             continue
         topic = message.topic

@@ -1,0 +1,89 @@
+"""`broker.conf`: a Java properties file, turned into a configuration.
+
+Unused names of Apache's, and unknown names, cause warnings; only options that promise security or durability
+are refused (`refused_options.py`).
+"""
+
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+from libramq.broker.config import CREDENTIALS_OPTION, BrokerConfig
+from libramq.broker.refused_options import check_refused, is_harmless
+from libramq.errors import ConfigError
+from libramq.remoting.credentials import parse_credentials
+
+#: java.util.Properties ends a line nowhere else; str.splitlines() does, for example at U+2028.
+_LINE_END: Final = re.compile(r"\r\n|\r|\n")
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Read a Java properties file: `key=value` or `key: value` lines, `#` and `!` for comments."""
+    properties = {}
+    for line in _LINE_END.split(text):
+        line = line.strip()
+        if not line or line[0] in "#!":
+            continue
+        ends = [position for position in (line.find("="), line.find(":")) if position > 0]
+        end = min(ends, default=len(line))
+        properties[line[:end].strip()] = line[end + 1 :].strip()
+    return properties
+
+
+def broker_config(properties: Mapping[str, str], **overrides: Any) -> tuple[BrokerConfig, list[str]]:
+    """Build a configuration from properties and overrides; also return the names without an effect.
+
+    Raises ConfigError for an invalid value, and for an option that the broker cannot honour.
+    """
+    by_name = {option.metadata["name"]: option for option in fields(BrokerConfig) if option.metadata}
+    check_refused(properties, frozenset(by_name))
+    values: dict[str, Any] = {}
+    unknown = []
+    for name, text in properties.items():
+        option = by_name.get(name)
+        if option is None:
+            if not is_harmless(name):
+                unknown.append(name)
+        else:
+            values[option.name] = _value(name, text, option.default)
+    values.update({name: value for name, value in overrides.items() if value is not None})
+    return BrokerConfig(**values), unknown
+
+
+def load_broker_config(path: Path, **overrides: Any) -> tuple[BrokerConfig, list[str]]:
+    """Read `broker.conf`; see `broker_config`."""
+    return broker_config(read_properties(path), **overrides)
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Read a Java properties file; raises ConfigError if that fails."""
+    try:
+        return parse_properties(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+
+
+def nearest_option(name: str) -> str | None:
+    """Return the option that an unknown name was probably meant to be."""
+    names = [str(option.metadata["name"]) for option in fields(BrokerConfig) if option.metadata]
+    by_lower = {known.lower(): known for known in names}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.8)
+    return by_lower[near[0]] if near else None
+
+
+def _value(name: str, text: str, default: object) -> object:
+    if name == CREDENTIALS_OPTION:
+        return parse_credentials(name, text) if text else None
+    if isinstance(default, bool):
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{name}={text}; true or false is allowed")
+        return text.lower() == "true"
+    if isinstance(default, int):
+        try:
+            return int(text)
+        except ValueError:
+            raise ConfigError(f"{name}={text}; a whole number is needed") from None
+    return text
