@@ -5,16 +5,20 @@ import json
 import os
 import threading
 from collections.abc import AsyncIterator
+from concurrent.futures import CancelledError
 from typing import Any, Final
 
 from libramq.cli.access import client_options
 from libramq.client import Producer, SendResult
 from libramq.errors import LibraError, LocalProtocolError
 from libramq.message import Message
+from libramq.message.message import BODY_BYTES_MAX
 
 READ_BYTES: Final = 256 * 1024
 #: Chunks read ahead of the sending; limits what a fast pipe can accumulate.
 CHUNKS_AHEAD: Final = 4
+#: No message is longer: sending what was read of such a line says so.
+LINE_BYTES_MAX: Final = BODY_BYTES_MAX + 1
 GROUP: Final = "LIBRA_SEND"
 
 
@@ -69,10 +73,12 @@ async def _lines(file: int) -> AsyncIterator[bytes]:
         data = b"."
         while data:
             data = os.read(file, READ_BYTES)
+            put = chunks.put(data)
             try:
-                asyncio.run_coroutine_threadsafe(chunks.put(data), loop).result()
-            except (RuntimeError, asyncio.CancelledError):
-                return  # The loop has ended.
+                asyncio.run_coroutine_threadsafe(put, loop).result()
+            except (RuntimeError, CancelledError):  # The loop has ended.
+                put.close()
+                return
 
     threading.Thread(target=read, name="libra-stdin", daemon=True).start()
     partial = b""
@@ -80,6 +86,8 @@ async def _lines(file: int) -> AsyncIterator[bytes]:
         *whole, partial = (partial + chunk).split(b"\n")
         for line in whole:
             yield line.rstrip(b"\r")
+        if len(partial) > LINE_BYTES_MAX:
+            break
     yield partial.rstrip(b"\r")
 
 

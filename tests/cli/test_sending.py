@@ -1,0 +1,54 @@
+"""The lines of standard input: a thread reads them, and they may be endless."""
+
+import asyncio
+import contextlib
+import os
+import threading
+
+from libramq.cli import sending
+
+
+@contextlib.contextmanager
+def endless(data):
+    """A file that never ends, and the threads that read it."""
+    reading, writing = os.pipe()
+
+    def write():
+        with contextlib.suppress(BrokenPipeError):
+            while True:
+                os.write(writing, data)
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    try:
+        yield reading
+    finally:
+        for thread in threading.enumerate():
+            if thread.name == "libra-stdin":
+                thread.join(1)  # What it raises fails the test.
+        os.close(reading)
+        writer.join(10)
+        os.close(writing)
+
+
+def test_who_stops_reading_leaves_no_thread_and_no_traceback():
+    """As Ctrl-C does; the reader mostly waits for room then."""
+
+    async def read_some(file):
+        lines = sending._lines(file)
+        assert await anext(lines) == b"x"
+        await asyncio.sleep(0)
+
+    with endless(b"x\n" * sending.READ_BYTES) as file:
+        asyncio.run(read_some(file))
+
+
+def test_a_line_without_end_is_given_up_at_the_size_of_no_message():
+    """`libra send < /dev/zero` filled the memory."""
+
+    async def read_all(file):
+        return [len(line) async for line in sending._lines(file)]
+
+    with endless(bytes(1 << 16)) as file:
+        (size,) = asyncio.run(read_all(file))
+    assert sending.LINE_BYTES_MAX < size <= sending.LINE_BYTES_MAX + sending.READ_BYTES
