@@ -70,9 +70,8 @@ class Coordination:
             broker_name=broker_name, consumers=consumers, peers=peers, clock=clock
         )
         self._purgatory = purgatory
-        self._effects: deque[tuple[int, Effect]] = (
-            deque()
-        )  # Each with the number of recorded changes it waits for.
+        # Each with the number of recorded changes it waits for.
+        self._effects: deque[tuple[int, Effect]] = deque()
         # Of groups that were left to other brokers: the last epoch here, and the members then.
         self._former: dict[str, tuple[int, list[str] | None]] = {}
         self._is_performing = self._waits_for_disk = False

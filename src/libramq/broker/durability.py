@@ -77,9 +77,8 @@ class Lane:
         elif isinstance(result, OSError):  # Out of descriptors, perhaps: the same plan is run again.
             self._unfinished = plan
             self._postpone(result)
-        elif isinstance(
-            result, BaseException
-        ):  # Without flushes no message would ever be safe again: continue.
+        # Without flushes no message would ever be safe again: continue.
+        elif isinstance(result, BaseException):
             self._unfinished = None
             log.error("flush failed; retrying", exc_info=result)
         else:

@@ -79,9 +79,8 @@ class BrokerProperties:
 
     def added_to(self, text: str) -> str:
         """Return the text with the broker's own properties."""
-        if (
-            p.CLUSTER in text or p.MSG_REGION in text or p.TRACE_ON in text
-        ):  # A message that was stored before.
+        # A message that was stored before.
+        if p.CLUSTER in text or p.MSG_REGION in text or p.TRACE_ON in text:
             for name, value in self._pairs:
                 text = with_property(text, name, value)
             return text

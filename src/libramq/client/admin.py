@@ -239,9 +239,8 @@ class Admin:
             try:
                 coordinators = await self._ask_group(group, lambda: find, passing=NotCoordinator)
                 return await self._ask(coordinators[0], remove)
-            except (
-                NotCoordinator
-            ):  # The coordinator has just moved, or the brokers do not know each other yet.
+            # The coordinator has just moved, or the brokers do not know each other yet.
+            except NotCoordinator:
                 if self._clock.monotonic_ms() >= deadline_ms:
                     raise
             await asyncio.sleep(FIND_AGAIN_SECONDS)

@@ -31,9 +31,8 @@ class HandlerTasks:
         self._loop_closed = loop_closed
         self._waiting: deque[Delivery] = deque()
         self._running: dict[Delivery, asyncio.Task[None]] = {}
-        self._abandoned: set[asyncio.Task[None]] = (
-            set()
-        )  # Cancelled, but not ended: referenced, so that they are not collected.
+        # Cancelled, but not ended: referenced, so that they are not collected.
+        self._abandoned: set[asyncio.Task[None]] = set()
 
     def put(self, deliveries: Sequence[Delivery]) -> None:
         """Take deliveries."""

@@ -212,9 +212,8 @@ class Fences:
                 fence.unconfirmed.discard(key)
                 return None
             is_behind = opening is not None and claim.epoch <= opening.epoch
-            if not is_behind and (
-                claim.epoch >= fence.epoch or not fence.is_grant_complete
-            ):  # It may be on its way.
+            # It may be on its way.
+            if not is_behind and (claim.epoch >= fence.epoch or not fence.is_grant_complete):
                 raise _not_yet(group, topic, queue_id, claim, opening or NOBODY)
             raise _fenced(group, topic, queue_id, claim, opening or NOBODY)
         if claim != grant:

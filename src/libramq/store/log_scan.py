@@ -130,9 +130,8 @@ class LogScan:
         is_blank = magic == BLANK_MAGIC or offset + size == file_end
         end = file_end if is_blank else offset + size
         is_frame = is_blank or (RECORD_BYTES_MIN <= size <= RECORD_BYTES_MAX and end < file_end)
-        nearest = self._next_good(
-            offset + 1
-        )  # The damage may be in its size, which would lead past valid records.
+        # The damage may be in its size, which would lead past valid records.
+        nearest = self._next_good(offset + 1)
         if is_frame and end <= nearest and (end == self._protected or end == nearest):
             return Damage(
                 offset, end, reason, is_proven=True, head=self._head(offset, size), is_blank=is_blank

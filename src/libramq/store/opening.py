@@ -70,9 +70,8 @@ class Opening:
         clean = abort_text is None
         point = self._points.load()
         trusted = point if abort_text is None or (point and point.is_of(abort_text)) else None
-        if (
-            not clean
-        ):  # Before files are repaired, so that an opening after a kill here starts from the same knowledge.
+        # Before files are repaired, so that an opening after a kill here starts from the same knowledge.
+        if not clean:
             self._mark(trusted or (point or RecoveryPoint()).next_generation(self._now_ms), abort)
         self._load_deletions(point, is_trusted=trusted is not None)
         self._log.segments.load(clean=clean)

@@ -25,9 +25,8 @@ class _SocketLink(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(
-            asyncio.Transport, transport
-        )  # uvloop's is not a subclass, but behaves like one.
+        # uvloop's is not a subclass, but behaves like one.
+        self._transport = cast(asyncio.Transport, transport)
         self._dialer.links[self] = asyncio.Event()
         self._dialed.opened(self)
 

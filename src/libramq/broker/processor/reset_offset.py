@@ -137,9 +137,8 @@ class OffsetReset:
 
     def _set(self, header: ResetOffsetHeader, offsets: dict[int, int], body: bytes) -> Outcome:
         for queue_id, offset in offsets.items():
-            self._offsets.take_reset(
-                header.group, header.topic, queue_id
-            )  # An older one would override this.
+            # An older one would override this.
+            self._offsets.take_reset(header.group, header.topic, queue_id)
             self._offsets.commit(header.group, header.topic, queue_id, offset)
         try:
             self._offsets.write()

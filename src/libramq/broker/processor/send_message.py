@@ -185,9 +185,8 @@ class SendMessage:
         name = topic.topic_name
         sys_flag = header.sys_flag
         self._refuse_unbuilt(text, sys_flag, header.reconsume_times or 0)
-        if sys_flag & TRANSACTION_MASK and not is_queued(
-            sys_flag
-        ):  # Clients before 4.6.1 resend a transaction's committed message as prepared.
+        # Clients before 4.6.1 resend a transaction's committed message as prepared.
+        if sys_flag & TRANSACTION_MASK and not is_queued(sys_flag):
             sys_flag &= ~TRANSACTION_MASK
         if name.startswith(names.RETRY_PREFIX):
             name, queue_id, text = self._retry_send(request, header, name, queue_id, text)

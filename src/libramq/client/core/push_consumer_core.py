@@ -160,9 +160,8 @@ class PushConsumerCore:
         if not self._presence.routes_fetched(found, now_ms):
             return []
         effects = self._presence.heartbeats(self._contacts.take_new())
-        if (
-            self._contacts.all_named_offer
-        ):  # The last broker that did not may be gone: no answer will show it.
+        # The last broker that did not may be gone: no answer will show it.
+        if self._contacts.all_named_offer:
             effects += self._coordination.look(now_ms)
         if self._contacts.alive:
             effects += self._rebalance(now_ms)
