@@ -21,8 +21,24 @@ SEEDS = 200
 SEEDS_OF_RARE_HAPPENINGS = 400
 #: Fences behind a change of mode, locks that nobody gave back, groups of brokers that started together,
 #: queues of a broker that had just come, epochs that went with the power, or that nobody but members knew,
-#: members that pulled as before while their group was coordinated, a place whose member is on its way back.
-FOUND_SOMETHING = (330, 599, 784, 825, 3005, 5415, 5559, 6419, 3447, 100332, 1001339, 1002031, 1004253)
+#: members that pulled as before while their group was coordinated, a place whose member is on its way back,
+#: answers due in the past, a target that changed between two questions of a member.
+FOUND_SOMETHING = (
+    330,
+    599,
+    784,
+    825,
+    3005,
+    5415,
+    5559,
+    6419,
+    3447,
+    100332,
+    1001339,
+    1002031,
+    1004253,
+    1004514,
+)
 
 
 @functools.cache

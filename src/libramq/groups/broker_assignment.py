@@ -58,6 +58,11 @@ class BrokerAssignment:
         self._version: Hashable = None
         self._computed_at_ms: MonotonicMs | None = None
 
+    @property
+    def topics(self) -> Iterable[str]:
+        """Return the topics that the target is of."""
+        return self._queues.keys()
+
     def is_current(
         self, version: Hashable, queues: Mapping[str, Sequence[MessageQueue]], *, now_ms: MonotonicMs
     ) -> bool:

@@ -87,7 +87,10 @@ class ServerAssignedGroups:
             assignment.give(client_id, topic, share, now_ms=now_ms)
             return Decision(share, self._record_update(group, client_id, topic, share))
         gone: list[str] | None = []
-        if not assignment.is_current(members.version, {topic: queues}, now_ms=now_ms):
+        # Of all topics: a target that changes between two questions of a member takes a queue from it for
+        # another, and gives it back when nobody asks any more.
+        known = {name: lot for name in assignment.topics if (lot := self._queues(name)) is not None}
+        if not assignment.is_current(members.version, {**known, topic: queues}, now_ms=now_ms):
             gone = self._update(assignment, members, now_ms)
         answer = assignment.ask(client_id, topic, now_ms=now_ms) if gone is not None else None
         if answer is None or gone is None:
