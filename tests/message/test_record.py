@@ -19,7 +19,7 @@ from libramq.message import (
 )
 from libramq.message import sys_flag as flags
 from libramq.message.batch import decode_item
-from libramq.message.compression import compress_body, decompress_body
+from libramq.message.compression import DECOMPRESSED_BYTES_MAX, compress_body, decompress_body
 from libramq.message.ids import encode_host
 from libramq.message.properties import decode_properties, encode_properties, find_property
 from libramq.message.record import encode_message, has_good_crc, peek_record, record_size
@@ -99,6 +99,27 @@ def test_what_is_encoded_is_decoded(fields):
         message.store_timestamp_ms,
     )  # fmt: skip
     assert (head.topic, head.properties) == (fields["topic"], fields["properties"])
+
+
+@pytest.mark.parametrize(
+    ("body", "sys_flag"),
+    [
+        (b"no zlib", flags.COMPRESSED),
+        (b"no zlib", flags.COMPRESSED | flags.COMPRESSION_ZLIB),
+        (compress_body(b"cut short" * 100)[:-3], flags.COMPRESSED),
+        (compress_body(bytes(DECOMPRESSED_BYTES_MAX + 1)), flags.COMPRESSED),
+        (b"who knows", flags.COMPRESSED | flags.COMPRESSION_MASK),
+    ],
+    ids=["garbage", "zlib garbage", "cut short", "a bomb", "an unknown algorithm"],
+)
+def test_a_body_that_cannot_be_decompressed_keeps_nobody_from_the_messages_beside_it(caplog, body, sys_flag):
+    """Any producer can send one: its queue was read by nobody any more, by no group."""
+    fields = {"topic": "T", "queue_id": 0, "physical_offset": 0, "properties": b""}
+    broken = encode_record(**fields, queue_offset=1, body=body, sys_flag=sys_flag)
+    good = encode_record(**fields, queue_offset=2, body=compress_body(b"good"), sys_flag=flags.COMPRESSED)
+    messages = decode_records(RECORD + broken + good)
+    assert [message.body for message in messages] == [b"hello", body, b"good"]
+    assert "its body cannot be decompressed" in caplog.text
 
 
 def test_a_record_is_none_until_it_is_whole():

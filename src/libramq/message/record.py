@@ -19,11 +19,14 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from libramq.errors import InvalidMessage, LibraError, RemoteProtocolError, StoreCorrupt
+from libramq.logs import get_logger
 from libramq.message import sys_flag as flags
 from libramq.message.compression import decompress_body
 from libramq.message.ids import HOST_V4_BYTES, HOST_V6_BYTES, decode_host, encode_host
 from libramq.message.message import MessageExt
 from libramq.message.properties import PROPERTIES_BYTES_MAX, decode_properties, encode_properties
+
+log = get_logger(__name__)
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
@@ -185,16 +188,34 @@ def decode_record(
 
 
 def decode_records(data: bytes, *, decompress: bool = True, broker_name: str = "") -> list[MessageExt]:
-    """Decode all records of a pull reply."""
+    """Decode all records of a pull reply. A body that cannot be decompressed stays as it is stored.
+
+    Any producer can send one. If the reply could not be decoded for its sake, its queue would be read by
+    nobody any more; so handlers have to deal with it, and those that cannot let it become a dead letter.
+    """
     messages = []
     start = 0
     while start < len(data):
-        decoded = decode_record(data, start, decompress=decompress, broker_name=broker_name)
+        decoded = decode_record(data, start, decompress=False, broker_name=broker_name)
         if decoded is None:
             raise RemoteProtocolError(f"the last record of {len(data)} bytes is cut off at {start}")
-        messages.append(decoded[0])
-        start = decoded[1]
+        message, start = decoded
+        if decompress and message.sys_flag & flags.COMPRESSED:
+            _decompress(message)
+        messages.append(message)
     return messages
+
+
+def _decompress(message: MessageExt) -> None:
+    try:
+        message.body = decompress_body(message.body, message.sys_flag)
+    except RemoteProtocolError as error:
+        log.error(
+            "a message is delivered as it is stored: its body cannot be decompressed",
+            topic=message.topic,
+            message_id=message.message_id,
+            reason=str(error),
+        )
 
 
 def peek_record(data: bytes, start: int = 0) -> RecordHead | None:
