@@ -140,3 +140,25 @@ def test_a_deletion_that_the_log_is_cut_below_hides_nothing_that_is_stored_later
         store = open_on(disk)
         assert bodies(store) == [b"new 0", b"new 1"]
     assert store._deletions.end_of("T") == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_power_cut_right_after_a_clean_stop_costs_nothing(seed: int):
+    """Everything is on the platter when `close` returns: the log, every queue, and that it was closed."""
+    randomness = random.Random(seed)
+    disk = MemoryDisk(VirtualTime(), randomness)
+    expected: dict[str, list[bytes]] = {}
+    for round_ in range(2):
+        store = open_on(disk)
+        for number in range(60):
+            topic = f"T{randomness.randrange(30)}"
+            assert store.append_batch([message(f"{round_}-{number}", topic=topic)])[0].is_ok
+            expected.setdefault(topic, []).append(f"{round_}-{number}".encode())
+            if randomness.random() < 0.1:
+                flush(store)
+        store.close()
+        disk.power_cut()
+    store = open_on(disk)
+    assert store.recovery is not None
+    assert store.recovery.clean
+    assert {topic: bodies(store, topic) for topic in expected} == expected

@@ -12,8 +12,12 @@ Upstream: store/CommitLog.FlushManager, DefaultMessageStore.FlushConsumeQueueSer
 """
 
 import contextlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 from libramq.clock import MonotonicMs, WallMs
 from libramq.errors import SyncFailed
@@ -25,6 +29,9 @@ from libramq.store.consume_queue import ConsumeQueue
 from libramq.store.consume_queue_table import ConsumeQueueTable
 from libramq.store.deletions import Deletions
 from libramq.store.open_files import NO_DESCRIPTORS
+
+#: Ours: fewer files are not worth threads; a second's flush of queues has a few.
+PATHS_MIN: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,23 +60,43 @@ def run_flush(filesystem: FileSystem, plan: FlushPlan) -> None:
     """
     for file in plan.files:
         _sync(filesystem, file)
-    for path in plan.paths:
-        try:
-            file = filesystem.open(path, write=True)
-        except FileNotFoundError:  # Its topic was deleted meanwhile.
-            continue
-        try:
-            _sync(filesystem, file, path)
-        finally:
-            filesystem.close(file)
-    for directory in plan.directories:
-        try:
-            if filesystem.exists(directory):
-                filesystem.sync_directory(directory)
-        except OSError as failed:
-            if failed.errno in NO_DESCRIPTORS:
-                raise
-            raise SyncFailed(f"{directory} cannot be flushed: {failed}") from failed
+    _each(partial(_sync_path, filesystem), plan.paths, filesystem.flushes_at_once)
+    _each(partial(_sync_directory, filesystem), plan.directories, filesystem.flushes_at_once)
+
+
+def _each(sync: Callable[[Path], None], paths: Sequence[Path], at_once: int) -> None:
+    """Flush many files, several at once; raises SyncFailed rather than an OSError, after all were tried."""
+    if at_once == 1 or len(paths) < PATHS_MIN:
+        for path in paths:
+            sync(path)
+        return
+    with ThreadPoolExecutor(min(at_once, len(paths)), thread_name_prefix="libra-flush") as pool:
+        flushes = [pool.submit(sync, path) for path in paths]
+    failures = [failure for flush in flushes if (failure := flush.exception()) is not None]
+    # What cannot be opened is flushed again later; a failed flush says so once, and is final.
+    for failure in sorted(failures, key=lambda failure: not isinstance(failure, SyncFailed)):
+        raise failure
+
+
+def _sync_path(filesystem: FileSystem, path: Path) -> None:
+    try:
+        file = filesystem.open(path, write=True)
+    except FileNotFoundError:  # Its topic was deleted meanwhile.
+        return
+    try:
+        _sync(filesystem, file, path)
+    finally:
+        filesystem.close(file)
+
+
+def _sync_directory(filesystem: FileSystem, directory: Path) -> None:
+    try:
+        if filesystem.exists(directory):
+            filesystem.sync_directory(directory)
+    except OSError as failed:
+        if failed.errno in NO_DESCRIPTORS:
+            raise
+        raise SyncFailed(f"{directory} cannot be flushed: {failed}") from failed
 
 
 def _sync(filesystem: FileSystem, file: int, path: Path | None = None) -> None:

@@ -115,9 +115,9 @@ class MessageStore(StoreContents):
         try:
             if not self._refusal.is_final:
                 self._flush_everything()
-                self._flusher.sync_resized()
                 self._flusher.save_checkpoint()
                 self._filesystem.unlink(self.config.root / ABORT)
+                self._filesystem.sync_directory(self.config.root)  # Else a power cut brings `abort` back.
         finally:
             self._release()
 
@@ -358,6 +358,8 @@ class MessageStore(StoreContents):
 
     def _flush_everything(self) -> None:
         try:
+            # Numbers that a queue lost are given out again: its old units may not come back behind them.
+            self._flusher.sync_resized()
             self._flusher.flush_everything(self._last_store_timestamp_ms)
             self._points.all_flushed(self._log.end)
         except (OSError, SyncFailed) as failed:

@@ -272,6 +272,11 @@ class MemoryDisk:
             used_bytes = int(DISK_BYTES * self.percent_used / 100)
         return DiskSpace(used_bytes, max(0, DISK_BYTES - used_bytes))
 
+    @property
+    def flushes_at_once(self) -> int:
+        """Return 1: a seed has one history."""
+        return 1
+
     def sync_directory(self, path: Path) -> None:
         """Flush the directory's names to the platter."""
         self._called()
