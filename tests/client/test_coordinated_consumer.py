@@ -325,7 +325,8 @@ async def test_a_stock_member_has_everybody_allocate_for_themselves(home, group,
     stock = AsyncioRemotes(SystemClock().monotonic_ms)
     call = broker_calls.heartbeat(heartbeat("stock", "g"))
     call.result(await stock.call(home.address, call.command()), where="broker")
-    await watch.until(lambda: len(one.queues) + len(two.queues) < QUEUES)
+    # Both: where one alone has, it may take what the other holds under the coordinator, which then loses it.
+    await watch.until(lambda: max(len(one.queues), len(two.queues)) < QUEUES // 2)
     await stock.aclose()
     await group.shared(one, two)
     await home.send(2)
