@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from libramq.fencing import MODE_EPOCHS, Claim
+from libramq.fencing import MODE_CLIENT, MODE_EPOCHS, Claim
 from libramq.groups.rebalance_event import Reason, RebalanceEvent
 from libramq.message.queue import MessageQueue
 from libramq.testing.invariants.invariant import Invariant
@@ -55,6 +55,8 @@ class HistoryAgreesWithFences(Invariant):
         key = (broker, event.group)
         if event.kind == "started" and event.reason in _LEFT and event.who is not None:
             self._left.setdefault(event.group, set()).update(event.who.replace(",", "").split())
+        if event.reason is Reason.MODE_CHANGED:
+            self._doubt_openings(key)
         if event.kind == "moved":
             self._moves.setdefault(key, {}).update(
                 (MessageQueue(move.topic, move.broker, move.queue), (move.from_, move.to))
@@ -64,7 +66,8 @@ class HistoryAgreesWithFences(Invariant):
             return
         running = self.cluster.brokers[broker].broker
         moves = self._moves.pop(key, {})
-        if running is None or running.fences.mode(event.group) != MODE_EPOCHS:
+        is_coordinated = running is not None and running.fences.mode(event.group) == MODE_EPOCHS
+        if running is None or not is_coordinated or not event.member_count:  # Nobody.
             self._owners.pop(key, None)
             return
         doubtful = self._opened_before_gone(key, running)
@@ -72,11 +75,18 @@ class HistoryAgreesWithFences(Invariant):
         if owners is None:
             self._owners.pop(key, None)
             return
-        self._judge_loads(broker, event, owners)
+        if not doubtful:
+            self._judge_loads(broker, event, owners)
         before = self._owners.get(key)
         if before is not None:
             self._judge_moves(broker, event, before, owners, moves)
         self._owners[key] = {queue: owner for queue, owner in owners.items() if queue not in doubtful}
+
+    def _doubt_openings(self, key: tuple[str, str]) -> None:
+        """Note that members allocate for themselves: openings from before do not say who reads now."""
+        running = self.cluster.brokers[key[0]].broker
+        if running is not None and running.fences.mode(key[1]) == MODE_CLIENT:
+            self._gone.setdefault(key, {}).update(running.fences.claims(key[1]))
 
     def _opened_before_gone(self, key: tuple[str, str], broker: "Broker") -> set[MessageQueue]:
         """Return the queues that were once missing and have not been opened since; note the missing ones."""
