@@ -118,6 +118,14 @@ def test_bytes_that_are_no_utf8_do_not_stop_a_batch():
     ]
 
 
+def test_a_body_that_cannot_be_decompressed_does_not_stop_a_stream(caplog):
+    """The batch would fail again at every start; parsers have rules for bodies that they cannot parse."""
+    data = plain_record() + plain_record(sys_flag=flags.COMPRESSED) + plain_record()
+    batch = Records(data).batch([("b", len(data))], arrow_schema(["body"]))
+    assert batch["body"].to_pylist() == [b"hello"] * 3
+    assert "cannot be decompressed" in caplog.text
+
+
 @pytest.mark.parametrize("end", [b"\x02", b""], ids=["closed", "as Java leaves them"])
 def test_properties_at_the_same_place_in_every_record(end: bytes):
     rows = [b"KEYS\x01k%d\x02TAGS\x01t%d\x02WAIT\x01true" % (row, row) + end for row in (1, 22, 333)]

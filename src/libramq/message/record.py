@@ -19,14 +19,11 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from libramq.errors import InvalidMessage, LibraError, RemoteProtocolError, StoreCorrupt
-from libramq.logs import get_logger
 from libramq.message import sys_flag as flags
 from libramq.message.compression import decompress_body
 from libramq.message.ids import HOST_V4_BYTES, HOST_V6_BYTES, decode_host, encode_host
 from libramq.message.message import MessageExt
 from libramq.message.properties import PROPERTIES_BYTES_MAX, decode_properties, encode_properties
-
-log = get_logger(__name__)
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
@@ -210,7 +207,9 @@ def _decompress(message: MessageExt) -> None:
     try:
         message.body = decompress_body(message.body, message.sys_flag)
     except RemoteProtocolError as error:
-        log.error(
+        from libramq.logs import get_logger  # Spark's tasks load it with the first such message only.
+
+        get_logger(__name__).error(
             "a message is delivered as it is stored: its body cannot be decompressed",
             topic=message.topic,
             message_id=message.message_id,

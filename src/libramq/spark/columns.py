@@ -195,11 +195,21 @@ class Records:
         packed = (self._sys_flag & flags.COMPRESSED) != 0
         if not packed.any():
             return bodies
-        unpacked = [
-            decompress_body(bodies[row].as_py(), int(self._sys_flag[row]))
-            for row in np.flatnonzero(packed).tolist()
-        ]
+        unpacked = [self._decompressed(row, bodies[row].as_py()) for row in np.flatnonzero(packed).tolist()]
         return pc.replace_with_mask(bodies, pa.array(packed), pa.array(unpacked, pa.binary()))
+
+    def _decompressed(self, row: int, stored: bytes) -> bytes:
+        try:
+            return decompress_body(stored, int(self._sys_flag[row]))
+        except RemoteProtocolError as error:  # As for handlers: one message must not stop a stream for ever.
+            from libramq.logs import get_logger  # Loaded with the first such message only.
+
+            get_logger(__name__).error(
+                "a row has its body as it is stored, because it cannot be decompressed",
+                physical_offset=int(self._head["physical_offset"][row]),
+                reason=str(error),
+            )
+            return stored
 
     def _message_ids(self, unique_keys: pa.Array) -> pa.Array:
         """Return the producer's id, or else the offset id: store host, port, physical offset."""
