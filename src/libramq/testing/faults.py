@@ -303,9 +303,10 @@ class Faults(Operations):
             return
         split_ms = draw.randint(SPLIT_MS_MIN, BLOCK_MS_MAX)
         self._happened(Happening.SPLIT)
-        self._disturb(f"{' '.join(halves[0])} and {' '.join(halves[1])} are apart for {split_ms} ms")
-        for one, other in product(*halves):
-            for source, target in ((one, other), (other, one)):
+        one, other = (" ".join(half) for half in halves)
+        self._disturb(f"two halves are apart for {split_ms} ms: {one}; {other}")
+        for pair in product(*halves):
+            for source, target in (pair, reversed(pair)):
                 network.block(source, target, keeps=False)
                 self._later(split_ms, partial(network.unblock, source, target))
 
