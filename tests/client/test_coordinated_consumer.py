@@ -322,6 +322,8 @@ async def test_a_stock_member_has_everybody_allocate_for_themselves(home, group,
     one = await group.join(rebalance_ms=500)
     two = await group.join(rebalance_ms=500)
     await group.shared(one, two)
+    await home.send(1)  # What is handled was opened before: a change of mode in between would lose it.
+    await group.handled()
     stock = AsyncioRemotes(SystemClock().monotonic_ms)
     call = broker_calls.heartbeat(heartbeat("stock", "g"))
     call.result(await stock.call(home.address, call.command()), where="broker")
