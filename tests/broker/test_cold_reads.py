@@ -9,8 +9,10 @@ import pytest
 
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
+from libramq.formats.document import decode_body
 from libramq.kernel.effect import Thread
 from libramq.remoting import headers as h
+from libramq.remoting.body.consumers import ConsumeStats, TopicStatsTable
 from libramq.remoting.command import Command
 from tests.broker.brokers import Conversation, find_answer
 from tests.fakes import FakePeer
@@ -161,3 +163,20 @@ def test_delayed_messages_are_read_by_threads_and_delivered_once(tmp_path, peer)
     delivered = sorted(message.body[:2] for queue_id in range(4) for message in talk.messages("D", queue_id))
     assert delivered == [b"%02d" % number for number in range(50)]
     talk.close()
+
+
+def test_how_far_a_group_is_takes_reads_by_threads_only(started, peer):
+    """The times of the messages that it has read last, and of the newest ones."""
+    talk, cold = started
+    for queue_id in range(2):
+        talk.broker.offsets.commit("G", "T", queue_id, 50)
+    header = h.ConsumeStatsHeader(consumer_group="G", topic="T")
+    stats = decode_body(ask(talk, peer, talk.command(R.GET_CONSUME_STATS, header)).body, ConsumeStats)
+    read = {ends.last_timestamp for queue, ends in stats.offset_table.items() if queue.queue_id < 2}
+    assert read == {talk.clock.wall_ms()}
+    command = talk.command(R.GET_TOPIC_STATS_INFO, h.TopicHeader(topic="T"))
+    table = decode_body(ask(talk, peer, command).body, TopicStatsTable).offset_table
+    written = {ends.last_update_timestamp for queue, ends in table.items() if queue.queue_id < 2}
+    assert written == {talk.clock.wall_ms()}
+    assert cold.waits_on_loop == 0
+    assert cold.warm

@@ -4,7 +4,7 @@ Upstream: AdminBrokerProcessor.java.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -40,14 +40,17 @@ from libramq.remoting.headers import (
     TopicHeader,
     decode_header,
 )
-from libramq.rpc.outcome import Compute, Outcome, Reply
+from libramq.rpc.outcome import Compute, Outcome, Reply, WaitForDisk
 from libramq.rpc.request import Processor, Request
 from libramq.rpc.request_body import begin
 from libramq.store.message_store import MessageStore
+from libramq.store.segments import ColdRead, FileRange
 from libramq.transport.server import Peer
 
 #: Ours: queues that are processed before others are served; one takes 4 µs, and as much to encode.
 QUEUES_PER_STEP: Final = 256
+#: Ours: a message's time takes two reads, of its unit and of its record.
+WARMINGS_MAX: Final = 4
 #: Ours: 32 topics of a thousand queues, or 4,000 of eight; some 6 MB of reply.
 QUEUES_MAX: Final = 32_768
 
@@ -98,17 +101,20 @@ class Statistics:
         config = self._topics.require(header.topic)
         return begin(self._topic_stats(config.topic_name, config.write_queue_nums))
 
-    def _topic_stats(self, topic: str, queue_count: int) -> Generator[None, None, Outcome]:
+    def _topic_stats(self, topic: str, queue_count: int, warmings: int = 0) -> Generator[None, None, Outcome]:
         table = {}
+        times = StoredTimes(self._store, warmings)
         for queue_id in range(queue_count):
             if queue_id and queue_id % QUEUES_PER_STEP == 0:
                 yield
             minimum = self._store.min_offset(topic, queue_id)
             maximum = self._store.max_offset(topic, queue_id)
-            stored_ms = self._store.store_timestamp_ms(topic, queue_id, maximum - 1) if maximum else 0
+            stored_ms = times.of(topic, queue_id, maximum - 1) if maximum else 0
             table[MessageQueue(topic, self._broker_name, queue_id)] = TopicOffset(
                 min_offset=minimum, max_offset=maximum, last_update_timestamp=max(0, stored_ms)
             )
+        if times.cold:
+            return times.wait(lambda: begin(self._topic_stats(topic, queue_count, warmings + 1)))
         puts = self._throughput.puts_per_second(topic)
         return _encoded(TopicStatsTable(offset_table=table, topic_put_tps=puts), len(table))
 
@@ -136,17 +142,22 @@ class Statistics:
             )
         return begin(self._consume_stats(group, known))
 
-    def _consume_stats(self, group: str, topics: Iterable[TopicConfig]) -> Generator[None, None, Outcome]:
+    def _consume_stats(
+        self, group: str, topics: Sequence[TopicConfig], warmings: int = 0
+    ) -> Generator[None, None, Outcome]:
         table: dict[MessageQueue, OffsetWrapper] = {}
+        times = StoredTimes(self._store, warmings)
         gets = 0.0
         for config in topics:
             gets += self._throughput.gets_per_second(group, config.topic_name)
             committed = self._offsets.offsets(group, config.topic_name)
             for queue_id in range(config.read_queue_nums):
                 queue = MessageQueue(config.topic_name, self._broker_name, queue_id)
-                table[queue] = self._wrapper(group, queue, committed.get(queue_id, 0))
+                table[queue] = self._wrapper(group, queue, committed.get(queue_id, 0), times)
                 if len(table) % QUEUES_PER_STEP == 0:
                     yield
+        if times.cold:
+            return times.wait(lambda: begin(self._consume_stats(group, topics, warmings + 1)))
         return _encoded(ConsumeStats(offset_table=table, consume_tps=gets), len(table))
 
     def consumer_connections(self, request: Request) -> Outcome:
@@ -203,18 +214,45 @@ class Statistics:
         topics = self._offsets.topics_of_group(header.group)
         return Reply(body=encode_body(TopicList(topic_list=sorted(topics))))
 
-    def _wrapper(self, group: str, queue: MessageQueue, offset: int) -> OffsetWrapper:
+    def _wrapper(self, group: str, queue: MessageQueue, offset: int, times: "StoredTimes") -> OffsetWrapper:
         topic, queue_id = queue.topic, queue.queue_id
         pulled = self._offsets.pull_offsets.get(group, topic, queue_id)
         # Messages that were deleted are not behind the group: it goes on with the first that there is.
         offset = max(offset, self._store.min_offset(topic, queue_id))
-        read_ms = self._store.store_timestamp_ms(topic, queue_id, offset - 1) if offset else 0
+        read_ms = times.of(topic, queue_id, offset - 1) if offset else 0
         return OffsetWrapper(
             broker_offset=self._store.max_offset(topic, queue_id),
             consumer_offset=offset,
             pull_offset=max(offset, pulled or 0),
             last_timestamp=max(0, read_ms),
         )
+
+
+class StoredTimes:
+    """When messages were stored, as far as that is in memory; cold: what a thread has to read for the rest.
+
+    warmings: how often one has. In the end the loop waits for the disk itself.
+    """
+
+    def __init__(self, store: MessageStore, warmings: int) -> None:
+        self.cold: list[FileRange] = []
+        self._store = store
+        self._may_wait = warmings >= WARMINGS_MAX
+
+    def of(self, topic: str, queue_id: int, offset: int) -> int:
+        """Return when a message was stored; -1 if there is none, 0 if that is not in memory."""
+        if self._may_wait:
+            return self._store.store_timestamp_ms(topic, queue_id, offset)
+        try:
+            with self._store.without_waiting():
+                return self._store.store_timestamp_ms(topic, queue_id, offset)
+        except ColdRead as cold:
+            self.cold.append(cold.stretch)
+            return 0
+
+    def wait(self, again: Callable[[], Outcome]) -> WaitForDisk:
+        """Return the outcome that has a thread read what is cold, and then decides again."""
+        return WaitForDisk(read=partial(self._store.warm, tuple(self.cold)), again=again)
 
 
 def _encoded(body: TopicStatsTable | ConsumeStats, queue_count: int) -> Outcome:
