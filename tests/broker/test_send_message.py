@@ -133,6 +133,13 @@ def test_a_message_without_a_unique_key_gets_one(talk, peer):
     assert reply.ext["transactionId"] == message.properties["UNIQ_KEY"]
 
 
+def test_no_message_is_stored_with_fewer_than_no_attempts(talk, peer):
+    """In order, a handler that fails would have kept its queue for 2^31 attempts."""
+    assert talk.send(peer, reconsume_times=-(2**31)).code == C.SUCCESS
+    (message,) = talk.messages("T")
+    assert message.reconsume_times == 0
+
+
 def test_a_pop_check_point_is_not_stored(talk, peer):
     talk.send(peer, properties={"POP_CK": "1 2 3", "a": "b"})
     (message,) = talk.messages("T")

@@ -116,8 +116,9 @@ def test_a_failure_suspends_the_queue_and_counts():
     assert [m.queue_offset for m in talk.deliveries()[0].messages] == [6]
 
 
-def test_a_message_that_failed_too_often_goes_to_the_retry_topic():
-    """Under a count that has the broker bury it; then its queue goes on."""
+@pytest.mark.parametrize("sent_as", [0, -5, -(2**31)])
+def test_a_message_that_failed_too_often_goes_to_the_retry_topic(sent_as):
+    """Under a count that has the broker bury it, whatever its producer said; then its queue goes on."""
     talk = InOrder(max_reconsume_times=1)
     talk.start()
     talk.routes(**{"T": route(1), RETRY: route(1)})
@@ -125,7 +126,9 @@ def test_a_message_that_failed_too_often_goes_to_the_retry_topic():
     talk.members("me")
     talk.locks(q(0))
     talk.committed(q(0), 0)
-    talk.pulled(q(0), found(0, 1))
+    reply, messages = found(0, 1)
+    messages[0].reconsume_times = sent_as
+    talk.pulled(q(0), (reply, messages))
     for _ in range(2):
         (delivery,) = talk.deliveries()
         talk.handled((delivery, HandlerOutcome.LATER))

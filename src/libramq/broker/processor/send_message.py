@@ -203,7 +203,7 @@ class SendMessage:
             sys_flag,
             header.born_timestamp,
             born_host(request.peer.address),
-            header.reconsume_times or 0,
+            max(header.reconsume_times or 0, 0),  # Attempts are counted from here to the dead letters.
         )
         delay = text_properties.find(text, p.DELAY) if p.DELAY in text else None
         if delay is not None:
@@ -278,7 +278,7 @@ class SendMessage:
             header.sys_flag,
             header.born_timestamp,
             born_host(request.peer.address),
-            header.reconsume_times or 0,
+            max(header.reconsume_times or 0, 0),  # Attempts are counted from here to the dead letters.
         )
 
     def _retry_send(

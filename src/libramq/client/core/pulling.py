@@ -202,6 +202,10 @@ class Pulling:
         bounds = {names.MIN_OFFSET: str(reply.min_offset), names.MAX_OFFSET: str(reply.max_offset)}
         for message in messages:
             message.properties.update(bounds)
+            if (
+                message.reconsume_times < 0
+            ):  # A producer's: it would be 2^31 attempts away from the dead letters.
+                message.reconsume_times = 0
         if topic == self._retry_topic:
             for message in messages:
                 message.topic = message.properties.get(names.RETRY_TOPIC, topic)
