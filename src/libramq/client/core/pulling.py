@@ -202,9 +202,7 @@ class Pulling:
         bounds = {names.MIN_OFFSET: str(reply.min_offset), names.MAX_OFFSET: str(reply.max_offset)}
         for message in messages:
             message.properties.update(bounds)
-            if (
-                message.reconsume_times < 0
-            ):  # A producer's: it would be 2^31 attempts away from the dead letters.
+            if message.reconsume_times < 0:  # As a producer sent it: it would be tried 2^31 times.
                 message.reconsume_times = 0
         if topic == self._retry_topic:
             for message in messages:
