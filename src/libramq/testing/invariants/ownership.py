@@ -61,6 +61,7 @@ class ReadersKeepTheirQueues(Invariant):
         self._readers: dict[tuple[str, MessageQueue], Claim] = {}
         self._heard_ms: dict[str, MonotonicMs] = {}
         self._lost_ms: dict[tuple[str, MessageQueue], MonotonicMs] = {}
+        self._revoked_ms: dict[tuple[str, MessageQueue], MonotonicMs] = {}
         self._is_judged = True
 
     def disturbed(self, what: str) -> None:
@@ -76,6 +77,8 @@ class ReadersKeepTheirQueues(Invariant):
     def owners_changed(self, member: str, what: str, queues: Sequence[MessageQueue]) -> None:
         for queue in queues:
             key = (self.cluster.member(member).group, queue)
+            if what == "revoked":
+                self._revoked_ms[member, queue] = self.cluster.now_ms
             reader = self._readers.get(key)
             if reader is None or reader.member != member:
                 continue
@@ -90,6 +93,8 @@ class ReadersKeepTheirQueues(Invariant):
         if reader is not None and reader.epoch > claim.epoch:
             return
         self._readers[key] = claim
+        if self._revoked_ms.get((claim.member, queue), MonotonicMs(-1)) >= requested_ms:
+            del self._readers[key]  # It gave the queue up before it heard that it is open.
         if reader is None or reader.member == claim.member or not self._is_judged:
             return
         member = self.cluster.member(reader.member)
