@@ -223,7 +223,7 @@ def test_clusters_are_told_apart():
         zone=None,
         now_ms=0,
     )
-    assert sorted(routes.topics_of_cluster("Second")) == ["Both", "U"]
+    assert sorted(routes.of_cluster("Second", routes.topics())) == ["Both", "U"]
     assert routes.clusters().cluster_addr_table == {"DefaultCluster": ["broker-a"], "Second": ["broker-b"]}
     routes.delete_topic("Both", "Second")
     route = routes.route("Both")

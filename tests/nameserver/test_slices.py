@@ -5,8 +5,11 @@ import itertools
 import pytest
 
 from libramq.codes import RequestCode, ResponseCode
+from libramq.formats import fastjson
+from libramq.nameserver import processor
 from libramq.nameserver.displacement import PROBE_MS
 from libramq.nameserver.route_info import TOPICS_PER_STEP, RouteInfo
+from libramq.remoting.command import Command
 from libramq.remoting.credentials import Credentials
 from libramq.runtime.performer import TURN_US_MAX
 from tests.fakes import FakePeer
@@ -151,6 +154,48 @@ def test_a_master_that_comes_while_its_slave_is_registered_keeps_its_permissions
     next(steps)
     register(routes, BROKER, table(*TOPICS, counter=2), owner=master)
     assert list(steps) == []
+    assert {routes.route(topic).queue_datas[0].perm for topic in TOPICS} == {6}
+
+
+def test_long_lists_of_topics_are_encoded_by_a_thread(crowd, monkeypatch):
+    """And the topics of a cluster are looked for in slices."""
+    monkeypatch.setattr(processor, "TOPICS_LISTED_PER_STEP", 256)
+    crowd.begin(crowd.large, *TOPICS)
+    crowd.slices()
+    looked: list[int] = []
+    of_cluster = crowd.routes.of_cluster
+
+    def counted(cluster, topics):
+        looked.append(len(topics))
+        return of_cluster(cluster, topics)
+
+    crowd.routes.of_cluster = counted
+    for code, ext in (
+        (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {}),
+        (RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "DefaultCluster"}),
+    ):
+        peer = FakePeer()
+        crowd.performer.received(peer, [Command(code=code, ext=ext, opaque=77)])
+        crowd.slices()
+        assert crowd.answers(peer) == [], "not on the loop"
+        crowd.threads.run_all()
+        (answer,) = crowd.answers(peer)
+        assert fastjson.loads(answer.body)["topicList"] == ["T", "U", *TOPICS]
+    assert max(looked) == 256
+    assert sum(looked) == len(TOPICS) + 2
+
+
+def test_a_master_that_leaves_thousands_of_topics_to_its_slave_takes_their_permission_at_once():
+    """None of them is touched: routes say what may be written."""
+    routes, slave, master = RouteInfo(), object(), object()
+    register(routes, header("broker-b", acting_master=True), table(*TOPICS), owner=master)
+    acting = header("broker-b", "10.0.0.3:10911", id_=1, acting_master=True)
+    register(routes, acting, table(*TOPICS), owner=slave)
+    stored = dict(routes._brokers["broker-b"].queues)
+    routes.owner_lost(master)
+    assert all(routes._brokers["broker-b"].queues[topic] is queues for topic, queues in stored.items())
+    assert {routes.route(topic).queue_datas[0].perm for topic in TOPICS} == {4}
+    register(routes, header("broker-b", acting_master=True), table(*TOPICS, counter=2), owner=master)
     assert {routes.route(topic).queue_datas[0].perm for topic in TOPICS} == {6}
 
 

@@ -48,7 +48,8 @@ def check_registration(
     if header.broker_id not in broker_ids and len(broker_ids) >= BROKERS_PER_NAME_MAX:
         raise _refused(f"{BROKERS_PER_NAME_MAX} brokers have the name {header.broker_name} already")
     registered = table.topic_config_table
-    if len(topics) + len(registered) > TOPICS_MAX and len(topics | registered.keys()) > TOPICS_MAX:
+    room = TOPICS_MAX - len(topics)
+    if len(registered) > room and sum(name not in topics for name in registered) > room:
         raise _refused(f"over {TOPICS_MAX} topics")
 
 

@@ -40,6 +40,9 @@ UNSIGNED: Final = (
     "set the same at all brokers of the cluster"
 )
 
+#: Ours: topics that are looked at, or encoded, before others are served, of up to 500,000; one takes 0.3 µs.
+TOPICS_LISTED_PER_STEP: Final = 4_096
+
 #: The body of a registration's reply: upstream the order configuration, of which we have none.
 _NO_ORDER_CONFIG: Final = encode_body(KVTable())
 
@@ -190,7 +193,7 @@ class NameServerProcessor:
 
     def all_topics(self, _: Request) -> Outcome:
         """206: return the names of all topics."""
-        return Reply(body=encode_body(TopicList(topic_list=self._route_info.topics())))
+        return _listed(self._route_info.topics())
 
     def delete_topic(self, request: Request) -> Outcome:
         """216: remove a topic's route."""
@@ -201,9 +204,16 @@ class NameServerProcessor:
     def topics_by_cluster(self, request: Request) -> Outcome:
         """224: return the names of one cluster's topics."""
         header = h.decode_header(request.command, h.ClusterHeader)
-        return Reply(
-            body=encode_body(TopicList(topic_list=self._route_info.topics_of_cluster(header.cluster)))
-        )
+        return begin(self._topics_in_steps(header.cluster))
+
+    def _topics_in_steps(self, cluster: str) -> Generator[None, None, Outcome]:
+        found: list[str] = []
+        topics = self._route_info.topics()
+        for start in range(0, len(topics), TOPICS_LISTED_PER_STEP):
+            if start:
+                yield
+            found += self._route_info.of_cluster(cluster, topics[start : start + TOPICS_LISTED_PER_STEP])
+        return _listed(found)
 
     def system_topics(self, _: Request) -> Outcome:
         """304: return the names of clusters and brokers, which are topics too, and a broker to ask."""
@@ -211,6 +221,14 @@ class NameServerProcessor:
         names = [name for cluster, brokers in info.cluster_addr_table.items() for name in (cluster, *brokers)]
         address = next((broker.any_address for broker in info.broker_addr_table.values()), None)
         return Reply(body=encode_body(TopicList(topic_list=names, broker_addr=address)))
+
+
+def _listed(topics: list[str]) -> Outcome:
+    """Return the list of these topics, which a thread encodes where it is long."""
+    encode = partial(encode_body, TopicList(topic_list=topics))
+    if len(topics) <= TOPICS_LISTED_PER_STEP:
+        return Reply(body=encode())
+    return Compute(encode, lambda body: Reply(body=body))
 
 
 def _decode_checked(data: bytes, *, compressed: bool, version: int, crc: int) -> TopicConfigSerializeWrapper:

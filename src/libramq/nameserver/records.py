@@ -30,6 +30,8 @@ class BrokerRecord:
     queues: dict[str, QueueData] = field(default_factory=dict)
     mappings: dict[str, Any] = field(default_factory=dict)
     acting_master: bool = False
+    #: Its master has left a slave that acts for it: nothing is written to its topics, whatever they say.
+    is_wiped: bool = False
     zone: str | None = None
 
     @property

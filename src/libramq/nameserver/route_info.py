@@ -9,7 +9,7 @@ be mixed. Upstream: routeinfo/RouteInfoManager.java.
 """
 
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -91,8 +91,7 @@ class RouteInfo:
             self._forget([header.broker_addr] if header.broker_addr in self._live else [])
             return Registered(is_new=False)
         is_first = holder is None
-        if is_first and len(table.topic_config_table) == 1:
-            # A broker that registers one topic only reports a change; its other topics are not known yet.
+        if is_first and len(table.topic_config_table) == 1:  # A change; its other topics are not known yet.
             raise BrokerError(ResponseCode.SYSTEM_ERROR, "register broker failed")
 
         before = self._live.get(header.broker_addr)
@@ -122,6 +121,7 @@ class RouteInfo:
                 self._require_place(header, broker, liveness)
                 if not self._has_topics(header, broker):  # Its master has come.
                     return self._answer(header, broker, is_new=is_first)
+            broker.is_wiped = broker.is_wiped and not changed  # Its new topics say what may be written.
         liveness.data_version = table.data_version
         return self._answer(header, broker, is_new=is_first)
 
@@ -210,7 +210,7 @@ class RouteInfo:
             return None
         mappings = {name: broker.mappings[topic] for name, broker in found if topic in broker.mappings}
         return TopicRouteData(
-            queue_datas=[broker.queues[topic] for _, broker in found],
+            queue_datas=[_offered(broker, topic) for _, broker in found],
             broker_datas=[self._broker_data(name) for name, _ in found],
             topic_queue_mapping_by_broker=mappings or None,
         )
@@ -231,10 +231,10 @@ class RouteInfo:
         """Return the names of all topics."""
         return list(self._topics)
 
-    def topics_of_cluster(self, cluster: str) -> list[str]:
-        """Return the names of the topics that a cluster's brokers have."""
+    def of_cluster(self, cluster: str, topics: Iterable[str]) -> list[str]:
+        """Return which of these topics brokers of a cluster have."""
         names = self._clusters.get(cluster, set())
-        return [topic for topic, queues in self._topics.items() if not names.isdisjoint(queues)]
+        return [topic for topic in topics if not names.isdisjoint(self._topics.get(topic, ()))]
 
     def clusters(self) -> ClusterInfo:
         """Return all clusters and brokers."""
@@ -316,7 +316,7 @@ class RouteInfo:
         broker.addresses = _without(broker.addresses, address)
         if broker.addresses:
             if broker.acting_master and broker.lowest_id > MASTER_ID:
-                self._wipe_write_permission(broker)
+                broker.is_wiped = True
             return
         del self._brokers[broker_name]
         for cluster in [cluster for cluster, names in self._clusters.items() if broker_name in names]:
@@ -343,10 +343,6 @@ class RouteInfo:
             broker = self._brokers.get(name)
             if broker is None or topic not in broker.queues:
                 self._remove_name(topic, name)
-
-    def _wipe_write_permission(self, broker: BrokerRecord) -> None:
-        for topic, held in broker.queues.items():
-            broker.queues[topic] = msgspec.structs.replace(held, perm=held.perm & ~PERM_WRITE)
 
     def _remove_name(self, topic: str, broker_name: str) -> None:
         """Remove a broker's name from a topic, and the topic with its last name."""
@@ -388,6 +384,12 @@ def _queue_data(broker_name: str, config: TopicConfig, *, read_only: bool) -> Qu
         perm=config.perm & ~PERM_WRITE if read_only else config.perm,
         topic_sys_flag=config.topic_sys_flag,
     )
+
+
+def _offered(broker: BrokerRecord, topic: str) -> QueueData:
+    """Return a broker's queues of a topic as routes have them: read-only where its master has left."""
+    held = broker.queues[topic]
+    return msgspec.structs.replace(held, perm=held.perm & ~PERM_WRITE) if broker.is_wiped else held
 
 
 def _without(addresses: dict[int, str], address: str) -> dict[int, str]:
