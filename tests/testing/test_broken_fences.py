@@ -15,6 +15,7 @@ import pytest
 from libramq.broker.committing import Committing
 from libramq.broker.reading import Reading
 from libramq.broker.tables import Tables
+from libramq.catalog.config_ledger import ConfigLedger
 from libramq.client.core.lease import Lease
 from libramq.offsets.fence import NOBODY, Fences
 from libramq.offsets.fence_file import Opening
@@ -76,6 +77,22 @@ ALONE = scenario(
 )
 
 
+#: Brokers that are killed right behind handovers, twice in each two seconds.
+HASTY = replace(
+    CHANGES,
+    groups=(QUICK,),
+    actions=tuple(
+        (begin_ms + after_ms, name)
+        for begin_ms in range(2_000, 14_000, 2_000)
+        for after_ms, name in (
+            *((0, "join"), (60, "join"), (150, "kill_broker")),
+            *((170, "pause"), (900, "stop"), (960, "kill_broker")),
+        )
+    ),
+    duration_ms=16_000,
+)
+
+
 def noticed(what: Scenario, *first: int) -> str:
     """Return the invariant that breaks first. first: the seeds to begin with."""
     first = () if os.environ.get("FIRST_SEEDS") == "none" else first
@@ -88,7 +105,7 @@ def noticed(what: Scenario, *first: int) -> str:
 
 
 def test_nothing_breaks_where_nothing_is_broken():
-    for what in (CHANGES, RESTARTS, ZOMBIES, ALONE):
+    for what in (CHANGES, RESTARTS, ZOMBIES, ALONE, HASTY):
         for seed in range(2):
             report = Simulation(seed, scenario=what).run()
             assert report.is_ok, f"seed {seed}: {report.violation}"
@@ -123,6 +140,24 @@ def test_openings_that_do_not_outlive_their_broker(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Fences, "apply", forget)
     noticed(RESTARTS, 42, 55)
+
+
+def test_fences_without_a_journal(monkeypatch: pytest.MonkeyPatch):
+    """Their table alone is written, half a second later: the openings of that time die with their broker."""
+    monkeypatch.setattr(ConfigLedger, "append", append_to_others(ConfigLedger.append))
+    noticed(HASTY, 0, 6)
+
+
+def append_to_others(append):  # type: ignore[no-untyped-def]
+    """Return an append that journals nothing of fences."""
+
+    def append_or_note(self, name, config, *version):  # type: ignore[no-untyped-def]
+        if self._path.name == "groupFences.json":
+            self._note_change()
+        else:
+            append(self, name, config, *version)
+
+    return append_or_note
 
 
 def test_members_without_a_lease(monkeypatch: pytest.MonkeyPatch):
