@@ -198,7 +198,7 @@ class Assigner:
 
     @property
     def next_due_ms(self) -> MonotonicMs | None:
-        """When `tick` has something to do next; None: nothing, or nobody knows."""
+        """Return when `tick` has something to do next; None: nothing, or not yet known."""
         return min(self._due.values()) if self._due and self._is_ready else None
 
     def _settle(self) -> bool:

@@ -98,7 +98,7 @@ class ClientWatch:
         self._diagnosing.at(now_ms)
 
     def _diagnose(self) -> None:
-        """Look at some groups' health, and at the others when everybody else was served."""
+        """Check some groups' health, and the others after everything else was served."""
         self._health.look_on()
         if self._health.is_looking:
             self._diagnosing.at(self._clock.monotonic_ms())

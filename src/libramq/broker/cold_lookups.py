@@ -1,6 +1,6 @@
-"""The cold lookups: requests that look into old files wait for the disk in a thread, and the loop does not.
+"""The cold lookups: requests that read old files wait for the disk on a thread, not on the loop.
 
-Such a request changes nothing before it has read, so it is simply handled anew when the thread is done.
+Such a request changes nothing before it has read, so it is simply processed again when the thread is done.
 """
 
 from collections.abc import Mapping
@@ -20,18 +20,18 @@ LOOKUPS: Final = (
     R.CONSUMER_SEND_MSG_BACK,
     R.QUERY_CONSUMER_OFFSET,
 )
-#: Ours: a search by time looks at some 20 units and as many records. Then the loop waits after all.
+#: Ours: a search by time reads some 20 units and as many records. After that the loop waits.
 WARMINGS_MAX: Final = 64
 
 
 class ColdLookups:
-    """Makes processors wait for the disk in a thread."""
+    """Makes processors wait for the disk on a thread."""
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
 
     def waiting(self, processors: Mapping[int, Processor]) -> dict[int, Processor]:
-        """Return the given processors that look into old files, wrapped."""
+        """Return the given processors that read old files, wrapped."""
         return {code: partial(self._handle, processors[code], 0) for code in LOOKUPS if code in processors}
 
     def _handle(self, processor: Processor, warmings: int, request: Request) -> Outcome:

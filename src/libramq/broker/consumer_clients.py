@@ -160,7 +160,7 @@ class ConsumerClients:
         return self._gone(group, member, reason, now) if group is not None and member is not None else _NONE
 
     def closed(self, peer: Connection, *, groups_max: int | None = None, now: Now) -> Notices:
-        """A connection ended, and leaves its groups, or so many of them; whom to notify."""
+        """Remove memberships of a connection that ended, at most so many; return the members to notify."""
         notify: list[Notice[Connection]] = []
         for group_name in self._groups.groups_of(peer, groups_max):
             notify += self.leave(group_name, peer, Reason.CONNECTION_CLOSED, now=now)
@@ -232,7 +232,7 @@ class ConsumerClients:
         return self._rebalances.get(group_name)
 
     def opened(self, peer: Connection, group_name: str, topic: str, queue_id: int, *, was_open: bool) -> None:
-        """A member of a coordinated group has opened a queue; was_open: somebody had opened it before."""
+        """Note that a member of a coordinated group has opened a queue; was_open: it had been open before."""
         if topic.startswith(RETRY_PREFIX):
             return
         member = self._member(group_name, peer, topic)

@@ -384,7 +384,7 @@ class Coordination:
         return (view.epoch, [member.member for member in view.members]) if view is not None else (0, None)
 
     def _must_gather(self, group: str) -> bool:
-        """Return whether somebody may know a group that is new here: another broker, or we from before."""
+        """Return whether a group that is new here may be known: by another broker, or by us from before."""
         return not self._view.is_alone or group in self._former or self._fences.epoch(group) > 0
 
     def _now_ms(self) -> MonotonicMs:

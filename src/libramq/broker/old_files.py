@@ -1,4 +1,4 @@
-"""The old files: looked for every 10 s while the commit log has more than one file, and removed by a thread.
+"""The old files: checked every 10 s while the commit log has more than one file, and removed by a thread.
 
 Upstream: DefaultMessageStore.CleanCommitLogService, cleanResourceInterval.
 """
@@ -33,7 +33,7 @@ class OldFiles:
         self._steps: Steps | None = None
 
     def settle(self) -> None:
-        """Have a look in a while, if there may be something to remove."""
+        """Schedule a check, if there may be something to remove."""
         if self._deadline.due_ms is None and self._steps is None and self._store.cleaning.may_find:
             self._deadline.at(self._clock.monotonic_ms() + CLEAN_MS)
 
@@ -42,7 +42,7 @@ class OldFiles:
         self._proceed(None)
 
     def _proceed(self, result: Any) -> None:
-        """Go on with what the last piece of work came to."""
+        """Continue with the result of the last piece of work."""
         steps, self._steps = self._steps, None
         assert steps is not None
         try:
@@ -50,11 +50,11 @@ class OldFiles:
         except StopIteration:
             return
         except SyncFailed as error:
-            log.error("the disk refuses to flush; the store takes no more messages", reason=str(error))
+            log.error("the disk cannot be flushed; the store accepts no more messages", reason=str(error))
             self._store.fail_flush(error)
             return
         except OSError as error:
-            log.warning("old files are not deleted now; tried again", reason=str(error))
+            log.warning("old files cannot be deleted now; retrying", reason=str(error))
             return
         self._steps = steps
         self._effects.run(Thread.DISK, work, self._proceed)

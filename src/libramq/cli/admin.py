@@ -250,7 +250,7 @@ def reset_offset_by_time(
     if offset is not None and queue is None:
         raise ConfigError("an offset is one queue's: name the queue with -q")
     if offset is None and timestamp is None:
-        raise ConfigError("say where to: -s TIME, or -q QUEUE -o OFFSET")
+        raise ConfigError("name the target: -s TIME, or -q QUEUE -o OFFSET")
     timestamp_ms = admin_queries.timestamp_of(timestamp or "now")
     forwards = admin_queries.truth_of("-f", force)
     with _session(namesrv) as session:

@@ -1,8 +1,8 @@
-"""The entry of the `libra` command: signals and streams before commands are loaded and after they are done.
+"""The entry of the `libra` command: signals and streams before commands are imported and after they end.
 
-Ctrl-C while modules are loaded, or while the interpreter ends, ends the process and says nothing: a traceback
-through half an import helps nobody. Streams that the caller has closed are nowhere (`libra groups >&-`), and
-what their encoding cannot express is spelt out.
+Ctrl-C during the imports, or at the interpreter's end, ends the process silently: a traceback through half an
+import is useless. Streams closed by the caller are replaced by the null device (`libra groups >&-`), and
+characters that their encoding cannot express are escaped.
 """
 
 import io
@@ -13,7 +13,7 @@ import sys
 
 def main() -> None:
     """Run the command and exit as shells expect."""
-    # Ignored, it stays so: `nohup`, or a shell's background.
+    # If ignored, it stays ignored: `nohup`, or a shell's background job.
     is_heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_heard:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -31,6 +31,6 @@ def main() -> None:
 def _open_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 # Open as long as the process lives.
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 # Open for the process's lifetime.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -55,7 +55,7 @@ def causes(rebalance: Rebalance, names: MemberNames) -> str:
 
 
 def came_again(bound: int | None) -> str:
-    """Say what is known of messages that came again; 0: owners had committed all that they handled.
+    """Return what is known of redelivered messages; 0: owners had committed everything they handled.
 
     None: a broker was restarted, and does not know what they had been sent before.
     """

@@ -1,4 +1,4 @@
-"""The store command: directories of messages, looked at without their broker."""
+"""The store command: inspects message directories without their broker."""
 
 import json as json_text
 from dataclasses import asdict
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from libramq.store.check import StoreReport
     from libramq.store.log_scan import Damage
 
-#: The exit code of a check that found damage; 2 is for one that could not be made.
+#: The exit code of a check that found damage; 2 means that the check failed.
 EXIT_DAMAGED: Final = 1
 
-app = typer.Typer(help="Check the files of a broker that does not run.", no_args_is_help=True)
+app = typer.Typer(help="Check the files of a stopped broker.", no_args_is_help=True)
 
 
 @app.callback()
 def store() -> None:
-    """Check the files of a broker that does not run."""
+    """Check the files of a stopped broker."""
 
 
 @app.command(no_args_is_help=True)
@@ -33,7 +33,7 @@ def check(
     ] = False,
     json: options.Json = False,
 ) -> None:
-    """Check every record and every consume queue unit, and say what the next start would repair; change
+    """Check every record and every consume queue unit, and show what the next start would repair; change
     nothing. Exit code 1: damage."""
     from libramq.cli import output
     from libramq.filesystem import LocalFileSystem
@@ -73,7 +73,7 @@ def _print_record(found: "RecordHead | Damage") -> None:
 
 
 def _lines(report: "StoreReport") -> list[tuple[str, str]]:
-    """Return what a check found, a line for each thing that was looked at."""
+    """Return the findings of a check, one line each."""
     queues = report.queues
     lines = [
         ("store", report.state),
@@ -104,7 +104,7 @@ def _lines(report: "StoreReport") -> list[tuple[str, str]]:
 
 
 def _of_damage(damage: "Damage") -> str:
-    what = "one record" if damage.is_proven else "nobody knows how many records"
+    what = "one record" if damage.is_proven else "an unknown number of records"
     return f"{damage.end - damage.offset:,} bytes at {damage.offset:,}, {what}: {damage.reason}"
 
 

@@ -171,7 +171,7 @@ class Admin:
     async def reset_queue(
         self, group: str, queue: MessageQueue, offset: int | None = None, *, timestamp_ms: int = -1
     ) -> int:
-        """Set how far a group is in one queue, to an offset, else to a time (-1: the end); where it goes on.
+        """Set a group's offset in one queue, by offset or time (-1: the end); return where it continues.
 
         Other queues stay as they are. Beyond the ends of the queue it goes on at the nearer one; Apache's
         broker refuses such an offset.

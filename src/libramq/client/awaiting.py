@@ -8,7 +8,7 @@ from libramq.errors import LibraError
 
 T = TypeVar("T")
 
-#: What goes on although nobody waits for it any more: the loop itself keeps no task.
+#: Work that continues without a waiter: the loop itself does not keep tasks alive.
 _released: set[asyncio.Task[Any]] = set()
 
 
@@ -29,7 +29,7 @@ async def answer_of(ask: Callable[[Callable[[T | LibraError], None]], object]) -
 
 
 async def to_the_end(work: Coroutine[Any, Any, None], hurry: Callable[[], object]) -> None:
-    """Wait for work that is done to its end, however often whoever waits is cancelled.
+    """Wait for work that is done to its end, however often the waiter is cancelled.
 
     The first time it is told to hurry, and still waited for; after the second it goes on by itself.
     """

@@ -173,7 +173,7 @@ class ConsumerNetwork:
         self.end()
 
     def end(self) -> None:
-        """End now, without what is left to commit or say."""
+        """End now, without the remaining commits and goodbyes."""
         self._is_running = False
         for timer in (self._timer, self._stop_timer):
             if timer is not None:

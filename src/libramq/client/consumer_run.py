@@ -95,7 +95,7 @@ class ConsumerRun:
         self._thread = NetworkThread(f"libramq-{self._group}")
         try:
             await asyncio.wrap_future(self._thread.run(answer_of(self._network.start)))
-        except BaseException:  # Cancelled just when it had joined: it says goodbye.
+        except BaseException:  # Cancelled just when it had joined: it leaves again.
             await self._leave(0)
             raise
         self._stage = Stage.RUNNING
@@ -172,7 +172,7 @@ class ConsumerRun:
             self._thread.run(self._end(error))
 
     async def _leave(self, timeout_ms: int) -> None:
-        """Leave the group and end; whoever is cancelled meanwhile has it end at once."""
+        """Leave the group and end; a cancelled caller makes it end at once."""
         leaving = self._thread.run(self._stop_network(timeout_ms))
         await to_the_end(self._end_after(leaving), leaving.cancel)
 

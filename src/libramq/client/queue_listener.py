@@ -59,7 +59,7 @@ class QueueListener:
             self._finished(change)
 
     def let_others_go_first(self) -> None:
-        """Call the next hooks while the calling one goes on: it is about to wait for what they do."""
+        """Call the next hooks while the calling one continues: it is about to wait for their work."""
         if self._task is not None and current_task() is self._task:
             self._task = None
             self._finish_current()
@@ -93,7 +93,7 @@ class QueueListener:
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
             task.exception()  # Only Ctrl-C, which the loop has raised already.
-        if self._task is task:  # A hook that somebody cancelled takes none of the others with it.
+        if self._task is task:  # A cancelled hook does not stop the others.
             self._task = None
             self._go_on()
 

@@ -44,7 +44,7 @@ class BrokerAssignment:
     """One group's target, and who holds what.
 
     assigned: what its members were given last, by whichever broker. The caller keeps that, as other brokers
-    are told of it: every answer is noted there before the next call, and who is gone is removed.
+    are informed: every answer is recorded there before the next call, and former members are removed.
     """
 
     def __init__(self, assigned: Callable[[], Assignments]) -> None:

@@ -25,7 +25,7 @@ BROKERS_TOPIC: Final = REBALANCE_EVENTS_TOPIC
 class ClusterView:
     """One broker's view of the cluster; the broker itself is always in it.
 
-    is_alone_for_good: it has no name servers, so nobody will report another one.
+    is_alone_for_good: it has no name servers, so no other broker will ever be reported.
     """
 
     def __init__(self, broker_name: str, address: str, *, is_alone_for_good: bool = False) -> None:

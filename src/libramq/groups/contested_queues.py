@@ -1,4 +1,4 @@
-"""The contested queues: those that members take from each other, again and again after a moment."""
+"""The contested queues: those that members take from each other repeatedly, after a moment."""
 
 from collections import deque
 from typing import Final
@@ -6,23 +6,23 @@ from typing import Final
 from libramq.clock import MonotonicMs
 from libramq.message.queue import MessageQueue
 
-#: Ours: two of the Java client's long polls (brokerSuspendMaxTimeMillis) and some: who reads a queue has
-#: asked for more by then.
+#: Ours: a bit more than two of the Java client's long polls (brokerSuspendMaxTimeMillis): every reader of a
+#: queue has pulled again by then.
 READING_MS_MAX: Final = 40_000
 
 
 class ContestedQueues:
-    """One group's queues, and when each was taken from its owner the last two times."""
+    """One group's queues, and the last two times when each was taken from its owner."""
 
     def __init__(self) -> None:
         self._taken_at_ms: dict[MessageQueue, deque[MonotonicMs]] = {}
 
     def taken(self, queue: MessageQueue, now_ms: MonotonicMs) -> None:
-        """Note that a queue got another owner."""
+        """Note that a queue has another owner."""
         self._taken_at_ms.setdefault(queue, deque(maxlen=2)).append(now_ms)
 
     def clear(self) -> None:
-        """Forget all: the group has changed, and queues have reason to move."""
+        """Forget everything: the group has changed, and queues have a reason to move."""
         self._taken_at_ms.clear()
 
     def read_by_two(self, *, since_ms: MonotonicMs, now_ms: MonotonicMs) -> list[MessageQueue]:

@@ -1,4 +1,4 @@
-"""The memberships of connections: what is to be looked at when one ends, so that it costs what it held."""
+"""The memberships of connections, so that a connection's end costs only as much as it held."""
 
 from collections.abc import Hashable
 from itertools import islice
@@ -9,7 +9,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Memberships(Generic[P, K]):
-    """Memberships by connection. K: what one is known by, as the name of a group."""
+    """Memberships by connection. K: their key, such as the name of a group."""
 
     def __init__(self) -> None:
         self._of: dict[P, dict[K, None]] = {}
@@ -19,26 +19,26 @@ class Memberships(Generic[P, K]):
         return self._count
 
     def of(self, peer: P, count_max: int | None = None) -> list[K]:
-        """Return those of a connection, or so many of them, in the order in which they began."""
+        """Return those of a connection, or at most so many, in the order in which they began."""
         return list(islice(self._of.get(peer, ()), count_max))
 
     def count(self, peer: P) -> int:
-        """Return how many a connection has."""
+        """Return how many memberships a connection has."""
         return len(self._of.get(peer, ()))
 
     def has(self, peer: P, key: K) -> bool:
-        """Return whether this is one of a connection's."""
+        """Return whether a connection has this membership."""
         return key in self._of.get(peer, ())
 
     def add(self, peer: P, key: K) -> None:
-        """Begin one, unless it is there."""
+        """Add a membership, unless it exists."""
         of_peer = self._of.setdefault(peer, {})
         if key not in of_peer:
             of_peer[key] = None
             self._count += 1
 
     def remove(self, peer: P, key: K) -> None:
-        """End one, if it is there."""
+        """Remove a membership, if it exists."""
         of_peer = self._of.get(peer)
         if of_peer is None or key not in of_peer:
             return

@@ -152,13 +152,13 @@ class GroupRebalance:
     ) -> None:
         """Note that a member opens a queue: it owns it from now on, and reads it from its first pull on.
 
-        client_id: None before its heartbeat; its first pull tells. was_open: somebody had it open before.
+        client_id: None before its heartbeat; its first pull names it. was_open: it had been open before.
         A coordinator elsewhere may tell later that a rebalance began; the move belongs to that one.
         """
         former = self._owners.get(queue)
         sent_before = self._sent(queue, former)
         if was_open and former is None and not sent_before:
-            sent_before = None  # Whoever had it open committed nothing.
+            sent_before = None  # The former reader committed nothing.
         if client_id is None:
             self._opened_namelessly[queue] = sent_before
         else:
@@ -208,7 +208,7 @@ class GroupRebalance:
         self._take(queue, owner, client_id, repeated(sent, offset), now_ms).next_offset = offset
 
     def _sent(self, queue: MessageQueue, owner: Owner | None) -> int | None:
-        """Return up to where a queue's messages were sent to those who had it; None: nobody knows."""
+        """Return up to where a queue's messages were delivered to its former readers; None: unknown."""
         if owner is None:
             return self._sent_before(queue)
         return owner.next_offset if owner.has_begun else owner.sent_before

@@ -44,7 +44,7 @@ class Reason(StrEnum):
 class QueueMove(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "from"}):
     """One queue that changed hands. Times are wall-clock milliseconds.
 
-    stopped_ms: the old owner's last read; null when nobody had the queue. resumed_ms: the new owner's first.
+    stopped_ms: the old owner's last read; null if the queue had no owner. resumed_ms: the new owner's first.
     double_owner_ms: how long the old owner read on after that. redelivered: how many of its messages came
     again at most. Where that is not known it is 0, as LibraMQ 0.1.0 needs a number, and redelivered_known is
     False; else that is left out.
@@ -63,7 +63,7 @@ class QueueMove(msgspec.Struct, frozen=True, kw_only=True, rename={"from_": "fro
 
     @property
     def redelivered_bound(self) -> int | None:
-        """Return how many messages came again at most; None: nobody knows."""
+        """Return an upper bound of the redelivered messages; None: unknown."""
         return None if self.redelivered_known is False else self.redelivered
 
     @property

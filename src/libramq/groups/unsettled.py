@@ -33,7 +33,7 @@ class Owner:
 class Move:
     """A queue that changed hands: when the old owner read it last, and the new one first.
 
-    redelivered: how many messages came again at most; None: nobody knows.
+    redelivered: an upper bound of the redelivered messages; None: unknown.
     """
 
     from_: str | None

@@ -23,7 +23,7 @@ log = get_logger(__name__)
 #: Ours: how late a timer has to be to count as a stall; the shortest sessions last 1 s, with three requests
 #: each.
 LATE_MS_MIN: Final = 250
-#: Ours: when a service that stays due in the past, by a bug, has its next turn: often enough to go on badly.
+#: Ours: the pace of a service that, by a bug, stays due in the past: often enough to keep working, badly.
 OVERDUE_AGAIN_MS: Final = 1_000
 
 
@@ -73,7 +73,7 @@ class _PolledService:
         """Give the service its turn; raises StaysDue.
 
         One that stays due would be given turns without end, and each would look as if the process had stood
-        still until then, which moves everybody's deadlines.
+        still until then, which extends all deadlines.
         """
         self._again_ms = None
         self._service.tick(now_ms)

@@ -1,1 +1,1 @@
-"""Replication: the commit log of a master, byte by byte on its slaves, by Apache's HA protocol."""
+"""Replication: copies a master's commit log to its slaves, byte by byte, by Apache's HA protocol."""

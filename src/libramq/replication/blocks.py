@@ -1,4 +1,4 @@
-"""The HA protocol's bytes, without a socket.
+"""The bytes of the HA protocol, without a socket.
 
     slave → master    REPORT   8 bytes: how much of the commit log the slave has
     master → slave    BLOCK   12 bytes: an offset and a size; then so many bytes of the commit log
@@ -13,7 +13,7 @@ from libramq.errors import RemoteProtocolError
 
 #: MessageStoreConfig.haTransferBatchSize.
 BLOCK_BYTES: Final = 32 * 1024
-#: DefaultHAClient.READ_MAX_BUFFER_SIZE: a slave of Apache's cannot take a larger block.
+#: DefaultHAClient.READ_MAX_BUFFER_SIZE: one of Apache's slaves cannot receive a larger block.
 BLOCK_BYTES_MAX: Final = 4 * 1024 * 1024
 
 _REPORT: Final = struct.Struct(">q")
@@ -21,7 +21,7 @@ _HEAD: Final = struct.Struct(">qi")
 
 
 class Block(NamedTuple):
-    """A stretch of the commit log, and where it lies."""
+    """A range of the commit log, and its offset."""
 
     offset: int
     data: bytes
@@ -38,18 +38,18 @@ def encode_block(offset: int, data: bytes) -> bytes:
 
 
 class ReportReader:
-    """Cuts what a slave sends into reports; of several that arrived together only the last one counts."""
+    """Cuts a slave's bytes into reports; of several that arrived together only the last one counts."""
 
     def __init__(self) -> None:
         self._partial = b""
 
     @property
     def partial_bytes(self) -> int:
-        """How many bytes of an unfinished report are held."""
+        """Return how many bytes of an incomplete report are held."""
         return len(self._partial)
 
     def receive(self, data: bytes) -> list[int]:
-        """Take the bytes that arrived; return the last whole report, if there is one."""
+        """Take received bytes; return the last complete report, if any."""
         data = self._partial + data
         whole = len(data) - len(data) % _REPORT.size
         self._partial = data[whole:]
@@ -57,18 +57,18 @@ class ReportReader:
 
 
 class BlockReader:
-    """Cuts what a master sends into blocks; raises RemoteProtocolError at a size that cannot be."""
+    """Cuts a master's bytes into blocks; raises RemoteProtocolError for an impossible size."""
 
     def __init__(self) -> None:
         self._partial = bytearray()
 
     @property
     def partial_bytes(self) -> int:
-        """How many bytes of an unfinished block are held."""
+        """Return how many bytes of an incomplete block are held."""
         return len(self._partial)
 
     def receive(self, data: bytes) -> list[Block]:
-        """Take the bytes that arrived; return the blocks that are whole now."""
+        """Take received bytes; return the blocks that are complete now."""
         self._partial += data
         blocks = []
         position, end = 0, len(self._partial)

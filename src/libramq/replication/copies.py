@@ -1,9 +1,9 @@
-"""The copies: which part of the commit log enough slaves have, and who waits for that.
+"""The copies: which part of the commit log enough slaves have, and the replies that wait for that.
 
-    reports of slaves ─► what inSyncReplicas copies have ─► readers see up to there, sends are answered
+        slaves' reports ─► the part with inSyncReplicas copies ─► visible to readers, sends are answered
 
-Where fewer slaves are in sync than are asked for, readers see what the master itself has, and sends are
-answered with SLAVE_NOT_AVAILABLE at once: stored, and not as safe as they should be.
+If fewer slaves are in sync than required, readers see what the master itself has, and sends are answered with
+SLAVE_NOT_AVAILABLE at once: stored, but not as safe as required.
 Upstream: GroupTransferService.java, CommitLog.handleHA.
 """
 
@@ -25,9 +25,9 @@ GAP_BYTES_MAX: Final = 256 * 1024 * 1024
 
 
 class Copies:
-    """Answers those who wait for slaves; a `kernel.gate.Gate`.
+    """Answers replies that wait for slaves; a `kernel.gate.Gate`.
 
-    needed: how many copies there are to be, the master's included. timeout_ms: how long a send waits.
+    needed: the required number of copies, including the master's. timeout_ms: how long a send waits.
     """
 
     def __init__(self, store: MessageStore, kernel: Kernel, *, needed: int, timeout_ms: int) -> None:
@@ -40,7 +40,7 @@ class Copies:
         self._waiting: deque[tuple[int, Gated]] = deque()
 
     def update(self, slaves: Sequence[HAConnection]) -> None:
-        """Take note of what slaves have, and answer those who waited for it."""
+        """Record the slaves' progress, and answer the replies that waited for it."""
         if not self._slaves_needed:
             return
         end = self._store.end
@@ -77,7 +77,7 @@ class Copies:
     def _log_change(self, in_sync: int) -> None:
         if self._replicated is None:
             log.warning(
-                "too few slaves: messages are on fewer brokers than inSyncReplicas asks for",
+                "too few slaves: messages are on fewer brokers than inSyncReplicas requires",
                 in_sync=in_sync,
                 needed=self._slaves_needed,
             )
@@ -86,7 +86,7 @@ class Copies:
 
 
 class _Waiting(Gated):
-    """Replies that wait for slaves; at the deadline they say so."""
+    """Replies that wait for slaves; at the deadline they report the failure."""
 
     __slots__ = ("_parked",)
 
@@ -95,20 +95,20 @@ class _Waiting(Gated):
         self._parked = parked
 
     def succeed(self) -> None:
-        """Answer: enough slaves have it."""
+        """Reply: enough slaves have it."""
         self._parked.succeed()
 
     def fail(self, missing: Missing = Missing.SLAVE) -> None:
-        """Answer: too few slaves have it."""
+        """Reply: too few slaves have it."""
         self._parked.fail(missing)
 
     def expire(self, now_ms: MonotonicMs) -> None:
-        """Answer: the time is up."""
+        """Reply: the time is up."""
         self.fail()
 
 
 class OneAfterTheOther:
-    """Two gates in a row; a `kernel.gate.Gate`. What passes the first waits at the second."""
+    """Two gates in a row; a `kernel.gate.Gate`. Replies that pass the first wait at the second."""
 
     def __init__(self, first: Gate, second: Gate) -> None:
         self._first = first
@@ -131,9 +131,9 @@ class _AtTheFirst(Gated):
         self._offset = physical_offset
 
     def succeed(self) -> None:
-        """Go on to the second gate."""
+        """Continue at the second gate."""
         self._second.wait(self._parked, self._offset)
 
     def fail(self, missing: Missing = Missing.ANSWER) -> None:
-        """Answer: what the first gate waits for has not come."""
+        """Reply: the first gate has failed."""
         self._parked.fail(missing)

@@ -1,8 +1,8 @@
-"""The connection of one slave, as its master sees it: what was sent, and what the slave says that it has.
+"""The connection of one slave, as its master sees it: what was sent, and what the slave reports to have.
 
     first report ─► sending from there ─► block, block, … ─► report ─► block, …
 
-No more is sent than `WINDOW_BYTES` beyond the last report, so that a slow slave costs the master no memory.
+At most `WINDOW_BYTES` beyond the last report are sent, so that a slow slave costs the master no memory.
 Upstream: store/ha/DefaultHAConnection.java.
 """
 
@@ -12,17 +12,17 @@ from libramq.clock import MonotonicMs
 from libramq.kernel.connection import Connection
 from libramq.kernel.deadlines import Deadline
 
-#: Ours: what may be under way to a slave; it reports after each read.
+#: Ours: how much may be in flight to a slave; it reports after each read.
 WINDOW_BYTES: Final = 4 * 1024 * 1024
-#: FlowMonitor.java: over how long the rate is taken.
+#: FlowMonitor.java: the period over which the rate is measured.
 RATE_MS: Final = 1_000
 
 
 class HAConnection:
     """One slave. sent: everything before this offset was sent; acknowledged: the slave has it.
 
-    look: when a heartbeat is due, or the slave has been silent for too long. is_warming: what comes next is
-    being read on a thread; is_warm: it has been.
+    look: when a heartbeat is due, or the slave has been silent too long. is_warming: the next bytes are being
+    read on a thread; is_warm: they have been.
     """
 
     __slots__ = (
@@ -49,7 +49,7 @@ class HAConnection:
         self._rate_began_ms, self._rate_began_sent = now_ms, begin
 
     def note_sent(self, size: int, now_ms: MonotonicMs) -> None:
-        """Take note of so many bytes of the log that were sent."""
+        """Count bytes of the log that were sent."""
         self.bytes_per_second(now_ms)
         self.sent += size
         self.sent_ms = now_ms
@@ -63,7 +63,7 @@ class HAConnection:
         return self._rate
 
     def report(self, offset: int, now_ms: MonotonicMs) -> bool:
-        """Take a report; False where the slave claims to have what it was not sent."""
+        """Apply a report; return False if the slave claims bytes that were not sent."""
         self.reported_ms = now_ms
         if not self.acknowledged <= offset <= self.sent:
             return False
@@ -72,5 +72,5 @@ class HAConnection:
 
     @property
     def room(self) -> int:
-        """How many bytes may be sent before the slave must report."""
+        """Return how many bytes may be sent before the slave must report."""
         return WINDOW_BYTES - (self.sent - self.acknowledged)

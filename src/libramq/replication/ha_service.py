@@ -1,9 +1,9 @@
 """The HA service of a master: sends the commit log to its slaves as it grows.
 
-    report ─► accepted? ─► where to begin ─► blocks, whenever the log has more and the slave has room
+        report ─► accepted? ─► where to begin ─► blocks, while the log has more and the slave has room
 
-A slave that has nothing begins at the newest file of the log, as at Apache's master; it gets no older ones.
-What is not in the page cache is read ahead on a thread, so that a slave far behind delays nobody.
+An empty slave begins at the log's newest file, as at Apache's master; it gets no older ones. Bytes that are
+not in the page cache are read ahead on a thread, so that a slave far behind delays nothing.
 Upstream: store/ha/DefaultHAService.java, DefaultHAConnection.java.
 """
 
@@ -27,17 +27,17 @@ log = get_logger(__name__)
 HEARTBEAT_MS: Final = 5_000
 #: MessageStoreConfig.haHousekeepingInterval.
 SILENT_MS_MAX: Final = 20_000
-#: Ours: slaves of one master; with more, each send would be copied and counted for all of them.
+#: Ours: slaves of one master; each more means another copy of every byte, and more to count.
 SLAVES_MAX: Final = 16
-#: Ours: what one turn sends to a slave; others have theirs then.
+#: Ours: how much one turn sends to a slave; then others have their turn.
 TURN_BYTES_MAX: Final = 1024 * 1024
 
 
 class HAService:
     """Sends the commit log to slaves; a `kernel.engine.Translator` whose requests are their reports.
 
-    is_allowed: says whether a slave may connect from an address. acknowledged: called with all slaves when
-    one has more than before, has come, or has gone.
+    is_allowed: returns whether a slave may connect from an address. acknowledged: called with all slaves when
+    one has more than before, has connected, or has left.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class HAService:
         self._slaves: dict[Connection, HAConnection] = {}
 
     def receive(self, connection: Connection, requests: Sequence[int], start: int) -> int:
-        """Take the reports that one read brought; the last one counts."""
+        """Take the reports of one read; the last one counts."""
         now_ms = self._clock.monotonic_ms()
         reported = requests[-1]
         slave = self._slaves.get(connection)
@@ -77,7 +77,7 @@ class HAService:
             log.warning("a slave is gone", slave=connection.address, has=slave.acknowledged)
 
     def settle(self) -> None:
-        """Send what the log has gained since."""
+        """Send new bytes of the log."""
         if self._slaves:
             end = self._store.end
             for slave in list(self._slaves.values()):
@@ -85,7 +85,7 @@ class HAService:
                     self._send(slave, end)
 
     def slaves(self) -> list[HAConnection]:
-        """Return the slaves that are connected."""
+        """Return the connected slaves."""
         return list(self._slaves.values())
 
     def _accept(self, connection: Connection, reported: int, now_ms: MonotonicMs) -> None:
@@ -143,7 +143,7 @@ class HAService:
             budget -= size
 
     def _warm(self, slave: HAConnection, stretch: FileRange) -> None:
-        """Read what comes next on a thread, a megabyte at once; `settle` goes on when it is there."""
+        """Read the next bytes on a thread, a megabyte at once; `settle` continues when they are there."""
         room = self._store.log_file_end(slave.sent) - slave.sent
         ahead = stretch._replace(size=min(TURN_BYTES_MAX, room))
         slave.is_warming = True
@@ -154,12 +154,12 @@ class HAService:
         self._effects.run(Thread.READ, partial(self._store.warm, (ahead,)), warmed)
 
     def _look(self, connection: Connection, now_ms: MonotonicMs) -> None:
-        """Send a heartbeat where nothing else was sent for long, and give up a slave that is silent."""
+        """Send a heartbeat if nothing else was sent for long, and drop a silent slave."""
         slave = self._slaves.get(connection)
         if slave is None:
             return
         if now_ms - slave.reported_ms > SILENT_MS_MAX:
-            self._refuse(connection, f"nothing was heard of it for {SILENT_MS_MAX} ms")
+            self._refuse(connection, f"it was silent for {SILENT_MS_MAX} ms")
             return
         if now_ms - slave.sent_ms >= HEARTBEAT_MS:
             self._effects.send(connection, encode_block(slave.sent, b""))

@@ -1,4 +1,4 @@
-"""Outgoing bytes: what a turn has for each connection, written by one write each when the turn is settled."""
+"""Outgoing bytes: a turn's output for each connection, sent by one write each when the turn is settled."""
 
 from typing import Any, Final
 
@@ -6,11 +6,11 @@ from libramq.kernel.connection import Connection
 from libramq.runtime.seams import Channel
 from libramq.runtime.unread import Unread
 
-#: NettyServerConfig.writeBufferHighWaterMark is off upstream; ours is from where on a client must read first.
+#: NettyServerConfig.writeBufferHighWaterMark is off upstream; above ours a client must read first.
 UNSENT_BYTES_HIGH: Final = 8 * 1024 * 1024
-#: Ours: what one turn sends to a connection; to join and write 8 MiB at once took 15 ms.
+#: Ours: how much one turn sends to a connection; joining and writing 8 MiB at once took 15 ms.
 TURN_BYTES_MAX: Final = 1024 * 1024
-#: Ours: the usual answer, which a loop may write a moment later; of all connections together some 20 MB.
+#: Ours: larger than the usual response, which may be written a moment later; over all connections some 20 MB.
 UNNOTED_BYTES_MAX: Final = 1024
 
 
@@ -25,14 +25,14 @@ class _Pieces:
 
 
 class Outgoing:
-    """Bytes by connection. unread: takes note of what is written and not read."""
+    """Bytes by connection. unread: records what is written and not read."""
 
     def __init__(self, unread: Unread) -> None:
         self._unread = unread
         self._by_connection: dict[Connection, _Pieces] = {}
 
     def add(self, connection: Connection, data: bytes) -> None:
-        """Add bytes behind those that the turn has for a connection."""
+        """Append bytes to the turn's output for a connection."""
         outgoing = self._by_connection.get(connection)
         if outgoing is None:
             self._by_connection[connection] = _Pieces(data)
@@ -41,7 +41,7 @@ class Outgoing:
             outgoing.size += len(data)
 
     def has_room(self, connection: Channel) -> bool:
-        """Return whether a turn may send a connection another answer, and all connections together."""
+        """Return whether a turn may send a connection another reply, also given all connections."""
         outgoing = self._by_connection.get(connection)
         size = outgoing.size if outgoing is not None else 0
         unsent_bytes = connection.unsent_bytes + size
@@ -52,7 +52,7 @@ class Outgoing:
         )
 
     def flush(self) -> None:
-        """Write what the turn has for each connection."""
+        """Write the turn's output for each connection."""
         if not self._by_connection:
             return
         flushed, self._by_connection = self._by_connection, {}

@@ -1,8 +1,8 @@
-"""Waiting turns: the connections that are served again when the others had their turn, one after the other.
+"""Waiting turns: the connections that are served again after the others' turns, one after the other.
 
-put off  ─► has it much to read?  ─► `Performer.writable` says when it has read
-         ─► have all together?    ─► crowded, looked at again after CROWDED_MS
-         ─► enqueued              ─► its turn comes, on a timer of no delay
+put off  ─► must its client read first? ─► `Performer.writable` is called when it has
+         ─► have all too much unread?    ─► crowded, checked again after CROWDED_MS
+         ─► enqueued                     ─► its turn comes, on a timer without delay
 """
 
 from collections.abc import Callable
@@ -12,14 +12,14 @@ from libramq.runtime.outgoing import UNSENT_BYTES_HIGH
 from libramq.runtime.seams import Channel, Timer, Timers
 from libramq.runtime.unread import Unread
 
-#: Ours: how soon connections that may not be served because all together have too much to read are looked at.
+#: Ours: how soon connections are checked again that wait because all together have too much unread.
 CROWDED_MS: Final = 20
 
 
 class WaitingTurns:
     """Connections in the order of their turns.
 
-    take_turn: serves a connection whose turn has come. has_backlog: whether a connection still waits for one.
+    take_turn: serves a connection in its turn. has_backlog: returns whether a connection still waits for one.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class WaitingTurns:
         self._put_off: list[Channel] = []
         self._crowded: list[Channel] = []
         self._is_stopped = False
-        #: The timer of the next turn, for tests that take turns one by one.
+        #: The timer of the next turn, for tests that run turns one by one.
         self.timer: Timer | None = None
 
     def enqueue(self, connection: Channel) -> None:
@@ -47,7 +47,7 @@ class WaitingTurns:
         self._set_timer()
 
     def put_off(self, connection: Channel) -> None:
-        """Have a connection wait whose turn ended early, until the turn's answers are written."""
+        """Make a connection wait whose turn ended early, until the turn's output is written."""
         self._put_off.append(connection)
 
     @property
@@ -56,7 +56,7 @@ class WaitingTurns:
         return bool(self._put_off)
 
     def enqueue_put_off(self) -> None:
-        """Enqueue the connections whose turn ended early, but for those that must read first."""
+        """Enqueue the connections whose turn ended early, except those whose client must read first."""
         put_off, self._put_off = self._put_off, []
         for connection in put_off:
             if not self._has_backlog(connection) or connection.unsent_bytes > UNSENT_BYTES_HIGH:
@@ -87,7 +87,7 @@ class WaitingTurns:
         self._set_timer()
 
     def _look_at_crowded(self) -> None:
-        """All connections together had too much to read: see who may be served now."""
+        """Look which connections may be served again after all together had too much unread."""
         self._unread.refresh()
         crowded, self._crowded = self._crowded, []
         if not self._is_stopped:

@@ -27,7 +27,7 @@ class AppendStatus(Enum):
     UNKNOWN_ERROR = auto()
 
 
-#: What is said of messages that are stored, and not as safe as they should be
+#: The replies for messages that are stored, but not as safe as they should be
 #: (SendMessageProcessor.handlePutMessageResult).
 NOT_SAFE: Final = {
     Missing.ANSWER: (ResponseCode.FLUSH_DISK_TIMEOUT, "stored, but the disk did not confirm it"),

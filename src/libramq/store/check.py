@@ -1,10 +1,10 @@
-"""The check of a store that nobody has open: every record, and every unit against its record.
+"""The check of a store without a running broker: every record, and every unit against its record.
 
     the log      frames, checksums and places of all records; damage below what was known to be on the disk
-    the queues   units that records lack, that lead elsewhere, or nowhere
+        the queues   units that are missing, that point elsewhere, or nowhere
     recovery     where the next opening begins, and how much it repairs
 
-Nothing is changed. The log is read once, in its order.
+Nothing is changed. The log is read once, in order.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,9 +32,9 @@ Seen = Callable[[RecordHead | Damage], None]
 class QueueFindings:
     """The units of all queues against the records of the log.
 
-    missing_count: records without a unit, of those that the next recovery does not read. wrong_count: units
-    that lead elsewhere than to their record. stray_count: units that lead to no record. unreadable: queues
-    whose files cannot be read as one, and why.
+    missing_count: records without a unit, except those that the next recovery reads. wrong_count: units that
+    point elsewhere than to their record. stray_count: units that point to no record. unreadable: queues whose
+    files are not contiguous, and why.
     """
 
     queue_count: int = 0
@@ -50,9 +50,9 @@ class StoreReport:
     """The findings of a check.
 
     state: how the store was left. log_end: behind the last record. known_end: up to there the log was known
-    to be on the disk. deleted_count: records of topics that were deleted, whose numbers others may have now.
+    to be on the disk. deleted_count: records of deleted topics, whose numbers may be used by others now.
     recovered_*: what the next opening does: where it begins, how many records it reads, how many units it
-    builds anew or removes, how many bytes behind the log's end it cuts off.
+    builds or removes, how many bytes behind the log's end it cuts off.
     """
 
     state: str
@@ -72,7 +72,7 @@ class StoreReport:
 
     @property
     def is_damaged(self) -> bool:
-        """Return whether something is wrong that no recovery repairs by itself."""
+        """Return whether there is damage that no recovery repairs by itself."""
         queues = self.queues
         return bool(
             self.damages
@@ -85,9 +85,9 @@ class StoreReport:
 
 
 def check_store(root: Path, filesystem: FileSystem, seen: Seen = lambda _: None) -> StoreReport:
-    """Check a store directory. seen: is called with every record, and with every damaged stretch.
+    """Check a store directory. seen: called with every record, and with every damaged range.
 
-    Raises StoreLocked where a broker has it open, StoreError where it is none, or lacks a file of its log.
+    Raises StoreLocked if a broker has it open, StoreError if it is no store, or lacks a file of its log.
     """
     if not filesystem.is_directory(root / "commitlog"):
         raise StoreError(f"{root} is no store directory: it has no commitlog")
@@ -126,7 +126,7 @@ class _Check:
         return self.report
 
     def _open_queues(self) -> None:
-        """Find the queues, and with their ends where the next recovery begins."""
+        """Find the queues, and by their ends where the next recovery begins."""
         report, point, log = self.report, self._point, self._log
         for key, directory in _queue_directories(self._filesystem, self._root / "consumequeue"):
             try:
@@ -171,8 +171,8 @@ class _Check:
         at, number = head.physical_offset, head.queue_offset
         queue = self._queues.get((head.topic, head.queue_id))
         unit = queue.unit(number) if queue is not None else None
-        was_reused = unit is not None and unit[0] > at  # Its topic was deleted, and made again.
-        is_before = queue is not None and number < queue.first  # Its file of the log was about to go.
+        was_reused = unit is not None and unit[0] > at  # Its topic was deleted and created again.
+        is_before = queue is not None and number < queue.first  # Its file of the log was about to be removed.
         if was_reused or is_before or at < self._deletions.end_of(head.topic):
             report.deleted_count += 1
         elif queue is not None and unit is not None and unit[0] == at:
@@ -180,7 +180,7 @@ class _Check:
             queues.wrong_count += unit[1:] != (head.size, unit_tag_code(head))
         elif at >= report.recovered_from:
             report.recovered_unit_count += 1
-        elif queue is None:  # Where queues are lost, recovery begins before.
+        elif queue is None:  # If queues are lost, recovery begins before it.
             report.deleted_count += 1
         elif unit is None:
             queues.missing_count += 1

@@ -1,7 +1,7 @@
-"""The contents of a store: its messages by queue, by place and by time, and where each queue begins and ends.
+"""The contents of a store: messages by queue, position and time, and the first and last offsets of queues.
 
-Everything here reads, and is bounded by `visible_offset`. What it does not find in memory it waits for, but
-for `read` with may_wait=False.
+Everything here reads, and is bounded by `visible_offset`. Data that is not in memory is waited for, except by
+`read` with may_wait=False.
 
 Upstream: store/DefaultMessageStore.java.
 """
@@ -23,7 +23,7 @@ from libramq.store.timestamp_search import Boundary, search_timestamp
 
 
 class StoreContents:
-    """The part of a store that reads. visible_offset: the end of what readers may see."""
+    """The reading part of a store. visible_offset: the end of the readable log."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class StoreContents:
         *,
         may_wait: bool = True,
     ) -> ReadResult:
-        """Messages from an offset on; with may_wait=False WOULD_WAIT names what to `warm` first."""
+        """Read messages from an offset on; with may_wait=False WOULD_WAIT names what to `warm` first."""
         queue = self._queues.get(topic, queue_id)
         if queue is None:
             return NO_QUEUE
@@ -64,37 +64,37 @@ class StoreContents:
         return result
 
     def tag_codes(self, topic: str, queue_id: int, offset: int, *, end: int) -> frozenset[int] | None:
-        """Return the tag codes of the messages of [offset, end), for a first look before they are read.
+        """Return the tag codes of the messages [offset, end), to check them before reading.
 
-        None where there are too many for a look, or where they are not in memory.
+        None if there are too many, or if they are not in memory.
         """
         queue = self._queues.get(topic, queue_id)
         return unit_tag_codes(queue, offset, end) if queue is not None else None
 
     def max_offset(self, topic: str, queue_id: int) -> int:
-        """The end of what readers of a queue may see; 0 where there is no such queue."""
+        """Return the end of a queue's readable messages; 0 if there is no such queue."""
         queue = self._queues.get(topic, queue_id)
         return queue.visible_max if queue else 0
 
     def durable_max_offset(self, topic: str, queue_id: int) -> int:
-        """Return the end of what of a queue is on the disk; under SYNC_FLUSH that is what readers see."""
+        """Return the end of a queue's messages on the disk; under SYNC_FLUSH those are the readable ones."""
         queue = self._queues.get(topic, queue_id)
         return queue.first_at_or_after(self._log.flushed) if queue else 0
 
     def min_offset(self, topic: str, queue_id: int) -> int:
-        """The first message of a queue; 0 where there is no such queue."""
+        """Return the first message of a queue; 0 if there is no such queue."""
         queue = self._queues.get(topic, queue_id)
         return queue.min_offset if queue else 0
 
     def offset_by_timestamp(
         self, topic: str, queue_id: int, timestamp_ms: int, boundary: Boundary = Boundary.LOWER
     ) -> int:
-        """The message of a queue that was stored at a time, or next to it."""
+        """Return the message of a queue that was stored at a time, or next to it."""
         queue = self._queues.get(topic, queue_id)
         return search_timestamp(self._log, queue, timestamp_ms, boundary) if queue else 0
 
     def store_timestamp_ms(self, topic: str, queue_id: int, offset: int) -> int:
-        """When a message was stored; -1 where there is none."""
+        """Return when a message was stored; -1 if there is none."""
         queue = self._queues.get(topic, queue_id)
         if queue is None or not queue.min_offset <= offset < queue.visible_max:
             return -1
@@ -102,7 +102,7 @@ class StoreContents:
         return self._log.store_timestamp_ms(unit[0]) if unit and unit[1] != BLANK_SIZE else -1
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
-        """When the first message of a queue was stored; -1 where there is none."""
+        """Return when the first message of a queue was stored; -1 if there is none."""
         return self.store_timestamp_ms(topic, queue_id, self.min_offset(topic, queue_id))
 
     def is_young(self, topic: str, queue_id: int) -> bool:
@@ -111,28 +111,28 @@ class StoreContents:
         return queue is None or queue.is_young(self._log.end - self.config.in_memory_bytes)
 
     def record_at(self, physical_offset: int) -> bytes | None:
-        """The record at an offset that a client named: only if its queue says that it is there."""
+        """Return the record at an offset from a client: only if its queue refers to it."""
         return find_record(self._log, self._queues, physical_offset, self.visible_offset)
 
     def message_at(self, physical_offset: int) -> MessageExt | None:
-        """Return the message at an offset; its body is as stored, so still compressed where flagged so."""
+        """Return the message at an offset; its body is as stored, so it may still be compressed."""
         data = self.record_at(physical_offset)
         decoded = decode_record(data, decompress=False) if data is not None else None
         return decoded[0] if decoded else None
 
     def topics(self) -> set[str]:
-        """The topics that have messages or had some."""
+        """Return the topics that have messages or had some."""
         return self._queues.topics()
 
     def queue_ids(self, topic: str) -> list[int]:
-        """The queues of a topic that have messages or had some."""
+        """Return the queues of a topic that have messages or had some."""
         return sorted(queue.queue_id for queue in self._queues.of_topic(topic))
 
-    # The log as its bytes, for slaves.
+    # The log's bytes, for slaves.
 
     @property
     def log_start(self) -> int:
-        """The first byte of the log that there is."""
+        """Return the offset of the log's first byte."""
         return self._log.min_offset
 
     def log_file_start(self, offset: int) -> int:
@@ -144,15 +144,15 @@ class StoreContents:
         return self._log.segments.start_of(offset) + self._log.segments.file_size
 
     def read_log(self, offset: int, size: int, *, may_wait: bool = False) -> bytes | FileRange | None:
-        """Return bytes of one file of the log; None where they are not there (any more).
+        """Return bytes of one file of the log; None if they do not exist (any more).
 
-        Where the disk would have to be asked: the stretch to `warm` first, unless the caller may wait.
+        If the disk would have to be read: the range to `warm` first, unless the caller may wait.
         """
         return self._log.read(offset, size) if may_wait else self._log.read_nowait(offset, size)
 
     @contextlib.contextmanager
     def without_waiting(self) -> Iterator[None]:
-        """Have every read raise ColdRead that would wait for the disk; `warm` its stretch, and begin anew."""
+        """Make reads that would wait for the disk raise ColdRead; `warm` its range, and start over."""
         files = self._files
         was, files.may_wait = files.may_wait, False
         try:
@@ -161,6 +161,6 @@ class StoreContents:
             files.may_wait = was
 
     def warm(self, ranges: tuple[FileRange, ...]) -> None:
-        """Bring stretches of files into the page cache; may be called in a thread."""
-        with contextlib.suppress(OSError):  # Who reads them finds out what is wrong.
+        """Bring file ranges into the page cache; may be called in a thread."""
+        with contextlib.suppress(OSError):  # The reader will get the error.
             warm(self._filesystem, ranges)

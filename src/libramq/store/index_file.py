@@ -1,8 +1,8 @@
-"""The index file: messages by the hash of a key, each slot a chain of entries from the newest to the oldest.
+"""The index file: messages by the hash of a key; each slot is a chain of entries, the newest first.
 
     header, 40 bytes ─ slots, 4 bytes each: the number of the newest entry ─ entries, 20 bytes each
 
-Entry 0 is never used. Hits may be collisions: whoever asks compares the keys of what it finds.
+Entry 0 is never used. Hits may be collisions: the caller compares the keys of the results.
 Upstream: store/index/IndexFile.java, IndexHeader.java.
 """
 
@@ -17,7 +17,7 @@ from libramq.message.tags import java_hash
 _HEADER: Final = struct.Struct(">qqqqii")
 _SLOT: Final = struct.Struct(">i")
 _ENTRY: Final = struct.Struct(">iqii")
-#: Java's largest int: hashes and seconds are kept in as many bits.
+#: Java's largest int: hashes and seconds are stored in as many bits.
 _INT_MAX: Final = 0x7FFF_FFFF
 
 
@@ -38,7 +38,7 @@ def key_hash(topic: str, key: str) -> int:
 
 
 def index_hash(text: str) -> int:
-    """Return the hash of a text as the index has it."""
+    """Return the hash of a text, as in the index."""
     hashed = abs(java_hash(text))
     return hashed if hashed <= _INT_MAX else 0  # Java's Math.abs leaves the smallest number negative.
 
@@ -89,7 +89,7 @@ class IndexFile:
         )
 
     def find(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Yield the physical offsets of messages of a time under a hash, the newest first."""
+        """Yield the physical offsets of messages within a time range under a hash, the newest first."""
         header = self.header
         number = self._previous(_HEADER.size + hashed % self._slots * _SLOT.size)
         while 0 < number < header.next_entry:
@@ -98,12 +98,12 @@ class IndexFile:
             stored_ms = header.begin_timestamp_ms + seconds * 1000
             if found == hashed and begin_ms <= stored_ms <= end_ms:
                 yield offset
-            if previous >= number:  # No chain of ours or Apache's goes forwards.
+            if previous >= number:  # No valid chain goes forwards.
                 return
             number = previous
 
     def may_hold(self, begin_ms: int, end_ms: int) -> bool:
-        """Return whether messages of a time may be here."""
+        """Return whether messages of a time range may be here."""
         header = self.header
         return (
             header.next_entry > 1
@@ -112,15 +112,15 @@ class IndexFile:
         )
 
     def save_header(self) -> None:
-        """Write the header: what was added before is found by whoever opens the file."""
+        """Write the header, which makes the entries added before visible."""
         self._filesystem.pwrite(self._file, _HEADER.pack(*self.header), 0)
 
     def sync(self) -> None:
-        """Have the file on the disk."""
+        """Flush the file to the disk."""
         self._filesystem.fsync(self._file)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         self._filesystem.close(self._file)
 
     def _previous(self, slot_at: int) -> int:

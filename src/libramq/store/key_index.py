@@ -1,12 +1,12 @@
 """The key index: finds messages by their keys, in Apache's index files, brought up to date on demand.
 
-    query ─► read what the log has gained since the last one, a stretch at a time ─► look up ─► compare keys
+        query ─► read the log from the last query on, some records at a time ─► look up ─► compare keys
 
-To index a message costs a tenth of what storing it costs, and most are never looked for. So nothing is
-indexed before somebody asks; the log is read from where the newest file ends. That file is not trusted after
-an end that was not clean: it is made again. Files whose messages are all deleted go with the next query.
+Indexing a message costs a tenth of storing it, and most are never searched for. So nothing is indexed before
+a query; the log is read from the end of the newest file on. After an unclean end that file is not trusted,
+but built again. Files whose messages are all deleted are removed by the next query.
 
-Everything here waits for the disk and runs in a thread, one call at a time.
+Everything here waits for the disk and runs on a thread, one call at a time.
 Upstream: store/index/IndexService.java, DefaultMessageStore.queryMessage.
 """
 
@@ -28,7 +28,7 @@ from libramq.store.read_only_files import FileRemoved, ReadOnlyFiles
 
 log = get_logger(__name__)
 
-#: Ours: records that one call of `advance` looks at, some 0.1 s.
+#: Ours: how many records one call of `advance` reads, some 0.1 s.
 STRETCH: Final = 5_000
 #: yyyyMMddHHmmssSSS.
 NAME_DIGITS: Final = 17
@@ -50,14 +50,14 @@ class KeyIndex:
         self._is_trusted = is_trusted
         self._names: list[str] = []
         self._position: int | None = None
-        #: The newest message that is indexed: when it was stored, and where it lies.
+        #: The newest indexed message: its store time, and its position.
         self.last_timestamp_ms, self.last_offset = 0, -1
 
     def advance(self, until: int) -> bool:
-        """Index the next stretch of the log; return whether everything before `until` is indexed."""
+        """Index the next part of the log; return whether everything before `until` is indexed."""
         try:
             return self._advance(until)
-        except FileRemoved:  # The next call goes on behind it.
+        except FileRemoved:  # The next call continues behind it.
             return False
 
     def _advance(self, until: int) -> bool:
@@ -102,8 +102,8 @@ class KeyIndex:
                 header = index.header
             if header.next_entry > 1 and header.end_offset < until:
                 self.last_timestamp_ms, self.last_offset = header.end_timestamp_ms, header.end_offset
-                return header.end_offset  # Where its last record begins, which `_put` passes over.
-            self._remove(self._names.pop())  # Empty, or of a log that had more than there is now.
+                return header.end_offset  # The start of its last record, which `_put` skips.
+            self._remove(self._names.pop())  # Empty, or of a log that was longer than now.
         return 0
 
     def _put(self, heads: Iterator[RecordHead], until: int) -> int:
@@ -130,7 +130,7 @@ class KeyIndex:
         return count
 
     def _with_room(self, index: IndexFile | None, timestamp_ms: int) -> IndexFile:
-        """Return a file that takes another entry: the one at hand, the newest, or a new one."""
+        """Return a file with room for another entry: the given one, the newest, or a new one."""
         if index is None and self._names:
             index = self._file(self._names[-1])
         if index is not None and index.is_full:
@@ -153,7 +153,7 @@ class KeyIndex:
         return IndexFile(self._filesystem, path, slots=self._slots, entries_max=self._entries_max)
 
     def _remove_before(self, min_offset: int) -> None:
-        """Remove files whose messages are all deleted; the newest stays, as it says how far the index is."""
+        """Remove files whose messages are all deleted; the newest stays, as it holds the index's end."""
         while len(self._names) > 1:
             with closing(self._file(self._names[0])) as index:
                 if index.header.end_offset >= min_offset:
@@ -178,7 +178,7 @@ def _keys(head: RecordHead) -> Iterator[str]:
 
 
 def _record(files: ReadOnlyFiles, offset: int, until: int) -> bytes | None:
-    """Return the record at an offset that an index names, if there is one that readers may see."""
+    """Return the record at an offset from an index, if there is a readable one."""
     if offset < 0 or not files.has(offset):
         return None
     try:
@@ -199,6 +199,6 @@ def _has_key(record: bytes, topic: str, key: str) -> bool:
 
 
 def _name(timestamp_ms: int, *, after: str) -> str:
-    """Return a file's name by the time of its first message, after those that are there."""
+    """Return a file's name by the time of its first message, after the existing ones."""
     name = f"{datetime.fromtimestamp(timestamp_ms / 1000):%Y%m%d%H%M%S}{timestamp_ms % 1000:03d}"
     return max(name, f"{int(after) + 1:0{NAME_DIGITS}d}") if after else name

@@ -13,14 +13,14 @@ from libramq.store.consume_queue import BLANK_SIZE, UNIT
 from libramq.store.log_scan import Damage
 from libramq.store.read_only_files import ReadOnlyFiles
 
-#: Ours: units that are read at once: where records are compared, where all are counted.
+#: Ours: how many units are read at once: to compare records, and to count all.
 NEIGHBOURS: Final = 128
 BLOCK_UNITS: Final = 50_000
 _UNITS: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
 
 
 class UnitCounts(NamedTuple):
-    """The units of a queue: all, those that lead into the log and to no damage, those behind its end."""
+    """The units of a queue: all, those that point into the log outside of damage, those behind its end."""
 
     all: int
     within: int
@@ -28,9 +28,9 @@ class UnitCounts(NamedTuple):
 
 
 class QueueCheck:
-    """The units of one queue. matched_count: how many were found to lead to their records.
+    """The units of one queue. matched_count: how many point to their records.
 
-    Raises StoreCorrupt where a file is missing between others.
+    Raises StoreCorrupt if a file is missing between others.
     """
 
     def __init__(self, filesystem: FileSystem, directory: Path) -> None:
@@ -43,7 +43,7 @@ class QueueCheck:
         self.matched_count = 0
 
     def unit(self, number: int) -> tuple[int, int, int] | None:
-        """Return a unit: physical offset, size, tag code; None where none was written."""
+        """Return a unit: physical offset, size, tag code; None if none was written."""
         if not self.first <= number < self._files.end // UNIT_BYTES:
             return None
         start, data = self._near
@@ -55,7 +55,7 @@ class QueueCheck:
         return (physical, size, code) if size > 0 and physical >= 0 else None
 
     def count_units(self, log_start: int, log_end: int, damages: Sequence[Damage]) -> UnitCounts:
-        """Count the units by where they lead."""
+        """Count the units by where they point."""
         within = beyond = count = 0
         number = self.first
         while number < self.next:
@@ -72,11 +72,11 @@ class QueueCheck:
         return UnitCounts(count, within, beyond)
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         self._files.close()
 
     def _find_next(self) -> int:
-        """Return the number after the last unit that was written; files are zeroes behind it."""
+        """Return the number after the last written unit; files have zeroes behind it."""
         files = self._files
         for start in reversed(files.starts):
             size = min(files.file_size, files.end - start)

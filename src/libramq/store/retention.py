@@ -1,9 +1,9 @@
-"""The retention: which files of the commit log go, oldest first, and why.
+"""The retention: which files of the commit log are deleted, oldest first, and why.
 
-    in an hour of deleteWhen, or above diskMaxUsedSpaceRatio   what is older than fileReservedTime
-    above diskSpaceCleanForciblyRatio                          the oldest of any age, as many as it takes
+        in an hour of deleteWhen, or above diskMaxUsedSpaceRatio   files older than fileReservedTime
+        above diskSpaceCleanForciblyRatio                          the oldest of any age, as many as necessary
 
-A file's age counts from when it was last written. Upstream deletes ten files whatever it takes:
+A file's age counts from its last write. Upstream always deletes ten files:
 DefaultMessageStore.CleanCommitLogService, MappedFileQueue.deleteExpiredFileByTime.
 """
 
@@ -21,7 +21,7 @@ _HOUR_MS: Final = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """How long messages are kept; ratios are percents of the disk, and 100 means never."""
+    """How long messages are kept; ratios are percentages of the disk, and 100 means never."""
 
     file_reserved_hours: int = 72
     delete_hours: frozenset[int] = frozenset({4})
@@ -32,7 +32,7 @@ class Retention:
 
 
 class OldFile(NamedTuple):
-    """A file of the log that nothing is written to any more."""
+    """A file of the log that is no longer written."""
 
     start: int
     size: int
@@ -40,7 +40,7 @@ class OldFile(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """The number of files that go, and of those among them that go before their time."""
+    """The number of files to delete, and of those among them before their time."""
 
     file_count: int
     early_count: int
@@ -49,7 +49,7 @@ class Expired(NamedTuple):
 def expired_files(
     files: Sequence[OldFile], space: DiskSpace, retention: Retention, *, now_ms: WallMs, hour: int
 ) -> Expired:
-    """Return how many of the files go, oldest first. hour: of the broker's day, 0 to 23."""
+    """Return how many of the files to delete, oldest first. hour: of the broker's day, 0 to 23."""
     all_bytes = space.used_bytes + space.available_bytes
     is_time = hour in retention.delete_hours
     old_count = early_count = 0

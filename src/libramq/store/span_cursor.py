@@ -1,6 +1,6 @@
-"""The span cursor: goes through the units of one stretch of a queue, block by block.
+"""The span cursor: goes through the units of one range of a queue, block by block.
 
-What of it is not there any more, or leads nowhere, is reported as lost.
+Units that no longer exist, or point nowhere, are reported as lost.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ BLOCK_UNITS: Final = 1 << 16  # Ours: of a queue at a time, 1.3 MB.
 
 
 class Extent(NamedTuple):
-    """Where a queue begins and ends. tail: the units from `tail_start` on that its files do not have."""
+    """The first and last number of a queue. tail: the units from `tail_start` on that its files lack."""
 
     min_offset: int
     max_offset: int
@@ -44,7 +44,7 @@ class QueueUnits(Protocol):
         ...
 
     def may_hold(self, physical: Places, sizes: Places) -> npt.NDArray[np.bool_]:
-        """Return which units can lead to records."""
+        """Return which units can point to records."""
         ...
 
 
@@ -72,16 +72,16 @@ class SpanCursor:
 
     @property
     def next_physical(self) -> int:
-        """Where the next record is."""
+        """Return where the next record is."""
         return int(self._physical[0])
 
     @property
     def queue(self) -> QueueKey:
-        """The queue it goes through."""
+        """Return the queue that it goes through."""
         return self._queue
 
     def take(self, limit: int) -> tuple[Places, Places, Places]:
-        """Places, sizes and numbers of the records that begin before a place of the log."""
+        """Return places, sizes and numbers of the records that begin before a place of the log."""
         taken: list[tuple[Places, Places, Places]] = []
         while self.has_more:
             count = int(np.searchsorted(self._physical, limit))
@@ -100,7 +100,7 @@ class SpanCursor:
         while not len(self._physical) and self._next < self._end:
             stop = min(self._next + BLOCK_UNITS, self._end)
             units = self._units.units_or_begin(self._queue, self._extent, self._next, stop)
-            if isinstance(units, int):  # What is before was removed since the survey.
+            if isinstance(units, int):  # The units before were removed since the survey.
                 begin = min(units, self._end)
                 self._lost(self._queue, self._next, begin)
                 self._next = begin
@@ -115,7 +115,7 @@ class SpanCursor:
 
 
 def runs(places: npt.NDArray[np.int64]) -> Sequence[tuple[int, int]]:
-    """Neighbouring places as [first, last)."""
+    """Return neighbouring places as [first, last)."""
     if not len(places):
         return ()
     cuts = np.flatnonzero(np.diff(places) > 1)

@@ -290,7 +290,7 @@ class Faults(Operations):
             self._later(block_ms, partial(self._world.network.unblock, source, target))
 
     def split(self) -> None:
-        """Everybody falls into two halves that hear nothing of each other, each with a broker."""
+        """Split all processes into two halves, cut off from each other, each with a broker."""
         cluster, network, draw = self._cluster, self._world.network, self._splits
         brokers = draw.sample(list(cluster.brokers), len(cluster.brokers))
         others = [each.name for each in cluster.alive()]

@@ -69,7 +69,7 @@ def _with_operations(scenario: Scenario, seed: int) -> Scenario:
 
 
 def _with_splits(scenario: Scenario, seed: int) -> Scenario:
-    """In some scenarios brokers lose each other, or everybody falls into two halves."""
+    """Separate brokers in some scenarios, or split all processes into two halves."""
     chance = random.Random(f"{seed}/splits of the scenario")
     if scenario.broker_count == 1 or chance.random() >= SPLITS_CHANCE:
         return scenario

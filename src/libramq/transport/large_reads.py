@@ -1,9 +1,9 @@
-"""Large reads: connections in the middle of a large frame read on in turn, a few at each round of the loop.
+"""Large reads: connections in the middle of a large frame continue in turn, a few per round of the loop.
 
-One read brings up to 256 KiB, and a loop reads all that a socket has: where twenty connections sent 4 MiB
-each, another client's ping waited until all of that was copied, put together and worked off.
+One read brings up to 256 KiB, and a loop reads everything that a socket has: when twenty connections sent 4
+MiB each, another client's ping waited until all of that was copied, joined and processed.
 
-The frame that was begun first is read first. If all advanced together, all would be held nearly whole, and
+The frame that began first is read first. If all advanced together, all would be held nearly complete, and
 their sum is bounded (`unfinished`).
 """
 
@@ -12,24 +12,24 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final, Protocol
 
-#: Ours: from where on a frame is large; most requests come with one read.
+#: Ours: the size from which a frame is large; most requests arrive in one read.
 LARGE_FRAME_BYTES: Final = 64 * 1024
-#: Ours: 512 KiB take 0.3 ms to read, and a round may see as many frames end.
+#: Ours: 512 KiB take 0.3 ms to read, and a round may complete as many frames.
 READS_PER_ROUND: Final = 2
 
 
 class Reading(Protocol):
-    """A connection that waits until it may read on."""
+    """A connection that waits until it may continue reading."""
 
     def read_on(self) -> None:
-        """Read once more; nothing happens where the connection has ended."""
+        """Read once more; ignored if the connection has ended."""
         ...
 
 
 class LargeReads:
     """Connections in the order in which their frames were begun.
 
-    soon: calls something at the loop's next round.
+    soon: calls a function in the loop's next round.
     """
 
     def __init__(self, soon: Callable[[Callable[[], None]], object]) -> None:
@@ -39,11 +39,11 @@ class LargeReads:
         self._is_scheduled = False
 
     def begin(self) -> int:
-        """Return the number of a large frame that was begun now."""
+        """Return the number of a large frame that began now."""
         return next(self._numbers)
 
     def wait(self, connection: Reading, number: int) -> None:
-        """Have a connection read once more, after those whose frames were begun before."""
+        """Make a connection read once more, after those whose frames began before."""
         heappush(self._waiting, (number, connection))
         self._schedule()
 

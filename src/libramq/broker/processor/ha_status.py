@@ -1,4 +1,4 @@
-"""GET_BROKER_HA_STATUS: how far a master's slaves are, as `mqadmin haStatus` shows it.
+"""GET_BROKER_HA_STATUS: the progress of a master's slaves, as `mqadmin haStatus` shows it.
 
 Upstream: AdminBrokerProcessor.getBrokerHaStatus, DefaultHAService.getRuntimeInfo.
 """
@@ -16,7 +16,7 @@ from libramq.store.message_store import MessageStore
 
 
 class HAStatusRequests:
-    """The processor of questions about slaves."""
+    """The processor of queries about slaves."""
 
     def __init__(self, store: MessageStore, ha: HAService) -> None:
         self._store = store
@@ -27,7 +27,7 @@ class HAStatusRequests:
         return {RequestCode.GET_BROKER_HA_STATUS: self.status}
 
     def status(self, request: Request) -> Outcome:
-        """Return the slaves that are connected."""
+        """Return the connected slaves."""
         end = self._store.end
         slaves = [
             SlaveStatus(

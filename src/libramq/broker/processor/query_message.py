@@ -1,7 +1,7 @@
-"""QUERY_MESSAGE: messages by key, as `mqadmin queryMsgByKey` and `queryMsgByUniqueKey` ask for them.
+"""QUERY_MESSAGE: messages by key, for `mqadmin queryMsgByKey` and `queryMsgByUniqueKey`.
 
-The index is brought up to date first, a stretch at a time, each on a thread (`store.key_index`). Where a
-client gives up meanwhile, what has been indexed by then stays.
+The index is brought up to date first, some records at a time, each on a thread (`store.key_index`). If a
+client gives up meanwhile, the records indexed so far stay.
 Upstream: QueryMessageProcessor.java.
 """
 
@@ -20,12 +20,12 @@ from libramq.store.message_store import MessageStore
 #: MessageStoreConfig.maxMsgsNumBatch, BrokerConfig.defaultQueryMaxNum.
 MESSAGES_MAX: Final = 64
 BY_UNIQUE_KEY_MAX: Final = 32
-#: Ours: the largest answer; messages beyond are left out, the oldest first.
+#: Ours: the largest reply; further messages are left out, the oldest first.
 BODY_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
 class QueryMessage:
-    """The processor of questions for messages by their keys."""
+    """The processor of queries for messages by key."""
 
     def __init__(self, store: MessageStore, index: KeyIndex) -> None:
         self._store = store

@@ -1,6 +1,6 @@
-"""GET_ALL_CONSUMER_OFFSET, GET_ALL_DELAY_OFFSET: what slaves copy beside the log, as Apache's files have it.
+"""GET_ALL_CONSUMER_OFFSET, GET_ALL_DELAY_OFFSET: tables that slaves copy beside the log, in Apache's format.
 
-Topics and groups they copy by GET_ALL_TOPIC_CONFIG and GET_ALL_SUBSCRIPTIONGROUP_CONFIG.
+They copy topics and groups by GET_ALL_TOPIC_CONFIG and GET_ALL_SUBSCRIPTIONGROUP_CONFIG.
 Upstream: AdminBrokerProcessor.getAllConsumerOffset, getAllDelayOffset; SlaveSynchronize.java.
 """
 
@@ -17,7 +17,7 @@ from libramq.rpc.request import Processor, Request
 
 
 class SlaveTables:
-    """The processor of a slave's questions about tables."""
+    """The processor of a slave's queries for tables."""
 
     def __init__(self, ledger: OffsetLedger, schedule: DelaySchedule) -> None:
         self._ledger = ledger
@@ -36,5 +36,5 @@ class SlaveTables:
         return Compute(lambda: fastjson.dumps(document), lambda body: Reply(body=body))
 
     def delay_offsets(self, request: Request) -> Outcome:
-        """Return how far each delay level has been delivered."""
+        """Return the delivered offset of each delay level."""
         return Reply(body=encode_body(ScheduleFile(offset_table=dict(self._schedule.offsets))))

@@ -217,7 +217,7 @@ class Statistics:
     def _wrapper(self, group: str, queue: MessageQueue, offset: int, times: "StoredTimes") -> OffsetWrapper:
         topic, queue_id = queue.topic, queue.queue_id
         pulled = self._offsets.pull_offsets.get(group, topic, queue_id)
-        # Messages that were deleted are not behind the group: it goes on with the first that there is.
+        # Deleted messages do not count as lag: the group continues with the first that exists.
         offset = max(offset, self._store.min_offset(topic, queue_id))
         read_ms = times.of(topic, queue_id, offset - 1) if offset else 0
         return OffsetWrapper(

@@ -316,7 +316,7 @@ Effects = list[Effect]
 
 
 def merged(effects: Sequence[Effect]) -> list[Effect]:
-    """One call of the listener and one request a broker, not one a queue: the first takes in the others."""
+    """Merge effects: one call of the listener, and one request per broker, not one per queue."""
     if len(effects) < 2:  # As after most events.
         return list(effects)
     places: dict[tuple[type, str], int] = {}

@@ -16,7 +16,7 @@ class RouteTable:
         self._publish: dict[str, TopicPublishInfo] = {}
         self._subscribe: dict[str, tuple[MessageQueue, ...]] = {}
         self._addresses: dict[str, dict[int, str]] = {}
-        #: Whether somebody looked for a broker, or its master, that no route names.
+        #: Whether a broker, or its master, was looked up that no route names.
         self.lacks_broker = False
 
     def update(self, topic: str, route: TopicRouteData) -> bool:

@@ -35,7 +35,7 @@ class Troubles:
             self.over(about)
 
     def take(self) -> Effects:
-        """Return what the user is to be told."""
+        """Return the reports for the user."""
         if not self._effects:
             return []
         effects, self._effects = self._effects, []

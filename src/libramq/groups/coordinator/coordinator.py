@@ -299,7 +299,7 @@ class Coordinator(Generic[P, T]):
     # Statistics.
 
     def stock(self, group: str) -> tuple[str, ...]:
-        """Return who of a group allocates for itself, as far as that was told."""
+        """Return a group's members that allocate for themselves, as last reported."""
         return self._shared.stock.get(group, ())
 
     def __contains__(self, group: str) -> bool:

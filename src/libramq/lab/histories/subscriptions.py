@@ -19,7 +19,7 @@ EXTRA_EVERY: Final = 10
 
 
 def subscriptions(group: str, crew: Crew) -> History:
-    """At least two topics; whoever subscribes anew is not started anew."""
+    """Return at least two topics; members that change subscriptions are not restarted."""
     half = crew.topics[: max(1, len(crew.topics) // 2)]
     before, after = frozenset(half), frozenset(crew.topics[: len(half) + 1])
     last = frozenset(crew.topics[-1:])

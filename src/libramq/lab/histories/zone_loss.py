@@ -8,7 +8,7 @@ from typing import Final
 from libramq.lab.crew import ZONES, Crew, shares, zone_name, zone_of
 from libramq.lab.history import Departure, History, Step
 
-#: Ours: two zones one after the other; the third would say nothing new.
+#: Ours: two zones one after the other; a third would show nothing new.
 LOSSES: Final = 2
 WAVES: Final = 3
 DOWN_MS: Final = 600_000

@@ -1,4 +1,4 @@
-"""GET_BROKER_HA_STATUS: which slaves a master has, and how far they are. Upstream: HARuntimeInfo.java."""
+"""GET_BROKER_HA_STATUS: a master's slaves, and their progress. Upstream: HARuntimeInfo.java."""
 
 from libramq.formats.document import Document
 

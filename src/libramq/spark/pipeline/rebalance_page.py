@@ -237,7 +237,7 @@ def _sum(rows: Sequence[Row], name: str) -> int:
 
 
 def _came_again(rows: Sequence[Row]) -> int | str:
-    """Return how many messages came again at most; a text with `?` where that is not known of all."""
+    """Return an upper bound of the redelivered messages; a text with `?` if it is not known for all."""
     bounds: list[int | None] = [row["redelivered_upper_bound"] for row in rows]
     known = [bound for bound in bounds if bound is not None]
     if len(known) == len(rows):

@@ -20,7 +20,7 @@ CAUSES: Final = (("a rebalance", "by_rebalance"), ("a retry", "by_retry"), ("not
 
 
 def trace_sections(tables: Mapping[str, Sequence[Row]]) -> list[Markup]:
-    """Return the sections of these tables; none where nobody traced."""
+    """Return the sections of these tables; none without traces."""
     hours, effects = tables["deliveries"], tables["effects"]
     if not hours:
         return []

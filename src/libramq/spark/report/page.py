@@ -23,7 +23,7 @@ def tiles(facts: Iterable[tuple[str, str]]) -> Markup:
 
 
 def section(title: str, about: str, *parts: Markup) -> Markup:
-    """Return a heading, a sentence that says how to read what follows, and what follows."""
+    """Return a heading, a sentence that explains what follows, and what follows."""
     return _render("section", title, about, parts)
 
 

@@ -114,7 +114,7 @@ class HistoryAgreesWithFences(Invariant):
         return owners
 
     def _judge_loads(self, broker: str, event: RebalanceEvent, owners: dict[MessageQueue, str]) -> None:
-        """Where the group is coordinated elsewhere, who was not heard of after a restart has no name here.
+        """Compare recorded loads; members of another broker's group are unnamed here after a restart.
 
         A static member's queues are its own while it is on its way back, before it opens them once more.
         """
