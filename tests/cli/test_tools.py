@@ -231,7 +231,7 @@ def test_a_group_is_deleted_with_its_offsets_retries_and_dead_letters(up, topic)
         (["-s", "yesterday"], "'yesterday' is no time: now, milliseconds, or yyyy-MM-dd#HH:mm:ss:SSS"),
         (["-s", "now", "-f", "perhaps"], "-f is true or false, not 'perhaps'"),
         (["-s", "now", "-o", "3"], "an offset is one queue's: name the queue with -q"),
-        (["-q", "1"], "say where to: -s TIME, or -q QUEUE -o OFFSET"),
+        (["-q", "1"], "name the target: -s TIME, or -q QUEUE -o OFFSET"),
     ],
 )
 def test_a_reset_that_makes_no_sense(up, more, said):
