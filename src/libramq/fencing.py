@@ -58,9 +58,9 @@ class FenceGrant:
 class FenceReport:
     """The state of a fence: the highest epoch it has seen, and the members that have its queues open.
 
-    A queue that is open to a member without a name was closed by an operator. members: those of the group, as
-    its coordinator at the same broker knew them under members_epoch; None: the broker has not coordinated the
-    group as far back as it remembers.
+    A queue that is open to a member with an empty name was closed by an operator. members: the group's
+    members as the coordinator at the same broker knew them under members_epoch; None if the broker does not
+    remember coordinating the group.
     """
 
     epoch: int = 0

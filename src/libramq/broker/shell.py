@@ -85,7 +85,7 @@ class BrokerServer:
         return self._performer.entrance(translator)
 
     async def start(self) -> None:
-        """Open the store, listen, register; raises StoreLocked, ConfigError and their kin."""
+        """Open the store, listen, register; raises StoreLocked, ConfigError and others."""
         if self._config.serves_metrics:
             from libramq.broker.metrics_server import MetricsServer
 

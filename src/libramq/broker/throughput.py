@@ -22,7 +22,7 @@ PAIRS_MAX: Final = 100_000
 
 
 class _Bucket(NamedTuple):
-    """The counts up to a moment, since the bucket before."""
+    """The counts between the previous bucket's end and `until_ms`."""
 
     until_ms: MonotonicMs
     puts: Mapping[str, int]

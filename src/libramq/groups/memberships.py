@@ -19,7 +19,7 @@ class Memberships(Generic[P, K]):
         return self._count
 
     def of(self, peer: P, count_max: int | None = None) -> list[K]:
-        """Return those of a connection, or at most so many, in the order in which they began."""
+        """Return a connection's memberships, oldest first; at most `count_max` of them."""
         return list(islice(self._of.get(peer, ()), count_max))
 
     def count(self, peer: P) -> int:

@@ -1,8 +1,8 @@
 """Queue locks: an orderly consumer owns a queue alone while it renews its lock.
 
 Upstream keeps the locks of a vanished consumer for their whole lifetime, while its queues make no progress.
-Here they last a short grace period, in which the consumer may reconnect. Messages it was handling it may
-still finish while the next owner begins: after a crash, order across owners is not guaranteed.
+Here they last a short grace period, in which the consumer may reconnect. It may still be handling messages
+when the next owner begins: after a crash, order across owners is not guaranteed.
 
 Upstream: broker/client/rebalance/RebalanceLockManager.java.
 """

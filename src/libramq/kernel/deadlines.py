@@ -62,7 +62,7 @@ class Deadlines:
         return Deadline(self, action)
 
     def set(self, due_ms: MonotonicMs, action: Action) -> Deadline:
-        """Act at a time."""
+        """Return a new deadline that runs the action at the given time."""
         deadline = Deadline(self, action)
         self._move(deadline, due_ms)
         return deadline

@@ -98,7 +98,7 @@ def read_ranges(
 
 
 class Conversion:
-    """Turns several replies into one batch, with exactly the offsets each should cover."""
+    """Turns several replies into one batch that holds exactly the requested offsets of each."""
 
     def __init__(self, connection: Connection, columns: Sequence[str], lost: OnLost) -> None:
         self._schema = arrow_schema(columns)

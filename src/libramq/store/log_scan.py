@@ -63,7 +63,7 @@ class Damage:
 
 
 class LogScan:
-    """Reads the log; afterwards `end` is where it ends."""
+    """Reads the log from `start`; then `end` is the offset of its end."""
 
     def __init__(
         self, files: LogFiles, start: int, *, protected: int = 0, refuses_nuls: bool = False

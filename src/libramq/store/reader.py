@@ -129,7 +129,7 @@ class StoreReader:
         return low
 
     def windows(self, spans: Iterable[Span], lost: OnLost) -> Iterator[LogWindow]:
-        """Exactly the records of the spans, in the order of the log; `lost` is told of those not there."""
+        """Yield exactly the records of the spans, in log order; `lost` is called for missing ones."""
         cursors = [SpanCursor(self, span, lost) for span in spans]
         while cursors := [cursor for cursor in cursors if cursor.has_more]:
             first = min(cursor.next_physical for cursor in cursors)

@@ -40,7 +40,7 @@ class QueueUnits(Protocol):
     def units_or_begin(
         self, key: QueueKey, extent: Extent, start: int, end: int
     ) -> npt.NDArray[np.void] | int:
-        """Return units, or the first number that is left if that is behind `start`."""
+        """Return units, or the lowest number still stored if `start` has been deleted."""
         ...
 
     def may_hold(self, physical: Places, sizes: Places) -> npt.NDArray[np.bool_]:

@@ -106,7 +106,7 @@ class Cluster(Watcher):
         return not self.is_sync and requested_ms <= self.cuts_ms.get(broker, MonotonicMs(-1))
 
     def was_deleted(self, queue: MessageQueue, requested_ms: MonotonicMs | None = None) -> bool:
-        """Return whether data requested from a queue at a time (None: ever) may be gone with its topic."""
+        """Return whether data sent to a queue at that time (None: ever) may be deleted with its topic."""
         until_ms = self.deletions_ms.get((queue.broker_name, queue.topic))
         if until_ms is None:
             return False

@@ -40,7 +40,7 @@ class RebalanceDue:
 
 @dataclass(frozen=True, slots=True)
 class LoadDue:
-    """Query the committed offset: the last owner has had its time, or a pause is over."""
+    """Query the committed offset: the last owner has had time to commit, or a pause is over."""
 
     queue: MessageQueue
     generation: int

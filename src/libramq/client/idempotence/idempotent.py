@@ -109,7 +109,7 @@ class _Attempt:
         return list(self._ours.values())
 
     def take(self, claims: Sequence[Claim]) -> None:
-        """Keep the messages that the store's answer gives to this call."""
+        """Keep the messages that this call has claimed; others may be busy, or done already."""
         by_key, self._ours = self._ours, {}
         for (key, message), claim in zip(by_key.items(), claims, strict=True):
             if claim is Claim.NEW:

@@ -58,7 +58,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """A member polls for its assignment. epoch: of the one it has; duplicates: seen since the last poll.
+    """A member polls for its assignment. epoch: its current one's; duplicates: seen since the last poll.
 
     is_leaving: it stops, and releases its queues as they are drained.
     """

@@ -12,7 +12,7 @@ _OURS: Final = re.compile(r"^libramq(?:\.\w+)+: (.+)$", re.MULTILINE)
 
 
 class PipelineFailed(LibraError):
-    """A run ended early; started again it continues."""
+    """A run ended early; the next run continues where it stopped."""
 
 
 @contextmanager
