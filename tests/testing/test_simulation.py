@@ -59,6 +59,11 @@ def test_every_invariant_holds(first: int):
         run(seed)
 
 
+@pytest.mark.parametrize("seed", FOUND_SOMETHING)
+def test_what_was_found_once_is_not_found_again(seed: int):
+    run(seed)
+
+
 @pytest.mark.timeout(900)  # By itself it runs every seed.
 def test_everything_happens_that_can():
     missing = set(Happening)
