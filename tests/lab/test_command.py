@@ -52,4 +52,4 @@ async def test_brokers_that_record_no_rebalances(tmp_path: Path):
 
 def test_help():
     done = libra("lab")
-    assert "Compare allocation strategies under membership histories" in done.out + done.err
+    assert "Compare the strategies that share queues out" in done.out + done.err
