@@ -5,7 +5,13 @@ import contextlib
 import os
 import threading
 
+from libramq.broker.config import BrokerConfig
+from libramq.broker.shell import BrokerServer
 from libramq.cli import sending
+from libramq.clock import SystemClock
+from libramq.filesystem import LocalFileSystem
+from libramq.nameserver import NameServer
+from tests.interop.ports import free_broker_port
 
 
 @contextlib.contextmanager
@@ -41,6 +47,35 @@ def test_who_stops_reading_leaves_no_thread_and_no_traceback():
 
     with endless(b"x\n" * sending.READ_BYTES) as file:
         asyncio.run(read_some(file))
+
+
+def test_what_is_stored_less_safely_than_configured_is_said(tmp_path, capsys):
+    """`libra send` printed the position alone, whatever the broker had answered."""
+
+    async def send():
+        port = free_broker_port()
+        async with NameServer("127.0.0.1", 0) as names:
+            config = BrokerConfig(
+                store_path=str(tmp_path),
+                listen_port=port,
+                ha_listen_port=port + 1,
+                broker_role="SYNC_MASTER",
+                in_sync_replicas=2,
+                namesrv_addr=names.address,
+            )
+            broker = BrokerServer(config, clock=SystemClock(), filesystem=LocalFileSystem())
+            await broker.start()
+            try:
+                await sending.send_one(names.address, "T", "one", tags=None, keys=None, as_json=False)
+            finally:
+                await broker.stop()
+
+    asyncio.run(send())
+    printed = capsys.readouterr()
+    assert printed.out.startswith("sent ")
+    assert printed.err == (
+        "libra: 1 stored at the master, but too few slaves are in sync (SLAVE_NOT_AVAILABLE)\n"
+    )
 
 
 def test_a_line_without_end_is_given_up_at_the_size_of_no_message():

@@ -3,13 +3,15 @@
 import asyncio
 import json
 import os
+import sys
 import threading
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import CancelledError
 from typing import Any, Final
 
 from libramq.cli.access import client_options
-from libramq.client import Producer, SendResult
+from libramq.client import Producer, SendResult, SendStatus
 from libramq.errors import LibraError, LocalProtocolError
 from libramq.message import Message
 from libramq.message.message import BODY_BYTES_MAX
@@ -20,6 +22,11 @@ CHUNKS_AHEAD: Final = 4
 #: No message is longer: sending what was read of such a line says so.
 LINE_BYTES_MAX: Final = BODY_BYTES_MAX + 1
 GROUP: Final = "LIBRA_SEND"
+_LESS_SAFE: Final = {
+    SendStatus.FLUSH_DISK_TIMEOUT: "stored, but the disk has not confirmed it",
+    SendStatus.FLUSH_SLAVE_TIMEOUT: "stored, but too few slaves have confirmed it",
+    SendStatus.SLAVE_NOT_AVAILABLE: "stored at the master, but too few slaves are in sync",
+}
 
 
 async def send_one(
@@ -32,6 +39,7 @@ async def send_one(
         print(json.dumps(_as_json(result)))
     else:
         print(f"sent {result.message_id} to {result.queue} at offset {result.queue_offset}")
+        _warn_of([result.status])
 
 
 async def send_lines(
@@ -39,6 +47,7 @@ async def send_lines(
 ) -> None:
     """Send every non-empty line; the first failure is raised after all others have finished."""
     sent = 0
+    statuses: Counter[SendStatus] = Counter()
     failures: list[LibraError] = []
 
     def done(outcome: SendResult | LibraError) -> None:
@@ -47,6 +56,7 @@ async def send_lines(
             failures.append(outcome)
             return
         sent += 1
+        statuses[outcome.status] += 1
         if as_json:
             print(json.dumps(_as_json(outcome)), flush=True)
 
@@ -62,6 +72,14 @@ async def send_lines(
         raise LocalProtocolError(f"{sent} sent; then: {failures[0]}") from failures[0]
     if not as_json:
         print(f"sent {sent} message{'' if sent == 1 else 's'} to {topic}")
+        _warn_of(statuses.elements())
+
+
+def _warn_of(statuses: Iterable[SendStatus]) -> None:
+    """Warn of messages that are stored less safely than their broker is configured to."""
+    for status, count in Counter(statuses).items():
+        if status is not SendStatus.SEND_OK:
+            print(f"libra: {count} {_LESS_SAFE[status]} ({status.value})", file=sys.stderr)
 
 
 async def _lines(file: int) -> AsyncIterator[bytes]:

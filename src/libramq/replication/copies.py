@@ -37,6 +37,7 @@ class Copies:
         self._slaves_needed = needed - 1
         self._timeout_ms = timeout_ms
         self._replicated: int | None = None
+        self._is_enough: bool | None = None
         self._waiting: deque[tuple[int, Gated]] = deque()
 
     def update(self, slaves: Sequence[HAConnection]) -> None:
@@ -46,11 +47,8 @@ class Copies:
         end = self._store.end
         had = sorted((slave.acknowledged for slave in slaves), reverse=True)
         had = [offset for offset in had if end - offset <= GAP_BYTES_MAX]
-        before, self._replicated = self._replicated, None
-        if len(had) >= self._slaves_needed:
-            self._replicated = had[self._slaves_needed - 1]
-        if (before is None) != (self._replicated is None):
-            self._log_change(len(had))
+        self._replicated = had[self._slaves_needed - 1] if len(had) >= self._slaves_needed else None
+        self._log_change(is_enough=self._replicated is not None)
         self._store.set_replicated(self._replicated)
         if self._replicated is not None:
             self._answer(self._replicated)
@@ -58,6 +56,7 @@ class Copies:
     def wait(self, parked: Gated, physical_offset: int = 0) -> None:
         """Park replies until enough slaves have the log up to an offset."""
         if self._replicated is None:
+            self._log_change(is_enough=False)
             parked.fail(Missing.NO_SLAVE)
         elif physical_offset <= self._replicated:
             parked.succeed()
@@ -74,15 +73,17 @@ class Copies:
             if self._purgatory.release(parked):
                 parked.succeed()
 
-    def _log_change(self, in_sync: int) -> None:
-        if self._replicated is None:
+    def _log_change(self, *, is_enough: bool) -> None:
+        if is_enough == self._is_enough:
+            return
+        self._is_enough = is_enough
+        if is_enough:
+            log.info("enough slaves are in sync", needed=self._slaves_needed)
+        else:
             log.warning(
-                "too few slaves: messages are on fewer brokers than inSyncReplicas requires",
-                in_sync=in_sync,
+                "too few slaves are in sync: messages are on fewer brokers than inSyncReplicas requires",
                 needed=self._slaves_needed,
             )
-        else:
-            log.info("enough slaves are in sync", in_sync=in_sync, needed=self._slaves_needed)
 
 
 class _Waiting(Gated):
