@@ -144,11 +144,19 @@ def test_lag_of_a_group(cluster: Cluster, spark: "SparkSession", tmp_path: Path)
     given = LagReportConfig(
         directory=str(tmp_path / "lag"), namesrv=cluster.namesrv, groups=[group], topics=[topic], samples=3
     )
-    with Producer(namesrv=cluster.namesrv) as producer:
+    sent = 40
+    with Producer(namesrv=cluster.namesrv) as producer, Admin(namesrv=cluster.namesrv) as admin:
+
+        def stored() -> int:
+            return sum(ends.max_offset for ends in admin.topic_stats(topic).values())
 
         def send_between(seconds: float) -> None:
+            nonlocal sent
             for _ in range(2):
                 producer.send(Message(topic, b"more"), queue=queue)
+            sent += 2
+            # Apache's broker acknowledges before its queues have the message.
+            cluster.wait_until(lambda: stored() == sent, "the queues have all", within_s=PATIENCE_S)
 
         outcome = LagReport(given, wait=send_between).run(spark, ignore)
     assert all(Path(file).is_file() for file in outcome.files)
