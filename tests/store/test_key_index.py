@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from libramq.errors import StoreCorrupt
 from libramq.message import decode_records
 from libramq.message.properties import encode_properties
 from libramq.message.tags import java_hash
@@ -126,6 +127,37 @@ def test_a_stretch_at_a_time(tmp_path: Path, store: MessageStore, monkeypatch: p
     index = index_of(tmp_path)
     assert advance(index, store) == 3
     assert advance(index, store) == 1
+
+
+def test_a_stretch_is_bounded_in_bytes_as_well(
+    tmp_path: Path, store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5,000 messages of 4 MiB would keep the thread from everybody else for a minute."""
+    monkeypatch.setattr(module, "STRETCH_BYTES", 1_000)
+    for number in range(6):
+        add(store, str(number) + "." * 600, keys="k")
+    assert advance(index_of(tmp_path), store) > 2
+
+
+def test_a_stretch_is_bounded_in_keys_as_well(
+    tmp_path: Path, store: MessageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A message may have thousands: its properties have 32 KB."""
+    monkeypatch.setattr(module, "STRETCH_KEYS", 10)
+    for _ in range(6):
+        add(store, "many", keys=" ".join(f"k{number}" for number in range(10)))
+    assert advance(index_of(tmp_path), store) > 5
+
+
+def test_an_index_file_of_another_size_is_left_as_it_is(tmp_path: Path, store: MessageStore) -> None:
+    """It was cut to the configured size, without a word, and messages were not found."""
+    add(store, "a", keys="k")
+    advance(index_of(tmp_path), store)
+    (path,) = (tmp_path / "index").iterdir()
+    before = path.read_bytes()
+    with pytest.raises(StoreCorrupt, match="was maxHashSlotNum or maxIndexNum changed"):
+        index_of(tmp_path, entries_max=500).advance(store.visible_offset)
+    assert path.read_bytes() == before
 
 
 def test_nothing_is_found_that_readers_may_not_see_yet(tmp_path: Path, store: MessageStore) -> None:

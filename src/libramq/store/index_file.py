@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
 from libramq.message.tags import java_hash
 
@@ -55,8 +56,14 @@ class IndexFile:
         size = self._entries_at + entries_max * _ENTRY.size
         self._file = filesystem.open(path, write=True, create=True)
         try:
-            if filesystem.file_size(self._file) != size:
+            found = filesystem.file_size(self._file)
+            if not found:
                 filesystem.truncate(self._file, size)
+            elif found != size:
+                raise StoreCorrupt(
+                    f"{path} has {found} bytes instead of {size}: was maxHashSlotNum or maxIndexNum changed? "
+                    "Set it back, or remove the directory: it is made again"
+                )
             self.header = IndexHeader(*_HEADER.unpack(filesystem.pread(self._file, _HEADER.size, 0)))
             if self.header.next_entry < 1:
                 self.header = IndexHeader()

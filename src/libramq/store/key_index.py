@@ -28,8 +28,11 @@ from libramq.store.read_only_files import FileRemoved, ReadOnlyFiles
 
 log = get_logger(__name__)
 
-#: Ours: how many records one call of `advance` reads, some 0.1 s.
+#: Ours: how much one call of `advance` handles, some 0.1 s of each: records, their keys, and bytes, for their
+#: checksums.
 STRETCH: Final = 5_000
+STRETCH_KEYS: Final = 20_000
+STRETCH_BYTES: Final = 64 * 1024 * 1024
 #: yyyyMMddHHmmssSSS.
 NAME_DIGITS: Final = 17
 _UNIQ_KEY: Final = UNIQ_KEY.encode()
@@ -67,8 +70,7 @@ class KeyIndex:
             self._remove_before(files.min_offset)
             scan = LogScan(files, max(self._position, files.min_offset), protected=until)
             heads = (found for found in scan if isinstance(found, RecordHead))
-            count = self._put(heads, until)
-            if count >= STRETCH:
+            if self._put(heads, until):
                 return False
             self._position = max(self._position, min(scan.end, until))
             return True
@@ -106,28 +108,29 @@ class KeyIndex:
             self._remove(self._names.pop())  # Empty, or of a log that was longer than now.
         return 0
 
-    def _put(self, heads: Iterator[RecordHead], until: int) -> int:
-        """Index records; return how many there were."""
+    def _put(self, heads: Iterator[RecordHead], until: int) -> bool:
+        """Index records; return whether the stretch ended before they did."""
         index: IndexFile | None = None
-        count = 0
+        count = keys = size = 0
         try:
             for head in heads:
                 end = head.physical_offset + head.size
                 if end > until:
                     break
+                count, size = count + 1, size + head.size
                 if head.physical_offset > self.last_offset:
                     for key in _keys(head):
+                        keys += 1
                         index = self._with_room(index, head.store_timestamp_ms)
                         index.put(key_hash(head.topic, key), head.physical_offset, head.store_timestamp_ms)
                     self.last_timestamp_ms, self.last_offset = head.store_timestamp_ms, head.physical_offset
                 self._position = end
-                count += 1
-                if count >= STRETCH:
-                    break
+                if count >= STRETCH or keys >= STRETCH_KEYS or size >= STRETCH_BYTES:
+                    return True
         finally:
             if index is not None:
                 self._finish(index)
-        return count
+        return False
 
     def _with_room(self, index: IndexFile | None, timestamp_ms: int) -> IndexFile:
         """Return a file with room for another entry: the given one, the newest, or a new one."""
