@@ -163,6 +163,29 @@ def test_an_idle_slave_hears_a_heartbeat_and_a_silent_one_is_given_up(talk: Conv
     assert not slave.is_open
 
 
+def test_a_slave_that_reports_and_gets_no_further_is_given_up(talk: Conversation) -> None:
+    """As one whose disk is full: consumers of a SYNC_MASTER waited for it for ever."""
+    talk.send(FakePeer())
+    slave = Slave(talk)
+    slave.report(0)
+    begin = slave.blocks[0].offset
+    for _ in range(SILENT_MS_MAX // HEARTBEAT_MS + 2):
+        slave.report(begin)
+        talk.advance(HEARTBEAT_MS)
+    assert not slave.is_open
+
+
+def test_a_slave_that_has_everything_may_report_it_for_ever(talk: Conversation) -> None:
+    talk.send(FakePeer())
+    slave = Slave(talk)
+    slave.report(0)
+    for _ in range(SILENT_MS_MAX // HEARTBEAT_MS + 2):
+        slave.report(slave.end)
+        talk.advance(HEARTBEAT_MS)
+    talk.send(FakePeer())
+    assert slave.is_open
+
+
 def test_a_slave_that_hangs_up_is_forgotten(talk: Conversation) -> None:
     slave = Slave(talk)
     slave.report(0)

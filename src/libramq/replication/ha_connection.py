@@ -34,7 +34,7 @@ class HAConnection:
         "is_warm",
         "is_warming",
         "look",
-        "reported_ms",
+        "progressed_ms",
         "sent",
         "sent_ms",
     )
@@ -42,7 +42,7 @@ class HAConnection:
     def __init__(self, connection: Connection, begin: int, now_ms: MonotonicMs, look: Deadline) -> None:
         self.connection = connection
         self.sent = self.acknowledged = begin
-        self.sent_ms = self.reported_ms = now_ms
+        self.sent_ms = self.progressed_ms = now_ms
         self.look = look
         self.is_warming = self.is_warm = False
         self._rate = 0
@@ -64,9 +64,10 @@ class HAConnection:
 
     def report(self, offset: int, now_ms: MonotonicMs) -> bool:
         """Apply a report; return False if the slave claims bytes that were not sent."""
-        self.reported_ms = now_ms
         if not self.acknowledged <= offset <= self.sent:
             return False
+        if offset > self.acknowledged or offset == self.sent:
+            self.progressed_ms = now_ms
         self.acknowledged = offset
         return True
 

@@ -25,7 +25,8 @@ log = get_logger(__name__)
 
 #: MessageStoreConfig.haSendHeartbeatInterval.
 HEARTBEAT_MS: Final = 5_000
-#: MessageStoreConfig.haHousekeepingInterval.
+#: MessageStoreConfig.haHousekeepingInterval. Ours: a slave that reports, but gets no further for that long
+#: (its disk may be full), is dropped as well: readers would wait for it.
 SILENT_MS_MAX: Final = 20_000
 #: Ours: slaves of one master; each more means another copy of every byte, and more to count.
 SLAVES_MAX: Final = 16
@@ -154,12 +155,12 @@ class HAService:
         self._effects.run(Thread.READ, partial(self._store.warm, (ahead,)), warmed)
 
     def _look(self, connection: Connection, now_ms: MonotonicMs) -> None:
-        """Send a heartbeat if nothing else was sent for long, and drop a silent slave."""
+        """Send a heartbeat if nothing else was sent for long, and drop a slave that does not progress."""
         slave = self._slaves.get(connection)
         if slave is None:
             return
-        if now_ms - slave.reported_ms > SILENT_MS_MAX:
-            self._refuse(connection, f"it was silent for {SILENT_MS_MAX} ms")
+        if now_ms - slave.progressed_ms > SILENT_MS_MAX:
+            self._refuse(connection, f"it was silent, or got no further, for {SILENT_MS_MAX} ms")
             return
         if now_ms - slave.sent_ms >= HEARTBEAT_MS:
             self._effects.send(connection, encode_block(slave.sent, b""))
