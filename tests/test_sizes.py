@@ -14,7 +14,7 @@ MODULE_LINES_MAX = 400
 #: modules off; do not add any.
 LONG_MODULES = {
     "libramq/broker/broker.py": 430,
-    "libramq/broker/consumer_clients.py": 440,
+    "libramq/broker/groups/consumer_clients.py": 440,
     "libramq/client/core/owned_queues.py": 440,
     "libramq/client/core/push_consumer_core.py": 420,
     "libramq/groups/rebalance.py": 420,

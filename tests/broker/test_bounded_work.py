@@ -2,9 +2,9 @@
 
 import pytest
 
-from libramq.broker import client_watch, group_health, listing
-from libramq.broker import notifications as notifications_module
-from libramq.broker.processor import queue_lock, send_message, statistics
+from libramq.broker.groups import client_watch, group_health
+from libramq.broker.groups import notifications as notifications_module
+from libramq.broker.processor import listing, queue_lock, send_message, statistics
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.formats import fastjson

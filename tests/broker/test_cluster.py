@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from libramq.broker.member_relay import EDGE_SILENCE_MS_MAX
-from libramq.broker.peer_link import BEAT_MS
+from libramq.broker.cluster.member_relay import EDGE_SILENCE_MS_MAX
+from libramq.broker.cluster.peer_link import BEAT_MS
 from libramq.clock import SystemClock
 from libramq.errors import LibraError, NotCoordinator
 from libramq.groups.rebalance_history import rebalances

@@ -2,7 +2,7 @@
 
 import pytest
 
-from libramq.broker import offset_commits
+from libramq.broker.groups import offset_commits
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.remoting import headers as h

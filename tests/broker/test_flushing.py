@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.broker.durability import Durability
+from libramq.broker.messages.durability import Durability
 from libramq.clock import SystemClock
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.parts import Kernel

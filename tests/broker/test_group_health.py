@@ -1,6 +1,6 @@
 """What a broker notices about its groups, and to whom it says so."""
 
-from libramq.broker.group_health import LOOK_MS, SETTLING_MS
+from libramq.broker.groups.group_health import LOOK_MS, SETTLING_MS
 from libramq.codes import RequestCode as R
 from libramq.formats import fastjson
 from libramq.formats.document import decode_body

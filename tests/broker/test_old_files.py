@@ -4,7 +4,7 @@ import pytest
 
 from libramq.broker.broker_conf import broker_config
 from libramq.broker.config import BrokerConfig
-from libramq.broker.old_files import CLEAN_MS
+from libramq.broker.files.old_files import CLEAN_MS
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConfigError

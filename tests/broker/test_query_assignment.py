@@ -3,7 +3,7 @@
 import pytest
 
 from libramq.balance import averagely
-from libramq.broker.assigner import Assigner
+from libramq.broker.groups.assigner import Assigner
 from libramq.broker.processor.query_assignment import QueryAssignment
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C

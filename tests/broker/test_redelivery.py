@@ -2,7 +2,7 @@
 
 import pytest
 
-from libramq.broker.schedule import DelaySchedule
+from libramq.broker.messages.schedule import DelaySchedule
 from libramq.clock import read_clock
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C

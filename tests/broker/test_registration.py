@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from libramq.broker.registration import (
+from libramq.broker.cluster.registration import (
     ANNOUNCED_MS_MAX,
     HEARTBEAT_TIMEOUT_MS,
     PERIOD_MS_MIN,

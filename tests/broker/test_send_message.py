@@ -2,7 +2,7 @@
 
 import pytest
 
-from libramq.broker.creation_rate import AT_ONCE, PER_CONNECTION_A_SECOND, PER_CONNECTION_AT_ONCE
+from libramq.broker.messages.creation_rate import AT_ONCE, PER_CONNECTION_A_SECOND, PER_CONNECTION_AT_ONCE
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.message.batch import BatchItem, encode_batch

@@ -2,7 +2,7 @@
 
 import pytest
 
-from libramq.broker.client_watch import TICK_MS
+from libramq.broker.groups.client_watch import TICK_MS
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.groups.session import ANSWER_MS_MAX, SILENCE_MS_MAX

@@ -394,7 +394,7 @@ def test_who_created_a_topic_finds_it_at_the_name_servers(loop, tmp_path):
 
 def test_a_name_server_that_is_not_there_or_hangs_is_not_waited_for_long(tmp_path, monkeypatch):
     monkeypatch.setattr("libramq.broker.shell.FIRST_ROUND_MS_MAX", 50)
-    monkeypatch.setattr("libramq.broker.registration.ANNOUNCED_MS_MAX", 100)
+    monkeypatch.setattr("libramq.broker.cluster.registration.ANNOUNCED_MS_MAX", 100)
     created = TopicConfig(topic_name="T", read_queue_nums=1, write_queue_nums=1)
 
     async def scenario() -> None:

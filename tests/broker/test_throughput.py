@@ -2,7 +2,7 @@
 
 import pytest
 
-from libramq.broker.throughput import BUCKET_MS, WINDOW_MS
+from libramq.broker.metrics.throughput import BUCKET_MS, WINDOW_MS
 from libramq.codes import RequestCode as R
 from libramq.formats.document import decode_body
 from libramq.remoting import headers as h

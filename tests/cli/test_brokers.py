@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from libramq import Message, Producer, PushConsumer
-from libramq.cli.layout import directories
+from libramq.cli.servers.layout import directories
 from libramq.client import Admin, ConsumeFrom
 from libramq.clock import SystemClock
 from libramq.codes import RequestCode, ResponseCode
@@ -127,7 +127,7 @@ async def test_its_brokers_believe_nothing_that_is_not_signed(cluster):
 def test_no_list_of_processes_shows_the_secret(cluster):
     for pid in cluster.children:
         command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        assert command[1:] == [b"-m", b"libramq.cli.broker_process", b"warning", b""]
+        assert command[1:] == [b"-m", b"libramq.cli.servers.broker_process", b"warning", b""]
         assert b"libra-up" not in Path(f"/proc/{pid}/environ").read_bytes()
 
 

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from libramq.cli.group_history import as_json, duration, timeline
+from libramq.cli.groups.history import as_json, duration, timeline
 from libramq.groups.rebalance import SETTLE_MS_MAX
 from libramq.groups.rebalance_event import QueueMove, RebalanceEvent
 from libramq.groups.rebalance_history import BrokerEvent, Cause, State, rebalances

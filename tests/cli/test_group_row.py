@@ -5,8 +5,8 @@ import time
 
 from rich.console import Console
 
-from libramq.cli.group_row import COLUMNS, GroupRow, queue_ranges
-from libramq.cli.member_names import MemberNames
+from libramq.cli.groups.member_names import MemberNames
+from libramq.cli.groups.row import COLUMNS, GroupRow, queue_ranges
 from libramq.cli.output import table
 from libramq.clock import WallMs
 from libramq.groups.rebalance_history import Cause, Rebalance, State

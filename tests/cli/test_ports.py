@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from libramq.cli import ports
-from libramq.cli.ports import Ports, choose_ports, free_port, further_broker_ports, is_free
+from libramq.cli.servers import ports
+from libramq.cli.servers.ports import Ports, choose_ports, free_port, further_broker_ports, is_free
 from libramq.errors import ConfigError
 
 HOST = "127.0.0.1"

@@ -19,7 +19,7 @@ import typer
 from prometheus_client import Counter, Gauge, Histogram
 
 from libramq.broker.config import BrokerConfig
-from libramq.broker.metrics import Metrics
+from libramq.broker.metrics.metrics import Metrics
 from libramq.broker.refused_options import REFUSED
 from libramq.cli.main import app
 

@@ -43,10 +43,10 @@ from typing import Any, cast
 from libramq.auth.authorizer import require_permission
 from libramq.auth.operation import Consume, Membership, Operation, Send
 from libramq.auth.principal import ANONYMOUS
-from libramq.broker.appending import Draft
 from libramq.broker.broker import Broker
-from libramq.broker.opening import QueueToOpen
-from libramq.broker.reading import Pull, PullResult, PullStatus
+from libramq.broker.groups.opening import QueueToOpen
+from libramq.broker.messages.appending import Draft
+from libramq.broker.messages.reading import Pull, PullResult, PullStatus
 from libramq.codes import ResponseCode
 from libramq.errors import BrokerError, ProtocolError, RemoteProtocolError
 from libramq.fencing import Claim

@@ -12,9 +12,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from libramq.broker.committing import Committing
-from libramq.broker.reading import Reading
-from libramq.broker.tables import Tables
+from libramq.broker.files.tables import Tables
+from libramq.broker.groups.committing import Committing
+from libramq.broker.messages.reading import Reading
 from libramq.catalog.config_ledger import ConfigLedger
 from libramq.client.core.lease import Lease
 from libramq.offsets.fence import NOBODY, Fences

@@ -10,15 +10,15 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from libramq.broker.cluster import Cluster
-from libramq.broker.coordination import Coordination
-from libramq.broker.durability import Durability
-from libramq.broker.files import BrokerFiles
+from libramq.broker.cluster.cluster import Cluster
+from libramq.broker.files.files import BrokerFiles
+from libramq.broker.files.progress import ProgressFile
+from libramq.broker.groups.coordination import Coordination
+from libramq.broker.messages.durability import Durability
+from libramq.broker.messages.redelivery import Redelivery
+from libramq.broker.messages.schedule import DelaySchedule
+from libramq.broker.messages.stored_moments import StoredMoments
 from libramq.broker.processor.pull_message import PullMessage
-from libramq.broker.progress import ProgressFile
-from libramq.broker.redelivery import Redelivery
-from libramq.broker.schedule import DelaySchedule
-from libramq.broker.stored_moments import StoredMoments
 from libramq.client.core.commits import Commits
 from libramq.client.core.delivering import Delivering
 from libramq.client.core.lease import Lease

@@ -16,25 +16,31 @@ from typing import Any
 
 from libramq import __version__
 from libramq.auth.authorizer import ALLOW_ALL, Authorizer
-from libramq.broker.appending import Appending
-from libramq.broker.arrivals import Arrivals
-from libramq.broker.client_watch import ClientWatch
-from libramq.broker.cold_lookups import ColdLookups
-from libramq.broker.committing import Committing
+from libramq.broker.cluster.registration import Registration
+from libramq.broker.cluster.replication import Replication
 from libramq.broker.config import BrokerConfig
-from libramq.broker.creation_rate import CreationRate
-from libramq.broker.delivery import Delivery
-from libramq.broker.durability import Durability
-from libramq.broker.event_log import EventLog
-from libramq.broker.files import BrokerFiles, retention
+from libramq.broker.files.files import BrokerFiles, retention
+from libramq.broker.files.old_files import OldFiles
+from libramq.broker.files.persistence import Persistence
 from libramq.broker.group_parts import GroupParts
-from libramq.broker.message_log import MessageLog
-from libramq.broker.notifications import Notices
-from libramq.broker.offset_commits import OffsetCommits
-from libramq.broker.old_files import OldFiles
-from libramq.broker.opening import Opening
-from libramq.broker.persistence import Persistence
+from libramq.broker.groups.client_watch import ClientWatch
+from libramq.broker.groups.committing import Committing
+from libramq.broker.groups.event_log import EventLog
+from libramq.broker.groups.notifications import Notices
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.groups.opening import Opening
+from libramq.broker.messages.appending import Appending
+from libramq.broker.messages.arrivals import Arrivals
+from libramq.broker.messages.creation_rate import CreationRate
+from libramq.broker.messages.delivery import Delivery
+from libramq.broker.messages.durability import Durability
+from libramq.broker.messages.message_log import MessageLog
+from libramq.broker.messages.reading import Pull, Reading
+from libramq.broker.messages.redelivery import Redelivery
+from libramq.broker.messages.stored_properties import BrokerProperties
+from libramq.broker.metrics.runtime_info import RuntimeInfo
 from libramq.broker.processor.client_management import ClientManagement
+from libramq.broker.processor.cold_lookups import ColdLookups
 from libramq.broker.processor.consumer_offset import ConsumerOffsetRequests
 from libramq.broker.processor.group_admin import GroupAdministration
 from libramq.broker.processor.group_membership import GroupRequests
@@ -47,20 +53,14 @@ from libramq.broker.processor.query_assignment import QueryAssignment
 from libramq.broker.processor.query_message import QueryMessage
 from libramq.broker.processor.queue_lock import QueueLockRequests
 from libramq.broker.processor.queue_offset import QueueOffsets
+from libramq.broker.processor.recorded import RecordedReplies
 from libramq.broker.processor.reset_offset import OffsetReset
 from libramq.broker.processor.send_back import SendBack
 from libramq.broker.processor.send_message import SendMessage
 from libramq.broker.processor.slave_tables import SlaveTables
 from libramq.broker.processor.statistics import Statistics
 from libramq.broker.processor.topic_admin import TopicAdministration
-from libramq.broker.reading import Pull, Reading
-from libramq.broker.recorded import RecordedReplies
-from libramq.broker.redelivery import Redelivery
-from libramq.broker.registration import Registration
-from libramq.broker.replication import Replication
-from libramq.broker.runtime_info import RuntimeInfo
 from libramq.broker.start_up import StartUp
-from libramq.broker.stored_properties import BrokerProperties
 from libramq.catalog.requirements import Requirements
 from libramq.clock import Clock
 from libramq.filesystem import FileSystem

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable
 
-from libramq.broker.assigner import Assigner
-from libramq.broker.cluster import Cluster
+from libramq.broker.cluster.cluster import Cluster
+from libramq.broker.cluster.peer_brokers import PeerBrokers
 from libramq.broker.config import BrokerConfig
-from libramq.broker.consumer_clients import ConsumerClients
-from libramq.broker.coordination import Coordination
-from libramq.broker.group_health import GroupHealth
-from libramq.broker.offset_commits import OffsetCommits
-from libramq.broker.peer_brokers import PeerBrokers
-from libramq.broker.tables import Tables
+from libramq.broker.files.tables import Tables
+from libramq.broker.groups.assigner import Assigner
+from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.groups.coordination import Coordination
+from libramq.broker.groups.group_health import GroupHealth
+from libramq.broker.groups.offset_commits import OffsetCommits
 from libramq.groups.cluster_view import ClusterView
 from libramq.groups.producer_group import ProducerGroups
 from libramq.groups.queue_lock import QueueLocks

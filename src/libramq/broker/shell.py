@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.broker.broker import Broker
+from libramq.broker.cluster.registration import FIRST_ROUND_MS_MAX
 from libramq.broker.config import CREDENTIALS_OPTION, VIP_DISTANCE, BrokerConfig
-from libramq.broker.registration import FIRST_ROUND_MS_MAX
 from libramq.broker.start_up import LOOK_AROUND_MS_MAX
 from libramq.clock import Clock
 from libramq.errors import ConfigError
@@ -28,7 +28,7 @@ from libramq.transport.bind import check_bind_address, is_loopback
 from libramq.transport.server import Handler, Server
 
 if TYPE_CHECKING:
-    from libramq.broker.metrics_server import MetricsServer
+    from libramq.broker.metrics.metrics_server import MetricsServer
 
 log = get_logger(__name__)
 
@@ -87,7 +87,7 @@ class BrokerServer:
     async def start(self) -> None:
         """Open the store, listen, register; raises StoreLocked, ConfigError and others."""
         if self._config.serves_metrics:
-            from libramq.broker.metrics_server import MetricsServer
+            from libramq.broker.metrics.metrics_server import MetricsServer
 
             self._metrics = MetricsServer(self._config.metrics_host, self._config.metrics_port)
         self._broker = Broker(

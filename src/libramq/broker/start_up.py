@@ -8,8 +8,8 @@ Any earlier, it would send members that look for their coordinator to the wrong 
 from collections.abc import Callable
 from typing import Final
 
-from libramq.broker.cluster import Cluster
-from libramq.broker.registration import Registration
+from libramq.broker.cluster.cluster import Cluster
+from libramq.broker.cluster.registration import Registration
 from libramq.clock import MonotonicMs
 from libramq.kernel.effect import Listen
 from libramq.kernel.parts import Kernel

@@ -11,9 +11,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from libramq.cli import admin, bench, groups, lab, options, pipeline, store
-from libramq.cli.layout import BROKERS_MAX
+from libramq.cli import bench, options, store
+from libramq.cli.admin import commands as admin
+from libramq.cli.groups import commands as groups
 from libramq.cli.printable import printable
+from libramq.cli.servers.layout import BROKERS_MAX
+from libramq.cli.spark import lab, pipeline
 
 EXIT_FAILED: Final = 2
 #: The exit code that a shell reports for a process ended by SIGINT.
@@ -98,7 +101,8 @@ def up(
     log_level: options.Log = options.LogLevel.WARNING,
 ) -> None:
     """Start a name server and a broker, ready for clients; Ctrl-C stops them."""
-    from libramq.cli import logs, running, servers
+    from libramq.cli import logs, running
+    from libramq.cli.servers import commands as servers
 
     logs.set_up(log_level)
     running.run(
@@ -133,7 +137,8 @@ def nameserver(
     log_level: options.Log = options.LogLevel.INFO,
 ) -> None:
     """Start a name server."""
-    from libramq.cli import logs, running, servers
+    from libramq.cli import logs, running
+    from libramq.cli.servers import commands as servers
 
     logs.set_up(log_level)
     running.run(servers.nameserver(config_file=config, host=host, port=port, allow_public=allow_public))
@@ -151,7 +156,8 @@ def broker(
     log_level: options.Log = options.LogLevel.INFO,
 ) -> None:
     """Start a broker."""
-    from libramq.cli import logs, running, servers
+    from libramq.cli import logs, running
+    from libramq.cli.servers import commands as servers
 
     logs.set_up(log_level)
     running.run(

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from libramq.cli.ports import choose_ports
+from libramq.cli.servers.ports import choose_ports
 from libramq.client import Producer
 from libramq.demo import display, flights, pipeline, topics
 from libramq.demo.children import Child

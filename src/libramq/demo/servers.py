@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
-from libramq.cli.ports import Ports
+from libramq.cli.servers.ports import Ports
 from libramq.clock import SystemClock
 from libramq.demo import topics
 from libramq.demo.children import Child, ChildFailed

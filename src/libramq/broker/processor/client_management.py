@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from typing import Final
 
-from libramq.broker.consumer_clients import ConsumerClients
+from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.broker.processor.notices import requests_of
 from libramq.catalog import GroupTable, TopicTable
 from libramq.clock import MonotonicMs

@@ -6,10 +6,10 @@ Upstream: AdminBrokerProcessor.java.
 from collections.abc import Mapping
 from functools import partial
 
-from libramq.broker.coordination import Coordination
-from libramq.broker.listing import Listing, requested_page
-from libramq.broker.offset_commits import OffsetCommits
-from libramq.broker.reading import Pull
+from libramq.broker.groups.coordination import Coordination
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.messages.reading import Pull
+from libramq.broker.processor.listing import Listing, requested_page
 from libramq.catalog import GroupTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error

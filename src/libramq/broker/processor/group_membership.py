@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from libramq.broker.coordination import Coordination
+from libramq.broker.groups.coordination import Coordination
 from libramq.catalog import GroupTable, TopicTable
 from libramq.codes import RequestCode
 from libramq.formats.document import encode_body

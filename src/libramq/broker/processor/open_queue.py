@@ -5,7 +5,7 @@ Ours; the contract is in docs/design/coordinated-groups.md.
 
 from collections.abc import Callable, Mapping
 
-from libramq.broker.opening import Opening, QueueToOpen
+from libramq.broker.groups.opening import Opening, QueueToOpen
 from libramq.codes import RequestCode
 from libramq.offsets import Claim
 from libramq.remoting.headers import OpenQueueHeader, decode_header

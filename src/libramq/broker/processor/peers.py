@@ -6,10 +6,10 @@ Ours; the contract is in docs/design/coordinated-groups.md.
 from collections.abc import Mapping
 from typing import Final
 
-from libramq.broker.assigner import Assigner, QueueQuestion
-from libramq.broker.cluster import Cluster
-from libramq.broker.consumer_clients import ConsumerClients
-from libramq.broker.coordination import Coordination
+from libramq.broker.cluster.cluster import Cluster
+from libramq.broker.groups.assigner import Assigner, QueueQuestion
+from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.groups.coordination import Coordination
 from libramq.broker.processor.notices import requests_of
 from libramq.broker.processor.query_assignment import reply_with
 from libramq.codes import RequestCode, ResponseCode

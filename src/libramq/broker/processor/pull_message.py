@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from libramq.broker.reading import Pull, PullResult, PullStatus, Reading
+from libramq.broker.messages.reading import Pull, PullResult, PullStatus, Reading
 from libramq.codes import RequestCode, ResponseCode
 from libramq.remoting.headers import PullMessageHeader, decode_header
 from libramq.rpc.broker_calls import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND

@@ -7,8 +7,8 @@ Upstream: QueryAssignmentProcessor.java.
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from libramq.broker.assigner import Assigner, QueueQuestion, Queues
-from libramq.broker.consumer_clients import ConsumerClients
+from libramq.broker.groups.assigner import Assigner, QueueQuestion, Queues
+from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.catalog import GroupTable, TopicTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.filter.subscription import BROADCASTING

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Mapping
 from functools import partial
 from typing import Final
 
-from libramq.broker.consumer_clients import ConsumerClients
+from libramq.broker.groups.consumer_clients import ConsumerClients
 from libramq.catalog import GroupTable, TopicTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body

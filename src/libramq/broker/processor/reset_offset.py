@@ -11,10 +11,10 @@ connected.
 
 from collections.abc import Mapping
 
-from libramq.broker.consumer_clients import ConsumerClients
-from libramq.broker.coordination import Coordination
-from libramq.broker.offset_commits import OffsetCommits
-from libramq.broker.reading import Pull
+from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.groups.coordination import Coordination
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.messages.reading import Pull
 from libramq.catalog import GroupTable, TopicTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error

@@ -8,10 +8,10 @@ from typing import Final
 
 from libramq.auth.authorizer import Authorizer, require_permission
 from libramq.auth.operation import SendBack as SendBackOperation
-from libramq.broker.message_log import MessageLog
+from libramq.broker.messages.message_log import MessageLog
+from libramq.broker.messages.redelivery import Redelivery
+from libramq.broker.messages.schedule import DelaySchedule
 from libramq.broker.processor.stored_reply import refusal, stored_reply
-from libramq.broker.redelivery import Redelivery
-from libramq.broker.schedule import DelaySchedule
 from libramq.catalog import GroupTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error

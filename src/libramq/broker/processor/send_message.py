@@ -11,14 +11,14 @@ from typing import Final
 
 import msgspec
 
-from libramq.broker import stored_properties as text_properties
-from libramq.broker.appending import Appending
-from libramq.broker.creation_rate import CreationRate
-from libramq.broker.message_log import MessageLog
+from libramq.broker.messages import stored_properties as text_properties
+from libramq.broker.messages.appending import Appending
+from libramq.broker.messages.creation_rate import CreationRate
+from libramq.broker.messages.message_log import MessageLog
+from libramq.broker.messages.redelivery import Redelivery
+from libramq.broker.messages.schedule import DelaySchedule
+from libramq.broker.messages.stored_properties import BrokerProperties
 from libramq.broker.processor.stored_reply import refusal, stored_reply
-from libramq.broker.redelivery import Redelivery
-from libramq.broker.schedule import DelaySchedule
-from libramq.broker.stored_properties import BrokerProperties
 from libramq.catalog import GroupTable, TopicTable
 from libramq.catalog.requirements import require_sendable, require_writable
 from libramq.codes import RequestCode, ResponseCode

@@ -6,8 +6,8 @@ Upstream: AdminBrokerProcessor.getAllConsumerOffset, getAllDelayOffset; SlaveSyn
 
 from collections.abc import Mapping
 
-from libramq.broker.schedule import DelaySchedule
-from libramq.broker.schedule_file import ScheduleFile
+from libramq.broker.files.schedule_file import ScheduleFile
+from libramq.broker.messages.schedule import DelaySchedule
 from libramq.codes import RequestCode
 from libramq.formats import fastjson
 from libramq.formats.document import encode_body

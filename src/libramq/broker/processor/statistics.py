@@ -10,10 +10,10 @@ from typing import Final
 
 import msgspec
 
-from libramq.broker.consumer_clients import ConsumerClients
-from libramq.broker.group_health import GroupHealth
-from libramq.broker.offset_commits import OffsetCommits
-from libramq.broker.throughput import Throughput
+from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.groups.group_health import GroupHealth
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.metrics.throughput import Throughput
 from libramq.catalog import TopicTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats.document import encode_body

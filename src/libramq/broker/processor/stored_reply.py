@@ -1,6 +1,6 @@
 """RocketMQ's reply for messages that were stored, or not."""
 
-from libramq.broker.message_log import MessageLog
+from libramq.broker.messages.message_log import MessageLog
 from libramq.rpc.outcome import Outcome, Reply, ReplyWhenAnnounced, ReplyWhenDurable
 from libramq.store.append import AppendResult
 

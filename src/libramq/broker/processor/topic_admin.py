@@ -5,12 +5,12 @@ Upstream: AdminBrokerProcessor.java.
 
 from collections.abc import Mapping
 
-from libramq.broker.consumer_clients import ConsumerClients
-from libramq.broker.coordination import Coordination
-from libramq.broker.listing import Listing, requested_page
-from libramq.broker.offset_commits import OffsetCommits
+from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.groups.coordination import Coordination
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.messages.reading import Pull
+from libramq.broker.processor.listing import Listing, requested_page
 from libramq.broker.processor.notices import requests_of
-from libramq.broker.reading import Pull
 from libramq.catalog import TopicTable
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error

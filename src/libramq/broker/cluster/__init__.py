@@ -1,0 +1,1 @@
+"""The other servers of the cluster: name servers, brokers and slaves."""

@@ -1,0 +1,234 @@
+"""The cluster: how other brokers' changes take effect here, and what is sent to them as time passes.
+
+        brokers and topics change              (cluster_watch)  ─► coordination, assigner, links
+        members of groups change               (member_relay)   ─► beats, lists, coordination, assigner
+        requests of other brokers              (processor/peers)
+
+Requests are sent as questions, by the shell. Requests of coordination and the assigner to other brokers are
+in `peer_brokers.py`.
+"""
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from libramq.broker.cluster.cluster_watch import ClusterWatch
+from libramq.broker.cluster.member_relay import delay_ms
+from libramq.broker.cluster.peer_brokers import ANSWER_MS_MAX, PeerBrokers
+from libramq.broker.cluster.peer_link import PeerLink
+from libramq.broker.groups.assigner import Assigner
+from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.groups.coordination import Coordination
+from libramq.clock import Clock, MonotonicMs
+from libramq.codes import ResponseCode
+from libramq.errors import LibraError, broker_error
+from libramq.groups.roster import EdgeMember
+from libramq.logs import get_logger
+from libramq.remoting.body import coordination as bodies
+from libramq.rpc import peer_calls
+from libramq.rpc.question import Ask, Question
+
+log = get_logger(__name__)
+
+
+class Cluster:
+    """Handles changes caused by other brokers. topics: those whose queues at other brokers matter."""
+
+    def __init__(
+        self,
+        *,
+        broker_name: str,
+        name_servers: Sequence[str],
+        peers: PeerBrokers,
+        coordination: Coordination,
+        consumers: ConsumerClients,
+        assigner: Assigner,
+        topics: Callable[[], Sequence[str]],
+        clock: Clock,
+        ask: Ask,
+    ) -> None:
+        self._name = broker_name
+        self._coordination = coordination
+        self._consumers = consumers
+        self._assigner = assigner
+        self._clock = clock
+        self._ask = ask
+        self._watched = topics
+        self._was_known = False
+        self.peers, self.view, self._relay = peers, peers.view, peers.relay
+        self._watch = ClusterWatch(
+            self.view,
+            name_servers,
+            topics=topics,
+            linked=lambda: [link.name for link in self.peers.links.values() if link.is_linked],
+            brokers_changed=self._brokers_changed,
+            topic_changed=self._topic_changed,
+            ask=ask,
+            monotonic_ms=clock.monotonic_ms,
+        )
+        consumers.observe_members(self._members_changed)
+
+    # Events.
+
+    def _members_changed(self, group: str) -> None:
+        """Handle a change of our connected clients."""
+        home = self.view.home_of(group)
+        if self.view.is_alone or home is None:
+            return
+        if home == self._name:
+            self._relay.own_changed(group, now_ms=self._now_ms())
+            return
+        link = self.peers.links[home]
+        link.changed[group] = None
+        if link.is_linked:
+            known = self._consumers.group(group)
+            link.beat_by(self._now_ms() + delay_ms(len(known.members) if known is not None else 0))
+
+    def lost(self, address: str) -> None:
+        """Handle the end of our connection to an address."""
+        for link in self.peers.links.values():
+            if link.address == address:
+                link.failed("the connection has ended", now_ms=self._now_ms())
+                self._watch.look_often()
+
+    # Requests of other brokers.
+
+    def require_peer(self, address: str, broker_name: str | None = None) -> None:
+        """Raise NoPermission for a request that does not come from a broker's host: from that broker's, if
+        named.
+
+        A host proves little: every program there is trusted. A signature proves more; `processor/peers.py`
+        requires one if the cluster has credentials.
+        """
+        host = address.rpartition(":")[0]
+        if self.view.is_at(broker_name, host) if broker_name is not None else self.view.has_host(host):
+            return
+        self._watch.look_soon()  # It may have been added just now.
+        raise broker_error(
+            ResponseCode.NO_PERMISSION,
+            f"{broker_name or 'the sender'} at {host} is not a known broker of this cluster",
+        )
+
+    def took_members(self, body: bodies.PeerMembersBody) -> bool:
+        """Take another broker's report of its members; return whether it has reported all its groups."""
+        if body.masters != self.view.names:
+            self._watch.look_soon()
+        now_ms = self._now_ms()
+        self._assigner.took_tables(given.value() for given in body.given)
+        has_reported_all = self._relay.took(body, now_ms=now_ms)
+        self._assigner.tick(now_ms)
+        return has_reported_all
+
+    def took_group(self, broker_name: str, group: str, members: Sequence[EdgeMember]) -> None:
+        """Take another broker's report of one group's members."""
+        self._relay.took_group(broker_name, group, members, now_ms=self._now_ms())
+
+    def took_list(self, body: bodies.PeerListBody) -> None:
+        """Take a coordinator's list of a group's members."""
+        self._relay.listed(body)
+
+    def took_removal(self, body: bodies.PeerRemovedBody) -> None:
+        """Handle another broker's deletion of a topic or group; ask name servers for the current state."""
+        if body.topic and body.group:
+            self._coordination.queues_reset(body.group, body.topic, body.broker_name)
+        elif body.topic:
+            self._coordination.queues_removed(body.topic, body.broker_name)
+            if self.view.topic_removed(body.topic, body.broker_name):
+                self._topic_changed(body.topic)
+            if body.topic in self._watched():
+                self._watch.look_at(body.topic)
+        elif body.group:
+            self._coordination.fence_removed(body.group)
+
+    # Time.
+
+    def tick(self, now_ms: MonotonicMs) -> None:
+        """Do what is due (monotonic time)."""
+        for topic in self.peers.take_unknown_topics():
+            self._watch.look_at(topic)
+        self._watch.tick(now_ms)
+        for link in self.peers.links.values():
+            if not link.is_asking and now_ms >= link.due_ms:
+                self._beat(link)
+        self._relay.forget_silent(now_ms)
+        self._publish(self._relay.take_due(now_ms))
+        self._assigner.tick(now_ms)
+        self.peers.tick(now_ms)
+
+    def _publish(self, groups: Sequence[str]) -> None:
+        """Send the news of changed groups that are coordinated here to all brokers concerned."""
+        for group in groups:
+            self._coordination.stock_members(group, self._relay.stock(group))
+            for edge, body in self._relay.publish_list(group):
+                self.peers.say_list(edge, body)
+            self._assigner.changed(group)
+
+    def stood_still(self, stood_ms: int, now_ms: MonotonicMs) -> None:
+        """Extend deadlines after a stall of this process: messages of brokers have not been read yet."""
+        self._relay.stood_still(stood_ms, now_ms)
+        self.peers.stood_still(stood_ms)
+
+    @property
+    def next_due_ms(self) -> MonotonicMs:
+        """When `tick` has something to do next."""
+        next_ms: MonotonicMs | None = None
+        for due_ms in (  # Asked for after most events, so each part is asked once.
+            self._watch.next_due_ms,
+            self.peers.next_due_ms,
+            self._relay.next_due_ms,
+            self._assigner.next_due_ms,
+            *(link.due_ms for link in self.peers.links.values() if not link.is_asking),
+        ):
+            if due_ms is not None and (next_ms is None or due_ms < next_ms):
+                next_ms = due_ms
+        return next_ms if next_ms is not None else self._now_ms() + ANSWER_MS_MAX
+
+    def _beat(self, link: PeerLink) -> None:
+        body = self._relay.body(link.name, link.begin())
+        if body.complete:
+            tables = [bodies.PeerAssignmentsBody.of(table) for table in self._assigner.tables_for(link.name)]
+            body = msgspec.structs.replace(body, given=tables)
+
+        def answered(outcome: bool | LibraError) -> None:
+            now_ms = self._now_ms()
+            link.is_asking = False
+            if isinstance(outcome, LibraError):
+                link.failed(outcome, now_ms=now_ms)
+                return
+            link.answered(knows_all=outcome, now_ms=now_ms)
+            if link.owes_full_state:
+                self._say_all(link)
+
+        self._ask(Question(link.address, peer_calls.report_members(body), answered, ANSWER_MS_MAX))
+
+    def _say_all(self, link: PeerLink) -> None:
+        """Send a broker everything it should know of groups coordinated here."""
+        link.owes_full_state = False
+        for grant in self._coordination.grants_for(link.name):
+            self.peers.grant(link.name, grant, self._coordination.refused)
+        for body in self._relay.lists_for(link.name):
+            self.peers.say_list(link.name, body)
+        for update in self._assigner.full_state():
+            self.peers.send_assignments_to(link.name, update)
+
+    def _brokers_changed(self) -> None:
+        now_ms = self._now_ms()
+        is_first = not self._was_known
+        self._was_known = True
+        others = self.view.others
+        log.info("brokers of the cluster", brokers=self.view.names)
+        has_new = self.peers.link(others, now_ms)
+        self.view.forget_gone()
+        for topic in self._coordination.topics():
+            self._coordination.topic_changed(topic)
+        # Our earlier state of a group may be outdated if another broker may have had it meanwhile.
+        self._coordination.relocate(keeps_own=not (is_first and others), has_new=has_new)
+        self._relay.brokers_changed(now_ms=now_ms)
+        self._assigner.brokers_changed()
+
+    def _topic_changed(self, topic: str) -> None:
+        self._coordination.topic_changed(topic)
+        self._assigner.topic_changed(topic)
+
+    def _now_ms(self) -> MonotonicMs:
+        return self._clock.monotonic_ms()

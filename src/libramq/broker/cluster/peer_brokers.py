@@ -1,0 +1,258 @@
+"""The peer brokers: requests of coordination and the assigner to the other brokers of the cluster.
+
+        view      the brokers, and the groups' coordinators
+        links     what has to be sent to each broker
+        relay     the members of groups, over all brokers
+        asked     grants to fences, reports of fences, owners of queues
+
+Answers go to the callers' callbacks. Changes caused by other brokers are handled by `Cluster`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from libramq.broker.cluster.member_relay import MemberRelay
+from libramq.broker.cluster.peer_link import PeerLink
+from libramq.broker.groups.assigner import QueueQuestion, Queues
+from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.groups.gathering import Gathering, credible_epoch
+from libramq.broker.groups.group_peers import Gathered, Refused
+from libramq.clock import Clock, MonotonicMs
+from libramq.errors import ConnectFailed, LibraError, NoPermission, RequestCodeNotSupported
+from libramq.fencing import FenceGrant, FenceReport
+from libramq.groups.assignment_tables import AssignmentUpdate
+from libramq.groups.cluster_view import ClusterView
+from libramq.groups.coordinator.effect import Replaced, Settled, Started
+from libramq.groups.roster import ServerAssignedMembers
+from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
+from libramq.remoting.body import coordination as bodies
+from libramq.remoting.body.assignment import QueryAssignmentReply
+from libramq.remoting.body.coordination import QueueGrant
+from libramq.rpc import peer_calls
+from libramq.rpc.call import Call
+from libramq.rpc.question import Ask, Question
+
+log = get_logger(__name__)
+
+#: Ours: a broker of the cluster that takes longer to answer counts as absent.
+ANSWER_MS_MAX: Final = 1_000
+
+
+class PeerBrokers:
+    """The other brokers: `group_peers.GroupPeers` and `assigner.AssignerPeers`. ask: sends a question."""
+
+    def __init__(
+        self,
+        *,
+        broker_name: str,
+        view: ClusterView,
+        consumers: ConsumerClients,
+        clock: Clock,
+        ask: Ask,
+    ) -> None:
+        self._name = broker_name
+        self._clock = clock
+        self._ask = ask
+        self._gatherings: dict[str, Gathering] = {}
+        self._unknown_topics: dict[str, None] = {}
+        self.links: dict[str, PeerLink] = {}
+        self.view = view
+        self.relay = MemberRelay(self.view, broker_name, consumers=consumers, clock=clock)
+
+    # Requests of coordination.
+
+    def queues(self, topic: str) -> Sequence[MessageQueue] | None:
+        """Return the queues of a topic at other brokers; None if unknown: `topic_changed` will follow."""
+        queues = self.view.queues(topic)
+        if queues is None and self.view.is_known:
+            self._unknown_topics[topic] = None
+        return queues
+
+    def grant(self, broker_name: str, grant: FenceGrant, refused: Refused) -> None:
+        """Send another broker's fence the owners of its queues."""
+
+        def answered(epoch: int) -> None:
+            if epoch > grant.epoch:
+                refused(grant, credible_epoch(broker_name, epoch, grant))
+
+        self._say(broker_name, peer_calls.grant_queues(bodies.PeerGrantBody.of(grant)), answered)
+
+    def change_mode(self, grant: FenceGrant, refused: Refused) -> None:
+        """Send all other fences a group's new mode."""
+        for name in self.links:
+            self.grant(name, grant, refused)
+
+    def gather(self, group: str, own: FenceReport, gathered: Gathered) -> None:
+        """Ask all other fences what they know."""
+        now_ms = self._now_ms()
+        gathering = self._gatherings[group] = Gathering(
+            group, own, self.links, now_ms=now_ms, gathered=gathered
+        )
+        for link in self.links.values():
+            self._ask_fence(gathering, link)
+        self._conclude(gathering)
+
+    def _ask_fence(self, gathering: Gathering, link: PeerLink) -> None:
+        def answered(outcome: bodies.PeerGathered | LibraError) -> None:
+            if isinstance(outcome, NoPermission):
+                gathering.not_let_in(link.name, self._now_ms())
+                return
+            gathering.answered(link.name, None if isinstance(outcome, LibraError) else outcome.value())
+            self._conclude(gathering)
+
+        self._ask(Question(link.address, peer_calls.gather_group(gathering.group), answered, ANSWER_MS_MAX))
+
+    def started(self, started: Started, who: str | None) -> None:
+        """Report the start of a group's rebalance to all others."""
+        body = bodies.PeerStartedBody(
+            group=started.group,
+            epoch=started.epoch,
+            reason=started.reason,
+            who=who,
+            members=list(started.members),
+        )
+        for name in self.links:
+            self._say(name, peer_calls.report_rebalance_start(body), lambda _: None)
+
+    def settled(self, effect: Settled) -> None:
+        """Report to all others that every queue of a group is granted to its target."""
+        uncommitted = [QueueGrant.of(queue, effect.epoch) for queue in effect.uncommitted]
+        self._report_rebalance(
+            bodies.PeerRebalanceBody(
+                group=effect.group, members=list(effect.loads), uncommitted=uncommitted, is_complete=True
+            )
+        )
+
+    def replaced(self, effect: Replaced) -> None:
+        """Report to all others that a client has taken another's place in a group."""
+        replaced = {effect.former: effect.client_id}
+        self._report_rebalance(bodies.PeerRebalanceBody(group=effect.group, replaced=replaced))
+
+    def _report_rebalance(self, body: bodies.PeerRebalanceBody) -> None:
+        for name in self.links:
+            self._say(name, peer_calls.report_rebalance(body), lambda _: None)
+
+    def removed(self, *, topic: str = "", group: str = "") -> None:
+        """Report a deletion of a topic or group to all others; both: the group's offsets were set."""
+        body = bodies.PeerRemovedBody(broker_name=self._name, topic=topic, group=group)
+        for name in self.links:
+            self._say(name, peer_calls.report_removal(body), lambda _: None)
+
+    # Requests of the assigner.
+
+    def server_assigned_members(self, group: str) -> ServerAssignedMembers | None:
+        """Return the members of a group that is coordinated here, as all brokers reported them."""
+        return self.relay.server_assigned_members(group)
+
+    def has_heard_all(self) -> bool:
+        """Return whether every broker has reported its members and assignments, or has been given up on."""
+        return self.relay.has_heard_all(self._now_ms())
+
+    def assign(
+        self, home: str, question: QueueQuestion, answered: Callable[[Queues | LibraError], None]
+    ) -> None:
+        """Have the group's broker decide."""
+        link = self.links[home]
+        if not link.is_linked:
+            answered(ConnectFailed(f"there is no connection to {home} at {link.address}"))
+            return
+        members = None
+        if question.group in link.changed or link.owes_members:
+            members = [bodies.PeerMember.of(member) for member in self.relay.members(question.group)]
+        body = bodies.PeerAssignBody(
+            broker_name=self._name,
+            group=question.group,
+            client_id=question.client_id,
+            topic=question.topic,
+            strategy_name=question.strategy,
+            members=members,
+        )
+
+        def replied(outcome: QueryAssignmentReply | LibraError) -> None:
+            answered(outcome if isinstance(outcome, LibraError) else outcome.value())
+
+        self._ask(Question(link.address, peer_calls.assign_queues(body), replied, ANSWER_MS_MAX))
+
+    def send_assignments(self, update: AssignmentUpdate) -> None:
+        """Send all others the members' assignments."""
+        for name in self.links:
+            self.send_assignments_to(name, update)
+
+    def send_assignments_to(self, broker_name: str, update: AssignmentUpdate) -> None:
+        """Send another broker the members' assignments."""
+        body = bodies.PeerAssignmentsBody.of(update)
+        self._say(broker_name, peer_calls.send_assignments(body), lambda _: None)
+
+    def say_list(self, edge: str, shared: bodies.PeerListBody) -> None:
+        """Send another broker the list of a group's members."""
+        self._say(edge, peer_calls.send_member_list(shared), lambda _: None)
+
+    def _say(self, broker_name: str, call: Call[int] | Call[None], then: Callable[[int], None]) -> None:
+        """Send a request to a broker, unless it will be sent everything anyway."""
+        link = self.links.get(broker_name)
+        if link is None or link.owes_full_state:
+            return
+
+        def answered(outcome: int | LibraError) -> None:
+            if isinstance(outcome, RequestCodeNotSupported):
+                return  # An older release, in a cluster that is being upgraded: it is alive all the same.
+            if isinstance(outcome, LibraError):
+                link.failed(outcome, now_ms=self._now_ms())
+            else:
+                then(outcome)
+
+        self._ask(Question(link.address, call, answered, ANSWER_MS_MAX))
+
+    def link(self, others: Mapping[str, str], now_ms: MonotonicMs) -> bool:
+        """Link to these brokers, by address, and no others; return whether one of them is new."""
+        self.links = {name: link for name, link in self.links.items() if others.get(name) == link.address}
+        has_new = not self.links.keys() >= others.keys()
+        for name, address in others.items():
+            link = self.links.setdefault(name, PeerLink(name, address, now_ms))
+            link.owes_members = True
+            link.beat_by(now_ms)
+        return has_new
+
+    # Time.
+
+    def take_unknown_topics(self) -> list[str]:
+        """Return the topics whose queues were requested and are unknown."""
+        topics = list(self._unknown_topics)
+        self._unknown_topics.clear()
+        return topics
+
+    def tick(self, now_ms: MonotonicMs) -> None:
+        """Do what is due: query fences again, and continue if all have answered."""
+        for gathering in list(self._gatherings.values()):
+            for name in gathering.take_due(now_ms):
+                if name in self.links:
+                    self._ask_fence(gathering, self.links[name])
+            self._conclude(gathering)
+
+    def stood_still(self, stood_ms: int) -> None:
+        """Extend deadlines after a stall of this process."""
+        for gathering in self._gatherings.values():
+            gathering.until_ms = gathering.until_ms + stood_ms
+
+    @property
+    def next_due_ms(self) -> MonotonicMs | None:
+        """Return when something is due next."""
+        if self._unknown_topics:
+            return self._now_ms()
+        if not self._gatherings:
+            return None
+        return min(gathering.due_ms for gathering in self._gatherings.values())
+
+    def _conclude(self, gathering: Gathering) -> None:
+        """Continue when all fences have answered, and all members that allocate for themselves are known."""
+        now_ms = self._now_ms()
+        if self._gatherings.get(gathering.group) is not gathering or not gathering.is_over(now_ms):
+            return
+        if now_ms < gathering.until_ms and not self.relay.is_agreed(now_ms):
+            return
+        del self._gatherings[gathering.group]
+        gathering.gathered(gathering.group, gathering.answers, self.relay.stock(gathering.group))
+
+    def _now_ms(self) -> MonotonicMs:
+        return self._clock.monotonic_ms()

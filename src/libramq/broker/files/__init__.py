@@ -1,0 +1,1 @@
+"""The broker's files, and when they are written."""

@@ -1,0 +1,164 @@
+"""The broker's files: its store, its committed offsets, its tables, its delay levels."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from libramq.broker.config import BrokerConfig
+from libramq.broker.files.progress import Progress, ProgressFile
+from libramq.broker.files.schedule_file import ScheduleFile
+from libramq.broker.files.tables import Tables
+from libramq.broker.messages.schedule import DelaySchedule
+from libramq.catalog.config_file import ConfigFile
+from libramq.clock import Clock, read_clock
+from libramq.errors import StoreError
+from libramq.filesystem import FileSystem
+from libramq.logs import get_logger
+from libramq.offsets import OffsetLedger
+from libramq.offsets.ledger import run_persist
+from libramq.store.config import Damaged, FlushDiskType, StoreConfig
+from libramq.store.key_index import KeyIndex
+from libramq.store.message_store import MessageStore
+from libramq.store.retention import NEVER_PERCENT, Retention
+
+log = get_logger(__name__)
+
+#: ScheduleMessageService, MessageStoreConfig.flushDelayOffsetInterval.
+SCHEDULE_SAVE_MS: Final = 10_000
+
+
+def store_config(config: BrokerConfig) -> StoreConfig:
+    """Return the store's configuration, from the broker's."""
+    return StoreConfig(
+        root=Path(config.store_path),
+        store_host=(config.broker_ip, config.listen_port),
+        mapped_file_size_commit_log=config.commit_log_file_bytes,
+        mapped_file_size_consume_queue=config.consume_queue_file_bytes,
+        flush_disk_type=FlushDiskType(config.flush_disk_type),
+        flush_interval_commit_log_ms=config.flush_interval_ms,
+        max_message_size=config.max_message_size,
+        damaged=Damaged(config.damaged) if config.damaged else None,
+    )
+
+
+def retention(config: BrokerConfig) -> Retention:
+    """Return how long the broker keeps messages."""
+    forcibly = config.disk_space_clean_forcibly_ratio
+    return Retention(
+        file_reserved_hours=config.file_reserved_hours,
+        delete_hours=config.delete_hours,
+        disk_max_used_percent=config.disk_max_used_space_ratio,
+        clean_forcibly_percent=forcibly if config.clean_file_forcibly_enable else NEVER_PERCENT,
+        files_per_round_max=config.delete_file_batch_max,
+    )
+
+
+class BrokerFiles:
+    """All files below the broker's directory, open; raises StoreLocked, StoreCorrupt and their kin."""
+
+    def __init__(
+        self, config: BrokerConfig, *, clock: Clock, filesystem: FileSystem, process_id: int
+    ) -> None:
+        self.filesystem = filesystem
+        self._config = config
+        self._clock = clock
+        self.store = MessageStore(store_config(config), filesystem, clock, process_id=process_id)
+        self.store.open()
+        try:
+            self._open()
+        except BaseException:
+            self.store.close()
+            raise
+
+    def _open(self) -> None:
+        config_directory = Path(self._config.store_path) / "config"
+        self.ledger = OffsetLedger(self.filesystem, config_directory)
+        self.ledger.open(self._clock.wall_ms(), self._durable_end)
+        self.tables = Tables(self._config, self.filesystem)
+        recovery = self.store.recovery
+        if self._config.flush_disk_type == "ASYNC_FLUSH" and recovery is not None and not recovery.clean:
+            self.tables.fences.doubt_openings()
+        self._schedule_file = ConfigFile(self.filesystem, config_directory / "delayOffset.json")
+        loaded = self._schedule_file.load(ScheduleFile)
+        self.schedule = DelaySchedule(
+            self.store,
+            self._config.delay_levels_ms,
+            loaded.offset_table if loaded else {},
+            now=read_clock(self._clock),
+        )
+        self._schedule_saved = self.schedule.version
+        interval_ms = self._config.flush_consumer_offset_interval_ms
+        self.progress = (
+            ProgressFile("delayOffset.json", SCHEDULE_SAVE_MS, self._schedule_progress, self.store),
+            ProgressFile("consumerOffset.json", interval_ms, self._offset_progress, self.store),
+        )
+
+    @property
+    def has_progress(self) -> bool:
+        """Return whether a progress file is out of date."""
+        return (
+            self.ledger.has_changes
+            or self.schedule.version != self._schedule_saved
+            or self.progress[0].taken is not None
+            or self.progress[1].taken is not None
+        )
+
+    def key_index(self) -> KeyIndex:
+        """Return the index of messages by key."""
+        return KeyIndex(
+            self.filesystem,
+            self.store.config.root,
+            slots=self._config.max_hash_slot_num,
+            entries_max=self._config.max_index_num,
+            is_trusted=self.store.recovery is not None and self.store.recovery.clean,
+        )
+
+    def close(self) -> None:
+        """Leave all files in the state of a clean stop; a failure does not stop the rest."""
+        with ExitStack() as stack:
+            stack.callback(self.store.close)
+            stack.callback(self.ledger.abandon)
+            stack.callback(self._finish_progress)
+            stack.callback(self.tables.close)
+
+    def _finish_progress(self) -> None:
+        try:
+            self.store.flush()  # Before the files that mark its messages as done.
+        except StoreError as error:
+            log.error("progress positions not written; the journals are kept", reason=str(error))
+            return
+        for file in self.progress:
+            file.finish()
+
+    def _durable_end(self, topic: str, queue_id: int) -> int:
+        """Return where a queue ends after recovery.
+
+        A missing queue ends at 0: recovery would have found its messages in the log, even if the queue's own
+        files were lost. Offsets beyond would make a group skip the messages that get those numbers next.
+        """
+        return self.store.max_offset(topic, queue_id)
+
+    def _schedule_progress(self) -> Progress | None:
+        version = self.schedule.version
+        if version == self._schedule_saved:
+            return None
+        offsets = dict(self.schedule.offsets)
+
+        def written() -> None:
+            self._schedule_saved = version
+
+        return Progress(
+            write=lambda: self._schedule_file.save(ScheduleFile(offset_table=offsets)),
+            written=written,
+            failed=lambda: None,
+        )
+
+    def _offset_progress(self) -> Progress | None:
+        plan = self.ledger.plan_persist(self._clock.wall_ms())
+        if plan is None:
+            return None
+        return Progress(
+            write=lambda: run_persist(self.filesystem, plan),
+            written=lambda: self.ledger.complete_persist(plan),
+            failed=self.ledger.fail_persist,
+        )

@@ -1,0 +1,69 @@
+"""Persistence: a broker's tables are written to their files by a thread, some time after they changed.
+
+topics, groups, fences, coordinated groups     0.5 s after a change; the journal has it at once
+committed offsets, delay levels' offsets       `progress`: once the messages before them are durable
+"""
+
+from functools import partial
+from typing import Final
+
+from libramq.broker.files.files import BrokerFiles
+from libramq.broker.files.progress import ProgressFile
+from libramq.broker.files.tables import Fold
+from libramq.catalog.config_ledger import run_fold
+from libramq.clock import MonotonicMs
+from libramq.kernel.effect import Thread
+from libramq.kernel.parts import Kernel
+from libramq.logs import get_logger
+
+log = get_logger(__name__)
+
+#: Ours: how soon topics.json has a new topic; the journal has it at once.
+FOLD_MS: Final = 500
+#: Ours: how often to check whether a progress file may be written.
+PROGRESS_MS: Final = 100
+
+
+class Persistence:
+    """Writes changed tables. A file has one write at a time."""
+
+    def __init__(self, files: BrokerFiles, kernel: Kernel) -> None:
+        self._files = files
+        self._clock = kernel.clock
+        self._effects = kernel.effects
+        self._fold = kernel.deadlines.new(self._fold_tables)
+        self._progress = kernel.deadlines.new(self._write_progress)
+        self._folds_running = 0
+        self._writing: set[str] = set()
+
+    def settle(self) -> None:
+        """Set the deadlines of changed tables."""
+        files = self._files
+        if self._fold.due_ms is None and not self._folds_running and files.tables.has_changes:
+            self._fold.at(self._clock.monotonic_ms() + FOLD_MS)
+        if self._progress.due_ms is None and files.has_progress:
+            self._progress.at(self._clock.monotonic_ms() + PROGRESS_MS)
+
+    def _fold_tables(self, _: MonotonicMs) -> None:
+        for fold in self._files.tables.plan_folds():
+            self._folds_running += 1
+            self._effects.run(Thread.DISK, partial(run_fold, fold.plan), partial(self._folded, fold))
+
+    def _folded(self, fold: Fold, result: object) -> None:
+        self._folds_running -= 1
+        if isinstance(result, BaseException):
+            if not fold.ledger.is_failing:
+                log.error("a table was not written; its journal is kept", reason=str(result))
+            fold.ledger.fail_fold()
+        else:
+            fold.ledger.complete_fold(fold.plan)
+
+    def _write_progress(self, now_ms: MonotonicMs) -> None:
+        for file in self._files.progress:
+            if file.name not in self._writing and file.is_due(now_ms):
+                self._writing.add(file.name)
+                self._effects.run(Thread.DISK, file.write, partial(self._written, file))
+
+    def _written(self, file: ProgressFile, result: object) -> None:
+        self._writing.discard(file.name)
+        file.done(result if isinstance(result, Exception) else None)

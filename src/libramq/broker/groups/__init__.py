@@ -1,0 +1,1 @@
+"""Consumer groups at a broker: their members, coordination, assignment, openings and commits."""

@@ -1,0 +1,251 @@
+"""The assigner: the queues of members that ask for them (QUERY_ASSIGNMENT), at whichever broker they ask.
+
+        a member ──► any broker (edge) ──► the group's broker                   PEER_ASSIGN
+                                      └──► all brokers: its assignment,
+                                           and who should ask again             PEER_GIVEN
+
+Java asks another broker each time, so one broker decides: the group's. After a group has moved to another
+broker, that one decides once all brokers have reported their members and the assignments they remember. While
+no broker can decide, members keep their queues; Java's ask again a second later.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.clock import Clock, MonotonicMs
+from libramq.codes import ResponseCode
+from libramq.errors import BrokerError, LibraError
+from libramq.groups.assignment_tables import AssignmentUpdate
+from libramq.groups.cluster_view import ClusterView
+from libramq.groups.roster import ServerAssignedMembers
+from libramq.groups.server_assigned_groups import KEEP, ServerAssignedGroups
+from libramq.kernel.purgatory import Purgatory
+from libramq.kernel.waiter import ParkedWaiter, Waiter
+from libramq.logs import get_logger
+from libramq.message.queue import MessageQueue
+
+log = get_logger(__name__)
+
+
+class QueueQuestion(NamedTuple):
+    """A member's request for its queues of a topic. strategy: for members that allocate themselves."""
+
+    group: str
+    client_id: str
+    topic: str
+    strategy: str = ""
+
+
+#: A member's queues of a topic; None: it should keep its queues.
+Queues = Sequence[MessageQueue] | None
+
+
+class AssignerPeers(Protocol):
+    """The brokers of the cluster, including this one."""
+
+    def server_assigned_members(self, group: str) -> ServerAssignedMembers | None:
+        """Return the members of a group that is coordinated here, as all brokers reported them."""
+        ...
+
+    def has_heard_all(self) -> bool:
+        """Return whether every broker has reported its members and assignments, or has been given up on."""
+        ...
+
+    def assign(
+        self, home: str, question: QueueQuestion, answered: Callable[[Queues | LibraError], None]
+    ) -> None:
+        """Have the group's broker decide."""
+        ...
+
+    def send_assignments(self, update: AssignmentUpdate) -> None:
+        """Send all other brokers the members' assignments."""
+        ...
+
+
+class Assigner:
+    """The assigner of this broker. queues: all of a topic."""
+
+    def __init__(
+        self,
+        *,
+        broker_name: str,
+        consumers: ConsumerClients,
+        queues: Callable[[str], Sequence[MessageQueue] | None],
+        clock: Clock,
+        purgatory: Purgatory,
+        view: ClusterView,
+        peers: AssignerPeers,
+    ) -> None:
+        self._view = view
+        self._peers = peers
+        self._own = broker_name
+        self._consumers = consumers
+        self._clock = clock
+        self._purgatory = purgatory
+        self._groups = ServerAssignedGroups(broker_name, members=self._members, queues=queues)
+        self._is_ready = True
+        self._due: dict[str, MonotonicMs] = {}
+        consumers.observe_members(self._own_changed)
+
+    # Questions of members.
+
+    def ask(self, question: QueueQuestion, waiter: Waiter[Queues], *, cost_bytes: int = 0) -> None:
+        """Answer one of our members, at once or when the group's broker has decided.
+
+        cost_bytes: memory of the request. Raises ConfigError for a strategy that is unknown or needs more
+        input.
+        """
+        home = self._view.home_of(question.group)
+        if home == self._own:
+            waiter.answer(self.decide(question))
+            return
+        if home is None:
+            waiter.answer(None)
+            return
+        parked = ParkedWaiter(waiter, cost_bytes=cost_bytes)
+
+        def answered(outcome: Queues | LibraError) -> None:
+            if self._purgatory.release(parked):
+                _relay(outcome, home, waiter)
+
+        self._purgatory.park(parked)
+        self._peers.assign(home, question, answered)
+
+    def decide(self, question: QueueQuestion) -> Queues:
+        """Return the queues of a member that is connected here or elsewhere; ConfigError as `ask`."""
+        decision = KEEP
+        if self._view.home_of(question.group) == self._own and self._settle():
+            decision = self._groups.ask(
+                question.group,
+                question.client_id,
+                question.topic,
+                question.strategy,
+                now_ms=self._now_ms(),
+            )
+        self._say(decision.update)
+        return decision.queues
+
+    # Events.
+
+    def assignments_updated(self, update: AssignmentUpdate) -> None:
+        """Take an update from a group's broker: assignments, and members that should ask again."""
+        if self._view.home_of(update.group) != self._own:
+            self._groups.tables.take(update)
+        self._ask_again(update)
+
+    def took_tables(self, tables: Iterable[AssignmentUpdate]) -> None:
+        """Take the tables that another broker has of groups coordinated here."""
+        for table in tables:
+            if table.group not in self._groups:
+                self._groups.tables.offer(table)
+
+    def tables_for(self, home: str) -> list[AssignmentUpdate]:
+        """Return the tables of groups that a broker coordinates, from which it can continue."""
+        return self._groups.tables.updates(lambda group: self._view.home_of(group) == home)
+
+    def full_state(self) -> list[AssignmentUpdate]:
+        """Return the tables of groups coordinated here, for another broker; who missed news asks again."""
+        if not self._is_ready:
+            return []
+        for group in self._groups:
+            self.changed(group)
+        return self.tables_for(self._own)
+
+    def changed(self, group: str) -> None:
+        """Handle a change of a group's members, here or elsewhere."""
+        if self._view.home_of(group) != self._own:
+            return
+        fresh_until_ms = self._groups.fresh_until_ms(group) if group in self._groups else None
+        now_ms = self._now_ms()
+        self._due[group] = now_ms if fresh_until_ms is None else max(now_ms, fresh_until_ms)
+
+    def _own_changed(self, group: str) -> None:
+        """Handle a change of a group's members at this broker; if it is alone, those are all."""
+        if self._view.is_alone and self._consumers.group(group) is None:
+            self._groups.forget(group)
+
+    def topic_changed(self, topic: str) -> None:
+        """Handle a change of a topic's queues, here or elsewhere."""
+        if self._view.is_alone:
+            return  # Its members have been notified already.
+        for group in self._groups:
+            if topic in self._groups.topics_of(group):
+                self.changed(group)
+
+    def brokers_changed(self) -> None:
+        """Handle a change of the cluster's brokers, by which groups get other coordinators."""
+        self._is_ready = False
+        for group in list(self._groups):
+            if self._view.home_of(group) != self._own:
+                self._groups.leave(group)
+        self._due.clear()
+
+    def topics(self) -> set[str]:
+        """Return the topics that members of groups coordinated here have asked for."""
+        return self._groups.topics()
+
+    # Time.
+
+    def tick(self, now_ms: MonotonicMs) -> None:
+        """Do what is due (monotonic time)."""
+        if not self._settle():
+            return
+        due = [group for group, due_ms in self._due.items() if due_ms <= now_ms]
+        for group in due:
+            del self._due[group]
+            self._say(self._groups.review(group, now_ms=now_ms))
+
+    @property
+    def next_due_ms(self) -> MonotonicMs | None:
+        """Return when `tick` has something to do next; None: nothing, or not yet known."""
+        return min(self._due.values()) if self._due and self._is_ready else None
+
+    def _settle(self) -> bool:
+        """Continue other brokers' assignments once all have reported; return whether that is done."""
+        if self._is_ready:
+            return True
+        if not self._peers.has_heard_all():
+            return False
+        self._is_ready = True
+        for group in list(self._groups.tables):
+            if self._view.home_of(group) == self._own:
+                self._peers.send_assignments(self._groups.adopt(group))
+                self.changed(group)
+        return True
+
+    # Updates.
+
+    def _say(self, update: AssignmentUpdate | None) -> None:
+        if update is None:
+            return
+        self._ask_again(update)
+        if not self._view.is_alone:
+            self._peers.send_assignments(update)
+
+    def _ask_again(self, update: AssignmentUpdate) -> None:
+        group = self._consumers.group(update.group)
+        if group is not None:
+            self._consumers.notifications.again(group, update.ask_again)
+
+    # Lookups.
+
+    def _members(self, group: str) -> ServerAssignedMembers | None:
+        if not self._view.is_alone:
+            return self._peers.server_assigned_members(group)
+        connected = self._consumers.group(group)
+        return connected.server_assigned_members() if connected is not None else None
+
+    def _now_ms(self) -> MonotonicMs:
+        return self._clock.monotonic_ms()
+
+
+def _relay(outcome: Queues | LibraError, home: str, waiter: Waiter[Queues]) -> None:
+    """Pass on the answer of the group's broker."""
+    if isinstance(outcome, BrokerError) and outcome.response_code == ResponseCode.INVALID_PARAMETER:
+        waiter.refuse(outcome)
+    elif isinstance(outcome, LibraError):
+        log.info("assignment not available; members keep their queues", broker=home, reason=str(outcome))
+        waiter.answer(None)
+    else:
+        waiter.answer(outcome)

@@ -1,0 +1,119 @@
+"""The client watch: what a broker does for its clients as time passes, as long as it has any.
+
+members that have not fetched since a change   notified again, once a second each
+silent members, silent producers               probed, then removed
+rebalances                                     recorded once they have settled
+groups                                         diagnosed every few seconds
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.groups.group_health import GroupHealth
+from libramq.broker.groups.notifications import Notices
+from libramq.clock import MonotonicMs, read_clock
+from libramq.groups.notice import Notice
+from libramq.groups.producer_group import ProducerGroups
+from libramq.kernel.connection import Connection
+from libramq.kernel.parts import Kernel
+
+#: Ours: the precision of repeated notifications.
+REPEAT_CHECK_MS: Final = 50
+#: Ours: the precision of the sessions of members that send heartbeats only; these last 75 s.
+TICK_MS: Final = 1_000
+#: Ours: as many as the responder sends per request, each in 5 µs.
+NOTIFIED_PER_STEP: Final = 128
+#: Ours: groups that a connection leaves before others are served, each in 0.1 ms.
+LEFT_PER_STEP: Final = 32
+
+
+class ClientWatch:
+    """Watches consumers and producers. notify: sends notifications."""
+
+    def __init__(
+        self,
+        consumers: ConsumerClients,
+        producers: ProducerGroups[Connection],
+        health: GroupHealth,
+        kernel: Kernel,
+        *,
+        notify: Callable[[Notices], None],
+    ) -> None:
+        self._consumers = consumers
+        self._producers = producers
+        self._health = health
+        self._clock = kernel.clock
+        self._notify = notify
+        self._unsent: deque[Notice[Connection]] = deque()
+        self._leaving: deque[Connection] = deque()
+        self._departure = kernel.deadlines.new(lambda _: self._leave())
+        self._settling = kernel.deadlines.new(self._settle_rebalances)
+        self._diagnosing = kernel.deadlines.new(lambda _: self._diagnose())
+        self._sending = kernel.deadlines.new(lambda _: self._send_slice())
+        self._tick = kernel.deadlines.new(self._look)
+        self._repeat = kernel.deadlines.new(lambda _: self._notify_again())
+
+    def settle(self) -> None:
+        """Send the notifications caused by a coordinator's list, and set the deadlines."""
+        consumers = self._consumers
+        if consumers.notifications.are_owed:
+            self._send(consumers.due_notices())
+        if consumers.notifications.is_looking:
+            self._repeat.by(self._clock.monotonic_ms())
+        elif self._repeat.due_ms is None and consumers.notifications.has_stragglers:
+            self._repeat.at(self._clock.monotonic_ms() + REPEAT_CHECK_MS)
+        if self._tick.due_ms is None and (consumers.is_busy or len(self._producers)):
+            self._tick.at(self._clock.monotonic_ms() + TICK_MS)
+
+    def connection_ended(self, connection: Connection) -> None:
+        """Handle a client's disconnection."""
+        self._producers.remove_peer(connection)
+        self._leaving.append(connection)
+        if self._departure.due_ms is None:
+            self._leave()
+
+    def _leave(self) -> None:
+        """Take connections that ended out of their groups, so many groups at a time."""
+        connection = self._leaving.popleft()
+        now = read_clock(self._clock)
+        try:
+            self._send(self._consumers.closed(connection, groups_max=LEFT_PER_STEP, now=now))
+            if self._consumers.is_member(connection):
+                self._leaving.appendleft(connection)
+        finally:
+            if self._leaving:
+                self._departure.at(now.monotonic_ms)
+
+    def _look(self, now_ms: MonotonicMs) -> None:
+        now = read_clock(self._clock)
+        self._send(self._consumers.expire(now=now))
+        self._producers.remove_silent(now_ms)
+        self._settling.at(now_ms)
+
+    def _settle_rebalances(self, now_ms: MonotonicMs) -> None:
+        self._consumers.settle(now=read_clock(self._clock))
+        self._health.tick()
+        self._diagnosing.at(now_ms)
+
+    def _diagnose(self) -> None:
+        """Check some groups' health, and the others after everything else was served."""
+        self._health.look_on()
+        if self._health.is_looking:
+            self._diagnosing.at(self._clock.monotonic_ms())
+
+    def _notify_again(self) -> None:
+        self._send(self._consumers.due_notices())
+
+    def _send(self, notices: Notices) -> None:
+        """Send notifications in slices, the first one at once: a closed connection may cause thousands."""
+        self._unsent += notices
+        if self._sending.due_ms is None:
+            self._send_slice()
+
+    def _send_slice(self) -> None:
+        count = min(NOTIFIED_PER_STEP, len(self._unsent))
+        self._notify(tuple(self._unsent.popleft() for _ in range(count)))
+        if self._unsent:
+            self._sending.at(self._clock.monotonic_ms())

@@ -1,0 +1,80 @@
+"""Committing: the offsets of groups. Commits of any protocol are checked, fenced, and journalled.
+
+commit … commit ─► write ─► acknowledged        all commits of one read, by one write
+"""
+
+from collections.abc import Callable
+
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.catalog.requirements import Requirements
+from libramq.codes import ResponseCode
+from libramq.errors import broker_error
+from libramq.kernel.connection import Connection
+from libramq.logs import get_logger
+from libramq.offsets import Fences
+
+log = get_logger(__name__)
+
+
+class Committing:
+    """Takes and journals commits. committed: called with who commits for which group."""
+
+    def __init__(
+        self,
+        *,
+        offsets: OffsetCommits,
+        fences: Fences,
+        requirements: Requirements,
+        committed: Callable[[Connection, str], None],
+    ) -> None:
+        self._offsets = offsets
+        self._fences = fences
+        self._requirements = requirements
+        self._committed = committed
+
+    def commit(
+        self,
+        connection: Connection,
+        group: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        member: str | None = None,
+        epoch: int | None = None,
+    ) -> None:
+        """Take a commit; acknowledge it after `write`. Raises BrokerError if it is refused.
+
+        member, epoch: of a coordinated group: the member that has the queue open, under that epoch. A member
+        commits to a broker over one connection at a time: a commit over an earlier connection than its last
+        one's is acknowledged, and changes nothing.
+        """
+        self._requirements.group(group)
+        self._requirements.queue_to_commit(topic, queue_id)
+        self._fences.check(group, topic, queue_id, member, epoch)
+        if member is not None and self._fences.is_superseded(group, topic, queue_id, connection.number):
+            log.info(
+                "commit ignored: a later one was applied already", group=group, topic=topic, queue_id=queue_id
+            )
+            return
+        self._offsets.commit(group, topic, queue_id, offset)
+        self._committed(connection, group)
+
+    def record(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set an operator's offset, whoever reads the queue; a member's next commit replaces it."""
+        self._requirements.group(group)
+        self._requirements.queue_to_commit(topic, queue_id)
+        self._offsets.commit(group, topic, queue_id, offset)
+
+    def write(self) -> None:
+        """Journal the commits by one write; raises BrokerError if the disk refuses."""
+        try:
+            self._offsets.write()
+        except OSError as error:
+            raise broker_error(
+                ResponseCode.SYSTEM_ERROR, f"the offset cannot be journalled: {error}"
+            ) from error
+
+    def first_to_read(self, group: str, topic: str, queue_id: int, *, may_be_zero: bool = True) -> int | None:
+        """Return where a group continues; None if it has committed nothing and may choose."""
+        return self._offsets.first_to_read(group, topic, queue_id, may_be_zero=may_be_zero)

@@ -1,0 +1,425 @@
+"""The consumers connected to this broker: their groups, notifications of changes, and observed rebalances.
+
+Upstream: broker/client/ConsumerManager.java, DefaultConsumerIdsChangeListener.java.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from libramq.broker.groups.notifications import Notices, Notifications
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.catalog import GroupTable, TopicTable
+from libramq.clock import Clock, MonotonicMs, Now, read_clock
+from libramq.fencing import MODE_CLIENT
+from libramq.filter.subscription import BROADCASTING
+from libramq.groups.consumer import Consumer
+from libramq.groups.consumer_group import ConsumerGroup, ConsumerGroups, Member
+from libramq.groups.limits import MEMBERS_MAX
+from libramq.groups.notice import Notice
+from libramq.groups.pending_notifications import REPEAT_MS
+from libramq.groups.queue_lock import QueueLocks
+from libramq.groups.rebalance import GroupRebalance
+from libramq.groups.rebalance_event import Reason, RebalanceEvent
+from libramq.groups.roster import MemberList, Roster
+from libramq.kernel.connection import Connection
+from libramq.logs import get_logger
+from libramq.message.names import RETRY_PREFIX
+from libramq.message.queue import MessageQueue
+from libramq.offsets import Fences
+
+log = get_logger(__name__)
+
+#: Ours: groups of one connection.
+GROUPS_PER_PEER_MAX: Final = 1_000
+_NONE: Final[Notices] = ()
+
+
+class ConsumerClients:
+    """Groups, members and rebalances. `record` takes the rebalance events as they happen.
+
+    fences: know a group's mode. Changes of members of a coordinated group are announced and recorded by the
+    coordinator (`started`), unless their group allocates for itself.
+    roster: the members of groups, here and at other brokers. notifications: members to notify again.
+    """
+
+    def __init__(
+        self,
+        *,
+        broker_name: str,
+        topics: TopicTable,
+        groups: GroupTable,
+        record: Callable[[RebalanceEvent], None],
+        locks: QueueLocks,
+        clock: Clock,
+        fences: Fences,
+        offsets: OffsetCommits,
+    ) -> None:
+        self._stock_observers: list[Callable[[str, list[str]], None]] = []
+        self._member_observers: list[Callable[[str], None]] = []
+        self.roster = Roster()
+        self.notifications = Notifications(clock)
+        self.broker_name = broker_name
+        self._topics = topics
+        self._configs = groups
+        self._record = record
+        self._groups: ConsumerGroups[Connection] = ConsumerGroups()
+        self._locks = locks
+        self._clock = clock
+        self._rebalances: dict[str, GroupRebalance] = {}
+        self._fences = fences
+        self._offsets = offsets
+        self._unsettled: set[str] = set()
+
+    def observe_stock(self, observer: Callable[[str, list[str]], None]) -> None:
+        """Set a function to be called with a group and its members here that allocate for themselves."""
+        self._stock_observers.append(observer)
+
+    def observe_members(self, observer: Callable[[str], None]) -> None:
+        """Set a function to be called with a group whose members here, or their kinds, have changed."""
+        self._member_observers.append(observer)
+
+    def group(self, name: str) -> ConsumerGroup[Connection] | None:
+        """Return the group, or None if no member is connected."""
+        return self._groups.get(name)
+
+    def groups(self) -> Iterable[ConsumerGroup[Connection]]:
+        """Return all groups with connected members."""
+        return self._groups
+
+    def client_ids(self, group: ConsumerGroup[Connection]) -> Sequence[str]:
+        """Return the members of a group, wherever they are connected."""
+        listed = self.roster.listed(group.name)
+        return group.client_ids if listed is None else listed
+
+    def took_list(self, group_name: str, members: MemberList) -> None:
+        """Take a coordinator's list of a group; `due_notices` returns the members to notify of news."""
+        group = self._groups.get(group_name)
+        if group is None:
+            self.roster.forget_list(group_name)
+            return
+        before = set(self.client_ids(group))
+        if self.roster.take_list(group_name, members) and before != set(self.client_ids(group)):
+            self.notifications.owe(self._notify(group))
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether there are members, or rebalances that have not settled."""
+        return len(self._groups) > 0 or bool(self._unsettled)
+
+    def server_assigned_topics(self) -> set[str]:
+        """Return the topics of groups whose members ask for their queues."""
+        return {topic for group in self._groups if group.is_server_assigned for topic in group.subscriptions}
+
+    def is_member(self, peer: Connection) -> bool:
+        """Return whether a connection is a member of any group."""
+        return self._groups.group_count(peer) > 0
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Return the groups that subscribe to a topic."""
+        return self._groups.subscribers_of(topic)
+
+    def beat(
+        self, member: Member[Connection], consumer: Consumer, *, without_subscriptions: bool, now: Now
+    ) -> Notices:
+        """Apply one group of a heartbeat; return the members to notify if the group changed."""
+        group = self._groups.get(consumer.group)
+        if group is None or member.peer not in group.members:
+            member_count = len(group.members) if group is not None else 0
+            if member_count >= MEMBERS_MAX or self._groups.group_count(member.peer) >= GROUPS_PER_PEER_MAX:
+                log.warning("member refused", group=consumer.group, client=member.client_id)
+                return _NONE
+            group = self._groups.get_or_create(consumer)
+        is_new_client = not group.has_client(member.client_id)
+        version = group.version
+        if is_new_client:
+            self._locks.returned(group.name, member.client_id)
+        known = group.members.get(member.peer)
+        is_same_model = group.message_model == consumer.message_model
+        is_same = known is not None and known.is_same(member) and is_same_model
+        stock = group.stock_client_ids if not is_same else []
+        is_new = self._groups.beat(group, member, consumer)
+        if not is_same:
+            self._membership_changed(group, is_other_stock=stock != group.stock_client_ids)
+        resubscribed = not without_subscriptions and group.subscribe(member.peer, consumer.subscriptions)
+        if member.is_stock and group.version != version:
+            self._members_changed(group.name)
+        if not is_new and not resubscribed:
+            return _NONE
+        if is_new_client or resubscribed:
+            reason = Reason.MEMBER_JOINED if is_new_client else Reason.SUBSCRIPTION_CHANGED
+            self._changed(group.name, reason, member.client_id, now, is_stock=member.is_stock)
+        if not resubscribed and self.roster.listed(group.name) is not None:
+            return _NONE  # Its coordinator will send the new list, and then they are notified.
+        return self._notify(group)
+
+    def leave(self, group_name: str, peer: Connection, reason: Reason, *, now: Now) -> Notices:
+        """Remove a member from its group; return the members to notify."""
+        group = self._groups.get(group_name)
+        member = self._groups.remove(group_name, peer)
+        return self._gone(group, member, reason, now) if group is not None and member is not None else _NONE
+
+    def closed(self, peer: Connection, *, groups_max: int | None = None, now: Now) -> Notices:
+        """Remove memberships of a connection that ended, at most so many; return the members to notify."""
+        notify: list[Notice[Connection]] = []
+        for group_name in self._groups.groups_of(peer, groups_max):
+            notify += self.leave(group_name, peer, Reason.CONNECTION_CLOSED, now=now)
+        return tuple(notify)
+
+    def expire(self, *, now: Now) -> Notices:
+        """Probe silent members, and remove those that did not answer; return the notices."""
+        probes, expired = self._groups.look(now_ms=now.monotonic_ms)
+        notify: Notices = tuple(probes)
+        for group_name, peer in expired:
+            notify += self.leave(group_name, peer, Reason.SESSION_EXPIRED, now=now)
+        return notify
+
+    def answered_question(
+        self, peer: Connection, number: int, *, knows_group: bool, now_ms: MonotonicMs
+    ) -> None:
+        """Take a member's answer to a probe."""
+        self._groups.answered(peer, number, knows_group=knows_group, now_ms=now_ms)
+
+    def committed(self, peer: Connection, group_name: str) -> None:
+        """Note that a member commits an offset."""
+        member = self._groups.member(group_name, peer)
+        if member is not None:
+            member.session.seen(now_ms=self._clock.monotonic_ms())
+
+    def queue_count_changed(self, topic: str, *, now: Now) -> Notices:
+        """Handle a change of a topic's queues; return the members to notify."""
+        notify = _NONE
+        for name in self._groups.subscribers_of(topic):
+            self._changed(name, Reason.QUEUE_COUNT_CHANGED, topic, now, is_stock=False)
+            group = self._groups.get(name)
+            notify += self._notify(group) if group is not None else _NONE
+        return notify
+
+    def started(
+        self,
+        group_name: str,
+        reason: Reason,
+        who: str | None,
+        members: Iterable[str],
+        *,
+        epoch: int | None = None,
+        is_part: bool = False,
+        now: Now,
+    ) -> None:
+        """Note the start of a group's rebalance; epoch: if a coordinator began it."""
+        rebalance = self._rebalance(group_name)
+        self._unsettled.add(group_name)
+        event = rebalance.changed(reason, who, members, epoch=epoch, is_part=is_part, now=now)
+        self._record(event)
+
+    def started_elsewhere(
+        self,
+        group_name: str,
+        reason: Reason,
+        who: str | None,
+        members: Iterable[str],
+        *,
+        epoch: int,
+        now: Now,
+    ) -> None:
+        """Note a rebalance begun by a coordinator elsewhere; ignored if we have no queues of the group."""
+        group = self._groups.get(group_name)
+        if group is not None and self._queues_of(group):
+            self.started(group_name, reason, who, members, epoch=epoch, is_part=True, now=now)
+
+    def observed(self, group_name: str) -> GroupRebalance | None:
+        """Return what is observed of a group's rebalances, if anything is."""
+        return self._rebalances.get(group_name)
+
+    def opened(self, peer: Connection, group_name: str, topic: str, queue_id: int, *, was_open: bool) -> None:
+        """Note that a member of a coordinated group has opened a queue; was_open: it had been open before."""
+        if topic.startswith(RETRY_PREFIX):
+            return
+        member = self._member(group_name, peer, topic)
+        self._rebalance(group_name).opened(
+            MessageQueue(topic, self.broker_name, queue_id),
+            member.client_id if member is not None else None,
+            was_open=was_open,
+            now_ms=self._clock.monotonic_ms(),
+        )
+
+    def fetched(self, peer: Connection, group_name: str) -> None:
+        """Note that a member fetches the list of its group."""
+        group = self._groups.get(group_name)
+        if group is not None:
+            self._looked(peer, group, asks=False)
+
+    def asked(self, peer: Connection, group: ConsumerGroup[Connection]) -> None:
+        """Note that a member asks for its queues of a topic."""
+        self._looked(peer, group, asks=True)
+
+    def _looked(self, peer: Connection, group: ConsumerGroup[Connection], *, asks: bool) -> None:
+        allocated = group.allocates
+        concerns_others = group.looked(peer, asks=asks)
+        if group.allocates is not allocated:
+            self._members_changed(group.name)
+        self.notifications.looked(group, peer, concerns_others=concerns_others)
+
+    def due_notices(self) -> Notices:
+        """Return the members to notify: again, if they have not fetched, or now, if a list was news."""
+        return self.notifications.due(self.allocates)
+
+    def pulled(
+        self,
+        peer: Connection,
+        group_name: str,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        is_opened: bool = False,
+        now_ms: MonotonicMs,
+    ) -> None:
+        """Note that a member pulls a queue; is_opened: it has opened it, as members of coordinated groups do.
+
+        Who pulls without that in a coordinated group has not heard yet that it is one: it owns nothing there.
+        """
+        group = self._groups.get(group_name)
+        member = group.members.get(peer) if group is not None else None
+        if group is None or member is None:
+            return
+        member.session.seen(now_ms=now_ms)
+        if _are_owned(group, topic) and (is_opened or not self._fences.goes_by_epochs(group_name)):
+            queue = MessageQueue(topic, self.broker_name, queue_id)
+            self._rebalance(group_name).pulled(
+                queue, member.client_id, offset, is_opened=is_opened, now_ms=now_ms
+            )
+
+    def answered(
+        self,
+        peer: Connection,
+        group_name: str,
+        topic: str,
+        queue_id: int,
+        next_offset: int | None,
+        *,
+        now_ms: MonotonicMs,
+    ) -> None:
+        """Note the answer to a member's pull, with the messages before `next_offset`, if any."""
+        member = self._member(group_name, peer, topic)
+        if member is not None:
+            queue = MessageQueue(topic, self.broker_name, queue_id)
+            self._rebalance(group_name).answered(queue, member.client_id, next_offset, now_ms=now_ms)
+
+    def settle(self, *, now: Now) -> None:
+        """Record the rebalances that have settled."""
+        for name, rebalance in list(self._rebalances.items()):
+            if rebalance.is_settled:
+                self._unsettled.discard(name)
+                continue
+            group = self._groups.get(name)
+            openings = None if self.allocates(name) else self._openings(name)
+            queues = self._queues_of(group) if group is not None else None
+            for event in rebalance.settle(queues, openings=openings, now=now):
+                self._record(event)
+            if rebalance.is_forgettable and group is None:
+                del self._rebalances[name]
+
+    def owners(self, group_name: str) -> Mapping[MessageQueue, str]:
+        """Return the last reader of each queue here, by client id."""
+        rebalance = self._rebalances.get(group_name)
+        return rebalance.owners if rebalance is not None else {}
+
+    def diagnosed(self, group_name: str, kind: str, text: str | None) -> None:
+        """Record a problem of a group; text: None when it is over."""
+        event = self._rebalance(group_name).diagnosed(kind, text, now=read_clock(self._clock))
+        self._record(event)
+
+    def read_by_two_and_by_none(
+        self, group: ConsumerGroup[Connection], *, age_ms: int
+    ) -> tuple[list[MessageQueue], list[MessageQueue]]:
+        """Return the queues that members took from each other in the last age_ms, and those nobody reads."""
+        now_ms = self._clock.monotonic_ms()
+        rebalance = self._rebalance(group.name)
+        by_two = rebalance.contested.read_by_two(since_ms=now_ms - age_ms, now_ms=now_ms)
+        return by_two, rebalance.read_by_none(self._queues_of(group))
+
+    def _member(self, group_name: str, peer: Connection, topic: str) -> Member[Connection] | None:
+        group = self._groups.get(group_name)
+        return group.members.get(peer) if group is not None and _are_owned(group, topic) else None
+
+    def _openings(self, group_name: str) -> dict[MessageQueue, bool]:
+        """Return the existing queues here that are open or granted; see Fences.openings."""
+        return {
+            queue: is_open
+            for queue, is_open in self._fences.openings(group_name).items()
+            if (config := self._topics.get(queue.topic)) and queue.queue_id < config.read_queue_nums
+        }
+
+    def _queues_of(self, group: ConsumerGroup[Connection]) -> list[MessageQueue]:
+        """Return the queues here that the group should own; retry topics do not count."""
+        return [
+            MessageQueue(topic, self.broker_name, queue_id)
+            for topic in group.subscriptions
+            if not topic.startswith(RETRY_PREFIX) and (config := self._topics.get(topic)) is not None
+            for queue_id in range(config.read_queue_nums)
+        ]
+
+    def _gone(
+        self, group: ConsumerGroup[Connection], member: Member[Connection], reason: Reason, now: Now
+    ) -> Notices:
+        was_stock = member.is_stock and not group.is_broadcasting
+        self._membership_changed(group, is_other_stock=was_stock and not group.has_stock(member.client_id))
+        grace_ms = 0
+        if not group.has_client(member.client_id):
+            grace_ms = self._locks.vanished(group.name, member.client_id, now_ms=now.monotonic_ms)
+            self._changed(group.name, reason, member.client_id, now, is_stock=member.is_stock)
+        if not group.members:
+            self.notifications.forget(group.name)
+            self.roster.forget_list(group.name)
+            return _NONE
+        if self.roster.listed(group.name) is not None:
+            return _NONE
+        # Notified any sooner, the others would be refused the locks, and Java's client retries a second
+        # later.
+        return self._notify(group, wait_ms=grace_ms if grace_ms <= REPEAT_MS else 0)
+
+    def _changed(self, group_name: str, reason: Reason, who: str, now: Now, *, is_stock: bool) -> None:
+        group = self._groups.get(group_name)
+        if group is not None and group.message_model == BROADCASTING:
+            return
+        if is_stock or self.allocates(group_name):
+            members = group.client_ids if group is not None else []
+            self.started(group_name, reason, who, members, now=now)
+
+    def allocates(self, group_name: str) -> bool:
+        """Return whether the members of a group allocate for themselves, ours included."""
+        group = self._groups.get(group_name)
+        return (group is not None and group.has_stock()) or self._fences.mode(group_name) == MODE_CLIENT
+
+    def _membership_changed(self, group: ConsumerGroup[Connection], *, is_other_stock: bool) -> None:
+        """Have observers know that a group has other members, and whether others allocate for themselves."""
+        if is_other_stock:
+            for observer in self._stock_observers:
+                observer(group.name, group.stock_client_ids)
+        self._members_changed(group.name)
+
+    def _members_changed(self, group_name: str) -> None:
+        for observer in self._member_observers:
+            observer(group_name)
+
+    def _rebalance(self, group_name: str) -> GroupRebalance:
+        rebalance = self._rebalances.get(group_name)
+        if rebalance is None:
+            rebalance = self._rebalances[group_name] = GroupRebalance(
+                group_name, sent_before=partial(self._offsets.sent_before, group_name)
+            )
+        return rebalance
+
+    def _notify(self, group: ConsumerGroup[Connection], *, wait_ms: int = 0) -> Notices:
+        config = self._configs.get(group.name)
+        if group.message_model == BROADCASTING or not (config and config.notify_consumer_ids_changed_enable):
+            return _NONE
+        if not self.allocates(group.name):
+            return _NONE
+        return self.notifications.changed(group, wait_ms=wait_ms)
+
+
+def _are_owned(group: ConsumerGroup[Connection], topic: str) -> bool:
+    """Return whether a group's queues of a topic have owners; retry topics count zero."""
+    return group.message_model != BROADCASTING and not topic.startswith(RETRY_PREFIX)

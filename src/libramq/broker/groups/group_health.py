@@ -1,0 +1,161 @@
+"""The health of consumer groups: diagnoses of this broker's view of them, updated every few seconds.
+
+Problems are logged, counted and recorded with the group's rebalances, and again when they are over.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.clock import Clock, MonotonicMs
+from libramq.filter.subscription import BROADCASTING
+from libramq.groups.consumer_group import ConsumerGroup, Member
+from libramq.groups.diagnosis import Connected, Diagnoses, Diagnosis, GroupSeen, Kind, diagnose
+from libramq.kernel.connection import Connection
+from libramq.logs import get_logger
+from libramq.message.names import RETRY_PREFIX
+from libramq.message.queue import MessageQueue
+
+log = get_logger(__name__)
+
+#: Ours: problems of groups last minutes.
+LOOK_MS: Final = 5_000
+#: Ours: after its fetch the Java client waits 500 ms before it pulls, and held pulls have to end.
+SETTLING_MS: Final = 2_000
+#: Ours: groups and members that are looked at before others are served, each in 6 µs.
+MEMBERS_PER_STEP: Final = 256
+
+
+class GroupHealth:
+    """The current diagnoses of every group.
+
+    here, queues: the queues of a topic at this broker, and at all; None while they are unknown.
+    """
+
+    def __init__(
+        self,
+        clients: ConsumerClients,
+        *,
+        here: Callable[[str], Sequence[MessageQueue]],
+        queues: Callable[[str], Sequence[MessageQueue] | None],
+        clock: Clock,
+    ) -> None:
+        self._clients = clients
+        self._here = here
+        self._queues = queues
+        self._clock = clock
+        self._diagnoses: dict[str, Diagnoses] = {}
+        self._looked_at_ms: MonotonicMs | None = None
+        self._topics: set[str] = set()
+        self._to_look_at: deque[str] = deque()
+        self._found: dict[str, Diagnoses] = {}
+        self._topics_found: set[str] = set()
+
+    def topics(self) -> set[str]:
+        """Return the topics whose queues at other brokers decide whether a group has too few."""
+        return self._topics
+
+    def of(self, group: str) -> Sequence[Diagnosis]:
+        """Return the latest diagnoses of a group."""
+        diagnoses = self._diagnoses.get(group)
+        return diagnoses.current if diagnoses is not None else ()
+
+    def kinds(self) -> dict[str, frozenset[str]]:
+        """Return the kinds of the latest diagnoses, by group."""
+        return {
+            name: frozenset(diagnosis.kind.value for diagnosis in diagnoses.current)
+            for name, diagnoses in self._diagnoses.items()
+            if diagnoses.current
+        }
+
+    def tick(self) -> None:
+        """Begin to look at all groups, if it is time to; `look_on` does it."""
+        now_ms = self._clock.monotonic_ms()
+        if self._looked_at_ms is not None and now_ms - self._looked_at_ms < LOOK_MS:
+            return
+        self._looked_at_ms = now_ms
+        self._to_look_at = deque(group.name for group in self._clients.groups())
+        self._found, self._topics_found = {}, set()
+
+    @property
+    def is_looking(self) -> bool:
+        """Return whether there are groups that `look_on` has not looked at."""
+        return bool(self._to_look_at)
+
+    def look_on(self) -> None:
+        """Look at some of the groups, and log what is new."""
+        now_ms = self._clock.monotonic_ms()
+        if not self._to_look_at:
+            return
+        member_count = 0
+        while self._to_look_at and member_count < MEMBERS_PER_STEP:
+            group = self._clients.group(self._to_look_at.popleft())
+            if group is None or group.message_model == BROADCASTING:
+                continue
+            member_count += 1 + len(group.members)
+            diagnoses = self._found[group.name] = self._diagnoses.get(group.name) or Diagnoses()
+            new, over = diagnoses.update(self._diagnose(group, now_ms))
+            self._report(group.name, new, over, diagnoses.current)
+        if not self._to_look_at:
+            self._diagnoses, self._topics = self._found, self._topics_found
+
+    def _report(
+        self, group: str, new: Sequence[Diagnosis], over: Sequence[Diagnosis], now: Sequence[Diagnosis]
+    ) -> None:
+        for diagnosis in new:
+            # Idle members may be standbys.
+            say = log.info if diagnosis.kind is Kind.IDLE_MEMBERS else log.warning
+            say("group", group=group, diagnosis=diagnosis.kind, text=diagnosis.text)
+        for diagnosis in over:
+            log.info("group is healthy again", group=group, diagnosis=diagnosis.kind, about=diagnosis.about)
+        # One event per kind: every client of a large group may have slow heartbeats.
+        for kind, diagnosis in {diagnosis.kind: diagnosis for diagnosis in reversed(new)}.items():
+            self._clients.diagnosed(group, kind, diagnosis.text)
+        current = {diagnosis.kind for diagnosis in now}
+        for kind in {diagnosis.kind: None for diagnosis in over if diagnosis.kind not in current}:
+            self._clients.diagnosed(group, kind, None)
+
+    def _diagnose(self, group: ConsumerGroup[Connection], now_ms: MonotonicMs) -> list[Diagnosis]:
+        is_coordinated = not self._clients.allocates(group.name)
+        # In a coordinated group the fences guarantee that a queue has one reader.
+        by_two, by_none = ((), ()) if is_coordinated else self._readers(group, now_ms)
+        return diagnose(
+            GroupSeen(
+                connected=[_connected(member) for member in group.members.values()],
+                queue_count=self._queue_count(group),
+                is_coordinated=is_coordinated,
+                read_by_two=by_two,
+                read_by_none=by_none,
+            )
+        )
+
+    def _queue_count(self, group: ConsumerGroup[Connection]) -> int | None:
+        topics = [topic for topic in group.subscriptions if not topic.startswith(RETRY_PREFIX)]
+        count_here = sum(len(self._here(topic)) for topic in topics)
+        if count_here >= len(group.client_ids):
+            return None  # More than enough, whatever there is elsewhere.
+        self._topics_found.update(topics)
+        lots = [self._queues(topic) for topic in topics]
+        return sum(len(lot or ()) for lot in lots) if None not in lots else None
+
+    def _readers(
+        self, group: ConsumerGroup[Connection], now_ms: MonotonicMs
+    ) -> tuple[Sequence[MessageQueue], Sequence[MessageQueue]]:
+        """Return the queues that two members read, and those that none reads; once all are current."""
+        looked_at_ms = self._clients.notifications.looked_at_ms(group.name)
+        if looked_at_ms is None or now_ms - looked_at_ms < SETTLING_MS:
+            return (), ()
+        age_ms = now_ms - looked_at_ms - SETTLING_MS
+        return self._clients.read_by_two_and_by_none(group, age_ms=age_ms)
+
+
+def _connected(member: Member[Connection]) -> Connected:
+    return Connected(
+        client_id=member.client_id,
+        host=member.peer.address.rpartition(":")[0],
+        joined_at_ms=member.joined_at_ms,
+        heartbeat_at_ms=member.heartbeat_at_ms,
+        heartbeat_gap_ms=min(member.heartbeat_gaps_ms),
+        subscriptions=member.subscriptions,
+    )

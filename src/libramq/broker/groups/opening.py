@@ -1,0 +1,94 @@
+"""Opening: a member of a coordinated group starts reading a queue, and fences the former reader.
+
+        open ─► fence ─► journal ─┬─► answered, once the opening is as durable as the disk's mode promises
+                                  └─► held pulls of former owners are refused
+
+Ours; the contract is in docs/design/coordinated-groups.md.
+"""
+
+from typing import NamedTuple
+
+from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.messages.reading import Pull
+from libramq.catalog.journal_sync import JournalSync
+from libramq.catalog.requirements import Requirements
+from libramq.codes import ResponseCode
+from libramq.errors import broker_error
+from libramq.kernel.waiter import Waiter
+from libramq.offsets import Claim, Fences
+from libramq.offsets.fence import NOBODY
+from libramq.waits import HeldPulls
+
+
+class QueueToOpen(NamedTuple):
+    """The queue to open, and the claim by which the member was granted it."""
+
+    group: str
+    topic: str
+    queue_id: int
+    claim: Claim
+
+
+class Opening:
+    """Opens queues. journals: those of the fences and others."""
+
+    def __init__(
+        self,
+        *,
+        fences: Fences,
+        journals: JournalSync,
+        offsets: OffsetCommits,
+        requirements: Requirements,
+        held: HeldPulls[Pull],
+        clients: ConsumerClients,
+    ) -> None:
+        self._fences = fences
+        self._journals = journals
+        self._offsets = offsets
+        self._requirements = requirements
+        self._held = held
+        self._clients = clients
+
+    def open(self, queue: QueueToOpen, waiter: Waiter[int | None]) -> None:
+        """Open a queue; the waiter gets the offset to begin at, or None if the member may choose.
+
+        Raises BrokerError for an immediate refusal.
+        """
+        group, topic, queue_id, claim = queue
+        self._requirements.queue_to_open(topic, queue_id)
+        try:
+            former = self._fences.open(group, topic, queue_id, claim)
+        except OSError as error:
+            raise broker_error(
+                ResponseCode.SYSTEM_ERROR, f"the opening cannot be journalled: {error}"
+            ) from error
+        if former is not None:
+            was_open = former != NOBODY
+            self._clients.opened(waiter.connection, group, topic, queue_id, was_open=was_open)
+            self._end_pulls(queue)
+        offset = self._offsets.first_to_read(group, topic, queue_id)
+        if self._journals.is_synced:
+            waiter.answer(offset)
+        else:
+            self._journals.when_synced(lambda is_synced: _answer(waiter, offset, is_synced=is_synced))
+
+    def _end_pulls(self, queue: QueueToOpen) -> None:
+        group, topic, queue_id, owner = queue
+        fenced = broker_error(
+            ResponseCode.FENCED, f"{topic}-{queue_id} of group {group} was opened under epoch {owner.epoch}"
+        )
+        for held in self._held.take(topic, queue_id, lambda pull: _is_former(pull, group, owner)):
+            held.request.waiter.refuse(fenced)
+
+
+def _answer(waiter: Waiter[int | None], offset: int | None, *, is_synced: bool) -> None:
+    if is_synced:
+        waiter.answer(offset)
+        return
+    remark = "the opening is not on the disk, which is broken; restart the broker"
+    waiter.refuse(broker_error(ResponseCode.SYSTEM_ERROR, remark))
+
+
+def _is_former(pull: Pull, group: str, owner: Claim) -> bool:
+    return pull.group == group and pull.member is not None and (pull.member, pull.epoch) != owner

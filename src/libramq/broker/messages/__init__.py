@@ -1,0 +1,1 @@
+"""Messages: appended, made durable, read, delivered late or again."""

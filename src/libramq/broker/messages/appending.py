@@ -1,0 +1,132 @@
+"""Appending: messages of any protocol, checked, completed and stored.
+
+        Draft ─► topic, queue, size, properties ─► log ─► the disk, if it is flushed synchronously ─► answered
+
+`SendMessage` uses the same checks, and adds the features of RocketMQ's producers: topics created by a send,
+retries, delays, batches.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from libramq.broker.messages import stored_properties
+from libramq.broker.messages.message_log import MessageLog
+from libramq.broker.messages.stored_properties import BrokerProperties
+from libramq.catalog.requirements import Requirements
+from libramq.clock import MonotonicMs, WallMs
+from libramq.codes import ResponseCode
+from libramq.errors import broker_error
+from libramq.kernel.gate import Gate, Gated, Missing
+from libramq.kernel.waiter import Waiter
+from libramq.message import properties as p
+from libramq.message.ids import UniqueIdGenerator, born_host
+from libramq.message.tags import tag_code
+from libramq.store.append import NOT_SAFE, AppendResult, StoreMessage
+from libramq.store.disk_space import DiskSpace
+
+
+class Draft(NamedTuple):
+    """A message in its protocol's form. properties: the stored text (`message.properties`)."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: str = ""
+
+
+class _Stored(Gated):
+    """Messages that are stored, but not yet on the disk."""
+
+    __slots__ = ("_results", "_waiter")
+
+    def __init__(self, results: list[AppendResult], waiter: Waiter[Sequence[AppendResult]]) -> None:
+        super().__init__(waiter.connection)
+        self._results = results
+        self._waiter = waiter
+
+    def succeed(self) -> None:
+        """Answer that they are on the disk."""
+        self._waiter.answer(self._results)
+
+    def fail(self, missing: Missing = Missing.ANSWER) -> None:
+        """Answer: it is stored, and not as safe as it should be."""
+        self._waiter.refuse(broker_error(*NOT_SAFE[missing]))
+
+
+class Appending:
+    """Stores messages. durability: the gate at which messages wait until they are on the disk."""
+
+    def __init__(
+        self,
+        *,
+        requirements: Requirements,
+        log: MessageLog,
+        durability: Gate,
+        disk_space: DiskSpace,
+        properties: BrokerProperties,
+        unique_id: UniqueIdGenerator,
+        message_bytes_max: int,
+    ) -> None:
+        self._requirements = requirements
+        self._log = log
+        self._durability = durability
+        self._disk_space = disk_space
+        self._properties = properties
+        self._unique_id = unique_id
+        self._message_bytes_max = message_bytes_max
+
+    def append(
+        self,
+        drafts: Sequence[Draft],
+        waiter: Waiter[Sequence[AppendResult]],
+        *,
+        wall_ms: WallMs,
+        now_ms: MonotonicMs,
+    ) -> None:
+        """Store messages by one write; the waiter gets their positions once they are safe.
+
+        Raises BrokerError, and stores nothing, if one of them is refused.
+        """
+        no_space = self._disk_space.refusal(now_ms)
+        if no_space is not None:
+            raise broker_error(ResponseCode.SERVICE_NOT_AVAILABLE, no_space)
+        messages = [self._message(draft, waiter.connection.address, wall_ms) for draft in drafts]
+        results = self._log.append(messages)
+        for result in results:
+            if not result.is_ok:
+                raise self._log.refused(result)
+        if results and self._log.must_wait:
+            self._durability.wait(_Stored(results, waiter), results[-1].end)
+        else:
+            waiter.answer(results)
+
+    def _message(self, draft: Draft, sender: str, wall_ms: WallMs) -> StoreMessage:
+        self._requirements.queue_to_write(draft.topic, draft.queue_id)
+        self.check_size(draft.body)
+        text, _ = self.completed(draft.properties)
+        return StoreMessage(
+            draft.topic,
+            draft.queue_id,
+            draft.body,
+            text.encode("utf-8", "replace"),
+            tag_code(stored_properties.find(text, p.TAGS)),
+            born_timestamp_ms=int(wall_ms),
+            born_host=born_host(sender),
+        )
+
+    def check_size(self, body: bytes) -> None:
+        """Refuse a body that is too large."""
+        if len(body) > self._message_bytes_max:
+            raise broker_error(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"message of {len(body)} bytes; maxMessageSize is {self._message_bytes_max}",
+            )
+
+    def completed(self, text: str) -> tuple[str, str]:
+        """Return properties with those that every stored message has, and the message's unique key."""
+        stored_properties.require_storable(text)
+        unique_key = stored_properties.find(text, p.UNIQ_KEY)
+        if unique_key is None:
+            unique_key = self._unique_id()
+            text = stored_properties.with_property(text, p.UNIQ_KEY, unique_key)
+        return self._properties.added_to(text), unique_key

@@ -1,0 +1,328 @@
+"""Reading: pulls of any protocol. They return messages of a queue from an offset on, at once or when some
+arrive.
+
+    Pull ─► checks ─► read ─┬─► answered                    found, or it does not wait
+                                                        ├─► held ─► arrived | expired   no message yet
+                            └─► a thread reads what is not in memory, then again
+
+The order of the checks and their codes are upstream's: PullMessageProcessor.java,
+PullRequestHoldService.java.
+"""
+
+from enum import Enum, auto
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from libramq.broker.groups.consumer_clients import ConsumerClients
+from libramq.broker.groups.offset_commits import OffsetCommits
+from libramq.broker.metrics.throughput import Throughput
+from libramq.catalog.requirements import Requirements
+from libramq.clock import Clock, MonotonicMs, WallMs
+from libramq.codes import ResponseCode
+from libramq.errors import ConfigError, broker_error
+from libramq.filter.tag import parse_tag_filter
+from libramq.kernel.effect import Effects, Thread
+from libramq.kernel.waiter import Waiter
+from libramq.offsets import Fences
+from libramq.store.message_store import MessageStore
+from libramq.store.read import ReadResult, ReadStatus
+from libramq.waits import HeldPull, HeldPulls
+from libramq.waits.held_pulls import SUSPEND_MS_MAX
+from libramq.waits.shared_tag_codes import SharedTagCodes
+
+_SQL92: Final = "SQL92"
+#: Ours: a pull needs two, for units and for records. Where memory is so short that what a thread has read is
+#: gone again, the loop waits for the disk in the end.
+WARMINGS_MAX: Final = 8
+
+
+class PullStatus(Enum):
+    """The outcome of a pull."""
+
+    FOUND = auto()
+    NOTHING_YET = auto()  # The offset is the queue's end.
+    NOTHING_MATCHED = auto()  # All up to `next_offset` was filtered out, or is gone: continue there.
+    OFFSET_MOVED = auto()  # The queue has no such offset; `next_offset` is the nearest one it has.
+
+
+_STATUSES: Final = {
+    ReadStatus.FOUND: PullStatus.FOUND,
+    ReadStatus.NO_MATCHED_MESSAGE: PullStatus.NOTHING_MATCHED,
+    ReadStatus.MESSAGE_WAS_REMOVING: PullStatus.NOTHING_MATCHED,
+    ReadStatus.OFFSET_FOUND_NULL: PullStatus.NOTHING_YET,
+    ReadStatus.OFFSET_OVERFLOW_ONE: PullStatus.NOTHING_YET,
+    ReadStatus.OFFSET_OVERFLOW_BADLY: PullStatus.OFFSET_MOVED,
+    ReadStatus.OFFSET_TOO_SMALL: PullStatus.OFFSET_MOVED,
+}
+
+
+class _Cause(Enum):
+    """Why a pull is run."""
+
+    REQUESTED = auto()
+    WOKEN = auto()
+    EXPIRED = auto()
+
+
+class PullResult(msgspec.Struct, frozen=True):
+    """The result of a pull. read: the records, back to back, and the ends of the queue."""
+
+    status: PullStatus
+    read: ReadResult
+
+
+class Pull(msgspec.Struct, eq=False, kw_only=True):
+    """A read on behalf of a consumer. A Struct, because one is made for every pull.
+
+    expression: the wanted messages, by tag; None: the group's subscription (from heartbeats), of which the
+    reader knows `subscription_version`. member, epoch: of a coordinated group; the member must have the queue
+    open under that epoch as long as the pull lasts. commit_offset: what the group has read before. hold_ms:
+    how long to wait for a message; None: not at all. tag_codes: filled in by `Reading`.
+    """
+
+    waiter: Waiter[PullResult]
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+    count_max: int
+    bytes_max: int | None = None
+    expression: str | None = "*"
+    expression_type: str | None = None
+    subscription_version: int = 0
+    member: str | None = None
+    epoch: int | None = None
+    commit_offset: int | None = None
+    hold_ms: int | None = None
+    tag_codes: frozenset[int] | None = None
+
+
+class Reading:
+    """Serves pulls, including held ones."""
+
+    def __init__(
+        self,
+        *,
+        store: MessageStore,
+        requirements: Requirements,
+        clients: ConsumerClients,
+        offsets: OffsetCommits,
+        fences: Fences,
+        held: HeldPulls[Pull],
+        clock: Clock,
+        effects: Effects,
+        readable: bool,
+        long_polling: bool,
+        short_polling_ms: int,
+        throughput: Throughput,
+    ) -> None:
+        self._store = store
+        self._requirements = requirements
+        self._clients = clients
+        self._offsets = offsets
+        self._fences = fences
+        self._held = held
+        self._clock = clock
+        self._effects = effects
+        self._readable = readable
+        self._long_polling = long_polling
+        self._short_polling_ms = short_polling_ms
+        self._throughput = throughput
+        self._shared = SharedTagCodes()
+
+    def pull(self, pull: Pull, *, wall_ms: WallMs, now_ms: MonotonicMs) -> None:
+        """Answer a pull by its waiter, now or later; raises BrokerError for an immediate refusal."""
+        self._check(pull, wall_ms)
+        self._check_fence(pull)
+        if pull.commit_offset is not None and self._may_commit(pull):
+            self._offsets.commit(pull.group, pull.topic, pull.queue_id, pull.commit_offset)
+        self._clients.pulled(
+            pull.waiter.connection,
+            pull.group,
+            pull.topic,
+            pull.queue_id,
+            pull.offset,
+            is_opened=pull.member is not None,
+            now_ms=now_ms,
+        )
+        reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
+        if reset is not None and reset != pull.offset:
+            pull.waiter.answer(self._moved(pull, reset))
+            return
+        hold_ms = 0
+        if pull.hold_ms is not None:
+            hold_ms = pull.hold_ms if self._long_polling else self._short_polling_ms
+            hold_ms = min(max(hold_ms, 0), SUSPEND_MS_MAX)
+        self._read(pull, now_ms + hold_ms if hold_ms else None, now_ms, _Cause.REQUESTED)
+
+    def arrived(self, topic: str, queue_id: int, end: int) -> None:
+        """Run the held pulls of a queue again, since it has new messages up to an offset."""
+        if not self._held.has_any(topic, queue_id):  # True of most queues.
+            return
+        new_codes = partial(self._store.tag_codes, topic, queue_id, end=end)
+        for held in self._held.wake(topic, queue_id, end, new_codes):
+            # It stays held if no message matches.
+            held.request.offset = held.offset
+            self._run_again(held.request, held.until_ms, _Cause.WOKEN)
+
+    def _expired(self, held: HeldPull[Pull]) -> None:
+        held.request.offset = held.offset
+        self._run_again(held.request, None, _Cause.EXPIRED)
+
+    def _run_again(
+        self,
+        pull: Pull,
+        hold_until_ms: MonotonicMs | None,
+        cause: _Cause,
+        *,
+        warmings: int = 0,
+    ) -> None:
+        try:
+            self._check_fence(pull)
+            self._read(pull, hold_until_ms, self._clock.monotonic_ms(), cause, warmings=warmings)
+        except Exception as error:  # A failing pull gets the error; the others and the sender continue.
+            pull.waiter.refuse(error)
+
+    def _check(self, pull: Pull, wall_ms: WallMs) -> None:
+        if not self._readable:
+            raise broker_error(ResponseCode.NO_PERMISSION, "the broker's brokerPermission forbids pulling")
+        group = self._requirements.consuming_group(pull.group, wall_ms)
+        self._requirements.queue_to_read(pull.topic, pull.queue_id, pull.waiter.connection.address)
+        if pull.expression is not None:
+            codes = _codes(pull.expression, pull.expression_type)
+        else:
+            codes = self._subscribed_codes(pull, group.consume_broadcast_enable)
+        pull.tag_codes = self._shared.share(codes) if codes is not None else None
+
+    def _check_fence(self, pull: Pull) -> None:
+        if pull.member is not None:
+            self._fences.check(pull.group, pull.topic, pull.queue_id, pull.member, pull.epoch)
+
+    def _may_commit(self, pull: Pull) -> bool:
+        """Return whether a pull may commit: without a member it is harmless, but not without an epoch."""
+        return pull.member is not None or not self._fences.goes_by_epochs(pull.group)
+
+    def _subscribed_codes(self, pull: Pull, may_broadcast: bool) -> frozenset[int] | None:
+        group = self._clients.group(pull.group)
+        if group is None:
+            raise broker_error(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                "the consumer's group info not exist; send a heartbeat first",
+            )
+        if not may_broadcast and group.is_broadcasting:
+            raise broker_error(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{group.name}] can not consume by broadcast way",
+            )
+        subscription = group.subscriptions.get(pull.topic)
+        if subscription is None:
+            raise broker_error(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription not exist: group {group.name}, topic {pull.topic}",
+            )
+        _refuse_sql92(subscription.expression_type)
+        # A newer version means that a heartbeat is under way, or that the Java client dropped it because
+        # another of its threads was sending one. Upstream refuses (SUBSCRIPTION_NOT_LATEST) until the next,
+        # up to 30 s later. Clients check tags exactly, so returning all messages meanwhile is right.
+        if subscription.sub_string == "*" or subscription.sub_version < pull.subscription_version:
+            return None
+        return frozenset(subscription.code_set)
+
+    def _read(
+        self,
+        pull: Pull,
+        hold_until_ms: MonotonicMs | None,
+        now_ms: MonotonicMs,
+        cause: _Cause,
+        *,
+        warmings: int = 0,
+    ) -> None:
+        """Read, and answer or hold. warmings: how often a thread has read for it what was not in memory."""
+        result = self._store.read(
+            pull.topic,
+            pull.queue_id,
+            pull.offset,
+            pull.count_max,
+            pull.bytes_max,
+            pull.tag_codes,
+            may_wait=warmings >= WARMINGS_MAX,
+        )
+        if result.status is ReadStatus.WOULD_WAIT:
+            again = partial(self._run_again, pull, hold_until_ms, cause, warmings=warmings + 1)
+            connection = pull.waiter.connection
+            self._effects.run(
+                Thread.READ, partial(self._store.warm, result.cold), lambda _: again(), connection
+            )
+            return
+        status = _status(pull, result)
+        if hold_until_ms is not None and self._held.may_hold(
+            pull.waiter.connection, pull.topic, pull.queue_id
+        ):
+            if status is PullStatus.NOTHING_YET:
+                self._hold(pull, hold_until_ms)
+                return
+            if cause is _Cause.WOKEN and status is PullStatus.NOTHING_MATCHED:
+                # All new messages were filtered out: wait behind them rather than answer with none.
+                pull.offset = result.next_offset
+                self._hold(pull, hold_until_ms)
+                return
+        if cause is _Cause.EXPIRED and status is PullStatus.NOTHING_MATCHED:
+            status = PullStatus.NOTHING_YET
+        if result.count:
+            self._throughput.got(pull.group, pull.topic, result.count)
+        self._offsets.pull_offsets.set(pull.group, pull.topic, pull.queue_id, result.next_offset)
+        next_offset = result.next_offset if result.count else None
+        self._clients.answered(
+            pull.waiter.connection, pull.group, pull.topic, pull.queue_id, next_offset, now_ms=now_ms
+        )
+        pull.waiter.answer(PullResult(status, result))
+
+    def _moved(self, pull: Pull, offset: int) -> PullResult:
+        """Return the reply that sends a consumer to the offset set by an operator."""
+        min_offset = self._store.min_offset(pull.topic, pull.queue_id)
+        max_offset = self._store.max_offset(pull.topic, pull.queue_id)
+        read = ReadResult(ReadStatus.OFFSET_RESET, offset, min_offset, max_offset)
+        return PullResult(PullStatus.OFFSET_MOVED, read)
+
+    def _hold(self, pull: Pull, until_ms: MonotonicMs) -> None:
+        connection = pull.waiter.connection
+        if not connection.is_open:  # It closed while a thread read for it; nothing would remove the pull.
+            return
+        pull.expression = None  # It may be long, and `tag_codes` is enough.
+        self._held.hold(
+            HeldPull(
+                pull.topic,
+                pull.queue_id,
+                pull.offset,
+                connection,
+                until_ms,
+                pull,
+                self._expired,
+                pull.tag_codes,
+            )
+        )
+
+
+def _status(pull: Pull, result: ReadResult) -> PullStatus:
+    if result.status is ReadStatus.FOUND:  # Enumerations are slow keys: 0.4 µs.
+        return PullStatus.FOUND
+    if result.status in (ReadStatus.NO_MATCHED_LOGIC_QUEUE, ReadStatus.NO_MESSAGE_IN_QUEUE):
+        return PullStatus.OFFSET_MOVED if pull.offset else PullStatus.NOTHING_YET
+    return _STATUSES[result.status]
+
+
+def _codes(expression: str, expression_type: str | None) -> frozenset[int] | None:
+    _refuse_sql92(expression_type)
+    try:
+        return parse_tag_filter(expression).codes
+    except ConfigError as error:
+        raise broker_error(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from None
+
+
+def _refuse_sql92(expression_type: str | None) -> None:
+    if expression_type == _SQL92:
+        raise broker_error(
+            ResponseCode.SYSTEM_ERROR, "the broker does not support consumer to filter message by SQL92"
+        )

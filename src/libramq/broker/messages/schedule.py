@@ -1,0 +1,180 @@
+"""Delay levels: messages that wait in SCHEDULE_TOPIC_XXXX until they are due.
+
+A message with the property DELAY is stored in its level's queue; when it is due it is stored again in its own
+queue. Upstream: ScheduleMessageService.java, HookUtils.transformDelayLevelMessage.
+
+A delay is a duration: while this process runs it is measured by the monotonic clock, so setting the wall
+clock has no effect (upstream delivers at once if it is set back, and early if it is set forward). After a
+machine's sleep the delays continue. Messages stored by an earlier process are due by the wall clock, the only
+one that continued.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from libramq.broker.messages.stored_moments import StoredMoments
+from libramq.clock import MonotonicMs, Now
+from libramq.logs import get_logger
+from libramq.message import names
+from libramq.message import properties as p
+from libramq.message.ids import encode_host
+from libramq.message.message import MessageExt
+from libramq.message.record import decode_record
+from libramq.message.tags import tag_code
+from libramq.store.append import AppendStatus, StoreMessage
+from libramq.store.message_store import MessageStore
+from libramq.store.read import ReadStatus
+
+log = get_logger(__name__)
+
+#: Ours: how many due messages of a level one round delivers, so that the loop stays responsive.
+DELIVERED_PER_ROUND_MAX: Final = 512
+
+
+class DelaySchedule:
+    """The delivered offset of each level, and the due messages. `now`: when the store was opened."""
+
+    def __init__(
+        self, store: MessageStore, delays_ms: Sequence[int], offsets: dict[int, int], *, now: Now
+    ) -> None:
+        self._store = store
+        self._delays_ms = delays_ms
+        self.offsets = dict(offsets)
+        #: Counts the changes of `offsets`.
+        self.version = 0
+        self._moments = StoredMoments(now)
+        #: None: the level has grown since it was looked at.
+        self._head_due_ms: dict[int, MonotonicMs | None] = {}
+
+    def level_grew(self, queue_id: int) -> None:
+        """Note a level's new message; a level that was empty has to be looked at."""
+        level = queue_id + 1
+        if level not in self._head_due_ms and 1 <= level <= len(self._delays_ms):
+            self._head_due_ms[level] = None
+
+    def next_due_ms(self, now_ms: MonotonicMs) -> MonotonicMs | None:
+        """Return when a level has to be looked at next; None: all are empty."""
+        return min(
+            (now_ms if due_ms is None else due_ms for due_ms in self._head_due_ms.values()), default=None
+        )
+
+    def delay(self, message: StoreMessage, level_text: str, *, now: Now) -> None:
+        """Redirect a message that is about to be stored to its level; without a level do nothing."""
+        try:
+            level = int(level_text)
+        except ValueError:
+            return
+        if level <= 0:
+            return
+        if self._moments.is_set(now):
+            self._moments.note(self._store.statistics().max_physical_offset, now)
+        level = min(level, len(self._delays_ms))
+        message.properties_text = b"".join(
+            (
+                message.properties_text,
+                f"{p.REAL_TOPIC}\x01{message.topic}\x02{p.REAL_QUEUE_ID}\x01{message.queue_id}\x02".encode(),
+            )
+        )
+        message.topic = names.SCHEDULE_TOPIC
+        message.queue_id = level - 1
+        # Upstream's tools show this time; the store time is what counts.
+        message.tag_code = int(now.wall_ms) + self._delays_ms[level - 1]
+
+    def deliver(self, now_ms: MonotonicMs) -> int:
+        """Store every due message again; return how many there were."""
+        delivered = 0
+        for level, delay_ms in enumerate(self._delays_ms, 1):
+            head_due_ms = self._head_due_ms.get(level)
+            if head_due_ms is None or head_due_ms <= now_ms:
+                delivered += self._deliver_level(level, delay_ms, now_ms)
+        return delivered
+
+    def _deliver_level(self, level: int, delay_ms: int, now_ms: MonotonicMs) -> int:
+        queue_id = level - 1
+        # Not beyond what a crash left of the queue (correctDelayOffset).
+        offset = min(self.offsets.get(level, 0), self._store.max_offset(names.SCHEDULE_TOPIC, queue_id))
+        offset = max(offset, self._store.min_offset(names.SCHEDULE_TOPIC, queue_id))
+        delivered = 0
+        while delivered < DELIVERED_PER_ROUND_MAX:
+            due, next_offset, head_due_ms = self._read(queue_id, offset, delay_ms, now_ms)
+            stored = self._store_again(due, level)
+            delivered += stored
+            if stored < len(due):
+                self._reached(level, due[stored].queue_offset)
+                self._head_due_ms[level] = now_ms  # It waits for the store, and is not forgotten.
+                break
+            offset = next_offset
+            self._reached(level, offset)  # The next read may have to wait for the disk.
+            if head_due_ms is not None:
+                self._head_due_ms[level] = head_due_ms
+                break
+            if not due:
+                self._head_due_ms.pop(level, None)
+                break
+        return delivered
+
+    def _reached(self, level: int, offset: int) -> None:
+        if offset != self.offsets.get(level, 0):
+            self.offsets[level] = offset
+            self.version += 1
+
+    def _store_again(self, due: Sequence[MessageExt], level: int) -> int:
+        """Store due messages again; return how many are done."""
+        if not due:
+            return 0
+        for position, result in enumerate(self._store.append_batch([_restored(message) for message in due])):
+            if result.status in (AppendStatus.MESSAGE_ILLEGAL, AppendStatus.PROPERTIES_SIZE_EXCEEDED):
+                # It will never be accepted; those behind it must not wait for it.
+                log.error(
+                    "due message dropped", level=level, reason=result.status.name, id=due[position].offset_id
+                )
+            elif not result.is_ok:
+                log.warning("due messages wait: the store accepts no messages", level=level)
+                return position
+        return len(due)
+
+    def _read(
+        self, queue_id: int, offset: int, delay_ms: int, now_ms: MonotonicMs
+    ) -> tuple[list[MessageExt], int, MonotonicMs | None]:
+        """Return the due messages from an offset on, the offset after them, and when the next one is due."""
+        result = self._store.read(names.SCHEDULE_TOPIC, queue_id, offset, 32)
+        if result.status is not ReadStatus.FOUND:
+            return [], max(offset, result.next_offset) if result.max_offset > offset else offset, None
+        data = b"".join(result.data)
+        due: list[MessageExt] = []
+        position = 0
+        while position < len(data):
+            decoded = decode_record(data, position, decompress=False)
+            if decoded is None:
+                break
+            message, position = decoded
+            due_ms = self._moments.moment_of(message.physical_offset, message.store_timestamp_ms) + delay_ms
+            # Stored in the future, by an earlier process before the clock was set back: how long ago is
+            # unknown, so it is delivered now rather than late
+            # (ScheduleMessageService.correctDeliverTimestamp).
+            if now_ms < due_ms <= now_ms + delay_ms:
+                return due, message.queue_offset, due_ms
+            due.append(message)
+        return due, result.next_offset, None
+
+
+def _restored(message: MessageExt) -> StoreMessage:
+    """Return the message for its own queue, with DELAY, REAL_TOPIC and REAL_QID as upstream."""
+    properties = dict(message.properties)
+    properties[p.WAIT] = "false"
+    text = p.encode_properties(properties)
+    if len(text) > p.PROPERTIES_BYTES_MAX:  # WAIT has no meaning here; better without it than lost.
+        del properties[p.WAIT]
+        text = p.encode_properties(properties)
+    return StoreMessage(
+        properties.get(p.REAL_TOPIC, names.SCHEDULE_TOPIC),
+        int(properties.get(p.REAL_QUEUE_ID, "0")),
+        message.body,
+        text,
+        tag_code(properties.get(p.TAGS)),
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp_ms,
+        encode_host(message.born_host),
+        message.reconsume_times,
+    )

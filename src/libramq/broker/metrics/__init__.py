@@ -1,0 +1,1 @@
+"""Metrics: what a broker counts, for Prometheus and for mqadmin."""

@@ -1,0 +1,153 @@
+"""BROKER_RUNTIME_INFO: a broker's state as names and values, for mqadmin clusterList.
+
+Upstream: AdminBrokerProcessor.prepareRuntimeInfo.
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from datetime import date, datetime
+from typing import Final, NamedTuple
+
+from libramq.broker.metrics.throughput import Throughput
+from libramq.clock import MonotonicMs, WallMs
+from libramq.codes import RequestCode
+from libramq.filesystem import FileSystem
+from libramq.formats.document import encode_body
+from libramq.kernel.longest_turn import RUNTIME_INFO
+from libramq.kernel.parts import Kernel
+from libramq.remoting.body.route import KVTable
+from libramq.rpc.outcome import Outcome, Reply
+from libramq.rpc.request import Processor, Request
+from libramq.store.message_store import MessageStore
+
+#: StoreStatsService: rates over the last 10 s, 1 min and 10 min, from a sample a second.
+_WINDOWS_S: Final = (10, 60, 600)
+SAMPLE_MS: Final = 1_000
+#: What does not exist here: thread pools, timers, a dispatch behind the log, a lock of the page cache.
+_ZEROES: Final = (
+    "sendThreadPoolQueueSize", "pullThreadPoolQueueSize", "ackThreadPoolQueueSize",
+    "sendThreadPoolQueueHeadWaitTimeMills", "pullThreadPoolQueueHeadWaitTimeMills",
+    "ackThreadPoolQueueHeadWaitTimeMills", "pageCacheLockTimeMills", "timerReadBehind",
+    "timerOffsetBehind", "timerCongestNum", "dispatchBehindBytes",
+)  # fmt: skip
+
+
+class _Sample(NamedTuple):
+    at_ms: MonotonicMs
+    counts: tuple[int, int]
+
+
+class _Mornings:
+    """The counters at the beginning of today and yesterday, in the broker's time zone.
+
+    Upstream: BrokerStats.java, which counts from the broker's start and records once a day.
+    """
+
+    def __init__(self, wall_ms: WallMs, counts: tuple[int, int]) -> None:
+        self._day = _day(wall_ms)
+        self.today = self.yesterday = counts
+
+    def look(self, wall_ms: WallMs, counts: tuple[int, int]) -> None:
+        """Begin a new day if it is one; `counts` are from before."""
+        day = _day(wall_ms)
+        if day > self._day:
+            was_yesterday = (day - self._day).days == 1
+            self._day, self.yesterday, self.today = day, self.today if was_yesterday else counts, counts
+
+
+def _day(wall_ms: WallMs) -> date:
+    return datetime.fromtimestamp(int(wall_ms) / 1000).astimezone().date()
+
+
+class RuntimeInfo:
+    """The numbers, sampled once a second while they change."""
+
+    def __init__(self, store: MessageStore, filesystem: FileSystem, *, version: str, kernel: Kernel) -> None:
+        self._store = store
+        self._filesystem = filesystem
+        self._clock = kernel.clock
+        self._deadline = kernel.deadlines.new(self.sample)
+        self._longest_turn = kernel.longest_turn
+        self._version = version
+        self._started_ms = kernel.clock.wall_ms()
+        #: By topic and group; returned with their statistics.
+        self.throughput = Throughput(store, kernel)
+        self._samples: deque[_Sample] = deque()
+        self._sampled = store.traffic
+        self._mornings = _Mornings(self._started_ms, self._sampled)
+        self.sample(kernel.clock.monotonic_ms())
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the requests that it serves."""
+        return {RequestCode.GET_BROKER_RUNTIME_INFO: self.handle}
+
+    def settle(self) -> None:
+        """Take a sample a second after the counters changed."""
+        self.throughput.settle()
+        if self._deadline.due_ms is None and self._store.traffic != self._sampled:
+            self._deadline.at(self._clock.monotonic_ms() + SAMPLE_MS)
+
+    def sample(self, now_ms: MonotonicMs) -> None:
+        """Store the counters at a moment (monotonic)."""
+        self._mornings.look(self._clock.wall_ms(), self._sampled)
+        self._sampled = self._store.traffic
+        oldest_ms = now_ms - _WINDOWS_S[-1] * 1_000
+        while len(self._samples) > 1 and self._samples[1].at_ms <= oldest_ms:
+            self._samples.popleft()
+        self._samples.append(_Sample(now_ms, self._sampled))
+
+    def handle(self, request: Request) -> Outcome:
+        """Answer GET_BROKER_RUNTIME_INFO."""
+        statistics = self._store.statistics()
+        self._mornings.look(self._clock.wall_ms(), self._sampled)
+        yesterday, today = self._mornings.yesterday, self._mornings.today
+        disk_ratio = self._disk_ratio()
+        table = dict.fromkeys(_ZEROES, "0")
+        table.update(
+            brokerVersionDesc=self._version,
+            brokerVersion=self._version,
+            brokerActive="true",
+            bootTimestamp=str(self._started_ms),
+            putTps=self._rates(0),
+            getTransferredTps=self._rates(1),
+            getFoundTps=self._rates(1),
+            getTotalTps=self._rates(1),
+            timerEnqueueTps="0.0",
+            timerDequeueTps="0.0",
+            earliestMessageTimeStamp=str(statistics.earliest_timestamp_ms),
+            commitLogDiskRatio=disk_ratio,
+            consumeQueueDiskRatio=disk_ratio,
+            commitLogMinOffset=str(statistics.min_physical_offset),
+            commitLogMaxOffset=str(statistics.max_physical_offset),
+            msgPutTotalYesterdayMorning=str(yesterday[0]),
+            msgGetTotalYesterdayMorning=str(yesterday[1]),
+            msgPutTotalTodayMorning=str(today[0]),
+            msgGetTotalTodayMorning=str(today[1]),
+            msgPutTotalTodayNow=str(statistics.put_message_count),
+            msgGetTotalTodayNow=str(statistics.get_message_count),
+            putMessageTimesTotal=str(statistics.put_message_count),
+            putMessageSizeTotal=str(statistics.put_bytes),
+            remainHowManyDataToFlush=str(statistics.max_physical_offset - statistics.flushed_offset),
+            # Not Apache's: since the last request.
+            libraLongestTurnMicros=str(self._longest_turn.take_us(RUNTIME_INFO)),
+        )
+        return Reply(body=encode_body(KVTable(table=table)))
+
+    def _disk_ratio(self) -> str:
+        """Return the used share of the store's disk; -1.0 if unknown, as upstream."""
+        try:
+            return str(self._filesystem.disk_space(self._store.config.root).used_percent / 100)
+        except OSError:
+            return "-1.0"
+
+    def _rates(self, column: int) -> str:
+        return " ".join(f"{self._rate(column, window_s):.2f}" for window_s in _WINDOWS_S)
+
+    def _rate(self, column: int, window_s: int) -> float:
+        """Return the messages per second in a window that ends now; shorter while the broker is younger."""
+        now_ms = self._clock.monotonic_ms()
+        from_ms = max(now_ms - window_s * 1_000, self._samples[0].at_ms)
+        # Between two samples nothing happened, except in the second before the later one.
+        before = [sample for sample in self._samples if sample.at_ms <= from_ms]
+        count = self._store.traffic[column] - before[-1].counts[column]
+        return count * 1000 / (now_ms - from_ms) if now_ms > from_ms else 0.0

@@ -1,0 +1,163 @@
+"""The groups commands: a live view of groups, a timeline of their rebalances, removal of members."""
+
+import asyncio
+import getpass
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from libramq.cli import options
+from libramq.cli.printable import printable
+from libramq.clock import SystemClock
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from libramq.cli.groups.row import GroupRow
+
+#: Ours: how often the live view is refreshed.
+LOOK_SECONDS: Final = 1.0
+NO_GROUP: Final = "no consumer group yet; a group appears when its first consumer starts"
+
+app = typer.Typer(help="Watch consumer groups, their members and their rebalances.")
+
+
+@app.callback(invoke_without_command=True)
+def groups(
+    context: typer.Context,
+    namesrv: options.Namesrv = None,
+    once: Annotated[bool, typer.Option("--once", help="Print the table once and end.")] = False,
+    members: Annotated[
+        bool, typer.Option("--members", help="Print each member and the queues it reads, and end.")
+    ] = False,
+    json: options.Json = False,
+    log_level: options.Log = options.LogLevel.WARNING,
+) -> None:
+    """Show every consumer group: members, queues, lag, last rebalance and problems. Updates live in a
+    terminal.
+    """
+    from libramq.cli import logs, running
+
+    logs.set_up(log_level)
+    if context.invoked_subcommand is None:
+        namesrv = options.name_servers(namesrv)
+        if members:
+            running.run(_members(namesrv, as_json=json))
+        else:
+            is_live = not once and not json and sys.stdout.isatty()
+            running.run(_watch(namesrv, is_live=is_live, as_json=json))
+
+
+@app.command(no_args_is_help=True)
+def history(
+    context: typer.Context,
+    group: options.Group,
+    namesrv: options.Namesrv = None,
+    last: Annotated[
+        int, typer.Option("--last", min=1, help="How many rebalances to show, counted from the newest.")
+    ] = 10,
+    json: options.Json = False,
+) -> None:
+    """Show a group's rebalances: who caused them and why, what moved, and how long queues paused."""
+    from libramq.cli import output
+    from libramq.cli.groups import history as group_history
+    from libramq.cli.groups import watch as group_watch
+
+    found = group_watch.group_rebalances(_name_servers(context, namesrv), group, last=last)
+    if json:
+        output.print_json([group_history.as_json(rebalance) for rebalance in found])
+        return
+    for rebalance in found:
+        print("\n".join(map(printable, group_history.timeline(rebalance))))
+
+
+@app.command(no_args_is_help=True)
+def remove(
+    context: typer.Context,
+    group: options.Group,
+    member: Annotated[str, typer.Option("--member", help="The name of a static member, or a client id.")],
+    namesrv: options.Namesrv = None,
+) -> None:
+    """Remove a member that will not come back; its queues move at once. One that is alive joins again."""
+    from libramq.cli import running
+
+    running.run(_remove(_name_servers(context, namesrv), group, member))
+    print(f"removed {member} from {group}")
+
+
+async def _remove(namesrv: str, group: str, member: str) -> None:
+    from libramq.cli.access import client_options
+    from libramq.client.admin import Admin
+
+    async with Admin(namesrv=namesrv, **client_options()) as admin:
+        await admin.remove_member(group, member, operator=_user())
+
+
+def _user() -> str | None:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # A container's user may have no name.
+        return None
+
+
+def _name_servers(context: typer.Context, namesrv: str | None) -> str:
+    """Return the name servers, which may also be named before the command."""
+    return options.name_servers(namesrv or (context.parent.params.get("namesrv") if context.parent else None))
+
+
+async def _watch(namesrv: str, *, is_live: bool, as_json: bool) -> None:
+    from libramq.cli import output
+    from libramq.cli.groups.row import COLUMNS
+    from libramq.cli.groups.watch import GroupWatch
+
+    async with GroupWatch(namesrv) as watch:
+        rows = await watch.look()
+        if as_json:
+            output.print_json([row.as_json() for row in rows])
+        elif is_live:
+            from rich.live import Live
+
+            with Live(_table(rows), console=output.console(), auto_refresh=False) as live:
+                while True:
+                    await asyncio.sleep(LOOK_SECONDS)
+                    live.update(_table(await watch.look()), refresh=True)
+        elif not rows:
+            print(NO_GROUP)
+        else:
+            output.print_table(COLUMNS, _cells(rows))
+            for remark in _remarks(rows):
+                print(printable(remark))
+
+
+async def _members(namesrv: str, *, as_json: bool) -> None:
+    from libramq.cli import output
+    from libramq.cli.groups.row import MEMBER_COLUMNS
+    from libramq.cli.groups.watch import GroupWatch
+
+    async with GroupWatch(namesrv) as watch:
+        rows = await watch.look()
+    if as_json:
+        output.print_json([{"group": row.group, "members": row.members_as_json()} for row in rows])
+    elif not any(row.members for row in rows):
+        print("no consumer group has a connected member")
+    else:
+        output.print_table(MEMBER_COLUMNS, [cells for row in rows for cells in row.member_cells()])
+
+
+def _table(rows: "Sequence[GroupRow]") -> "Table":
+    from libramq.cli import output
+    from libramq.cli.groups.row import COLUMNS
+
+    caption = "\n".join([*([] if rows else [NO_GROUP]), *_remarks(rows), "Ctrl-C to quit"])
+    return output.table(COLUMNS, _cells(rows), caption=caption)
+
+
+def _cells(rows: "Sequence[GroupRow]") -> list[list[str]]:
+    wall_ms = SystemClock().wall_ms()
+    return [row.cells(wall_ms) for row in rows]
+
+
+def _remarks(rows: "Sequence[GroupRow]") -> list[str]:
+    return [remark for row in rows for remark in row.remarks()]

@@ -1,0 +1,147 @@
+"""The group history: rebalances as a timeline, and as JSON."""
+
+import time
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from types import MappingProxyType
+from typing import Any, Final
+
+from libramq.cli.groups.member_names import MemberNames
+from libramq.groups.rebalance_event import QueueMove
+from libramq.groups.rebalance_history import Rebalance, State
+
+#: How many members, or pairs of members, a line of the timeline names.
+NAMED_MAX: Final = 8
+
+
+def timeline(rebalance: Rebalance) -> list[str]:
+    """Return a rebalance as lines for people; the first begins with its time."""
+    names = member_names(rebalance)
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(rebalance.at_ms / 1000))
+    lines = [f"{when}  {causes(rebalance, names)}  ({', '.join(rebalance.brokers)})"]
+    if rebalance.moved is None:
+        lines.append(
+            "still moving"
+            if rebalance.state is State.MOVING
+            else "interrupted: its broker never recorded the end"
+        )
+    else:
+        unowned = f", {_count(rebalance.unowned, 'queue')} without an owner" if rebalance.unowned else ""
+        also = "" if rebalance.state is State.SETTLED else f"; {rebalance.state} at some brokers"
+        lines += [
+            f"{rebalance.moved}/{rebalance.minimum} queues moved (actual/minimum), stable after "
+            f"{duration(rebalance.time_to_stable_ms)}, worst pause {duration(rebalance.worst_pause_ms)}, "
+            f"{came_again(rebalance.redelivered_upper_bound)}{unowned}{also}",
+            *_catching_up(rebalance.peak_catch_up_rate),
+            *_moves(rebalance.moves, names),
+            _loads(rebalance.member_count, rebalance.loads, names),
+        ]
+    return [lines[0], *(f"    {line}" for line in lines[1:])]
+
+
+def member_names(rebalance: Rebalance, *, static: Mapping[str, str] = MappingProxyType({})) -> MemberNames:
+    """Return short names for all clients in a rebalance."""
+    texts = [*(cause.who for cause in rebalance.causes if cause.who), *rebalance.loads]
+    moves = [name for move in rebalance.moves for name in (move.from_, move.to) if name]
+    return MemberNames([*texts, *moves], static=static)
+
+
+def causes(rebalance: Rebalance, names: MemberNames) -> str:
+    """Return the reasons and who caused them: `member_joined a, b; connection_closed c`."""
+    return "; ".join(
+        " ".join([reason, _named([names.short(cause.who) for cause in lot if cause.who])]).rstrip()
+        for reason, lot in groupby(rebalance.causes, key=lambda cause: cause.reason)
+    )
+
+
+def came_again(bound: int | None) -> str:
+    """Return what is known of redelivered messages; 0: owners had committed everything they handled.
+
+    None: a broker was restarted, and does not know what they had been sent before.
+    """
+    if bound is None:
+        return "unknown how many messages came again"
+    return f"at most {_count(bound, 'message')} came again" if bound else "no message came again"
+
+
+def duration(milliseconds: int | None) -> str:
+    """Return a time span for people."""
+    if milliseconds is None:
+        return "–"
+    return f"{milliseconds} ms" if milliseconds < 10_000 else f"{milliseconds / 1000:.1f} s"
+
+
+def as_json(rebalance: Rebalance) -> dict[str, Any]:
+    """Return a rebalance for programs: the fields of the events, in the commands' camelCase."""
+    return {
+        "group": rebalance.group,
+        "atMs": rebalance.at_ms,
+        "state": rebalance.state.value,
+        "causes": [cause._asdict() for cause in rebalance.causes],
+        "brokers": list(rebalance.brokers),
+        "memberCount": rebalance.member_count,
+        "moved": rebalance.moved,
+        "minimum": rebalance.minimum,
+        "timeToStableMs": rebalance.time_to_stable_ms,
+        "worstPauseMs": rebalance.worst_pause_ms,
+        "redeliveredUpperBound": rebalance.redelivered_upper_bound,
+        "duplicatesReported": rebalance.duplicates_reported,
+        "peakCatchUpRate": rebalance.peak_catch_up_rate,
+        "unowned": rebalance.unowned,
+        "loads": rebalance.loads,
+        "moves": [
+            {
+                "topic": move.topic,
+                "broker": move.broker,
+                "queueId": move.queue,
+                "from": move.from_,
+                "to": move.to,
+                "pauseMs": move.pause_ms,
+                "redelivered": move.redelivered_bound,
+                "doubleOwnerMs": move.double_owner_ms,
+            }
+            for move in rebalance.moves
+        ],
+    }
+
+
+def _catching_up(rate: int | None) -> list[str]:
+    return [f"new owners read up to {_count(rate, 'message')} a second to catch up"] if rate else []
+
+
+def _moves(moves: Sequence[QueueMove], names: MemberNames) -> list[str]:
+    """Return a line for each pair of members."""
+    pairs: dict[tuple[str, str], list[QueueMove]] = {}
+    for move in moves:
+        pairs.setdefault(
+            (names.short(move.from_) if move.from_ else "nobody", names.short(move.to)), []
+        ).append(move)
+    lines = [
+        f"{giver} → {taker}: {_count(len(lot), 'queue')}"
+        + ("" if giver == "nobody" else f", paused for {_range([move.pause_ms for move in lot])} ms")
+        + (f", read by both for up to {both} ms" if (both := max(m.double_owner_ms for m in lot)) else "")
+        for (giver, taker), lot in list(pairs.items())[:NAMED_MAX]
+    ]
+    return lines + ([f"and {len(pairs) - NAMED_MAX} more pairs"] if len(pairs) > NAMED_MAX else [])
+
+
+def _loads(member_count: int, loads: dict[str, int], names: MemberNames) -> str:
+    if not loads:
+        return "no members"
+    if len(loads) > NAMED_MAX:
+        return f"{member_count} members with {_range(list(loads.values()))} queues each"
+    return "loads: " + ", ".join(f"{names.short(member)} {load}" for member, load in loads.items())
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return ", ".join(names[:NAMED_MAX]) + more
+
+
+def _range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low}–{high}"
+
+
+def _count(number: int | None, noun: str) -> str:
+    return f"{number or 0} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,120 @@
+"""The group row: one consumer group as `libra groups` shows it, in 80 columns, and as JSON."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from libramq.cli.groups.history import as_json, causes, duration, member_names
+from libramq.clock import WallMs
+from libramq.groups.rebalance_history import Rebalance, State
+from libramq.remoting.body.consumers import ClientConnection, GroupDiagnosis
+
+COLUMNS: Final = ("group", "members", "queues", "lag", "state", "last rebalance")
+MEMBER_COLUMNS: Final = ("group", "client id", "static name", "queues", "topic broker ids")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRow:
+    """One group now. diagnoses: the problems that its brokers report."""
+
+    group: str
+    members: Sequence[ClientConnection] = ()
+    queue_count: int
+    lag: int
+    last: Rebalance | None
+    diagnoses: Sequence[GroupDiagnosis] = ()
+
+    def remarks(self) -> list[str]:
+        """Return the group's problems, one line each."""
+        return [f"{self.group}: {one.kind}: {one.text}" for one in self.diagnoses]
+
+    def cells(self, wall_ms: WallMs) -> list[str]:
+        """Return the cells of COLUMNS."""
+        numbers = [f"{number:,}" for number in (len(self.members), self.queue_count, self.lag)]
+        return [self.group, *numbers, self._state.value, self._last(wall_ms)]
+
+    def member_cells(self) -> list[list[str]]:
+        """Return the cells of MEMBER_COLUMNS, one list for each member."""
+        return [
+            [
+                self.group,
+                member.client_id,
+                member.instance or "–",
+                str(_count(member.queues)),
+                queue_ranges(member.queues) or "–",
+            ]
+            for member in self.members
+        ]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the row for programs."""
+        return {
+            "group": self.group,
+            "members": len(self.members),
+            "queues": self.queue_count,
+            "lag": self.lag,
+            "state": self._state.value,
+            "lastRebalance": as_json(self.last) if self.last else None,
+            "diagnoses": [{"kind": one.kind, "about": one.about, "text": one.text} for one in self.diagnoses],
+        }
+
+    def members_as_json(self) -> list[dict[str, Any]]:
+        """Return the members for programs."""
+        return [
+            {
+                "clientId": member.client_id,
+                "staticName": member.instance,
+                "address": member.client_addr,
+                "queues": [
+                    {"topic": topic, "broker": broker, "queueIds": ids}
+                    for topic, brokers in sorted(member.queues.items())
+                    for broker, ids in sorted(brokers.items())
+                ],
+            }
+            for member in self.members
+        ]
+
+    @property
+    def _state(self) -> State:
+        return self.last.state if self.last else State.SETTLED
+
+    def _last(self, wall_ms: WallMs) -> str:
+        if self.last is None:
+            return "–"
+        static = {member.client_id: member.instance for member in self.members if member.instance}
+        names = member_names(self.last, static=static)
+        said = f"{_moment(self.last.at_ms, wall_ms)} {causes(self.last, names)}"
+        if self.last.moved is None:
+            return said
+        return (
+            f"{said}; moved {self.last.moved} (minimum {self.last.minimum}), "
+            f"worst pause {duration(self.last.worst_pause_ms)}"
+        )
+
+
+def queue_ranges(queues: Mapping[str, Mapping[str, Sequence[int]]]) -> str:
+    """Return queues as text: `Orders broker-a 0-3 7, broker-b 0`."""
+    return "; ".join(
+        f"{topic} " + ", ".join(f"{broker} {_ranges(ids)}" for broker, ids in sorted(brokers.items()))
+        for topic, brokers in sorted(queues.items())
+    )
+
+
+def _ranges(ids: Iterable[int]) -> str:
+    ordered = sorted(ids)
+    starts = [ordered[0], *(later for earlier, later in pairwise(ordered) if later != earlier + 1)]
+    ends = [*(earlier for earlier, later in pairwise(ordered) if later != earlier + 1), ordered[-1]]
+    runs = zip(starts, ends, strict=True)
+    return " ".join(str(start) if start == end else f"{start}-{end}" for start, end in runs)
+
+
+def _count(queues: Mapping[str, Mapping[str, Sequence[int]]]) -> int:
+    return sum(len(ids) for brokers in queues.values() for ids in brokers.values())
+
+
+def _moment(at_ms: int, wall_ms: WallMs) -> str:
+    """Return a time of today, or a date and time."""
+    then, now = time.localtime(at_ms / 1000), time.localtime(int(wall_ms) / 1000)
+    return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M", then)

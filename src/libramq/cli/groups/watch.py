@@ -1,0 +1,148 @@
+"""The group watch: the current state of a cluster's groups, and the rebalances its brokers have recorded."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final, Self
+
+import msgspec
+
+from libramq.cli.access import access, client_options
+from libramq.cli.groups.row import GroupRow
+from libramq.client.admin import Admin
+from libramq.client.queue_reader import QueueReader
+from libramq.clock import Clock, SystemClock
+from libramq.errors import BrokerError, ConfigError, LibraError, RouteNotFound
+from libramq.groups.rebalance_event import RebalanceEvent, decode_event
+from libramq.groups.rebalance_history import BrokerEvent, Rebalance, rebalances
+from libramq.message.names import REBALANCE_EVENTS_TOPIC, RETRY_PREFIX, groups_of
+from libramq.message.queue import MessageQueue
+from libramq.message.record import decode_records
+from libramq.remoting.body.consumers import ConsumerConnection
+from libramq.transport.address import split_name_servers
+
+READER_GROUP: Final = "LIBRA_GROUPS"
+#: Ours: how many of each broker's newest events are read; some ten thousand rebalances.
+EVENTS_MAX: Final = 30_000
+#: Ours: how many groups are queried at once.
+GROUPS_AT_ONCE: Final = 16
+
+
+class EventReader:
+    """Reads the rebalance events of all brokers, each once. Blocking, for one thread at a time."""
+
+    def __init__(self, namesrv: str) -> None:
+        self._namesrv = namesrv
+        self._reader = QueueReader(split_name_servers(namesrv), group=READER_GROUP, access=access())
+        self._positions: dict[MessageQueue, int] = {}
+
+    def read(self) -> list[BrokerEvent]:
+        """Return the new events; raises ConfigError if no broker records any."""
+        try:
+            queues = self._reader.queues(REBALANCE_EVENTS_TOPIC)
+        except RouteNotFound:
+            raise ConfigError(
+                f"no broker at name server {self._namesrv} records rebalances: only LibraMQ's do; "
+                "libra admin consumerProgress shows what others know"
+            ) from None
+        starts = self._reader.min_offsets(queue for queue in queues if queue not in self._positions)
+        ends, _unreachable = self._reader.reachable_max_offsets(queues)
+        found = []
+        for queue, end in ends.items():
+            start = self._positions.get(queue)
+            if start is None or start > end:  # A new queue, or its broker restarted with an empty store.
+                start = max(starts.get(queue, 0), end - EVENTS_MAX)
+            for stretch in self._reader.read(queue, start, end, lost=_pass_over):
+                for message in decode_records(stretch.body, broker_name=queue.broker_name):
+                    event = _event(message.body)
+                    if event is not None:
+                        found.append(BrokerEvent(queue.broker_name, event))
+            self._positions[queue] = end
+        return found
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._reader.close()
+
+
+def _pass_over(queue: MessageQueue, start: int, end: int) -> None:
+    """Skip events that were deleted by age: the timeline begins later."""
+
+
+def _event(body: bytes) -> RebalanceEvent | None:
+    try:
+        return decode_event(body)
+    except msgspec.DecodeError:
+        return None  # Of a later version.
+
+
+def group_rebalances(namesrv: str, group: str, *, last: int, clock: Clock | None = None) -> list[Rebalance]:
+    """Return the last rebalances of a group; raises ConfigError if there was none."""
+    reader = EventReader(namesrv)
+    try:
+        events = [one for one in reader.read() if one.event.group == group]
+    finally:
+        reader.close()
+    found = rebalances(events, wall_ms=(clock or SystemClock()).wall_ms())
+    if not found:
+        raise ConfigError(
+            f"no rebalance of group {group} is recorded at name server {namesrv}; libra groups lists all"
+        )
+    return found[-last:]
+
+
+class GroupWatch:
+    """Polls the state of all groups. Use it as `async with`."""
+
+    def __init__(self, namesrv: str, *, clock: Clock | None = None) -> None:
+        self._admin = Admin(namesrv=namesrv, **client_options())
+        self._reader = EventReader(namesrv)
+        self._clock = clock or SystemClock()
+        self._events: dict[str, list[BrokerEvent]] = {}
+        self._at_once = asyncio.Semaphore(GROUPS_AT_ONCE)
+
+    async def __aenter__(self) -> Self:
+        await self._admin.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._reader.close()
+        await self._admin.stop()
+
+    async def look(self) -> list[GroupRow]:
+        """Return the current state of all groups, by name."""
+        events = await asyncio.to_thread(self._reader.read)
+        last = self._last_rebalances(events)
+        names = groups_of(await self._admin.topics())
+        return list(await asyncio.gather(*(self._row(name, last.get(name)) for name in names)))
+
+    def _last_rebalances(self, events: Iterable[BrokerEvent]) -> dict[str, Rebalance]:
+        """Return the last rebalance of each group; forget older events."""
+        for one in events:
+            self._events.setdefault(one.event.group, []).append(one)
+        last = {}
+        for group, held in self._events.items():
+            found = rebalances(held, wall_ms=self._clock.wall_ms())
+            if found:
+                last[group] = found[-1]
+                self._events[group] = [one for one in held if one.event.at_ms >= found[-1].at_ms]
+        return last
+
+    async def _row(self, group: str, last: Rebalance | None) -> GroupRow:
+        async with self._at_once:
+            try:
+                stats = await self._admin.consume_stats(group)
+            except (BrokerError, RouteNotFound):
+                stats = {}  # A group that never committed, or is being deleted.
+            try:
+                connected = await self._admin.consumer_connection(group)
+            except LibraError:
+                connected = ConsumerConnection()  # Nobody is connected.
+        queues = {queue: ends for queue, ends in stats.items() if not queue.topic.startswith(RETRY_PREFIX)}
+        return GroupRow(
+            group=group,
+            members=connected.connection_set,
+            queue_count=len(queues),
+            lag=sum(max(0, ends.broker_offset - ends.consumer_offset) for ends in stats.values()),
+            last=last,
+            diagnoses=connected.diagnoses,
+        )

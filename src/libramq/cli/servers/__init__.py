@@ -1,0 +1,1 @@
+"""The server commands: name server, broker, and both at once."""

@@ -1,0 +1,70 @@
+"""The broker process: a further broker of `libra up --brokers N`, a child that ends with its parent.
+
+        parent ──stdin──►  the configuration, one line of JSON; then nothing until it closes, which ends the
+        child parent ◄─stdout──  "ready" or the reason for a failure, one line
+
+Standard input closes in every case, even when the parent is killed: the system closes the pipe.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+
+import msgspec
+
+from libramq.broker.config import BrokerConfig
+from libramq.cli import logs, running
+from libramq.cli.main import EXIT_FAILED, failure_line
+from libramq.cli.options import LogLevel
+from libramq.cli.servers.broker_children import READY, STOP_SECONDS
+from libramq.cli.servers.commands import broker_server, calm_garbage_collector
+from libramq.transport.descriptors import raise_limit
+
+
+async def serve(config: BrokerConfig) -> None:
+    """Run the broker until the parent is gone or SIGTERM comes. The parent handles Ctrl-C."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    loop.add_signal_handler(signal.SIGTERM, stopped.set)
+    stdin = sys.stdin.fileno()
+
+    def read() -> None:
+        if not os.read(stdin, 1024):
+            loop.remove_reader(stdin)
+            stopped.set()
+
+    raise_limit()
+    broker = broker_server(config)
+    await broker.start()
+    try:
+        calm_garbage_collector()
+        loop.add_reader(stdin, read)
+        print(READY, flush=True)
+        await stopped.wait()
+    finally:
+        async with asyncio.timeout(STOP_SECONDS):
+            await broker.stop()
+
+
+def main() -> None:
+    """Read the configuration and serve; print a failure as one line."""
+    logs.set_up(LogLevel(sys.argv[1]))
+    line = sys.stdin.buffer.readline()
+    if not line:
+        return  # The parent is gone already.
+    try:
+        running.run(serve(msgspec.json.decode(line, type=BrokerConfig)))
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except Exception as error:
+        said = failure_line(error)
+        if said is None:
+            raise
+        print(said, flush=True)
+        sys.exit(EXIT_FAILED)
+
+
+if __name__ == "__main__":
+    main()

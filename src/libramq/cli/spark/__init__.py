@@ -1,0 +1,1 @@
+"""The commands that run Spark: pipelines and the laboratory."""
