@@ -1,6 +1,7 @@
 """The broker as a process: sockets, threads and timers, a name server beside it, stops and kills."""
 
 import asyncio
+import contextlib
 import errno
 import signal
 import threading
@@ -156,6 +157,24 @@ def test_a_slave_gets_the_log_at_the_ha_port(loop, tmp_path):
             writing.write(encode_report(1 << 40))
             assert await reading.read() == b""
             writing.close()
+
+    run_on(loop, scenario)
+
+
+@both
+def test_a_connection_from_elsewhere_is_ended_before_it_reports(loop, tmp_path):
+    """It held a descriptor for two minutes, and there is no limit on how many come from one address."""
+
+    async def scenario() -> None:
+        port = free_broker_port()
+        settings = config(
+            tmp_path, listen_port=port, ha_listen_port=port + 1, ha_allowed_addresses="10.0.0.0/8"
+        )
+        async with running(settings):
+            reader, writer = await asyncio.open_connection(HOST, port + 1)
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            writer.close()
 
     run_on(loop, scenario)
 

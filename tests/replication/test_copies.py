@@ -1,5 +1,6 @@
 """SYNC_MASTER: a send is acknowledged, and seen by consumers, when enough brokers have its message."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -8,11 +9,13 @@ from libramq.broker.config import BrokerConfig
 from libramq.codes import RequestCode as R
 from libramq.codes import ResponseCode as C
 from libramq.errors import ConfigError
-from libramq.replication.copies import GAP_BYTES_MAX
+from libramq.replication.ha_connection import GAP_BYTES_MAX
+from libramq.rpc.responder import ParkedReplies
 from tests.broker.brokers import Conversation, answer, find_answer, send_header
 from tests.fakes import FakePeer
 from tests.replication.slaves import Slave
 
+FILE_BYTES = 1 << 20
 SYNC = {"broker_role": "SYNC_MASTER", "in_sync_replicas": 2, "ha_listen_port": 1}
 
 
@@ -118,7 +121,7 @@ def test_a_producer_may_choose_not_to_wait(talk: Conversation) -> None:
 
 def test_a_slave_far_behind_is_not_waited_for(talk: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
     """haMaxGapNotInSync: it would take it minutes to catch up."""
-    monkeypatch.setattr("libramq.replication.copies.GAP_BYTES_MAX", 1)
+    monkeypatch.setattr("libramq.replication.ha_connection.GAP_BYTES_MAX", 1)
     assert GAP_BYTES_MAX == 256 * 1024 * 1024
     begin_send(talk, FakePeer())
     talk.flush()
@@ -143,6 +146,78 @@ def test_three_copies_need_two_slaves(tmp_path: Path) -> None:
     second.report(second.end)
     assert answer(producer, sent).code == C.SUCCESS
     talk.close()
+
+
+def test_an_empty_slave_is_no_copy_of_the_files_before_the_newest(talk: Conversation) -> None:
+    """It gets the newest file alone; what waits in an older one was acknowledged by its coming."""
+    slave, producer = follower(talk), FakePeer()
+    sent = begin_send(talk, producer)
+    talk.flush()
+    slave.hang_up()
+    while talk.broker.store.end < FILE_BYTES:
+        talk.give(FakePeer(), talk.command(R.SEND_MESSAGE_V2, send_header("T"), bytes(300_000)))
+        talk.flush()
+    empty = Slave(talk)
+    empty.report(0)
+    assert empty.blocks[0].offset == FILE_BYTES
+    assert answer(producer, sent).code == C.FLUSH_SLAVE_TIMEOUT
+
+
+def test_two_connections_from_one_machine_are_one_copy(tmp_path: Path) -> None:
+    """A slave whose machine lost power comes back before its master has noticed."""
+    talk = Conversation(tmp_path, **(SYNC | {"in_sync_replicas": 3}), ha_allowed_addresses="10.0.0.0/8")
+    talk.create_topic("T")
+    old, new = Slave(talk, "10.0.0.2:60000"), Slave(talk, "10.0.0.2:60001")
+    for slave in (old, new):
+        slave.report(0)
+    producer = FakePeer()
+    assert answer(producer, begin_send(talk, producer)).code == C.SLAVE_NOT_AVAILABLE
+    another = Slave(talk, "10.0.0.3:60000")
+    another.report(talk.broker.store.end)
+    for slave in (old, new):
+        slave.report(slave.end)
+    sent = begin_send(talk, producer)
+    for slave in (old, new):
+        slave.report(slave.end)
+    assert find_answer(producer, sent) is None
+    another.report(another.end)
+    assert answer(producer, sent).code == C.SUCCESS
+    talk.close()
+
+
+def test_a_slave_that_does_not_keep_up_is_not_waited_for(talk: Conversation) -> None:
+    """It reports a little more again and again, so it is alive; consumers would wait for hours."""
+    slave = follower(talk)
+    begin_send(talk, FakePeer())
+    talk.flush()
+    begin = slave.blocks[-1].offset
+    for count in range(1, 6):
+        talk.advance(5_000)
+        slave.report(begin + count)
+    assert slave.is_open
+    assert readable(talk) == 1
+    slave.report(slave.end)
+    begin_send(talk, FakePeer())
+    talk.flush()
+    assert readable(talk) == 1
+    slave.report(slave.end)
+    assert readable(talk) == 2
+
+
+def test_replies_whose_time_was_up_are_not_kept_while_a_slave_lags(talk: Conversation) -> None:
+    """They held memory, without a bound, until the slave had their messages."""
+    follower(talk)
+    before = waiting_replies()
+    for _ in range(20):
+        begin_send(talk, FakePeer())
+        talk.flush()
+        talk.advance(500)  # 10 s of sends, of which those of 3 s may wait.
+    assert 0 < waiting_replies() - before <= 9
+
+
+def waiting_replies() -> int:
+    gc.collect()
+    return sum(isinstance(each, ParkedReplies) for each in gc.get_objects())
 
 
 def test_with_one_copy_nobody_is_waited_for(tmp_path: Path) -> None:

@@ -166,9 +166,10 @@ class BrokerServer:
             number: Server(self._performer, self._clock.monotonic_ms) for number in self._config.client_ports
         }
         if self._config.ha_listen_port:
-            slaves = self._performer.entrance(self.broker.replication.service)
+            replication = self.broker.replication
+            slaves = self._performer.entrance(replication.service)
             servers[self._config.ha_listen_port] = Server(
-                slaves, self._clock.monotonic_ms, reader=ReportReader
+                slaves, self._clock.monotonic_ms, reader=ReportReader, is_allowed=replication.is_allowed
             )
         for number, server in servers.items():
             self._servers.append(server)

@@ -9,7 +9,6 @@ Upstream: GroupTransferService.java, CommitLog.handleHA.
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
 
 from libramq.clock import MonotonicMs
 from libramq.kernel.gate import Gate, Gated, Missing
@@ -19,9 +18,6 @@ from libramq.replication.ha_connection import HAConnection
 from libramq.store.message_store import MessageStore
 
 log = get_logger(__name__)
-
-#: MessageStoreConfig.haMaxGapNotInSync.
-GAP_BYTES_MAX: Final = 256 * 1024 * 1024
 
 
 class Copies:
@@ -44,14 +40,14 @@ class Copies:
         """Record the slaves' progress, and answer the replies that waited for it."""
         if not self._slaves_needed:
             return
-        end = self._store.end
-        had = sorted((slave.acknowledged for slave in slaves), reverse=True)
-        had = [offset for offset in had if end - offset <= GAP_BYTES_MAX]
+        end, now_ms = self._store.end, self._clock.monotonic_ms()
+        in_sync = _one_a_machine([slave for slave in slaves if slave.is_in_sync(end, now_ms)])
+        had = sorted((slave.acknowledged for slave in in_sync), reverse=True)
         self._replicated = had[self._slaves_needed - 1] if len(had) >= self._slaves_needed else None
         self._log_change(is_enough=self._replicated is not None)
         self._store.set_replicated(self._replicated)
         if self._replicated is not None:
-            self._answer(self._replicated)
+            self._answer(self._replicated, in_sync)
 
     def wait(self, parked: Gated, physical_offset: int = 0) -> None:
         """Park replies until enough slaves have the log up to an offset."""
@@ -63,15 +59,28 @@ class Copies:
         elif not self._purgatory.has_room(parked.connection, parked.cost_bytes):
             parked.fail(Missing.SLAVE)
         else:
+            while self._waiting and not self._waiting[0][1].is_parked:  # Its time was up.
+                self._waiting.popleft()
             waiting = _Waiting(parked)
             self._purgatory.park(waiting, self._clock.monotonic_ms() + self._timeout_ms)
             self._waiting.append((physical_offset, waiting))
 
-    def _answer(self, replicated: int) -> None:
+    def _answer(self, replicated: int, in_sync: Sequence[HAConnection]) -> None:
+        """Reply to those who waited for this part of the log, or for what new slaves will never get of it."""
+        all_have_from = max(slave.first for slave in in_sync)
         while self._waiting and self._waiting[0][0] <= replicated:
-            parked = self._waiting.popleft()[1]
-            if self._purgatory.release(parked):
+            offset, parked = self._waiting.popleft()
+            if not self._purgatory.release(parked):
+                continue
+            if offset > all_have_from or self._is_copied(offset, in_sync):
                 parked.succeed()
+            else:
+                parked.fail(Missing.SLAVE)
+
+    def _is_copied(self, offset: int, in_sync: Sequence[HAConnection]) -> bool:
+        """Return whether enough slaves have the record that ends at an offset."""
+        count = sum(slave.first < offset <= slave.acknowledged for slave in in_sync)
+        return count >= self._slaves_needed
 
     def _log_change(self, *, is_enough: bool) -> None:
         if is_enough == self._is_enough:
@@ -84,6 +93,19 @@ class Copies:
                 "too few slaves are in sync: messages are on fewer brokers than inSyncReplicas requires",
                 needed=self._slaves_needed,
             )
+
+
+def _one_a_machine(slaves: Sequence[HAConnection]) -> list[HAConnection]:
+    """Return the slaves, and of several connections from one machine the one that is furthest.
+
+    A slave that comes back before its master has noticed that it was gone is not two copies.
+    """
+    furthest: dict[str, HAConnection] = {}
+    for slave in slaves:
+        known = furthest.setdefault(slave.machine, slave)
+        if slave.acknowledged > known.acknowledged:
+            furthest[slave.machine] = slave
+    return list(furthest.values())
 
 
 class _Waiting(Gated):

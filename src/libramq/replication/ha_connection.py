@@ -2,10 +2,12 @@
 
     first report ─► sending from there ─► block, block, … ─► report ─► block, …
 
-At most `WINDOW_BYTES` beyond the last report are sent, so that a slow slave costs the master no memory.
+At most `WINDOW_BYTES` beyond the last report are sent, so that a slow slave costs the master no memory. A
+slave is in sync while it keeps up: readers and producers wait for it.
 Upstream: store/ha/DefaultHAConnection.java.
 """
 
+import ipaddress
 from typing import Final
 
 from libramq.clock import MonotonicMs
@@ -16,31 +18,54 @@ from libramq.kernel.deadlines import Deadline
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 #: FlowMonitor.java: the period over which the rate is measured.
 RATE_MS: Final = 1_000
+#: MessageStoreConfig.haMaxGapNotInSync.
+GAP_BYTES_MAX: Final = 256 * 1024 * 1024
+#: Ours: a slave that does not have now what the log had then is not in sync; consumers would wait for it, and
+#: a slow one is never that many bytes behind. Kafka's replica.lag.time.max.ms is 30 s.
+LAG_MS_MAX: Final = 20_000
 
 
 class HAConnection:
     """One slave. sent: everything before this offset was sent; acknowledged: the slave has it.
 
+    first: it has no message before this offset. machine: where it runs, which two connections may share.
     look: when a heartbeat is due, or the slave has been silent too long. is_warming: the next bytes are being
     read on a thread; is_warm: they have been.
     """
 
     __slots__ = (
+        "_caught_up_ms",
         "_rate",
         "_rate_began_ms",
         "_rate_began_sent",
+        "_target",
+        "_target_ms",
         "acknowledged",
         "connection",
+        "first",
         "is_warm",
         "is_warming",
         "look",
+        "machine",
         "progressed_ms",
         "sent",
         "sent_ms",
     )
 
-    def __init__(self, connection: Connection, begin: int, now_ms: MonotonicMs, look: Deadline) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        begin: int,
+        now_ms: MonotonicMs,
+        look: Deadline,
+        *,
+        first: int = 0,
+        log_end: int = 0,
+    ) -> None:
         self.connection = connection
+        self.machine = _machine(connection.address)
+        self.first = first
+        self._target, self._target_ms, self._caught_up_ms = log_end, now_ms, now_ms
         self.sent = self.acknowledged = begin
         self.sent_ms = self.progressed_ms = now_ms
         self.look = look
@@ -62,16 +87,35 @@ class HAConnection:
             self._rate_began_ms, self._rate_began_sent = now_ms, self.sent
         return self._rate
 
-    def report(self, offset: int, now_ms: MonotonicMs) -> bool:
+    def report(self, offset: int, now_ms: MonotonicMs, log_end: int) -> bool:
         """Apply a report; return False if the slave claims bytes that were not sent."""
         if not self.acknowledged <= offset <= self.sent:
             return False
         if offset > self.acknowledged or offset == self.sent:
             self.progressed_ms = now_ms
         self.acknowledged = offset
+        if offset >= self._target:
+            self._caught_up_ms = self._target_ms
+            self._target, self._target_ms = log_end, now_ms
         return True
+
+    def is_in_sync(self, log_end: int, now_ms: MonotonicMs) -> bool:
+        """Return whether the slave keeps up with the log."""
+        lag_ms = now_ms - self._caught_up_ms
+        missing_bytes = log_end - self.acknowledged
+        return not missing_bytes or (missing_bytes <= GAP_BYTES_MAX and lag_ms <= LAG_MS_MAX)
 
     @property
     def room(self) -> int:
         """Return how many bytes may be sent before the slave must report."""
         return WINDOW_BYTES - (self.sent - self.acknowledged)
+
+
+def _machine(address: str) -> str:
+    """Return the host of "host:port"; on this machine every process may be a slave of its own."""
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        is_here = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_here = False
+    return address if is_here else host

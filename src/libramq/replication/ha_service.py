@@ -64,7 +64,7 @@ class HAService:
         slave = self._slaves.get(connection)
         if slave is None:
             self._accept(connection, reported, now_ms)
-        elif slave.report(reported, now_ms):
+        elif slave.report(reported, now_ms, self._store.end):
             self._acknowledged(self.slaves())
         else:
             sent = f"was sent the log from {slave.acknowledged} to {slave.sent}"
@@ -103,7 +103,9 @@ class HAService:
             self._refuse(connection, f"{reason}: remove its files, and it begins anew")
             return
         begin = reported or store.log_file_start(end)
-        slave = HAConnection(connection, begin, now_ms, self._deadlines.new(partial(self._look, connection)))
+        look = self._deadlines.new(partial(self._look, connection))
+        # An empty slave never gets what the older files have.
+        slave = HAConnection(connection, begin, now_ms, look, first=0 if reported else begin, log_end=end)
         slave.look.at(now_ms + HEARTBEAT_MS)
         self._slaves[connection] = slave
         self._acknowledged(self.slaves())
@@ -162,6 +164,7 @@ class HAService:
         if now_ms - slave.progressed_ms > SILENT_MS_MAX:
             self._refuse(connection, f"it was silent, or got no further, for {SILENT_MS_MAX} ms")
             return
+        self._acknowledged(self.slaves())  # Time alone may have put it out of sync.
         if now_ms - slave.sent_ms >= HEARTBEAT_MS:
             self._effects.send(connection, encode_block(slave.sent, b""))
             slave.sent_ms = now_ms

@@ -210,8 +210,9 @@ class Server:
     """A listening socket and its connections.
 
     reader: makes what cuts a connection's bytes into requests; RocketMQ's frames by default.
-    descriptors_max: the number from which on no connection may have a descriptor; by default the process's
-    limit less what files need, when it begins to listen.
+    is_allowed: returns whether an address may connect. descriptors_max: the number from which on no
+    connection may have a descriptor; by default the process's limit less what files need, when it begins to
+    listen.
     """
 
     def __init__(
@@ -220,9 +221,11 @@ class Server:
         monotonic_ms: Callable[[], MonotonicMs],
         *,
         reader: Callable[[], Reader] = FrameReader,
+        is_allowed: Callable[[str], bool] = lambda _: True,
         descriptors_max: int | None = None,
     ) -> None:
         self.reader = reader
+        self._is_allowed = is_allowed
         self._descriptors_max = descriptors_max
         self._refused_count = 0
         self.handler = handler
@@ -258,8 +261,11 @@ class Server:
         return int(bound[1])
 
     def admit(self, connection: ServerConnection, descriptor: int) -> bool:
-        """Accept a new connection unless there are too many; a shortage is logged once."""
+        """Accept a new connection, if it is allowed and there is room; a shortage is logged once."""
         assert self._descriptors_max is not None, "the server does not listen"
+        if not self._is_allowed(connection.address):
+            log.warning("a connection is refused: its address is not allowed", peer=connection.address)
+            return False
         if len(self._connections) >= CONNECTIONS_MAX or descriptor >= self._descriptors_max:
             if not self._refused_count:
                 log.warning(

@@ -25,13 +25,13 @@ class Replication:
             needed=config.in_sync_replicas if config.waits_for_slaves else 1,
             timeout_ms=config.slave_timeout_ms,
         )
-        self.service = HAService(store, kernel, is_allowed=self._is_allowed, acknowledged=copies.update)
+        self.service = HAService(store, kernel, is_allowed=self.is_allowed, acknowledged=copies.update)
         self.gate: Gate = durability
         if config.waits_for_slaves:
             is_sync = store.config.flush_disk_type is FlushDiskType.SYNC_FLUSH
             self.gate = OneAfterTheOther(durability, copies) if is_sync else copies
 
-    def _is_allowed(self, address: str) -> bool:
+    def is_allowed(self, address: str) -> bool:
         """Return whether a slave may connect from "host:port": it gets every message."""
         try:
             host = ipaddress.ip_address(address.rpartition(":")[0].strip("[]"))

@@ -123,6 +123,8 @@ class Durability:
         elif self._is_broken or not self._purgatory.has_room(parked.connection, parked.cost_bytes):
             parked.fail()
         else:
+            while self._waiting and not self._waiting[0][1].is_parked:  # Its time was up.
+                self._waiting.popleft()
             self._purgatory.park(parked, self._clock.monotonic_ms() + SYNC_FLUSH_TIMEOUT_MS)
             self._waiting.append((physical_offset, parked))
             self._log.begin()

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from libramq.codes import RequestCode
 from libramq.formats.document import encode_body
 from libramq.remoting.body.replication import HAStatus, SlaveStatus
-from libramq.replication.copies import GAP_BYTES_MAX
 from libramq.replication.ha_service import HAService
 from libramq.rpc.outcome import Outcome, Reply
 from libramq.rpc.request import Processor, Request
@@ -34,7 +33,7 @@ class HAStatusRequests:
                 addr=slave.connection.address,
                 slave_ack_offset=slave.acknowledged,
                 diff=end - slave.acknowledged,
-                in_sync=end - slave.acknowledged <= GAP_BYTES_MAX,
+                in_sync=slave.is_in_sync(end, request.monotonic_ms),
                 transferred_byte_in_second=slave.bytes_per_second(request.monotonic_ms),
                 transfer_from_where=slave.sent,
             )
