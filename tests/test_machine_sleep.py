@@ -19,7 +19,7 @@ def now_ms(command: list[str]) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such clock")
-def test_the_sleep_of_a_machine_counts():
+def test_time_asleep_counts():
     """A lease of 10 s that was renewed before it is over."""
     has_unshare = shutil.which("unshare") is not None
     if not has_unshare or subprocess.run([*SLEPT, "pass"], check=False, capture_output=True).returncode:

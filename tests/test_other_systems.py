@@ -69,11 +69,11 @@ def test_a_file_system_without_a_full_flush_is_flushed_as_far_as_it_can(
     assert synced == [file]
 
 
-def test_the_clock_counts_sleep_by_what_there_is(macos: object):
+def test_the_clock_counts_sleep_where_the_system_allows_it(macos: object):
     assert clock_with_sleep() == time.CLOCK_MONOTONIC
 
 
-def test_descriptors_are_raised_as_far_as_macos_allows(monkeypatch: pytest.MonkeyPatch):
+def test_the_descriptor_limit_is_raised_as_far_as_macos_allows(monkeypatch: pytest.MonkeyPatch):
     """Its hard limit may be infinite, and more than OPEN_MAX refused all the same."""
     asked: list[int] = []
 

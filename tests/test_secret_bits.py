@@ -22,7 +22,7 @@ def join(talk: Conversation) -> str:
     return reply.ext["lbMember"]
 
 
-def test_member_ids_differ_where_chance_is_the_same(tmp_path: Path):
+def test_member_ids_differ_although_the_random_seed_is_the_same(tmp_path: Path):
     """Both brokers draw from the same `random.Random`; member ids are 128 bits of the machine's."""
     members = []
     for name in ("one", "two"):
@@ -33,7 +33,7 @@ def test_member_ids_differ_where_chance_is_the_same(tmp_path: Path):
     assert all(len(bytes.fromhex(member)) == 16 for member in members)
 
 
-def test_chance_does_not_fit_where_secrets_are_drawn():
+def test_a_seeded_random_is_refused_where_secrets_are_drawn():
     """What draws secrets calls what no source of random numbers has."""
     assert not hasattr(random.Random, "token_hex")
     assert not hasattr(random.SystemRandom, "token_hex")

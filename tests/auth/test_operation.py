@@ -32,11 +32,11 @@ PUB, SUB, GET = Action.PUB, Action.SUB, Action.GET
         (Manage(ALICE, GET, (group("G"), topic("%RETRY%G"))), [(group("G"), GET), (group("G"), GET)]),
     ],
 )
-def test_the_resources_of_an_operation(operation, expected):
+def test_an_operation_names_its_resources(operation, expected):
     assert list(resources(operation)) == expected
 
 
-def test_all_of_an_operation_has_to_be_permitted_to_its_principal():
+def test_every_resource_of_an_operation_must_be_permitted():
     guard = Guard({"Topic:U"})
     require_permission(guard, Consume(ALICE, "G", ("T",)))
     with pytest.raises(NoPermission, match="alice may not Sub Topic:U"):

@@ -35,7 +35,7 @@ def names(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir())
 
 
-def test_a_change_is_on_the_disk_when_it_is_made_and_costs_one_small_write(tmp_path):
+def test_a_change_costs_one_small_write(tmp_path):
     topics = Topics(tmp_path)
     topics.put("first")
     topics.disk.writes.clear()
@@ -63,7 +63,7 @@ def test_a_fold_writes_apaches_file_and_removes_the_journal(tmp_path):
 @pytest.mark.parametrize(
     "separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1e", "\r", "\n"]
 )
-def test_what_clients_name_themselves_cannot_end_a_line_of_a_journal(tmp_path, separator):
+def test_names_from_clients_cannot_end_a_line_of_the_journal(tmp_path, separator):
     """Unicode knows more ends of lines than the newline that ends a change."""
     ledger = ConfigLedger(Disk(), tmp_path / "groupFences.json", Opening)
     named = Opening(member=f"a{separator}b", epoch=1)
@@ -87,7 +87,7 @@ def test_nothing_is_folded_twice(tmp_path):
     assert again.content() == topics.content()
 
 
-def test_a_fold_that_fails_keeps_the_journal_and_is_made_again(tmp_path):
+def test_a_failed_fold_keeps_the_journal_and_is_retried(tmp_path):
     topics = Topics(tmp_path)
     topics.put("T")
     plan = topics.ledger.plan_fold(topics.table.file)
@@ -102,7 +102,7 @@ def test_a_fold_that_fails_keeps_the_journal_and_is_made_again(tmp_path):
     assert Topics(tmp_path).content() == topics.content()
 
 
-def test_a_line_that_a_full_disk_cut_off_spoils_none_behind_it(tmp_path):
+def test_a_line_cut_off_by_a_full_disk_spoils_none_after_it(tmp_path):
     topics = Topics(tmp_path)
     topics.put("T")
     topics.disk.bytes_left = 50
@@ -127,7 +127,7 @@ def test_a_crash_in_the_middle_of_a_line_loses_that_line_only(tmp_path):
     assert "V" in Topics(tmp_path).table
 
 
-def test_a_broken_file_is_made_good_by_its_backup(tmp_path):
+def test_a_damaged_file_is_replaced_by_its_backup(tmp_path):
     topics = Topics(tmp_path)
     topics.put("T")
     topics.ledger.close(topics.table.file)
@@ -140,7 +140,7 @@ def test_a_broken_file_is_made_good_by_its_backup(tmp_path):
         assert "T" in Topics(tmp_path).table
 
 
-def test_a_file_that_cannot_be_read_at_all_is_not_written_over(tmp_path):
+def test_an_unreadable_file_is_not_overwritten(tmp_path):
     (tmp_path / "topics.json").write_text("{broken")
     with pytest.raises(StoreCorrupt, match=r"topics\.json"):
         Topics(tmp_path)
@@ -169,7 +169,7 @@ def test_apaches_own_file_is_read(tmp_path):
         max_size=25,
     )
 )
-def test_no_sequence_of_changes_folds_and_crashes_loses_anything(tmp_path_factory, steps):
+def test_nothing_is_lost_by_any_sequence_of_changes_folds_and_crashes(tmp_path_factory, steps):
     root = tmp_path_factory.mktemp("config")
     topics = Topics(root)
     plan, has_run = None, False

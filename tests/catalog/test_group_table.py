@@ -16,7 +16,7 @@ def test_every_broker_has_its_own_groups():
     assert {group.group_name for group in GroupTable()} == set(SYSTEM_GROUPS)
 
 
-def test_a_group_is_made_when_it_is_first_asked_for():
+def test_a_group_is_created_by_its_first_use():
     table = GroupTable()
     assert table.get("G") is None
     assert table.find("G", 7).group_name == "G"
@@ -25,7 +25,7 @@ def test_a_group_is_made_when_it_is_first_asked_for():
 
 
 @pytest.mark.parametrize("name", ["", "../G", "x" * 121, "a b"])
-def test_impossible_names_are_not_made(name):
+def test_invalid_names_are_refused(name):
     table = GroupTable()
     assert table.find(name, 1) is None
     with pytest.raises(SubscriptionGroupNotExist):
@@ -34,7 +34,7 @@ def test_impossible_names_are_not_made(name):
         table.put(config(name), 1)
 
 
-def test_without_auto_creation_groups_are_made_by_hand():
+def test_without_auto_creation_only_operators_create_groups():
     table = GroupTable(auto_create=False)
     with pytest.raises(SubscriptionGroupNotExist):
         table.require("G", 1)
@@ -42,7 +42,7 @@ def test_without_auto_creation_groups_are_made_by_hand():
     assert table.require("G", 2).retry_max_times == 2
 
 
-def test_the_limit():
+def test_the_number_of_groups_is_limited():
     table = GroupTable(groups_max=len(SYSTEM_GROUPS) + 1)
     table.find("G", 1)
     assert table.find("H", 1) is None
@@ -53,7 +53,7 @@ def test_the_limit():
     assert table.find("H", 1) is not None
 
 
-def test_a_change_that_cannot_be_recorded_does_not_happen():
+def test_a_change_that_cannot_be_journalled_has_no_effect():
     def full(*_: object) -> None:
         raise OSError(28, "no space left")
 
@@ -69,7 +69,7 @@ def test_a_change_that_cannot_be_recorded_does_not_happen():
     assert table.find("G", 1) is not None, "whoever consumes goes on"
 
 
-def test_a_table_that_was_written_is_read_again():
+def test_a_written_table_is_read_back():
     table = GroupTable()
     table.put(config("G", retry_queue_nums=2), 3)
     again = GroupTable(loaded=table.wrapper())

@@ -40,7 +40,7 @@ def sync(disk: MemoryDisk, journals: JournalSync) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_who_waited_for_a_change_finds_it_after_a_power_cut(seed: int):
+def test_an_acknowledged_change_survives_a_power_cut(seed: int):
     disk = MemoryDisk(VirtualTime(), random.Random(seed))
     ledger, journals = ledger_on(disk)
     heard: list[bool] = []
@@ -55,7 +55,7 @@ def test_who_waited_for_a_change_finds_it_after_a_power_cut(seed: int):
     assert epochs(ledger_on(disk)[0])[:2] == [1, 2]
 
 
-def test_what_is_written_while_a_sync_runs_waits_for_the_next():
+def test_a_change_written_during_a_sync_waits_for_the_next_one():
     disk = MemoryDisk(VirtualTime(), random.Random(1))
     ledger, journals = ledger_on(disk)
     heard: list[str] = []
@@ -72,7 +72,7 @@ def test_what_is_written_while_a_sync_runs_waits_for_the_next():
     assert heard == ["first", "second"]
 
 
-def test_who_waits_for_a_change_does_not_wait_for_later_ones():
+def test_a_waiter_does_not_wait_for_later_changes():
     """Else a table that changes all the time would keep everybody waiting for ever."""
     disk = MemoryDisk(VirtualTime(), random.Random(1))
     ledger, journals = ledger_on(disk)
@@ -88,7 +88,7 @@ def test_who_waits_for_a_change_does_not_wait_for_later_ones():
     assert heard == [1, 2]
 
 
-def test_what_a_killed_process_left_is_synced_before_anybody_hears_of_it():
+def test_changes_of_a_killed_process_are_synced_before_they_are_announced():
     """Its lines may be in the page cache alone."""
     disk = MemoryDisk(VirtualTime(), random.Random(1))
     ledger_on(disk)[0].append("T@G@0", opening(1))
@@ -100,7 +100,7 @@ def test_what_a_killed_process_left_is_synced_before_anybody_hears_of_it():
     assert journals.is_synced
 
 
-def test_after_a_failed_sync_nothing_is_recorded_and_nobody_hears():
+def test_after_a_failed_sync_nothing_is_recorded_or_announced():
     disk = MemoryDisk(VirtualTime(), random.Random(1))
     ledger, journals = ledger_on(disk)
     ledger.append("T@G@0", opening(1))
@@ -113,7 +113,7 @@ def test_after_a_failed_sync_nothing_is_recorded_and_nobody_hears():
         ledger.append("T@G@0", opening(2))
 
 
-def test_nobody_waits_under_async_flush():
+def test_nothing_waits_under_async_flush():
     disk = MemoryDisk(VirtualTime(), random.Random(1))
     ledger, journals = ledger_on(disk, waits=False)
     ledger.append("T@G@0", opening(1))

@@ -45,7 +45,7 @@ WRITE: Use = Requirements.queue_to_write
         (WRITE, "SCHEDULE_TOPIC_XXXX", 0, C.NO_PERMISSION),
     ],
 )  # fmt: skip
-def test_what_a_use_requires_of_a_queue(
+def test_each_use_of_a_queue_has_its_requirements(
     requirements: Requirements, use: Use, topic: str, queue_id: int, code: C | None
 ):
     if code is None:
@@ -56,7 +56,7 @@ def test_what_a_use_requires_of_a_queue(
     assert refused.value.response_code == code
 
 
-def test_whoever_reads_is_named_in_the_refusal(requirements: Requirements):
+def test_a_refused_pull_names_its_consumer(requirements: Requirements):
     with pytest.raises(BrokerError) as refused:
         READ(requirements, "T", 7)
     assert refused.value.remark == (
@@ -64,7 +64,7 @@ def test_whoever_reads_is_named_in_the_refusal(requirements: Requirements):
     )
 
 
-def test_groups_that_may_consume(requirements: Requirements):
+def test_only_groups_with_permission_may_consume(requirements: Requirements):
     requirements.group("Off")
     assert requirements.consuming_group("G", NOW).group_name == "G"
     for use, group, code in (

@@ -26,7 +26,7 @@ def test_every_broker_has_its_own_topics(table):
     assert "TBW102" not in TopicTable(TopicRules(auto_create_topic_enable=False))
 
 
-def test_a_template_made_when_topics_could_be_inherited_goes_with_that(table):
+def test_the_template_topic_is_dropped_without_auto_creation(table):
     table.put(config("T"), 1)
     loaded = TopicTable(TopicRules(auto_create_topic_enable=False), table.file())
     assert "T" in loaded
@@ -35,7 +35,7 @@ def test_a_template_made_when_topics_could_be_inherited_goes_with_that(table):
         loaded.for_send("New", "TBW102", 4, 1)
 
 
-def test_a_change_is_recorded_before_it_takes_effect_and_told_after():
+def test_a_change_is_journalled_before_it_takes_effect_and_announced_after():
     log: list[object] = []
     table = TopicTable(TopicRules(), record=lambda *change: log.append((change, change[0] in table)))
     table.observe(log.append)
@@ -49,7 +49,7 @@ def test_a_change_is_recorded_before_it_takes_effect_and_told_after():
     assert table.data_version.counter == 2
 
 
-def test_a_change_that_cannot_be_recorded_does_not_happen():
+def test_a_change_that_cannot_be_journalled_has_no_effect():
     def full(*_: object) -> None:
         raise OSError(28, "no space left")
 
@@ -68,14 +68,14 @@ def test_a_change_that_cannot_be_recorded_does_not_happen():
 
 
 @pytest.mark.parametrize("queues", [0, -1, QUEUES_MAX + 1])
-def test_impossible_queue_counts(table, queues):
+def test_invalid_queue_counts_are_refused(table, queues):
     with pytest.raises(BrokerError) as refused:
         table.put(config("T", queues), 1)
     assert refused.value.response_code == 29
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "x" * 128])
-def test_impossible_names(table, name):
+def test_invalid_names_are_refused(table, name):
     with pytest.raises(ConfigError):
         table.put(config(name), 1)
     with pytest.raises(ConfigError):
@@ -83,13 +83,13 @@ def test_impossible_names(table, name):
 
 
 @pytest.mark.parametrize(("asked", "made"), [(4, 4), (8, 8), (9, 8), (1 << 31, 8), (0, 1), (-7, 1)])
-def test_a_sent_topic_has_as_many_queues_as_its_template_allows(table, asked, made):
+def test_a_topic_created_by_a_send_has_as_many_queues_as_its_template_allows(table, asked, made):
     topic = table.for_send("T", "TBW102", asked, 1)
     assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (made, made, 6)
     assert table.for_send("T", "NoSuch", 99, 2) is topic
 
 
-def test_the_limit_on_topics_is_for_those_that_clients_name_and_not_for_retries_of_groups():
+def test_the_limit_on_topics_does_not_count_retry_topics():
     own = len(TopicTable(TopicRules()))
     table = TopicTable(TopicRules(topics_max=own + 1))
     table.for_send("T", "TBW102", 1, 1)
@@ -105,12 +105,12 @@ def test_the_limit_on_topics_is_for_those_that_clients_name_and_not_for_retries_
     assert len(table) == own + 2
 
 
-def test_retry_queues_are_bounded(table):
+def test_retry_queues_are_limited(table):
     assert table.for_group("%RETRY%G", 10**9, 6, 1).write_queue_nums == QUEUES_MAX
     assert table.for_group("%RETRY%H", -4, 6, 1).write_queue_nums == 1
 
 
-def test_a_table_that_was_written_is_read_again(table):
+def test_a_written_table_is_read_back(table):
     table.put(config("T", 3, 4), 5)
     again = TopicTable(TopicRules(), table.file())
     assert {topic.topic_name: topic for topic in again} == {topic.topic_name: topic for topic in table}

@@ -70,7 +70,7 @@ class Inbox:
             assert self._changed.wait_for(lambda: len(self.bodies) >= count, PATIENCE_S), self.bodies
 
 
-def test_what_we_send_comes_to_our_consumer(secured: Secured, topic: str) -> None:
+def test_a_signed_client_sends_and_consumes(secured: Secured, topic: str) -> None:
     """In every way of sending: each signs differently."""
     access = {"namesrv": secured.namesrv, "credentials": secured.credentials, "tls": secured.tls}
     inbox = Inbox()
@@ -93,7 +93,7 @@ def test_what_we_send_comes_to_our_consumer(secured: Secured, topic: str) -> Non
 
 
 @wrong
-def test_whom_the_broker_does_not_know(
+def test_wrong_credentials_are_refused(
     secured: Secured, topic: str, credentials: Credentials | None, told: str
 ) -> None:
     """One error, with the broker's own words and no secret."""
@@ -106,7 +106,7 @@ def test_whom_the_broker_does_not_know(
 
 
 @wrong
-def test_a_consumer_whom_the_broker_does_not_know_says_so(
+def test_a_consumer_with_unknown_credentials_reports_it(
     secured: Secured, topic: str, credentials: Credentials | None, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It waits for better days, as Java's does; its log says what is wrong."""
@@ -132,7 +132,7 @@ def test_a_consumer_whom_the_broker_does_not_know_says_so(
     assert "secret" not in caplog.text
 
 
-def test_a_plain_client_is_told_what_is_missing(secured: Secured, topic: str) -> None:
+def test_a_plaintext_client_gets_an_error_that_names_tls(secured: Secured, topic: str) -> None:
     """The name server takes it, the broker does not."""
     with (
         Producer(namesrv=secured.namesrv, credentials=secured.credentials) as producer,
@@ -141,7 +141,7 @@ def test_a_plain_client_is_told_what_is_missing(secured: Secured, topic: str) ->
         producer.send(Message(topic, b"x"))
 
 
-def test_servers_of_a_strange_authority_are_not_asked(secured: Secured, tmp_path: Path) -> None:
+def test_servers_with_an_untrusted_certificate_are_not_used(secured: Secured, tmp_path: Path) -> None:
     stranger = tmp_path / "stranger.pem"
     trustme.CA().cert_pem.write_to_path(str(stranger))
     tls = replace(secured.tls, ca_file=str(stranger))
@@ -152,13 +152,13 @@ def test_servers_of_a_strange_authority_are_not_asked(secured: Secured, tmp_path
         admin.topics()
 
 
-def test_without_looking_at_certificates_where_somebody_said_so(secured: Secured, topic: str) -> None:
+def test_certificate_checks_can_be_switched_off(secured: Secured, topic: str) -> None:
     tls = Tls(verify="none")
     with Producer(namesrv=secured.namesrv, credentials=secured.credentials, tls=tls) as producer:
         assert producer.send(Message(topic, b"x")).queue.topic == topic
 
 
-def test_commands_read_a_file(secured: Secured, topic: str, tmp_path: Path) -> None:
+def test_commands_read_credentials_from_a_file(secured: Secured, topic: str, tmp_path: Path) -> None:
     """Not options: whoever lists the processes of a machine reads them."""
     file = tmp_path / "access"
     file.write_text("".join(f"{name}={text}\n" for name, text in secured.properties.items()))
@@ -189,7 +189,7 @@ def test_commands_read_a_file(secured: Secured, topic: str, tmp_path: Path) -> N
 
 @pytest.mark.spark
 class TestSpark:
-    def test_sink_and_source(
+    def test_sink_and_source_work_with_credentials(
         self, secured: Secured, topic: str, spark: "SparkSession", tmp_path: Path
     ) -> None:
         """A batch and a stream each way."""
@@ -215,7 +215,7 @@ class TestSpark:
         again = spark.read.format("rocketmq").options(subscribe=f"{topic}-again", **options).load()
         assert again.count() == 500
 
-    def test_secrets_are_not_in_plans(
+    def test_query_plans_show_no_secrets(
         self, secured: Secured, topic: str, spark: "SparkSession", capsys: pytest.CaptureFixture[str]
     ) -> None:
         table = spark.read.format("rocketmq").options(subscribe=topic, **secured.spark_options).load()
@@ -235,7 +235,7 @@ class TestSpark:
         ],
         ids=["secret", "user", "authority", "plain"],
     )
-    def test_what_is_wrong_is_one_error(
+    def test_a_mistake_is_one_clear_error(
         self, secured: Secured, topic: str, spark: "SparkSession", option: str, value: str, told: str
     ) -> None:
         options = {**secured.spark_options, "brokerTimeout": "1s", option: value}

@@ -7,7 +7,7 @@ from tests.interop.cluster import Cluster
 pytestmark = pytest.mark.interop
 
 
-def test_a_topic_made_by_mqadmin_is_listed_routed_and_counted(cluster: Cluster) -> None:
+def test_a_topic_created_by_mqadmin_is_listed_routed_and_counted(cluster: Cluster) -> None:
     topic = cluster.fresh_name("Administered")
     printed = cluster.admin("updateTopic", "-c", cluster.cluster_name, "-t", topic, "-r", "3", "-w", "3")
     assert f"create topic to {cluster.broker_address} success" in printed

@@ -18,7 +18,7 @@ def ask(cluster: Cluster, *arguments: str) -> Any:
     return json.loads(done.out)
 
 
-def test_a_topic_is_made_listed_and_routed(cluster: Cluster) -> None:
+def test_a_topic_is_created_listed_and_routed(cluster: Cluster) -> None:
     topic = cluster.fresh_name("Commanded")
     made = ask(cluster, "updateTopic", "-t", topic, "-c", cluster.cluster_name, "-r", "3", "-w", "3")
     assert made["brokers"] == [cluster.broker_address]
@@ -36,7 +36,7 @@ def test_the_cluster_is_listed(cluster: Cluster) -> None:
     assert row["version"]
 
 
-def test_lines_there_and_back(cluster: Cluster) -> None:
+def test_lines_are_sent_and_consumed(cluster: Cluster) -> None:
     topic = cluster.fresh_name("Lines")
     cluster.create_topic(topic, 4)
     lines = [f"line {number}" for number in range(200)]
@@ -48,7 +48,7 @@ def test_lines_there_and_back(cluster: Cluster) -> None:
     assert {row["properties"]["TAGS"] for row in rows} == {"red"}
 
 
-def test_the_progress_and_the_members_of_a_java_group(cluster: Cluster) -> None:
+def test_a_java_groups_progress_and_members_are_shown(cluster: Cluster) -> None:
     topic, group = cluster.fresh_name("Watched"), cluster.fresh_name("group")
     cluster.create_topic(topic, 1)
     for number in range(5):
@@ -73,7 +73,7 @@ def test_the_progress_and_the_members_of_a_java_group(cluster: Cluster) -> None:
     assert (summary["count"], summary["type"], summary["model"]) == (1, "PUSH", "CLUSTERING")
 
 
-def test_benchmarks(cluster: Cluster) -> None:
+def test_benchmarks_run_against_apaches_broker(cluster: Cluster) -> None:
     topic = cluster.fresh_name("Bench")
     cluster.create_topic(topic, 4)
     produced = libra("bench", "produce", "-n", cluster.namesrv, "-t", topic, "--count", "2000", "--batched")
@@ -83,6 +83,6 @@ def test_benchmarks(cluster: Cluster) -> None:
     assert json.loads(consumed.out)["messages"] == 2000
 
 
-def test_what_is_not_there(cluster: Cluster) -> None:
+def test_missing_topics_and_groups_are_reported(cluster: Cluster) -> None:
     said = one_line(libra("admin", "topicRoute", "-n", cluster.namesrv, "-t", "Nope"))
     assert said.startswith(f"no topic Nope at name server {cluster.namesrv}; create it")

@@ -46,7 +46,7 @@ def test_an_idle_consumer_gets_a_message_at_once(cluster: Cluster) -> None:
         assert delivery["msgId"] == sent["msgId"]
 
 
-def test_a_failed_message_comes_back_after_its_delay(cluster: Cluster) -> None:
+def test_a_failed_message_is_redelivered_after_its_delay(cluster: Cluster) -> None:
     """RECONSUME_LATER sends it back; it is delivered again once, counted, and unchanged otherwise."""
     topic, group = cluster.fresh_name("Retried"), cluster.fresh_name("group")
     cluster.create_topic(topic, 2)
@@ -67,7 +67,7 @@ def test_a_failed_message_comes_back_after_its_delay(cluster: Cluster) -> None:
     assert len(consumer.of("message")) == 2
 
 
-def test_a_message_that_always_fails_ends_among_the_dead_letters(cluster: Cluster) -> None:
+def test_a_message_that_always_fails_becomes_a_dead_letter(cluster: Cluster) -> None:
     """After as many deliveries as the consumer allows, and then no more."""
     topic, group = cluster.fresh_name("Dead"), cluster.fresh_name("group")
     cluster.create_topic(topic, 1)
@@ -94,7 +94,7 @@ def test_a_message_that_always_fails_ends_among_the_dead_letters(cluster: Cluste
     assert len(consumer.of("message")) == 3
 
 
-def test_a_group_goes_on_where_it_stopped(cluster: Cluster) -> None:
+def test_a_group_resumes_where_it_stopped(cluster: Cluster) -> None:
     """A clean stop commits what was consumed, so a later member gets the rest and nothing twice.
 
     Of one queue: Apache's broker may lose one of two first commits that come at once.

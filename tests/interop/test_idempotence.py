@@ -15,7 +15,7 @@ QUEUES = 4
 # What the dead one had claimed comes back through the retry topic, 10 s later, when its lease is over.
 
 
-def test_after_a_kill_only_what_was_in_a_handler_is_handled_twice(cluster: Cluster, tmp_path: Path) -> None:
+def test_after_a_kill_only_messages_in_a_handler_are_handled_twice(cluster: Cluster, tmp_path: Path) -> None:
     """What was done and not yet committed comes again, and is left out; nothing is missing."""
     topic, group = cluster.fresh_name("Once"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)

@@ -111,9 +111,7 @@ def test_apaches_broker_registers_with_both(ours: str, theirs: str, tmp_path: Pa
     )
 
 
-def test_apaches_broker_that_is_killed_and_started_again_at_once_is_registered_again(
-    ours: str, tmp_path: Path
-) -> None:
+def test_apaches_broker_registers_again_right_after_a_kill(ours: str, tmp_path: Path) -> None:
     """Its place is free as soon as its old connection has ended.
 
     Apache's broker registers as it starts or 10 s later, at Apache's name server too; if refused, 30 s after.
@@ -161,7 +159,7 @@ def test_our_broker_registers_with_apaches_name_server(theirs: str, ours: str, t
         )
 
 
-def test_an_unknown_topic_is_answered_alike(theirs: str, ours: str) -> None:
+def test_both_name_servers_answer_an_unknown_topic_alike(theirs: str, ours: str) -> None:
     replies = [wire.ask(one, wire.GET_ROUTEINFO_BY_TOPIC, {"topic": "Nope"}).header for one in (theirs, ours)]
     assert replies[0]["code"] == replies[1]["code"] == 17
     assert replies[0]["remark"] == replies[1]["remark"]

@@ -13,7 +13,7 @@ FAR_FUTURE_MS = 4_102_444_800_000  # The year 2100.
 
 
 @pytest.mark.parametrize("dialect", ["json", "rocketmq"])
-def test_offsets_of_a_queue(cluster: Cluster, dialect: str) -> None:
+def test_both_brokers_report_the_same_offsets_of_a_queue(cluster: Cluster, dialect: str) -> None:
     topic, group = cluster.fresh_name("Offsets"), cluster.fresh_name("group")
     cluster.create_topic(topic, 2)
     for i in range(5):

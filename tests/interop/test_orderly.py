@@ -43,7 +43,7 @@ def test_a_failed_message_holds_its_queue(cluster: Cluster) -> None:
     ]
 
 
-def test_a_member_that_leaves_gives_its_locks_back(cluster: Cluster) -> None:
+def test_a_leaving_member_releases_its_locks(cluster: Cluster) -> None:
     """Two share the queues; when one stops, the other locks all of them and goes on in order."""
     topic, group = cluster.fresh_name("Handed"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)

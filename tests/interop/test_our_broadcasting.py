@@ -25,7 +25,9 @@ def send(cluster: Cluster, topic: str, what: str) -> set[str]:
     return bodies
 
 
-def test_everybody_gets_everything_and_goes_on_after_a_restart(cluster: Cluster, tmp_path: Path) -> None:
+def test_every_member_gets_every_message_and_resumes_after_a_restart(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     """Two of ours, and one of Java's in the same group."""
     topic, group = cluster.fresh_name("Broadcast"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)
@@ -49,7 +51,7 @@ def test_everybody_gets_everything_and_goes_on_after_a_restart(cluster: Cluster,
         members.stop()
 
 
-def test_either_client_reads_the_others_file(cluster: Cluster, tmp_path: Path) -> None:
+def test_each_client_reads_the_others_offset_file(cluster: Cluster, tmp_path: Path) -> None:
     """Java's is read by us; Java begins where we have set its offsets."""
     topic, group = cluster.fresh_name("Broadcast"), cluster.fresh_name("group")
     cluster.create_topic(topic, 1)

@@ -139,7 +139,7 @@ def test_an_idle_consumer_gets_a_message_at_once(cluster: Cluster) -> None:
             inbox.wait(lambda count=i + 2: len(inbox.messages) == count, within_s=HELD_S)
 
 
-def test_a_new_member_goes_on_where_the_last_one_stopped(cluster: Cluster) -> None:
+def test_a_new_member_resumes_where_the_last_one_stopped(cluster: Cluster) -> None:
     """Ours after ours, Java's after ours, ours after Java's: what was done is committed."""
     topic, group = cluster.fresh_name("Going"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)
@@ -174,7 +174,7 @@ def test_a_new_member_goes_on_where_the_last_one_stopped(cluster: Cluster) -> No
     assert all(offset.broker_offset == offset.consumer_offset for offset in offsets)
 
 
-def test_a_message_that_always_fails_ends_among_the_dead_letters(cluster: Cluster) -> None:
+def test_a_message_that_always_fails_becomes_a_dead_letter(cluster: Cluster) -> None:
     """With no retries allowed, at once; its offset is passed."""
     topic, group = cluster.fresh_name("Dead"), cluster.fresh_name("group")
     cluster.create_topic(topic, 1)
@@ -199,7 +199,7 @@ def test_a_message_that_always_fails_ends_among_the_dead_letters(cluster: Cluste
     assert len(inbox.messages) == 1
 
 
-def test_a_failed_message_comes_back(cluster: Cluster) -> None:
+def test_a_failed_message_is_redelivered(cluster: Cluster) -> None:
     """Through the retry topic, which we find when the broker has made it; after the first delay of 10 s."""
     topic, group = cluster.fresh_name("Retried"), cluster.fresh_name("group")
     cluster.create_topic(topic, 1)
@@ -265,7 +265,7 @@ def test_java_and_we_share_a_group(cluster: Cluster) -> None:
         )
 
 
-def test_members_of_ours_come_and_go_while_messages_flow(cluster: Cluster) -> None:
+def test_our_members_join_and_leave_while_messages_flow(cluster: Cluster) -> None:
     """Every message at least once, and hardly one twice."""
     topic, group = cluster.fresh_name("Flow"), cluster.fresh_name("group")
     cluster.create_topic(topic, 8)

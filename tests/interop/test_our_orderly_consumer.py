@@ -27,7 +27,7 @@ def in_order(deliveries: list[Event]) -> dict[int, list[int]]:
     return queues
 
 
-def test_members_join_and_leave_and_no_queue_goes_back(cluster: Cluster) -> None:
+def test_order_holds_while_members_join_and_leave(cluster: Cluster) -> None:
     """One, two, three, two, one, under load: each message once, each queue in its order, and quickly."""
     topic, group = cluster.fresh_name("Handed"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)
@@ -99,7 +99,7 @@ def test_java_and_we_share_a_group_in_order(cluster: Cluster) -> None:
         assert offsets == sorted(offsets), whose
 
 
-def test_a_message_that_always_fails_is_buried_and_its_queue_goes_on(cluster: Cluster) -> None:
+def test_a_message_that_always_fails_becomes_a_dead_letter_and_its_queue_continues(cluster: Cluster) -> None:
     """After as many tries as allowed, each before anything behind it."""
     topic, group = cluster.fresh_name("Buried"), cluster.fresh_name("group")
     cluster.create_topic(topic, 1)

@@ -31,7 +31,7 @@ def python(source: str) -> list[str]:
     return [sys.executable, "-c", source]
 
 
-def test_a_program_is_asked_and_finished(tmp_path: Path) -> None:
+def test_a_program_answers_requests_and_ends(tmp_path: Path) -> None:
     with Program("echo", python(ECHO), directory=tmp_path) as echo:
         echo.wait_event("started", within_s=10)
         assert echo.ask("answer", {"colour": "blue"}, within_s=10)["colour"] == "blue"
@@ -40,7 +40,7 @@ def test_a_program_is_asked_and_finished(tmp_path: Path) -> None:
     assert echo.returncode == 0
 
 
-def test_waiting_for_what_never_comes_ends_with_the_process_and_says_why(tmp_path: Path) -> None:
+def test_waiting_for_output_fails_when_the_process_ends(tmp_path: Path) -> None:
     source = "import sys; print('out'); sys.exit('broken: no such topic')"
     with Process("broken", python(source), directory=tmp_path) as broken:
         with pytest.raises(AssertionError, match=r"(?s)no line 'ready'.*out.*broken: no such topic"):
@@ -48,7 +48,7 @@ def test_waiting_for_what_never_comes_ends_with_the_process_and_says_why(tmp_pat
         assert broken.wait_end(within_s=10) == 1
 
 
-def test_waiting_has_a_deadline_and_a_killed_process_is_gone(tmp_path: Path) -> None:
+def test_waiting_has_a_deadline_and_a_process_can_be_killed(tmp_path: Path) -> None:
     deaf = Process("deaf", python(DEAF), directory=tmp_path)
     deaf.wait_line("deaf", within_s=10)
     with pytest.raises(AssertionError, match=r"waited 0\.05 s"):
@@ -57,7 +57,7 @@ def test_waiting_has_a_deadline_and_a_killed_process_is_gone(tmp_path: Path) -> 
     assert deaf.returncode == -9
 
 
-def test_ports_are_given_once() -> None:
+def test_ports_are_handed_out_once() -> None:
     brokers = [free_broker_port() for _ in range(20)]
     taken = {port + distance for port in brokers for distance in (-2, 0, 1)}
     assert len(taken) == 60

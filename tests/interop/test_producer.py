@@ -11,7 +11,7 @@ QUEUES = 4
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_every_kind_of_send_arrives_as_it_was_sent(cluster: Cluster, dialect: str) -> None:
+def test_every_kind_of_send_arrives_unchanged(cluster: Cluster, dialect: str) -> None:
     """Body, keys, tags, flag and properties come back; queue and offset are those the producer was told."""
     topic = cluster.fresh_name("Kinds")
     cluster.create_topic(topic, QUEUES)
@@ -51,7 +51,7 @@ def test_every_kind_of_send_arrives_as_it_was_sent(cluster: Cluster, dialect: st
 
 
 @pytest.mark.parametrize("dialect", ["json", "rocketmq"])
-def test_batch_is_stored_as_its_messages(cluster: Cluster, dialect: str) -> None:
+def test_a_batch_is_stored_as_single_messages(cluster: Cluster, dialect: str) -> None:
     """Neighbouring offsets of one queue, an id for each message, and each with its own tags."""
     topic = cluster.fresh_name("Batch")
     cluster.create_topic(topic, QUEUES)
@@ -80,7 +80,7 @@ def test_messages_are_spread_over_all_queues(cluster: Cluster) -> None:
     ]
 
 
-def test_offset_message_id_names_the_broker_and_a_place_in_the_log(cluster: Cluster) -> None:
+def test_an_offset_message_id_names_the_broker_and_a_physical_offset(cluster: Cluster) -> None:
     """Address (4), port (4) and physical offset (8) in hex; a later message lies further on."""
     topic = cluster.fresh_name("Ids")
     cluster.create_topic(topic, 1)

@@ -22,7 +22,7 @@ KILL: Callable[[Process], None] = Process.kill
 
 
 @pytest.mark.parametrize("leave", [STOP, KILL], ids=["stopped", "killed"])
-def test_two_that_ask_share_the_queues_and_one_takes_over(
+def test_two_server_assigned_members_share_the_queues_and_one_takes_over(
     cluster: Cluster, leave: Callable[[Program], None]
 ) -> None:
     """One, then two with four queues each, then one again. Here nothing comes twice on the join.
@@ -53,7 +53,7 @@ def test_two_that_ask_share_the_queues_and_one_takes_over(
     wait_bodies(cluster, "again", 24, first)
 
 
-def test_one_that_asks_beside_one_that_allocates(cluster: Cluster) -> None:
+def test_a_server_assigned_member_works_beside_one_that_allocates(cluster: Cluster) -> None:
     """Both halves fit together, whichever comes first."""
     topic, group = cluster.fresh_name("Mixed"), cluster.fresh_name("group")
     cluster.create_topic(topic, QUEUES)
@@ -66,7 +66,7 @@ def test_one_that_asks_beside_one_that_allocates(cluster: Cluster) -> None:
     wait_queues(cluster, asks, topic, QUEUES)
 
 
-def test_loads_are_even_over_topics(cluster: Cluster) -> None:
+def test_loads_are_even_across_topics(cluster: Cluster) -> None:
     """Four topics of one queue: Apache gives all of them to the first member, we two to each."""
     if cluster.kind != "libra":
         pytest.skip("Apache's broker assigns each topic by itself")
@@ -88,7 +88,7 @@ A, B = "broker-a", "broker-b"
 
 
 @pytest.mark.parametrize("home", [A, B])
-def test_queues_at_two_brokers(servers: LibraServers, tmp_path: Path, home: str) -> None:
+def test_queues_of_two_brokers_are_shared(servers: LibraServers, tmp_path: Path, home: str) -> None:
     """Java asks either broker, another one each time: what need not move stays, also when one dies.
 
     Two members, then three; broker-b is killed and comes back; the group lives there, or at the other one.

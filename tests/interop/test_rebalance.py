@@ -16,7 +16,7 @@ KILL: Callable[[Process], None] = Process.kill
 
 
 @pytest.mark.parametrize("leave", [STOP, KILL], ids=["stopped", "killed"])
-def test_who_is_left_takes_all_queues_and_every_message(
+def test_the_remaining_member_takes_all_queues_and_every_message(
     cluster: Cluster, leave: Callable[[Program], None]
 ) -> None:
     """One, then two with four queues each, then one again; what is sent all the while is consumed."""

@@ -56,9 +56,7 @@ def status_of_send(cluster: Cluster, topic: str, number: int) -> str:
     return str(sent["status"])
 
 
-def test_apaches_slave_copies_our_master_and_serves_when_that_is_gone(
-    stack: ExitStack, tmp_path: Path
-) -> None:
+def test_apaches_slave_copies_our_master_and_serves_after_its_death(stack: ExitStack, tmp_path: Path) -> None:
     """The master waits for it, too; what was sent without a slave is said to be on one broker only."""
     of_master = {
         "mappedFileSizeCommitLog": FILE_BYTES,

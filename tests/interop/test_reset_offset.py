@@ -45,7 +45,7 @@ def reset(cluster: Cluster, group: str, topic: str, timestamp: str = "0") -> lis
     return sorted((row[1], int(row[2])) for row in rows if row[:1] == [cluster.broker_name])
 
 
-def test_our_members_go_on_where_mqadmin_says(cluster: Cluster) -> None:
+def test_mqadmin_moves_our_members(cluster: Cluster) -> None:
     """Under a coordinator of ours, and at Apache's broker, which has clients do it."""
     topic, group = filled(cluster)
     inbox = Inbox()
@@ -59,7 +59,7 @@ def test_our_members_go_on_where_mqadmin_says(cluster: Cluster) -> None:
     assert len(inbox.bodies()) == COUNT
 
 
-def test_mqadmin_sets_a_single_queue_of_our_members(cluster: Cluster) -> None:
+def test_mqadmin_resets_a_single_queue_of_our_members(cluster: Cluster) -> None:
     """-b, -q and -o: a commit and a reset of that queue, which Apache's broker has pulls take up."""
     topic, group = filled(cluster)
     inbox = Inbox()
@@ -74,7 +74,7 @@ def test_mqadmin_sets_a_single_queue_of_our_members(cluster: Cluster) -> None:
     assert len(inbox.messages) == COUNT + COUNT // QUEUES - 1
 
 
-def test_our_admin_sets_a_single_queue_of_our_members(cluster: Cluster) -> None:
+def test_our_admin_resets_a_single_queue_of_our_members(cluster: Cluster) -> None:
     """By one request, which Apache's broker has pulls take up; the other queue stays where it is."""
     topic, group = filled(cluster)
     inbox = Inbox()
@@ -88,7 +88,7 @@ def test_our_admin_sets_a_single_queue_of_our_members(cluster: Cluster) -> None:
     assert len(inbox.messages) == COUNT + COUNT // QUEUES - 1
 
 
-def test_a_group_that_our_admin_deleted_begins_anew(cluster: Cluster) -> None:
+def test_a_group_deleted_by_our_admin_starts_over(cluster: Cluster) -> None:
     topic, group = filled(cluster)
     inbox = Inbox()
     with member(cluster, group, topic, inbox):
@@ -102,7 +102,7 @@ def test_a_group_that_our_admin_deleted_begins_anew(cluster: Cluster) -> None:
         again.wait_count(COUNT)
 
 
-def test_a_group_of_ours_that_is_gone_goes_on_where_mqadmin_says(cluster: Cluster) -> None:
+def test_mqadmin_moves_a_group_of_ours_without_members(cluster: Cluster) -> None:
     topic, group = filled(cluster)
     first = Inbox()
     with member(cluster, group, topic, first):
@@ -115,7 +115,7 @@ def test_a_group_of_ours_that_is_gone_goes_on_where_mqadmin_says(cluster: Cluste
         again.wait_count(COUNT)
 
 
-def test_javas_members_go_on_where_mqadmin_says(cluster: Cluster) -> None:
+def test_mqadmin_moves_javas_members(cluster: Cluster) -> None:
     topic, group = filled(cluster)
     program = cluster.consumer(group, topic, tags="*")
     program.wait_count(COUNT, "message")

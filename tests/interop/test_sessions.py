@@ -20,7 +20,7 @@ pytestmark = pytest.mark.interop
 
 
 @pytest.mark.usefixtures("_programs")
-async def test_java_answers_for_its_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_javas_client_answers_a_session_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenth of a second is silence here, so it is asked between its heartbeats and pulls."""
     answers: asyncio.Queue[bool] = asyncio.Queue()
 

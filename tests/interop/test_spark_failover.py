@@ -158,7 +158,7 @@ def create(namesrv: str, topic: str) -> None:
     Cluster("apache", namesrv, Path()).create_topic(topic, QUEUES)
 
 
-def test_a_broker_that_is_killed_and_comes_back(
+def test_a_stream_survives_a_restart_of_its_broker(
     spark: "SparkSession", name_server: ApacheNameServer, brokers: Brokers, tmp_path: Path
 ) -> None:
     namesrv, topic, seen = name_server.address, "Restart", Seen()
@@ -177,7 +177,7 @@ def test_a_broker_that_is_killed_and_comes_back(
     assert seen.is_each_once(A_QUEUE + 50)
 
 
-def test_a_master_that_dies_and_its_slave(
+def test_a_stream_reads_from_the_slave_when_the_master_dies(
     spark: "SparkSession", name_server: ApacheNameServer, brokers: Brokers, tmp_path: Path
 ) -> None:
     """The query reads on from the slave, and from the master when that is back."""

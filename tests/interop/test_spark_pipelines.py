@@ -51,7 +51,7 @@ def ignore(_: Progress) -> None:
     """Nobody looks."""
 
 
-def test_expressions_of_a_stream_are_the_brokers_work(
+def test_filter_expressions_of_a_stream_run_on_the_broker(
     cluster: Cluster, spark: "SparkSession", tmp_path: Path
 ) -> None:
     """Batch after batch exactly what fits."""
@@ -82,7 +82,7 @@ def test_expressions_of_a_stream_are_the_brokers_work(
     assert sorted(seen) == sorted((f"k{number}", str(number)) for number in wanted)
 
 
-def test_an_expression_that_is_none_is_refused_by_the_broker(cluster: Cluster, spark: "SparkSession") -> None:
+def test_an_invalid_expression_is_refused_by_the_broker(cluster: Cluster, spark: "SparkSession") -> None:
     topic = fresh_topic(cluster, "Sql")
     send(cluster, topic, range(4))
     given = {"subscribe": topic, "namesrv": cluster.namesrv, "sql": "number BETWEEN"}
@@ -90,7 +90,7 @@ def test_an_expression_that_is_none_is_refused_by_the_broker(cluster: Cluster, s
         spark.read.format("rocketmq").options(**given).load().count()
 
 
-def test_delay_levels_of_the_sink(cluster: Cluster, spark: "SparkSession") -> None:
+def test_the_sink_sets_delay_levels(cluster: Cluster, spark: "SparkSession") -> None:
     """By column: none, one second, five."""
     topic = fresh_topic(cluster, "Delay")
     rows = spark.range(30).selectExpr("concat('b', id) as body", "cast(id % 3 as int) as delayLevel")
@@ -115,7 +115,7 @@ def test_delay_levels_of_the_sink(cluster: Cluster, spark: "SparkSession") -> No
     assert min(waited_ms[2]) >= 4_900
 
 
-def test_ingest_goes_on_where_it_ended(cluster: Cluster, spark: "SparkSession", tmp_path: Path) -> None:
+def test_ingest_resumes_where_it_ended(cluster: Cluster, spark: "SparkSession", tmp_path: Path) -> None:
     topic = fresh_topic(cluster, "Ingest")
     given = IngestConfig(
         topics=[topic], table=str(tmp_path / "t"), namesrv=cluster.namesrv, batch_messages=70, body="string"
@@ -132,7 +132,7 @@ def test_ingest_goes_on_where_it_ended(cluster: Cluster, spark: "SparkSession", 
     assert len({(row["broker"], row["queueId"], row["offset"]) for row in rows}) == 400
 
 
-def test_lag_of_a_group(cluster: Cluster, spark: "SparkSession", tmp_path: Path) -> None:
+def test_the_lag_of_a_group_is_recorded(cluster: Cluster, spark: "SparkSession", tmp_path: Path) -> None:
     topic, group = fresh_topic(cluster, "Lag"), cluster.fresh_name("lag_group")
     inbox = Inbox()
     send(cluster, topic, range(40))

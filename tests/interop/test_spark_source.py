@@ -39,7 +39,7 @@ def topic(cluster: Cluster) -> str:
     return name
 
 
-def test_queue_reader_gives_exactly_the_stretches_asked_for(cluster: Cluster, topic: str) -> None:
+def test_queue_reader_returns_exactly_the_requested_ranges(cluster: Cluster, topic: str) -> None:
     reader = QueueReader([cluster.namesrv], group="TOOLS_CONSUMER")
     queues = reader.queues(topic)
     assert queues == [MessageQueue(topic, cluster.broker_name, number) for number in range(QUEUES)]
@@ -52,7 +52,7 @@ def test_queue_reader_gives_exactly_the_stretches_asked_for(cluster: Cluster, to
     reader.close()
 
 
-def test_batch(cluster: Cluster, topic: str, spark: "SparkSession") -> None:
+def test_a_batch_query_reads_every_message(cluster: Cluster, topic: str, spark: "SparkSession") -> None:
     options = {"subscribe": topic, "namesrv": cluster.namesrv, "includeHeaders": "true"}
     rows = spark.read.format("rocketmq").options(**options).load().collect()
     by_key = {row.key: row for row in rows}
@@ -66,7 +66,7 @@ def test_batch(cluster: Cluster, topic: str, spark: "SparkSession") -> None:
     assert bytes(by_key["large"].body) == b"compressed " * 1_000
 
 
-def test_stream_goes_on_where_it_ended(
+def test_a_restarted_stream_resumes_where_it_ended(
     cluster: Cluster, topic: str, spark: "SparkSession", tmp_path: Path
 ) -> None:
     seen: list[tuple[int, int]] = []
@@ -93,14 +93,16 @@ def test_stream_goes_on_where_it_ended(
         cluster.send(kind="queue", queueId=2, topic=topic, body="one more")
 
 
-def test_tags_are_left_out_by_the_broker(cluster: Cluster, topic: str, spark: "SparkSession") -> None:
+def test_the_broker_filters_tags(cluster: Cluster, topic: str, spark: "SparkSession") -> None:
     given = {"subscribe": topic, "namesrv": cluster.namesrv, "tags": "Tag0 || Tag2"}
     rows = spark.read.format("rocketmq").options(**given).load().select("key", "tag").collect()
     assert sorted(row.key for row in rows) == sorted(f"key-{i}" for i in range(MESSAGES) if i % 3 != 1)
     assert {row.tag for row in rows} == {"Tag0", "Tag2"}
 
 
-def test_sql_where_the_broker_has_it(cluster: Cluster, topic: str, spark: "SparkSession") -> None:
+def test_sql_filters_work_where_the_broker_supports_them(
+    cluster: Cluster, topic: str, spark: "SparkSession"
+) -> None:
     """Apache's does with enablePropertyFilter; ours says that it does not."""
     given = {"subscribe": topic, "namesrv": cluster.namesrv, "sql": "TAGS = 'Tag1' AND KEYS <> 'key-1'"}
     table = spark.read.format("rocketmq").options(**given).load()
@@ -112,7 +114,7 @@ def test_sql_where_the_broker_has_it(cluster: Cluster, topic: str, spark: "Spark
         assert keys == sorted(f"key-{i}" for i in range(4, MESSAGES, 3))
 
 
-def test_times(cluster: Cluster, topic: str, spark: "SparkSession") -> None:
+def test_timestamps_bound_a_query(cluster: Cluster, topic: str, spark: "SparkSession") -> None:
     """Where a time lies between messages, reading begins at the later one."""
     given = {"subscribe": topic, "namesrv": cluster.namesrv}
     table = spark.read.format("rocketmq").options(**given).load()
@@ -127,7 +129,7 @@ def test_times(cluster: Cluster, topic: str, spark: "SparkSession") -> None:
         assert sorted((row.queueId, row.offset) for row in found.collect()) == wanted
 
 
-def test_store_directory_without_its_broker(
+def test_a_store_directory_is_read_without_its_broker(
     cluster: Cluster, topic: str, spark: "SparkSession", tmp_path: Path
 ) -> None:
     """A copy of what the broker is writing: the log is read behind the checkpoint, as nobody has it open."""
@@ -144,7 +146,7 @@ def test_store_directory_without_its_broker(
     assert found == expected
 
 
-def test_sink(cluster: Cluster, spark: "SparkSession") -> None:
+def test_the_sink_writes_messages_that_java_reads(cluster: Cluster, spark: "SparkSession") -> None:
     name = cluster.fresh_name("SparkSink")
     cluster.create_topic(name, QUEUES)
     rows = spark.range(MESSAGES).selectExpr("concat('body ', id) as body", "concat('key-', id % 7) as key")

@@ -101,7 +101,7 @@ def seen(store: MessageStore) -> list[tuple[Any, ...]]:
     ]
 
 
-def test_both_read_and_continue_what_the_other_wrote(tmp_path: Path) -> None:
+def test_each_broker_reads_and_continues_the_others_store(tmp_path: Path) -> None:
     root, home, clock = tmp_path / "store", tmp_path / "home", ManualClock()
     store = open_ours(root, clock)
     append_ours(store, clock, 400)
@@ -135,7 +135,7 @@ def test_both_read_and_continue_what_the_other_wrote(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["clean stop", "kill"])
-def test_apache_serves_what_ours_has_not_deleted(tmp_path: Path, end: str) -> None:
+def test_apache_serves_the_messages_left_after_our_cleaning(tmp_path: Path, end: str) -> None:
     """Old files of the commit log are gone, and those of the queues that led there."""
     root, home, clock = tmp_path / "store", tmp_path / "home", ManualClock()
     store = open_ours(root, clock)
@@ -159,7 +159,7 @@ def test_apache_serves_what_ours_has_not_deleted(tmp_path: Path, end: str) -> No
     store.close()
 
 
-def test_timestamps_are_found_where_apache_finds_them(tmp_path: Path) -> None:
+def test_a_timestamp_search_returns_apaches_offsets(tmp_path: Path) -> None:
     """Within one consume queue file; between files upstream chooses by file."""
     root, clock = tmp_path / "store", ManualClock()
     store = open_ours(root, clock)

@@ -96,13 +96,13 @@ def check_allocations(questions: Sequence[Question], home: Path) -> None:
             assert ours == answer[name], (name, question)
 
 
-def test_the_six_of_rocketmq_for_all_sizes(tmp_path: Path) -> None:
+def test_rocketmqs_six_strategies_agree_for_all_small_sizes(tmp_path: Path) -> None:
     """Every client of 1–40 gets the queues that Java gives it, in Java's order, of 1–40 queues."""
     sizes = range(1, SIZE_MAX + 1)
     check_allocations([allocation(n, m, 100 * n + m) for n in sizes for m in sizes], tmp_path)
 
 
-def test_the_six_of_rocketmq_for_larger_ones(tmp_path: Path) -> None:
+def test_rocketmqs_six_strategies_agree_for_larger_groups(tmp_path: Path) -> None:
     """Up to 400 queues and 200 clients."""
     rng = random.Random(7)
     check_allocations(
@@ -198,7 +198,7 @@ def ours(name: str, question: Question) -> dict[str, set[MessageQueue]]:
     }
 
 
-def test_kafkas_assignors_for_all_sizes(tmp_path: Path) -> None:
+def test_kafkas_assignors_agree_for_all_small_sizes(tmp_path: Path) -> None:
     """1–40 members, 1–40 partitions of one and of several topics, from scratch: the same four answers."""
     rng = random.Random(1)
     asked = []
@@ -211,7 +211,7 @@ def test_kafkas_assignors_for_all_sizes(tmp_path: Path) -> None:
             assert ours(name, question) == shares_of(theirs), (name, question)
 
 
-def test_kafkas_assignors_with_what_members_held(tmp_path: Path) -> None:
+def test_kafkas_assignors_agree_given_previous_assignments(tmp_path: Path) -> None:
     """Equal subscriptions, whatever was held before, by several at once too: the same four answers."""
     rng = random.Random(2)
     asked = [dispute(q, rng) if n % 3 == 0 else q for n, q in enumerate(questions(600, alike=True))]
@@ -221,7 +221,7 @@ def test_kafkas_assignors_with_what_members_held(tmp_path: Path) -> None:
             assert ours(name, question) == shares_of(theirs), (name, question)
 
 
-def test_kafkas_assignors_under_different_subscriptions(tmp_path: Path) -> None:
+def test_kafkas_assignors_agree_under_different_subscriptions(tmp_path: Path) -> None:
     """Range and round robin are the same; sticky is as even or evener, then as sticky or stickier."""
     asked = list(questions(400, alike=False))
     better = 0

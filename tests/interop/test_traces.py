@@ -54,7 +54,7 @@ def rows(directory: Path, name: str, group: str) -> list[dict[str, Any]]:
     return [row for row in found if row["group"] == group]
 
 
-def test_what_came_again_when_a_consumer_was_killed(
+def test_traces_show_what_was_redelivered_after_a_consumer_was_killed(
     cluster: Cluster, spark: "SparkSession", tmp_path: Path
 ) -> None:
     topic, group = cluster.fresh_name("Traced"), cluster.fresh_name("tracing")

@@ -19,7 +19,7 @@ class Diary:
         return self.queue.new(lambda now_ms: self.done.append((name, now_ms)))
 
 
-def test_what_is_due_is_done_in_the_order_of_its_times():
+def test_due_actions_run_in_the_order_of_their_times():
     diary = Diary()
     diary.new("late").at(300)
     diary.new("early").at(200)
@@ -50,7 +50,7 @@ def test_a_deadline_can_be_moved_both_ways_and_cancelled():
     assert len(diary.queue) == 0
 
 
-def test_a_deadline_that_sets_itself_again_for_now_waits_for_the_next_run():
+def test_a_deadline_that_reschedules_itself_for_now_waits_for_the_next_run():
     queue = Deadlines()
     calls: list[int] = []
 
@@ -65,7 +65,7 @@ def test_a_deadline_that_sets_itself_again_for_now_waits_for_the_next_run():
     assert queue.next_due_ms == 5
 
 
-def test_an_action_that_fails_keeps_none_of_the_others():
+def test_a_failing_action_holds_up_none_of_the_others():
     diary = Diary()
 
     def fail(_: int) -> None:

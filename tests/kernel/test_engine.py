@@ -27,7 +27,7 @@ class Judge:
         raise AssertionError("nobody asks for anything")
 
 
-def test_a_timer_that_rings_late_says_how_long_nothing_was_done_before_anybody_is_judged():
+def test_a_late_timer_reports_the_stall_before_any_session_is_checked():
     judge = Judge()
     judge.clock.advance(6_000)
     judge.engine.tick()
@@ -35,7 +35,7 @@ def test_a_timer_that_rings_late_says_how_long_nothing_was_done_before_anybody_i
     assert judge.judged == [judge.clock.monotonic_ms()]
 
 
-def test_a_timer_that_rings_in_time_says_nothing_however_long_it_was_quiet():
+def test_a_punctual_timer_reports_no_stall_after_a_quiet_time():
     judge = Judge()
     judge.clock.advance(1_000 + LATE_MS_MIN - 1)
     judge.engine.tick()
@@ -54,7 +54,7 @@ class Stuck:
         self.turns.append(now_ms)
 
 
-def test_a_service_that_stays_due_is_an_error_and_is_not_spun_on(caplog: pytest.LogCaptureFixture):
+def test_a_service_that_stays_due_is_logged_and_does_not_spin(caplog: pytest.LogCaptureFixture):
     """Nor is it taken for a process that stood still, which would give everybody that time again."""
     judge = Judge()
     begin_ms = judge.clock.monotonic_ms()
@@ -87,7 +87,7 @@ def test_a_service_that_stays_due_is_an_error_and_is_not_spun_on(caplog: pytest.
     assert engine.next_due_ms == stuck.next_due_ms
 
 
-def test_a_hook_that_fails_keeps_none_of_those_behind_it_from_their_work():
+def test_a_failing_hook_holds_up_none_of_the_others():
     judge = Judge()
     called: list[str] = []
 
@@ -111,7 +111,7 @@ def test_a_hook_that_fails_keeps_none_of_those_behind_it_from_their_work():
     assert called == ["last"] * 4 + ["due"]
 
 
-def test_a_request_that_is_read_before_the_late_timer_rings_takes_nobodys_time_away():
+def test_a_request_read_before_a_late_timer_ends_no_session():
     """After SIGCONT an event loop reads sockets first; who has not sent again yet was to be judged then."""
     judge = Judge()
     judge.clock.advance(6_000)
@@ -126,7 +126,7 @@ def test_a_request_that_is_read_before_the_late_timer_rings_takes_nobodys_time_a
     assert judge.stood[1:] == [(1_000, judge.clock.monotonic_ms())]
 
 
-def test_what_only_seldom_events_change_is_not_looked_at_after_a_hot_request():
+def test_settle_changed_is_skipped_after_hot_requests():
     judge = Judge()
     called: list[str] = []
     kernel = Kernel(judge.clock)

@@ -42,7 +42,7 @@ def test_an_answer_is_released_once(purgatory, deadlines):
     assert (answer.expired_ms, answer.unlinked) == ([], 1)
 
 
-def test_an_answer_whose_time_is_up_leaves_its_index_and_expires(purgatory, deadlines):
+def test_an_expired_answer_leaves_its_index(purgatory, deadlines):
     answer = Answer(FakePeer())
     purgatory.park(answer, 100)
     deadlines.run(100)
@@ -50,7 +50,7 @@ def test_an_answer_whose_time_is_up_leaves_its_index_and_expires(purgatory, dead
     assert not purgatory.release(answer)
 
 
-def test_what_waits_for_a_connection_goes_with_it_and_is_not_answered(purgatory, deadlines):
+def test_parked_answers_disappear_with_their_connection(purgatory, deadlines):
     here, there = FakePeer(), FakePeer()
     gone = [Answer(here), Answer(here)]
     stays = Answer(there)
@@ -64,7 +64,7 @@ def test_what_waits_for_a_connection_goes_with_it_and_is_not_answered(purgatory,
     assert [answer.expired_ms for answer in gone] == [[], []]
 
 
-def test_there_is_one_accounting_by_connection_and_in_all(purgatory, monkeypatch):
+def test_parked_answers_are_counted_by_connection_and_in_all(purgatory, monkeypatch):
     monkeypatch.setattr(module, "PARKED_MAX", 3)
     monkeypatch.setattr(module, "PARKED_PER_CONNECTION_MAX", 2)
     monkeypatch.setattr(module, "PARKED_BYTES_MAX", 100)

@@ -8,7 +8,7 @@ from libramq.offsets.journal import OffsetRecord, RecordKind
 COMMIT, REMOVE, RESET, TAKEN = RecordKind
 
 
-def test_a_commit_is_what_a_query_answers():
+def test_a_query_returns_the_committed_offset():
     table = ConsumerOffset()
     assert table.query("g", "T", 0) is None
     assert table.commit("g", "T", 0, 7, 10) == OffsetRecord(COMMIT, "T@g", 0, 7)
@@ -25,7 +25,7 @@ def test_no_offset_is_negative_or_beyond_the_durable_end(offset: int, kept: int)
     assert table.query("g", "T", 0) == kept
 
 
-def test_a_reset_outranks_commits_until_a_pull_was_told():
+def test_a_reset_outranks_commits_until_a_pull_has_received_it():
     table = ConsumerOffset()
     table.commit("g", "T", 0, 7, 10)
     assert table.reset("g", "T", 0, 3, 10) == OffsetRecord(RESET, "T@g", 0, 3)
@@ -37,7 +37,7 @@ def test_a_reset_outranks_commits_until_a_pull_was_told():
     assert table.query("g", "T", 0) == 4
 
 
-def test_who_reads_what():
+def test_committed_offsets_are_indexed_by_group_and_topic():
     table = ConsumerOffset()
     for group, topic in (("g", "A"), ("g", "%RETRY%g"), ("h", "A")):
         table.commit(group, topic, 0, 1, 1)
@@ -49,7 +49,7 @@ def test_who_reads_what():
     assert table.query("h", "A", 0) is None
 
 
-def test_clamping_after_a_loss_leaves_unknown_queues_alone():
+def test_clamping_after_a_loss_ignores_unknown_queues():
     table = ConsumerOffset()
     for queue_id in range(3):
         table.commit("g", "T", queue_id, 7, 10)
@@ -58,7 +58,7 @@ def test_clamping_after_a_loss_leaves_unknown_queues_alone():
     assert table.offsets("g", "T") == {0: 5, 1: 7, 2: 7}
 
 
-def test_tables_that_were_given_out_never_change_and_share_what_has_not():
+def test_snapshots_never_change_and_share_unchanged_parts():
     """A thread encodes them meanwhile; to copy 400,000 keys kept the loop for 0.3 s."""
     table = ConsumerOffset()
     for topic in ("changed", "reset", "removed", "again", "same"):

@@ -59,7 +59,7 @@ def folded(fences: Fences) -> Fences:
     return after
 
 
-def test_a_queue_is_opened_by_whom_it_was_granted_to_and_read_by_whom_opened_it():
+def test_a_queue_is_opened_by_its_grantee_and_read_by_its_opener():
     fences = Fences("b")
     assert outcome(fences.open, "G", "T", 0, Claim("alice", 3)) is NotYetGranted  # Nothing was heard yet.
     assert fences.grant(word(3, queue(0, "alice", 3), queue(1, "bob", 2))) == 3
@@ -80,7 +80,7 @@ def test_a_queue_is_opened_by_whom_it_was_granted_to_and_read_by_whom_opened_it(
         assert outcome(fences.check, "G", "T", 0, member, epoch) is refusal
 
 
-def test_the_owner_reads_on_until_the_next_one_opens():
+def test_the_owner_reads_until_the_next_owner_opens():
     fences = Fences("b")
     fences.grant(word(1, queue(0, "alice", 1)))
     fences.open("G", "T", 0, Claim("alice", 1))
@@ -92,7 +92,7 @@ def test_the_owner_reads_on_until_the_next_one_opens():
     fences.check("G", "T", 0, "bob", 2)
 
 
-def test_a_coordinator_that_is_behind_is_told_so_and_changes_nothing():
+def test_a_grant_with_an_old_epoch_is_refused_and_changes_nothing():
     fences = Fences("b")
     fences.grant(word(9, queue(0, "alice", 9)))
     assert fences.grant(word(8, queue(0, "bob", 8), complete=True, mode=MODE_CLIENT)) == 9
@@ -101,7 +101,7 @@ def test_a_coordinator_that_is_behind_is_told_so_and_changes_nothing():
 
 
 @pytest.mark.parametrize("epoch", [5 + EPOCHS_AHEAD_MAX + 1, 2**63 - 1])
-def test_an_epoch_that_leaves_none_above_it_is_refused_and_shuts_nobody_out(epoch: int):
+def test_the_highest_possible_epoch_is_refused_and_locks_no_group_out(epoch: int):
     """2^63 - 1 once: every later grant was behind it, for good."""
     fences = Fences("b")
     fences.grant(word(5, queue(0, "alice", 5)))
@@ -113,11 +113,11 @@ def test_an_epoch_that_leaves_none_above_it_is_refused_and_shuts_nobody_out(epoc
     assert fences.grant(word(6, queue(0, "alice", 6))) == 6
 
 
-def test_a_fence_that_knows_nothing_of_a_group_takes_the_epochs_it_has_had():
+def test_a_fence_without_an_epoch_accepts_any_up_to_the_limit():
     assert Fences("b").grant(word(EPOCHS_AHEAD_MAX, queue(0, "alice", 7))) == EPOCHS_AHEAD_MAX
 
 
-def test_of_two_coordinators_under_one_epoch_the_first_whose_member_opened_wins():
+def test_of_two_coordinators_with_one_epoch_the_one_whose_member_opened_first_wins():
     """The other one is told to find out what it does not know, and nothing it says is taken."""
     fences = Fences("b")
     fences.grant(word(9, queue(0, "alice", 9), queue(1, "alice", 9)))
@@ -129,7 +129,7 @@ def test_of_two_coordinators_under_one_epoch_the_first_whose_member_opened_wins(
     assert fences.grant(word(11, queue(0, "alice", 9), queue(1, "bob", 11), complete=True)) == 11
 
 
-def test_a_complete_word_takes_back_what_it_does_not_name():
+def test_a_complete_grant_revokes_queues_it_does_not_name():
     fences = Fences("b")
     fences.grant(word(1, queue(0, "alice", 1), queue(1, "alice", 1), queue(2, "alice", 1, broker="other")))
     assert outcome(fences.open, "G", "T", 2, Claim("alice", 1)) is NotYetGranted  # Not all was said yet.
@@ -149,7 +149,7 @@ def test_commits_without_an_epoch_pass_where_members_allocate_for_themselves():
     assert outcome(fences.check, "G", "T", 0, "zombie", 1) is NotYetGranted
 
 
-def test_openings_outlive_the_broker_and_grants_are_heard_again():
+def test_openings_survive_a_restart_and_grants_are_repeated():
     book = Book()
     before = book.fences()
     before.grant(word(7, queue(0, "alice", 5), queue(1, "bob", 7)))
@@ -163,7 +163,7 @@ def test_openings_outlive_the_broker_and_grants_are_heard_again():
     assert after.open("G", "T", 1, Claim("bob", 7)) == NOBODY
 
 
-def test_a_restarted_fence_goes_on_in_the_mode_that_it_was_in():
+def test_a_restarted_fence_keeps_its_mode():
     """Its coordinator may be out of reach: stock members would be fenced, and their messages come again."""
     book = Book()
     fences = book.fences()
@@ -184,7 +184,7 @@ def test_a_restarted_fence_goes_on_in_the_mode_that_it_was_in():
         assert (one.mode("G"), one.epoch("G")) == (None, 4)
 
 
-def test_a_full_disk_keeps_no_group_from_allocating_for_itself():
+def test_groups_change_to_client_mode_although_the_disk_is_full():
     book = Book()
     fences = book.fences()
     fences.grant(word(1))
@@ -194,7 +194,7 @@ def test_a_full_disk_keeps_no_group_from_allocating_for_itself():
     assert folded(fences).mode("G") == MODE_CLIENT
 
 
-def test_what_cannot_be_recorded_is_not_opened():
+def test_an_opening_that_cannot_be_journalled_is_refused():
     book = Book()
     fences = book.fences()
     fences.grant(word(1, queue(0, "alice", 1)))
@@ -206,7 +206,7 @@ def test_what_cannot_be_recorded_is_not_opened():
     assert fences.open("G", "T", 0, Claim("alice", 1)) == NOBODY
 
 
-def test_a_new_coordinator_gathers_what_is_open_and_voids_what_is_not():
+def test_a_new_coordinator_learns_the_openings_and_voids_unused_grants():
     fences = Fences("b")
     assert fences.report("G") == FenceReport()
     fences.grant(word(7, queue(0, "alice", 5), queue(1, "bob", 7), complete=True))
@@ -216,7 +216,7 @@ def test_a_new_coordinator_gathers_what_is_open_and_voids_what_is_not():
     fences.check("G", "T", 0, "alice", 5)
 
 
-def test_topics_and_groups_that_go_are_forgotten_on_the_disk_too():
+def test_deleted_topics_and_groups_are_removed_from_the_disk():
     book = Book()
     fences = book.fences()
     fences.grant(word(1, queue(0, "alice", 1), queue(0, "alice", 1, topic="U")))
@@ -231,7 +231,7 @@ def test_topics_and_groups_that_go_are_forgotten_on_the_disk_too():
 
 
 @pytest.mark.parametrize("removal", ["topic", "group"])
-def test_what_goes_leaves_its_epoch_behind(removal: str):
+def test_a_deleted_group_leaves_its_epoch_behind(removal: str):
     """Also over a restart; whoever takes the group up is told, as members know grants up to that epoch."""
     book = Book()
     fences = book.fences()
@@ -249,7 +249,7 @@ def test_what_goes_leaves_its_epoch_behind(removal: str):
         assert one.open("G", "T", 0, Claim("bob", 8)) == NOBODY
 
 
-def test_a_queue_that_an_operator_closed_is_read_again_under_a_later_epoch_only():
+def test_a_queue_closed_by_an_operator_needs_a_later_epoch():
     """Whoever had it may still be told that it is its own: the fence knows better, also after a restart."""
     book = Book()
     fences = book.fences()
@@ -269,7 +269,7 @@ def test_a_queue_that_an_operator_closed_is_read_again_under_a_later_epoch_only(
     assert "H" not in fences
 
 
-def test_a_group_that_is_gone_has_no_fence_that_stands_in_anybodys_way():
+def test_the_fence_of_a_deleted_group_refuses_nobody():
     """Members that allocate for themselves commit as if it had never been coordinated."""
     fences = Fences("b")
     fences.grant(word(7, queue(0, "alice", 7)))
@@ -279,7 +279,7 @@ def test_a_group_that_is_gone_has_no_fence_that_stands_in_anybodys_way():
     fences.check("G", "T", 0, None, None)
 
 
-def test_epochs_left_behind_are_bounded(monkeypatch: pytest.MonkeyPatch):
+def test_epochs_of_deleted_groups_are_limited(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(fence, "LEFT_BEHIND_MAX", 2)
     book = Book()
     fences = book.fences()
@@ -334,7 +334,7 @@ def test_a_queue_has_one_reader_and_its_epoch_only_rises(steps: list[tuple[objec
         assert readers == ([] if opened == NOBODY else [opened])
 
 
-def test_a_grant_that_is_behind_the_change_of_mode_is_waited_for():
+def test_an_opening_ahead_of_its_grant_must_be_repeated():
     """The coordinator tells of the mode first, and the member may be faster than its grant."""
     fences = Fences("b")
     fences.grant(word(5, mode=MODE_CLIENT, complete=True))
@@ -345,7 +345,7 @@ def test_a_grant_that_is_behind_the_change_of_mode_is_waited_for():
     assert fences.open("G", "T", 0, Claim("alice", 6)) == NOBODY
 
 
-def test_readers_of_a_log_that_may_have_lost_its_end_open_their_queues_once_more():
+def test_members_reopen_queues_of_a_log_that_may_have_lost_its_end():
     """They learn where the group is now; until then neither pulls nor commits are taken."""
     fences = Fences("b")
     fences.grant(word(3, queue(0, "m", 3), queue(1, "n", 3), complete=True))

@@ -69,7 +69,7 @@ def test_garbage_is_no_record(data: bytes):
     assert decode_offset_record(data, 0) is None
 
 
-def test_what_was_journalled_is_there_again(tmp_path: Path):
+def test_journalled_commits_are_read_back(tmp_path: Path):
     ledger = open_ledger(tmp_path)
     commit(ledger, "g", "T", 0, 5)
     commit(ledger, "g", "T", 1, 6)
@@ -101,7 +101,7 @@ def test_a_torn_journal_keeps_every_whole_record(tmp_path: Path):
         assert open_ledger(tmp_path / "cut").offsets.query("g", "T", 0) == 77
 
 
-def test_the_file_is_apaches(tmp_path: Path):
+def test_the_file_has_apaches_format(tmp_path: Path):
     """Unquoted integer keys, the members of ConsumerOffsetManager, the old text beside it."""
     ledger = open_ledger(tmp_path)
     commit(ledger, "g", "T", 0, 5)
@@ -131,7 +131,7 @@ def test_files_of_other_writers_are_read(tmp_path: Path, text: str):
 
 
 @pytest.mark.parametrize("broken", ["", "{", "[]", '{"offsetTable":{"T@g":{0:"x"}}}', "\x80"])
-def test_a_broken_file_gives_way_to_the_one_before(tmp_path: Path, broken: str):
+def test_a_damaged_file_gives_way_to_its_backup(tmp_path: Path, broken: str):
     (tmp_path / "consumerOffset.json").write_bytes(broken.encode("latin-1"))
     (tmp_path / "consumerOffset.json.bak").write_text('{"offsetTable":{"T@g":{0:5}}}')
     assert open_ledger(tmp_path).offsets.query("g", "T", 0) == 5
@@ -157,7 +157,7 @@ def test_commits_made_while_a_fold_is_written_are_kept(tmp_path: Path):
     assert open_ledger(tmp_path).offsets.query("g", "T", 0) == 6
 
 
-def test_a_fold_that_fails_costs_nothing_and_is_due_again(tmp_path: Path):
+def test_a_failed_fold_loses_nothing_and_is_retried(tmp_path: Path):
     disk = FailingDisk()
     ledger = open_ledger(tmp_path, disk)
     assert ledger.plan_persist(wall_ms=1) is None
@@ -236,7 +236,7 @@ def test_an_acknowledged_commit_outlives_kill_9(tmp_path: Path):
     assert acknowledged >= 1200
 
 
-def test_journal_files_are_numbered_on(tmp_path: Path):
+def test_journal_numbers_continue_after_a_restart(tmp_path: Path):
     journal = OffsetJournal(LocalFileSystem(), tmp_path)
     assert journal.begin_file() == 0
     journal.append([OffsetRecord(RecordKind.COMMIT, "T@g", 0, 1)])
@@ -249,7 +249,7 @@ def test_journal_files_are_numbered_on(tmp_path: Path):
     assert OffsetJournal(LocalFileSystem(), tmp_path).begin_file() == 2
 
 
-def test_a_fold_is_encoded_by_the_thread_and_has_what_was_committed_when_it_was_planned(
+def test_a_fold_holds_the_commits_of_the_moment_it_was_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """400,000 offsets take more than a second to encode; the event loop has no such second."""

@@ -253,7 +253,7 @@ def test_a_request_is_refused_when_one_of_its_resources_is_denied(code: R, denie
     assert guarded.served == []
 
 
-def test_a_denied_part_of_a_batch_harms_none_beside_it():
+def test_a_denied_part_of_a_batch_leaves_the_others_alone():
     guarded = Guarded(Guard({"Topic:secret"}))
     sends = [
         Command(code=R.SEND_MESSAGE_V2, ext=h.encode_header(send_header(topic)), opaque=number)
@@ -265,7 +265,7 @@ def test_a_denied_part_of_a_batch_harms_none_beside_it():
     assert guarded.batches == [4], "neighbours stay one batch"
 
 
-def test_a_batch_of_which_nothing_is_permitted_reaches_no_processor():
+def test_a_batch_denied_as_a_whole_reaches_no_processor():
     guarded = Guarded(Guard({"Group:G"}))
     commits = [request(R.UPDATE_CONSUMER_OFFSET, opaque=number) for number in (1, 2)]
     assert guarded.give(*commits) == [C.NO_PERMISSION, C.NO_PERMISSION]
@@ -286,7 +286,7 @@ def test_a_large_body_is_decoded_on_a_thread_before_it_is_authorised(denied: str
     assert len(guarded.served) == (expected == C.SUCCESS)
 
 
-def test_what_cannot_be_read_is_not_permitted():
+def test_an_unreadable_request_is_not_permitted():
     guarded = Guarded(Guard())
     assert guarded.give(Command(code=R.HEART_BEAT, body=b"[", opaque=1)) == [C.SYSTEM_ERROR]
     assert guarded.give(Command(code=R.PULL_MESSAGE, ext={"topic": "T"}, opaque=2)) == [C.SYSTEM_ERROR]

@@ -42,7 +42,7 @@ def send(broker, **fields: object):
     return broker(broker_calls.send_message(send_header(queue_id=1, **fields), b"hello"))
 
 
-def test_what_a_client_asks_is_understood_by_the_broker(broker):
+def test_the_broker_reads_every_client_call(broker):
     known = broker(broker_calls.heartbeat(HeartbeatData(client_id="c")))
     assert known == broker_calls.HeartbeatReply(version=479, coordinates=True)
     sent = send(broker, properties={"UNIQ_KEY": "K"})
@@ -77,7 +77,7 @@ def test_what_a_client_asks_is_understood_by_the_broker(broker):
     broker(broker_calls.send_back(h.SendBackHeader(offset=0, group="G", delay_level=0)))
 
 
-def test_what_an_administrator_asks_is_understood_by_the_broker(broker):
+def test_the_broker_reads_every_admin_call(broker):
     from libramq.formats.tables import TopicConfig
 
     broker(admin_calls.create_topic(TopicConfig(topic_name="T", read_queue_nums=2, write_queue_nums=2)))
@@ -94,7 +94,7 @@ def test_what_an_administrator_asks_is_understood_by_the_broker(broker):
         broker(admin_calls.topic_stats("T"))
 
 
-def test_an_error_is_raised_with_its_code_and_words_and_where_it_came_from():
+def test_an_error_answer_raises_with_code_remark_and_address():
     call = broker_calls.max_offset(Q)
     with pytest.raises(SystemBusy, match="b:1 answered 2 SYSTEM_BUSY: flow control") as raised:
         call.result(Command(code=C.SYSTEM_BUSY, remark="flow control"), where="b:1")
@@ -102,7 +102,7 @@ def test_an_error_is_raised_with_its_code_and_words_and_where_it_came_from():
 
 
 @pytest.mark.parametrize("code", [C.FLUSH_DISK_TIMEOUT, C.FLUSH_SLAVE_TIMEOUT, C.SLAVE_NOT_AVAILABLE])
-def test_stored_but_not_safe_is_no_error(code):
+def test_a_message_stored_less_safely_is_no_error(code):
     reply = Command(code=code, ext={"queueId": "1", "queueOffset": "2", "msgId": "A"})
     call = broker_calls.send_message(h.SendMessageHeaderV2(
         producer_group="P", topic="T", default_topic="D", default_topic_queue_nums=1, queue_id=1, sys_flag=0,
@@ -131,7 +131,7 @@ def test_name_server_calls_read_their_answers():
 
 
 @pytest.mark.parametrize("ext", [{}, {"offset": "many"}])
-def test_an_answer_that_cannot_be_read_is_the_other_sides_failure(ext):
+def test_an_unreadable_answer_is_a_remote_protocol_error(ext):
     """Admin raised the KeyError or ValueError of its own parser."""
     with pytest.raises(RemoteError, match="the answer of broker-a cannot be read"):
         broker_calls.max_offset(Q).result(Command(code=C.SUCCESS, ext=ext), where="broker-a")

@@ -83,7 +83,7 @@ class Served:
 S, U, M = R.SEND_MESSAGE_V2, R.UPDATE_CONSUMER_OFFSET, R.GET_MAX_OFFSET
 
 
-def test_neighbours_are_worked_off_together_and_everything_in_its_order():
+def test_neighbouring_requests_are_handled_together_and_in_order():
     served = Served()
     assert served.give(S, S, M, S, U, U, S) == [(n, 0) for n in range(1, 8)]
     assert served.log == [
@@ -91,23 +91,23 @@ def test_neighbours_are_worked_off_together_and_everything_in_its_order():
     ]  # fmt: skip
 
 
-def test_an_unknown_request_among_others_is_answered_in_its_place():
+def test_an_unknown_request_is_answered_in_order():
     served = Served()
     assert served.give(S, 9_999, S) == [(1, 0), (2, C.REQUEST_CODE_NOT_SUPPORTED), (3, 0)]
     assert served.peer.replies[1].remark == " request type 9999 not supported"
 
 
-def test_a_request_of_the_table_that_this_server_does_not_serve():
+def test_a_known_request_that_this_server_does_not_serve_is_refused():
     assert Served().give(R.REGISTER_BROKER) == [(1, C.REQUEST_CODE_NOT_SUPPORTED)]
 
 
-def test_answers_of_others_are_no_requests():
+def test_responses_are_not_taken_for_requests():
     served = Served()
     assert served.give(M, flag=FLAG_RESPONSE) == []
     assert served.log == ["settled"]
 
 
-def test_a_question_is_sent_under_its_number_and_its_answer_handed_on():
+def test_an_outgoing_request_gets_a_number_and_its_answer_is_handed_on():
     heard: list[tuple[object, int, int]] = []
     served = Served(answered=lambda peer, answer, now_ms: heard.append((peer, answer.opaque, now_ms)))
     ext = {"consumerGroup": "G"}
@@ -122,13 +122,13 @@ def test_a_question_is_sent_under_its_number_and_its_answer_handed_on():
     assert heard == [(served.peer, 8, 1_000)]
 
 
-def test_oneway_requests_get_no_answer_whatever_becomes_of_them():
+def test_oneway_requests_never_get_an_answer():
     served = Served(RuntimeError("a bug"))
     assert served.give(M, S, 9_999, flag=FLAG_ONEWAY) == []
     assert len(served.log) == 3
 
 
-def test_an_answer_has_the_requests_number_and_serialisation():
+def test_an_answer_has_its_requests_number_and_serialisation():
     served = Served(Reply(ext={"offset": "5"}, body=b"body", remark="fine"))
     served.give(M, serialization=Serialization.ROCKETMQ)
     (reply,) = served.peer.replies
@@ -148,7 +148,7 @@ def test_an_answer_has_the_requests_number_and_serialisation():
         (OSError(28, "no space"), (C.SYSTEM_ERROR, "OSError: [Errno 28] no space")),
     ],
 )
-def test_what_a_processor_raises_is_an_answer(code, error, expected):
+def test_an_exception_of_a_processor_becomes_an_answer(code, error, expected):
     served = Served(error)
     served.give(code)
     (reply,) = served.peer.replies
@@ -156,7 +156,7 @@ def test_what_a_processor_raises_is_an_answer(code, error, expected):
     assert served.log[-1] == "settled"
 
 
-def test_remarks_are_for_people_and_short():
+def test_remarks_are_short_and_printable():
     served = Served(ValueError("x" * 100_000))
     served.give(M)
     assert len(served.peer.replies[0].remark) < REMARK_CHARACTERS_MAX + 50
@@ -171,7 +171,7 @@ def test_a_body_over_the_tables_bound_reaches_no_processor():
     assert served.give(R.HEART_BEAT, body=bytes(limit)) == [(1, 0)]
 
 
-def test_an_answer_that_fits_no_frame_is_answered_so():
+def test_an_answer_too_large_for_a_frame_becomes_an_error_answer():
     served = Served(Reply(body=bytes(FRAME_BYTES_MAX)))
     assert served.give(M, M) == [(1, C.SYSTEM_ERROR), (2, C.SYSTEM_ERROR)]
 
@@ -193,7 +193,7 @@ def test_notifications_go_to_open_connections_after_the_answer():
 
 
 @pytest.mark.parametrize(("is_durable", "code"), [(True, C.SUCCESS), (False, C.FLUSH_DISK_TIMEOUT)])
-def test_replies_of_a_batch_wait_for_the_disk_as_one(is_durable, code):
+def test_the_replies_of_a_batch_wait_for_the_disk_together(is_durable, code):
     served = Served(ReplyWhenDurable(77, Reply(ext={"msgId": "A"})))
     assert served.give(S, S) == []
     ((offset, parked),) = served.durable
@@ -209,7 +209,7 @@ def test_replies_of_a_batch_wait_for_the_disk_as_one(is_durable, code):
     ]
 
 
-def test_a_decision_that_waits_for_the_disk_is_made_again():
+def test_a_decision_that_waited_for_the_disk_is_repeated():
     outcomes = iter([WaitForDisk(lambda: None, lambda: next(outcomes)), Reply(remark="read")])
     served = Served(WaitForDisk(lambda: None, lambda: next(outcomes)))
     assert served.give(M) == []
@@ -219,7 +219,7 @@ def test_a_decision_that_waits_for_the_disk_is_made_again():
     assert served.peer.replies[0].remark == "read"
 
 
-def test_a_decision_that_fails_the_second_time_is_an_answer():
+def test_a_repeated_decision_that_fails_becomes_an_answer():
     def again() -> Outcome:
         raise OSError(5, "the disk is broken")
 
@@ -229,7 +229,7 @@ def test_a_decision_that_fails_the_second_time_is_an_answer():
     assert served.peer.replies[0].code == C.SYSTEM_ERROR
 
 
-def test_a_held_request_and_a_closed_connection():
+def test_a_held_request_ends_with_its_connection():
     served = Served(HOLD)
     assert served.give(M) == []
     served.outcome = Close("enough")
@@ -237,7 +237,7 @@ def test_a_held_request_and_a_closed_connection():
     assert served.peer.close_reason == "enough"
 
 
-def test_services_hear_of_a_connection_that_ends_until_the_server_stops():
+def test_services_are_notified_of_ended_connections_until_the_server_stops():
     ended: list[object] = []
     other = FakePeer()
     served = Served(ended=ended.append)
@@ -249,7 +249,7 @@ def test_services_hear_of_a_connection_that_ends_until_the_server_stops():
     assert ended == [served.peer]
 
 
-def test_a_version_of_the_group_protocol_that_is_not_read_reaches_no_processor():
+def test_an_unsupported_version_of_the_group_protocol_reaches_no_processor():
     """Absent is version 1, as 0.1.0 writes; the refusal names the highest that is read."""
     processors: dict[int, Processor] = {}
     served = Served(processors=processors)

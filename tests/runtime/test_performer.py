@@ -121,7 +121,7 @@ def say(text: bytes):
     return lambda _: text
 
 
-def test_what_a_turn_answers_leaves_in_one_write_after_it_has_settled(words):
+def test_the_answers_of_a_turn_leave_in_one_write_after_settling(words):
     line = Line()
     seen: list[int] = []
     words.performer.received(line, [say(b"a"), say(b"b"), lambda _: seen.append(len(line.writes))])
@@ -130,7 +130,7 @@ def test_what_a_turn_answers_leaves_in_one_write_after_it_has_settled(words):
     assert words.settled == 1
 
 
-def test_a_connection_whose_time_is_up_goes_on_after_the_others(words):
+def test_a_connection_that_used_up_its_turn_continues_after_the_others(words):
     slow, other = Line(), Line()
     words.cost_us = TURN_US_MAX // 2
     words.performer.received(slow, [say(b"%d" % n) for n in range(5)])
@@ -148,7 +148,7 @@ def test_a_connection_whose_time_is_up_goes_on_after_the_others(words):
     assert words.timers.due == []
 
 
-def test_two_connections_with_much_to_do_take_turns(words):
+def test_two_busy_connections_take_turns(words):
     one, two = Line(), Line()
     words.cost_us = TURN_US_MAX
     log: list[str] = []
@@ -159,7 +159,7 @@ def test_two_connections_with_much_to_do_take_turns(words):
     assert log == ["one", "two", "one", "two", "one", "two"]
 
 
-def test_requests_that_come_while_others_wait_keep_their_order(words):
+def test_requests_that_arrive_while_others_wait_keep_their_order(words):
     line = Line()
     words.cost_us = TURN_US_MAX
     words.performer.received(line, [say(b"1"), say(b"2")])
@@ -169,7 +169,7 @@ def test_requests_that_come_while_others_wait_keep_their_order(words):
     assert b"".join(line.writes) == b"123"
 
 
-def test_who_does_not_read_is_not_served_until_it_does(words):
+def test_a_client_that_does_not_read_is_not_served_until_it_does(words):
     line = Line()
     large = bytes(UNSENT_BYTES_HIGH)
     line.leaves_at_once = False
@@ -188,7 +188,7 @@ def test_who_does_not_read_is_not_served_until_it_does(words):
     assert line.is_reading
 
 
-def test_who_reads_at_once_is_served_on_without_being_asked(words):
+def test_a_client_that_reads_at_once_is_served_to_the_end(words):
     line = Line()
     large = bytes(UNSENT_BYTES_HIGH)
     words.performer.received(line, [say(large), say(large)])
@@ -197,7 +197,7 @@ def test_who_reads_at_once_is_served_on_without_being_asked(words):
     assert line.writes == [large, large]
 
 
-def test_what_a_connection_had_to_do_goes_with_it(words):
+def test_the_waiting_requests_of_a_connection_end_with_it(words):
     line = Line()
     words.cost_us = TURN_US_MAX
     words.performer.received(line, [say(b"1"), say(b"2")])
@@ -209,7 +209,7 @@ def test_what_a_connection_had_to_do_goes_with_it(words):
     assert line.writes == [b"1"]
 
 
-def test_a_close_leaves_after_what_was_said_before(words):
+def test_a_close_takes_effect_after_earlier_writes(words):
     line = Line()
 
     def close(connection: Line) -> bytes:
@@ -222,7 +222,7 @@ def test_a_close_leaves_after_what_was_said_before(words):
     assert line.closed == "enough"
 
 
-def test_work_and_questions_come_back_as_events(words):
+def test_finished_work_and_answers_become_events(words):
     heard: list[object] = []
     words.effects.run(Thread.DISK, lambda: "written", heard.append)
     words.effects.ask(Question(heard.append))
@@ -237,7 +237,7 @@ def test_work_and_questions_come_back_as_events(words):
     assert words.settled == settled + 2
 
 
-def test_a_timer_rings_for_what_is_due_first_and_only_then(words):
+def test_the_timer_fires_once_at_the_earliest_deadline(words):
     rung: list[int] = []
     words.deadlines.set(words.clock.monotonic_ms() + 500, rung.append)
     words.performer.follow()
@@ -250,7 +250,7 @@ def test_a_timer_rings_for_what_is_due_first_and_only_then(words):
     assert words.timers.due == [], "nothing wakes without something due"
 
 
-def test_after_the_stop_nothing_is_an_event_any_more(words):
+def test_no_event_is_handled_after_the_stop(words):
     heard: list[object] = []
     words.effects.run(Thread.DISK, lambda: "written", heard.append)
     words.performer.follow()
@@ -262,7 +262,7 @@ def test_after_the_stop_nothing_is_an_event_any_more(words):
     assert (heard, words.ended, words.lost) == ([], [], [])
 
 
-def test_a_connection_is_served_no_further_while_a_thread_decodes_for_it(words):
+def test_a_connection_waits_while_a_thread_decodes_its_request(words):
     """Its requests take effect in their order; others are served."""
     line, other = Line(), Line()
     decoded: list[object] = []
@@ -280,7 +280,7 @@ def test_a_connection_is_served_no_further_while_a_thread_decodes_for_it(words):
     assert (line.writes, line.is_reading) == ([b"after"], True)
 
 
-def test_steps_take_a_turn_at_a_time_and_others_are_served_between(words):
+def test_steps_take_one_turn_each_and_others_are_served_between(words):
     line, other = Line(), Line()
     taken: list[int] = []
 
@@ -325,7 +325,7 @@ def test_steps_of_one_read_share_one_turn(words):
     assert taken == [0, 1, 2, 3]
 
 
-def test_steps_end_although_their_connection_is_gone(words):
+def test_steps_end_although_their_connection_has_ended(words):
     """A batch that is half stored is stored whole."""
     line = Line()
     taken: list[int] = []
@@ -355,7 +355,7 @@ def test_the_longest_turn_is_measured_for_each_reader(words):
     assert (longest.take_us(RUNTIME_INFO), longest.take_us(METRICS)) == (100, 1_400)
 
 
-def test_connections_that_do_not_read_are_not_served_while_all_have_too_much_to_read(words):
+def test_connections_that_do_not_read_wait_while_unread_answers_exceed_the_limit(words):
     """Twenty readers that sleep hold little more than the bound together; who reads is served."""
     answer = bytes(4 * SHARE_BYTES)
     lines = [Line() for _ in range(100)]
@@ -380,7 +380,7 @@ def test_connections_that_do_not_read_are_not_served_while_all_have_too_much_to_
     assert len(sleeper.writes) > written, "who has read is served again"
 
 
-def test_who_has_most_to_read_is_closed_when_what_is_sent_unasked_fills_the_memory(words):
+def test_the_connection_with_most_unread_bytes_is_closed_when_notifications_fill_the_memory(words):
     lines = [Line() for _ in range(10)]
     for number, line in enumerate(lines):
         line.leaves_at_once = False
@@ -390,7 +390,7 @@ def test_who_has_most_to_read_is_closed_when_what_is_sent_unasked_fills_the_memo
     assert any(line.closed for line in lines)
 
 
-def test_what_was_decided_is_performed_where_something_else_of_its_turn_failed(words):
+def test_effects_are_performed_although_something_else_in_their_turn_failed(words):
     line = Line()
     words.expects_failures = words.fails_to_settle = True
     words.effects.send(line, b"for another")
@@ -399,7 +399,7 @@ def test_what_was_decided_is_performed_where_something_else_of_its_turn_failed(w
     assert words.failures == ["what follows from an event failed: a bug"]
 
 
-def test_a_question_that_cannot_be_put_is_answered_and_keeps_no_other_effect(words):
+def test_a_request_that_cannot_be_sent_fails_without_holding_up_other_effects(words):
     """Registrations would wait for ever for it, and others for their answers."""
     line, outcomes = Line(), []
     words.expects_failures = True
@@ -416,7 +416,7 @@ def test_a_question_that_cannot_be_put_is_answered_and_keeps_no_other_effect(wor
     assert [str(outcome) for outcome in outcomes] == ["10.0.0.1:10911 cannot be reached: a bug"]
 
 
-def test_an_end_that_cannot_be_worked_off_keeps_nobody_from_what_was_decided(words):
+def test_a_failure_at_the_end_of_a_connection_holds_up_no_effect(words):
     line = Line()
     words.expects_failures = True
     words.performer._engine._hooks = Hooks(connection_ended=(lambda _: 1 / 0,))
@@ -426,7 +426,7 @@ def test_an_end_that_cannot_be_worked_off_keeps_nobody_from_what_was_decided(wor
     assert words.failures == ["the end of a connection could not be processed: division by zero"]
 
 
-def test_what_is_said_before_a_connection_is_closed_is_journalled_before_it_leaves(words):
+def test_the_last_bytes_of_a_closing_connection_leave_after_the_journal_write(words):
     settled: list[int] = []
 
     class Watched(Line):
