@@ -66,7 +66,7 @@ def test_the_type_checker_refuses_one_clock_for_the_other(tmp_path):
 
 
 @pytest.mark.parametrize("set_by_ms", [-3_600_000, 0, 3_600_000])
-def test_moments_recorded_together_are_as_far_apart_as_they_were(set_by_ms):
+def test_times_recorded_together_keep_their_distance(set_by_ms):
     now = Now(wall_ms=1_700_000_000_000 + set_by_ms, monotonic_ms=9_000)
     assert now.wall_of(9_000) == now.wall_ms
     assert now.wall_of(8_000) - now.wall_of(5_500) == 2_500

@@ -14,7 +14,7 @@ from tests.balance.reference import by_augmenting_paths, by_brute_force, is_opti
 
 @settings(deadline=None, max_examples=150)
 @given(groups(queues_max=8, members_max=8))
-def test_nothing_is_better_up_to_eight_by_eight(of):
+def test_the_result_is_optimal_up_to_eight_by_eight(of):
     """Loads first, then moves, over whatever members held and whatever they subscribe to."""
     assignment = balanced_sticky(of)
     check_partition(of, assignment)
@@ -23,7 +23,7 @@ def test_nothing_is_better_up_to_eight_by_eight(of):
 
 @settings(deadline=None, max_examples=60)
 @given(groups(queues_max=50, members_max=14, topics_max=8))
-def test_nothing_is_better_in_larger_groups(of):
+def test_the_result_is_optimal_in_larger_groups(of):
     """Different subscriptions, as far as the textbook's way is not too slow."""
     assignment = balanced_sticky(of)
     check_partition(of, assignment)
@@ -59,7 +59,7 @@ def large(seed, *, sets, members, topics, size):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_no_chain_of_displacements_betters_a_large_group(seed):
+def test_no_chain_of_displacements_improves_a_large_group(seed):
     """2,000 queues, 100 members, 8 different subscriptions; members join, leave and subscribe anew."""
     rng, choices, of, members = large(seed, sets=8, members=100, topics=30, size=60)
     kept = rng.sample(members, 95)
@@ -85,7 +85,7 @@ def test_the_proof_of_optimality_sees_a_needless_move_and_a_load_too_many():
 
 @settings(deadline=None, max_examples=60)
 @given(groups(queues_max=40, members_max=12, topics_max=6))
-def test_what_is_balanced_stays(of):
+def test_a_balanced_assignment_stays(of):
     """The second answer is the first, queue by queue."""
     first = balanced_sticky(of)
     second = balanced_sticky(Group.of(holding(of, first), [q for some in of.queues.values() for q in some]))
@@ -94,7 +94,7 @@ def test_what_is_balanced_stays(of):
     }
 
 
-def test_a_member_joins():
+def test_one_queue_moves_when_a_member_joins():
     """Five queues over two, then three: one queue moves."""
     of = group({"t": 5}, {"a": "t", "b": "t", "c": "t"}, {"a": queues("t", 3), "b": queues("t", 5)[3:]})
     assignment = balanced_sticky(of)
@@ -102,21 +102,21 @@ def test_a_member_joins():
     assert moves(of, assignment) == 1
 
 
-def test_remainders_of_topics_add_up():
+def test_loads_are_even_across_topics():
     """AVG gives the first member one of each topic; over all topics loads differ by at most one."""
     topics = {f"t{number}": 1 for number in range(9)}
     of = group(topics, {"a": topics, "b": topics, "c": topics})
     assert loads(balanced_sticky(of)) == [3, 3, 3]
 
 
-def test_from_scratch_every_member_gets_of_every_topic():
+def test_from_scratch_every_member_gets_queues_of_every_topic():
     """Neighbours part, so that a busy topic is spread."""
     of = group({"t": 4, "u": 4}, {name: ["t", "u"] for name in "abcd"})
     for share in balanced_sticky(of).values():
         assert {queue.topic for queue in share} == {"t", "u"}
 
 
-def test_retry_queues_are_no_load_and_stay():
+def test_retry_queues_add_no_load_and_stay():
     """a holds all retry queues and keeps them; what nobody holds goes to who has fewest of them."""
     of = group({"t": 2, "%RETRY%g": 3}, {name: ["t", "%RETRY%g"] for name in "ab"},
                {"a": queues("%RETRY%g", 2)})  # fmt: skip
@@ -155,7 +155,7 @@ def test_capacities_are_kept_to_within_one(of):
 
 @settings(deadline=None, max_examples=60)
 @given(groups(queues_max=40, members_max=8))
-def test_capacities_under_different_subscriptions(of):
+def test_capacities_hold_under_different_subscriptions(of):
     """Everything has its owner, and what is equal in all members changes nothing."""
     members = [
         Member(client_id=m.client_id, topics=m.topics, owned=m.owned, capacity=1 + n % 3)
@@ -166,7 +166,7 @@ def test_capacities_under_different_subscriptions(of):
     assert balanced_sticky(Group(members=same, queues=of.queues), by_capacity=True) == balanced_sticky(of)
 
 
-def test_of_two_who_claim_a_queue_the_later_is_right():
+def test_the_later_of_two_claims_to_a_queue_counts():
     """a is a zombie of epoch 1. Of two of the same epoch neither is believed."""
     both = {"a": queues("t", 1), "b": queues("t", 1)}
     of = group({"t": 2}, {"a": "t", "b": "t"}, both, epochs={"a": 1, "b": 2})
@@ -176,7 +176,7 @@ def test_of_two_who_claim_a_queue_the_later_is_right():
     check_partition(of, balanced_sticky(of))
 
 
-def test_more_members_than_queues_and_nothing_at_all():
+def test_empty_groups_and_idle_members_are_valid():
     """Idle members get nothing; no members, no queues and unknown topics are no fault."""
     of = group({"t": 1}, {"a": "t", "b": "t"})
     assert loads(balanced_sticky(of)) == [1, 0]

@@ -16,14 +16,14 @@ def test_a_queue_weighs_one_more_for_every_mean_lag():
     assert weights(t, dict(zip(t, (0, 1_000, 8_000), strict=True))) == dict(zip(t, (1, 1, 3), strict=True))
 
 
-def test_small_and_strange_lags_weigh_nothing():
+def test_small_and_negative_lags_weigh_nothing():
     """Below 1,000 messages a queue is up to date; an offset ahead of its queue is not less than nothing."""
     t = queues("t", 3)
     assert set(weights(t, {t[0]: 999, t[1]: -50}).values()) == {1}
     assert weights([], {}) == {}
 
 
-def test_who_gets_a_queue_far_behind_gets_fewer():
+def test_the_owner_of_a_lagging_queue_gets_fewer_queues():
     """One of nine queues holds the whole backlog and weighs 10, the others 1."""
     t = queues("t", 9)
     of = group({"t": 9}, {"a": "t", "b": "t", "c": "t"}, lag={t[4]: 90_000})
@@ -34,7 +34,7 @@ def test_who_gets_a_queue_far_behind_gets_fewer():
     assert sorted(map(len, shares.values())) == [1, 4, 4]
 
 
-def test_a_backlog_that_grows_moves_what_helps_and_no_more():
+def test_a_growing_backlog_moves_only_queues_that_help():
     """a and b hold four each; two of a's fall behind: one of them goes to b."""
     t = queues("t", 8)
     of = group({"t": 8}, {"a": "t", "b": "t"}, {"a": t[:4], "b": t[4:]}, lag={t[0]: 50_000, t[1]: 50_000})
@@ -43,13 +43,13 @@ def test_a_backlog_that_grows_moves_what_helps_and_no_more():
     assert moves(of, shares) <= 3
 
 
-def test_without_lag_it_is_the_best_there_is():
+def test_without_lag_it_equals_balanced_sticky():
     """All weights one: the same as without."""
     of = group({"t": 7, "u": 4}, {"a": "t", "b": "tu", "c": "u"}, {"a": queues("t", 6)})
     assert balanced_sticky(of, by_lag=True) == balanced_sticky(of)
 
 
-def test_capacity_counts_too():
+def test_capacities_weigh():
     """Twice the capacity carries twice the weight."""
     t = queues("t", 6)
     of = group({"t": 6}, {"a": "t", "b": "t"}, lag=dict.fromkeys(t, 10_000), capacities={"a": 2})
@@ -59,7 +59,7 @@ def test_capacity_counts_too():
 
 @settings(deadline=None, max_examples=80)
 @given(groups(queues_max=40, members_max=8), st.integers(0, 1000))
-def test_no_single_move_makes_two_members_evener(of, seed):
+def test_no_single_move_evens_out_two_members(of, seed):
     """Everything has its owner; where one queue would even out two members it has moved; then all stays."""
     rng = random.Random(seed)
     everything = [queue for some in of.queues.values() for queue in some]

@@ -25,7 +25,7 @@ STRATEGIES = {
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES)
-def test_all_at_once(strategy: Strategy):
+def test_one_computation_for_all_equals_one_by_each(strategy: Strategy):
     assert isinstance(strategy, TopicStrategy)
     assert strategy.deal is not None
     random = Random(1)

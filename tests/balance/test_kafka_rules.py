@@ -23,7 +23,7 @@ def named(*names):
     return [queues(name[:2], 9)[int(name[3])] for name in names]
 
 
-def test_range():
+def test_range_gives_the_first_member_each_topics_remainder():
     """RangeAssignor.java's example: the first member gets the remainder of every topic."""
     assert text(kafka_range(TWO_TOPICS)) == {
         "C0": ["t0p0", "t0p1", "t1p0", "t1p1"],
@@ -31,7 +31,7 @@ def test_range():
     }
 
 
-def test_round_robin():
+def test_round_robin_deals_partitions_in_turn():
     """RoundRobinAssignor.java's examples, equal and different subscriptions."""
     assert text(round_robin(TWO_TOPICS)) == {
         "C0": ["t0p0", "t0p2", "t1p1"],
@@ -56,7 +56,7 @@ def test_static_members_come_first_by_their_names():
     assert text(round_robin(of)) == {"c": ["t0p0", "t0p3"], "b": ["t0p1"], "a": ["t0p2"]}
 
 
-def test_sticky_when_a_member_leaves():
+def test_sticky_keeps_partitions_when_a_member_leaves():
     """StickyAssignor.java's first example: three members, then C1 is gone."""
     topics = {f"t{number}": 2 for number in range(4)}
     before = sticky(group(topics, dict.fromkeys(("C0", "C1", "C2"), topics)))
@@ -71,7 +71,7 @@ def test_sticky_when_a_member_leaves():
     assert set(before["C2"]) <= set(after["C2"])
 
 
-def test_sticky_under_different_subscriptions():
+def test_sticky_keeps_partitions_under_different_subscriptions():
     """StickyAssignor.java's second example: C0 leaves, five of six partitions stay."""
     before = sticky(group(THREE_TOPICS, GROWING))
     assert text(before) == {"C0": ["t0p0"], "C1": ["t1p0", "t1p1"], "C2": ["t2p0", "t2p1", "t2p2"]}
@@ -99,7 +99,7 @@ def test_cooperative_sticky_moves_in_two_steps():
 
 @settings(deadline=None, max_examples=60)
 @given(groups(queues_max=40, members_max=8))
-def test_cooperative_sticky_never_gives_what_another_holds(of):
+def test_cooperative_sticky_never_assigns_a_queue_that_another_holds(of):
     """No queue has two members at any time, and the second step completes the first."""
     first = cooperative_sticky(of)
     goal = sticky(of)
@@ -114,7 +114,7 @@ def test_cooperative_sticky_never_gives_what_another_holds(of):
     assert loads(second) == loads(goal)
 
 
-def test_who_claims_what_an_equal_claims_too_gets_it_later():
+def test_a_queue_claimed_twice_in_one_generation_is_given_up_first():
     """Both must let go of it first (KIP-429)."""
     both = {"C0": named("t0p0", "t0p1"), "C1": named("t0p0")}
     assert text(cooperative_sticky(group({"t0": 2}, {"C0": ["t0"], "C1": ["t0"]}, both))) == {

@@ -12,7 +12,7 @@ from libramq.message.queue import MessageQueue
 from tests.balance.examples import group, queues
 
 
-def test_a_flow_takes_the_cheap_way_first_and_the_dear_one_when_it_must():
+def test_a_flow_takes_the_cheapest_path_first():
     """Two units from 0 to 3: one over 1 for nothing, the other over 2 for 5."""
     network = FlowNetwork(4)
     cheap = [network.add(0, 1, 1), network.add(1, 3, 9)]
@@ -23,7 +23,7 @@ def test_a_flow_takes_the_cheap_way_first_and_the_dear_one_when_it_must():
     assert [network.flow(arc) for arc in cheap + dear] == [1, 1, 1, 1]
 
 
-def test_a_flow_takes_back_what_stands_in_the_way():
+def test_a_flow_reroutes_what_stands_in_its_way():
     """0 can reach only 2, 1 both: what 1 sent to 2 must go to 3."""
     network = FlowNetwork(4)
     first = network.add(1, 2, 1, flow=1)
@@ -36,7 +36,7 @@ def test_a_flow_takes_back_what_stands_in_the_way():
     assert [network.flow(arc) for arc in (first, second, third, full)] == [0, 1, 1, 0]
 
 
-def test_what_cannot_arrive_stays_and_shows_the_cut():
+def test_a_flow_beyond_the_capacity_shows_the_cut():
     """Three units, room for one: the tightest place lies behind 1."""
     network = FlowNetwork(3)
     network.add(0, 1, 5)
@@ -48,7 +48,7 @@ def test_what_cannot_arrive_stays_and_shows_the_cut():
 
 
 @given(st.data())
-def test_a_flow_is_cheapest(data):
+def test_a_flow_has_the_least_cost(data):
     """Assignments of up to five to five: the cost of every permutation is no less."""
     from itertools import permutations
 
@@ -62,7 +62,7 @@ def test_a_flow_is_cheapest(data):
     assert total == min(sum(price[a][b] for a, b in enumerate(order)) for order in permutations(range(n)))
 
 
-def test_levels_of_the_picture():
+def test_members_have_the_levels_of_the_drawn_example():
     """Who subscribes to both has enough with B; with less of B it helps with A."""
     assert levels([8, 9], [2, 1], [(0, 1), (1,)]) == [
         Level(load=9, capacity=1, sources=(1,), sinks=(1,)),
@@ -73,14 +73,14 @@ def test_levels_of_the_picture():
     ]
 
 
-def test_a_sink_that_nothing_reaches_is_a_level_of_nothing():
+def test_an_unreachable_sink_gives_an_empty_level():
     """Members of topics without queues."""
     assert levels([3], [1, 4], [(0,)])[-1] == Level(load=0, capacity=4, sources=(), sinks=(1,))
     assert levels([], [2], []) == [Level(load=0, capacity=2, sources=(), sinks=(0,))]
     assert levels([], [], []) == []
 
 
-def test_keeping_gives_places_to_those_who_hold_more():
+def test_larger_places_go_to_members_that_hold_more():
     """Seven queues, three members: b holds three and may keep them, so c and a end with two."""
     takers = [Taker(0, {0: held}, 2, 3) for held in (1, 3, 2)]
     keeping = keep_most({0: 1}, {0: [0]}, takers)
@@ -88,7 +88,7 @@ def test_keeping_gives_places_to_those_who_hold_more():
     assert list(keeping.taken) == [1, 0, 0]
 
 
-def test_keeping_finds_the_chain_that_moves_least():
+def test_keeping_finds_the_chain_with_the_fewest_moves():
     """A full, C empty, B between them: A gives to B what is A's and B's, B gives to C what is B's and C's."""
     takers = [
         Taker(0, {0: 4}, 3, 3),
@@ -101,7 +101,7 @@ def test_keeping_finds_the_chain_that_moves_least():
     assert {each: count for each, count in keeping.given.items() if count} == {(0, 1): 1, (1, 2): 1}
 
 
-def test_ownership():
+def test_the_later_epoch_owns_a_queue_claimed_twice():
     """b is of a later epoch than a and right about 0; b and c are equals and both wrong about 1."""
     t = queues("t", 4)
     of = group(
@@ -114,7 +114,7 @@ def test_ownership():
     assert [list(held) for held in holdings(of)] == [[], t[:1], t[2:3], t[3:]]
 
 
-def test_a_third_of_a_later_epoch_settles_a_dispute():
+def test_a_third_claim_with_a_later_epoch_settles_a_dispute():
     """Whoever comes first, the highest epoch is right."""
     t = queues("t", 1)
     for epochs in ((1, 1, 2), (2, 1, 1), (1, 2, 1)):
@@ -123,14 +123,14 @@ def test_a_third_of_a_later_epoch_settles_a_dispute():
         assert ownership(of).owners == {t[0]: epochs.index(2)}
 
 
-def test_holdings_leave_out_what_is_gone():
+def test_holdings_leave_out_queues_that_do_not_exist():
     """A queue that is no more, a topic that is not subscribed to, a queue named twice."""
     t, u = queues("t", 2), queues("u", 1)
     of = group({"t": 2, "u": 1}, {"a": "t", "b": "u"}, {"a": [*t, *u, t[0], MessageQueue("t", "b", 7)]})
     assert [list(held) for held in holdings(of)] == [t, []]
 
 
-def test_a_group_is_in_order():
+def test_groups_are_sorted():
     """Members by id, queues by broker and number, topics that nobody subscribes to left out."""
     members = [Member(client_id=name, topics=frozenset("t")) for name in "ba"]
     of = Group.of(members, [*reversed(queues("t", 11)), *queues("u", 1)])
@@ -138,7 +138,7 @@ def test_a_group_is_in_order():
     assert of.queues == {"t": queues("t", 11)}
 
 
-def test_retry_topics_do_not_count():
+def test_retry_topics_add_no_load():
     """They are no load."""
     assert counts("orders")
     assert not counts("%RETRY%billing")

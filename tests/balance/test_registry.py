@@ -44,13 +44,13 @@ def test_every_strategy_serves_clients_and_coordinators(name):
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_a_coordinator_gives_topics_to_their_subscribers_only(name):
+def test_a_coordinator_assigns_topics_to_their_subscribers_only(name):
     """a has t, b has both, nobody has w."""
     of = group({"t": 5, "u": 3, "w": 2}, {"a": "t", "b": "tu"})
     check_partition(of, strategy_named(name).assign(of))
 
 
-def test_a_coordinator_asks_topic_rules_for_everybody_quickly():
+def test_topic_rules_are_computed_for_all_members_quickly():
     """1,000 members of 20 topics: no member is searched for in a list."""
     topics = {f"t{number:02}": 100 for number in range(20)}
     of = group(topics, {f"m{number:03}": topics for number in range(1000)})
@@ -88,7 +88,7 @@ def test_strategies_are_found_by_upstreams_names():
         register_strategy("AVG", by_circle)
 
 
-def test_an_own_strategy_can_be_registered():
+def test_users_can_register_a_strategy():
     """Users bring their own rule under their own name."""
 
     def all_to_first(client_id, queues, client_ids):
@@ -98,7 +98,7 @@ def test_an_own_strategy_can_be_registered():
     assert strategy_named("TEST_ALL_TO_FIRST") == TopicStrategy(all_to_first)
 
 
-def test_an_own_rule_for_the_whole_group_can_be_registered():
+def test_users_can_register_a_rule_for_the_whole_group():
     """It sees subscriptions and what members hold; a second registration of the same changes nothing."""
 
     def to_the_idle(of):

@@ -52,7 +52,7 @@ def test_each_queue_has_one_owner_and_loads_differ_by_one(strategy):
 
 
 @pytest.mark.parametrize("strategy", [averagely, by_circle])
-def test_who_is_not_in_the_group_gets_nothing(strategy):
+def test_a_client_outside_the_group_gets_nothing(strategy):
     """A client that the broker does not list yet must not pull."""
     assert list(strategy("x", range(4), ["a", "b"])) == []
     assert list(strategy("x", range(4), [])) == []

@@ -28,7 +28,7 @@ def test_consistent_hash_of_three_clients():
     assert shares == [[2], [0, 3, 4, 7], [1, 5, 6]]
 
 
-def test_a_client_that_joins_takes_and_nobody_else_does():
+def test_queues_move_only_to_a_joining_client():
     """The point of the ring: what moves, moves to the newcomer."""
     before, after = ["a", "b", "c"], ["a", "b", "c", "d"]
     for me in before:
@@ -38,7 +38,7 @@ def test_a_client_that_joins_takes_and_nobody_else_does():
     assert consistent_hash("d", queues("t", 60), after)
 
 
-def test_more_virtual_nodes_are_evener():
+def test_more_virtual_nodes_are_more_even():
     """Of eight clients one gets several times its part of 400 queues with one place each, not with 500."""
     ids = [f"10.0.0.{number}@1" for number in range(8)]
 
@@ -52,13 +52,13 @@ def test_more_virtual_nodes_are_evener():
         strategy_named("CONSISTENT_HASH", virtual_nodes=0)
 
 
-def test_by_config_looks_at_nothing_else():
+def test_by_config_uses_the_list_alone():
     """The list, for whoever asks; as upstream."""
     rule = by_config([("t", "b", 1), ("u", "b", 0)])
     assert list(rule("anybody", [], [])) == [MessageQueue("t", "b", 1), MessageQueue("u", "b", 0)]
 
 
-def test_machine_room_shares_the_queues_of_some_rooms():
+def test_machine_room_shares_the_queues_of_the_chosen_rooms():
     """Seven queues in rooms of ours for three clients: 2 each in runs, the seventh to the first."""
     here = [MessageQueue("t", "east@b", number) for number in range(7)]
     there = [MessageQueue("t", name, 0) for name in ("west@b", "b", "east@b@c", "@b")]
@@ -74,7 +74,7 @@ def nearby(room_of_client=lambda client_id: client_id.partition("@")[0]):
     return machine_room_nearby(lambda queue: queue.broker_name, room_of_client)
 
 
-def test_machine_room_nearby():
+def test_machine_room_nearby_prefers_queues_in_the_same_room():
     """East's queues for who is in east; nobody is in west, so all share west's."""
     east, west = queues("t", 4, broker="east"), queues("t", 3, broker="west")
     ids = ["east@1", "east@2", "north@1"]
@@ -87,7 +87,7 @@ def test_machine_room_nearby():
     assert nearby()("east@3", east, ids) == ()
 
 
-def test_machine_room_nearby_needs_every_room():
+def test_machine_room_nearby_needs_the_room_of_every_client():
     """Upstream refuses too: a client without a room would be left out unseen."""
     with pytest.raises(ConfigError, match="no machine room is known for b"):
         nearby(lambda client_id: "east" if client_id == "a" else "")(

@@ -71,12 +71,12 @@ def test_standard_json_is_part_of_it(value):
         ("{0:'\\ud83d'}", {0: "�"}),
     ],
 )
-def test_what_java_writes(text, value):
+def test_java_output_is_read(text, value):
     assert fastjson.loads(text) == value
     assert fastjson.loads(text.encode()) == value
 
 
-def test_references():
+def test_references_are_resolved():
     """fastjson writes an object that it has written before as a path to it."""
     text = '{0:1,"a":{"x":[{"y":7}]},"b":{"$ref":"$.a"},"c":{"$ref":"$.a.x[0]"}}'
     assert fastjson.loads(text) == {0: 1, "a": {"x": [{"y": 7}]}, "b": {"x": [{"y": 7}]}, "c": {"y": 7}}
@@ -110,7 +110,7 @@ def test_references():
         "[" * 100_000,
     ],
 )
-def test_what_is_not_json(text):
+def test_invalid_json_is_refused(text):
     with pytest.raises(RemoteProtocolError):
         fastjson.loads(text)
 
@@ -135,12 +135,12 @@ def test_references_cannot_multiply_without_bound():
     st.text(st.sampled_from("{}[]:,'\"0123456789\\u$abnulltruefsr- .eE"), max_size=60)
     | st.binary(max_size=60)
 )
-def test_garbage(data):
+def test_garbage_raises_the_typed_error(data):
     with suppress(RemoteProtocolError):
         fastjson.loads(data)
 
 
-def test_maps_keyed_by_queues_are_written_as_java_reads_them():
+def test_maps_keyed_by_queues_are_written_in_javas_form():
     """Java reads the unquoted form only."""
     stats = ConsumeStats(offset_table={QUEUE: OffsetWrapper(broker_offset=9, consumer_offset=4)})
     body = encode_body(stats)
@@ -148,7 +148,7 @@ def test_maps_keyed_by_queues_are_written_as_java_reads_them():
     assert decode_body(body, ConsumeStats) == stats
 
 
-def test_integer_keys_quoted_or_not():
+def test_integer_keys_may_be_quoted():
     for text in (
         b'{"brokerName":"b","brokerAddrs":{"0":"h:1"}}',
         b'{"brokerName":"b","brokerAddrs":{0:"h:1"}}',

@@ -23,12 +23,12 @@ from ..interop.ports import free_port
         (("--conf", "x=1"), "--conf x=1: give spark.NAME=VALUE"),
     ],
 )
-def test_what_is_wrong(tmp_path: Path, arguments: tuple[str, ...], said: str):
+def test_mistakes_are_named(tmp_path: Path, arguments: tuple[str, ...], said: str):
     assert said in one_line(libra("lab", "run", *arguments, cwd=tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run(tmp_path: Path):
+def test_a_dry_run_prints_the_plan(tmp_path: Path):
     done = libra("lab", "run", "--small", "--histories", "flapping", "--dry-run", cwd=tmp_path)
     assert (done.code, done.err) == (0, "")
     assert "flapping" in done.out
@@ -37,7 +37,7 @@ def test_a_dry_run(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_brokers_that_record_no_rebalances(tmp_path: Path):
+async def test_brokers_without_rebalance_events_are_reported(tmp_path: Path):
     """As Apache's: nobody has the topic of the events."""
     port = free_port()
     server = NameServer("127.0.0.1", port)
@@ -50,6 +50,6 @@ async def test_brokers_that_record_no_rebalances(tmp_path: Path):
     assert "no broker there records rebalances in LIBRA_REBALANCE_EVENTS, only LibraMQ's do" in said
 
 
-def test_help():
+def test_help_names_the_options():
     done = libra("lab")
     assert "Compare the strategies that share queues out" in done.out + done.err

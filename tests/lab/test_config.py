@@ -11,20 +11,20 @@ from libramq.lab.config import read_experiment
 from libramq.lab.entrant import STRATEGIES, Allocator, entrant
 
 
-def test_the_largest_of_the_documented():
+def test_the_largest_documented_configuration_is_read():
     found = read_experiment(members=100_000, queues=1_000_000)
     assert len(found.groups) == 1_000
     assert {(group.size.members, group.size.queues) for group in found.groups} == {(100, 1_000)}
     assert [entrant.name for entrant in found.entrants] == list(STRATEGIES)
 
 
-def test_kinds_take_turns():
+def test_kinds_of_history_alternate():
     found = read_experiment(small=True, histories=["flapping", "zone_loss"], groups=3)
     assert [group.kind for group in found.groups] == ["flapping", "zone_loss", "flapping"]
     assert sum(group.size.members for group in found.groups) == 200
 
 
-def test_options_go_before_small_and_small_before_the_file(tmp_path: Path):
+def test_options_outrank_small_and_small_outranks_the_file(tmp_path: Path):
     file = tmp_path / "lab.toml"
     file.write_text('members = 5000\nseed = 7\nstrategies = ["AVG"]\n')
     found = read_experiment(file, small=True, queues=900)
@@ -55,20 +55,20 @@ def test_options_go_before_small_and_small_before_the_file(tmp_path: Path):
         ({"output": "s3://bucket"}, "output='s3://bucket': give a directory"),
     ],
 )
-def test_what_is_wrong(given: dict[str, Any], said: str):
+def test_mistakes_are_named(given: dict[str, Any], said: str):
     with pytest.raises(ConfigError) as caught:
         read_experiment(**given)
     assert said in str(caught.value)
 
 
-def test_a_key_nobody_knows(tmp_path: Path):
+def test_an_unknown_key_is_named(tmp_path: Path):
     file = tmp_path / "lab.toml"
     file.write_text("member = 5\n")
     with pytest.raises(ConfigError, match=r"no key member; did you mean members\?"):
         read_experiment(file)
 
 
-def test_who_computes():
+def test_each_strategy_has_its_default_allocator():
     assert entrant("AVG").allocator is Allocator.CLIENTS
     assert entrant("CONFIG").allocator is Allocator.CLIENTS
     assert entrant("sticky").allocator is Allocator.COORDINATOR
@@ -76,7 +76,7 @@ def test_who_computes():
     assert entrant("AVG@coordinator").allocator is Allocator.COORDINATOR
 
 
-def test_a_strategy_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_users_may_bring_their_own_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "lab_rules_of_mine.py").write_text("def first(me, queues, ids):\n    return queues[:1]\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])

@@ -28,7 +28,7 @@ def sizes(history: History) -> list[int]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("members", [1, 2, 3, 7, 40])
-def test_every_size_makes_sense(kind: str, members: int):
+def test_histories_of_every_size_are_valid(kind: str, members: int):
     history = synthetic(kind, "g", Size(members=members, queues=50, topics=4), 1)
     assert history.kind == kind
     assert sizes(history)[0] == members
@@ -36,7 +36,7 @@ def test_every_size_makes_sense(kind: str, members: int):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_seed_is_a_history(kind: str):
+def test_a_seed_determines_the_history(kind: str):
     assert synthetic(kind, "g", SIZE, 1) == synthetic(kind, "g", SIZE, 1)
     assert synthetic(kind, "g", SIZE, 1) != synthetic(kind, "g", SIZE, 2)
     assert synthetic(kind, "g", SIZE, 1).members != synthetic(kind, "h", SIZE, 1).members
@@ -49,13 +49,13 @@ def test_a_rolling_deploy_replaces_everybody():
     assert sorted(gone) == sorted(history.members)
 
 
-def test_autoscaling_goes_down_and_comes_back():
+def test_autoscaling_shrinks_and_grows():
     counts = sizes(synthetic("autoscaling", "g", SIZE, 1))
     assert min(counts) < 20
     assert counts[-1] >= 36
 
 
-def test_who_flaps_comes_back_on_its_machine():
+def test_a_flapping_member_returns_on_its_machine():
     history = synthetic("flapping", "g", SIZE, 1)
     weak = {address_of(client_id) for step in history.steps for client_id in step.gone}
     assert len(weak) <= 2
@@ -63,7 +63,7 @@ def test_who_flaps_comes_back_on_its_machine():
     assert all(how is Departure.CRASHED for step in history.steps for how in step.gone.values())
 
 
-def test_a_lost_zone_is_lost_whole():
+def test_all_members_of_a_lost_zone_leave():
     history = synthetic("zone_loss", "g", SIZE, 1)
     first = history.steps[0]
     (zone,) = {zone_of(client_id) for client_id in first.gone}
@@ -72,13 +72,13 @@ def test_a_lost_zone_is_lost_whole():
     assert sizes(history)[-1] == 40
 
 
-def test_subscriptions_differ():
+def test_members_may_subscribe_to_different_topics():
     history = synthetic("subscriptions", "g", SIZE, 1)
     assert len(set(history.members.values())) == 3
     assert any(step.resubscribed for step in history.steps)
 
 
-def test_queues_are_sorted_and_their_brokers_named_by_zone():
+def test_queues_are_sorted_and_brokers_named_by_zone():
     from random import Random
 
     queues = Crew(SIZE, Random(1)).queues()
@@ -90,7 +90,7 @@ def test_queues_are_sorted_and_their_brokers_named_by_zone():
     assert len(near) == 11
 
 
-def test_shares_are_as_even_as_can_be():
+def test_shares_differ_by_one_at_most():
     assert shares(10, 4) == [3, 3, 2, 2]
     assert shares(2, 4) == [1, 1]
     assert shares(0, 4) == []

@@ -59,7 +59,7 @@ def test_a_strategy_has_one_colour_in_all_plots():
     assert len({colour for name in STRATEGIES for colour in lines[name]}) == len(STRATEGIES)
 
 
-def test_what_leaves_queues_unread_is_marked_wherever_it_is_named():
+def test_strategies_that_leave_queues_unread_are_marked_everywhere():
     page = made()
     drawn = re.findall(rf'<text[^>]*class="([^"]*)"[^>]*>(✗ )?{FAILING}</text>', page)
     assert len(drawn) == 6, "the scatter plot, four matrices and the times"
@@ -67,6 +67,6 @@ def test_what_leaves_queues_unread_is_marked_wherever_it_is_named():
     assert f"✗ {STRATEGIES[0]}" not in page
 
 
-def test_names_are_whole():
+def test_names_are_not_truncated():
     assert made().count(f">{STRATEGIES[1]}</text>") == 6
     assert "…" not in made()

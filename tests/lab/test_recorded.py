@@ -56,7 +56,7 @@ EVENTS = [
 ]
 
 
-def test_events_become_steps():
+def test_events_become_steps_of_a_history():
     history = recorded_history("G", EVENTS)
     assert history is not None
     assert [queue.queue_id for queue in history.queues["T"]] == [0, 1, 2]
@@ -70,13 +70,13 @@ def test_events_become_steps():
 
 
 @pytest.mark.parametrize("known", [1, 3])
-def test_events_that_make_no_history(known: int):
+def test_events_without_a_history_are_refused(known: int):
     """Nobody came or went after the first."""
     assert recorded_history("G", EVENTS[:known]) is None
     assert recorded_history("G", []) is None
 
 
-def test_moves_by_whose_the_queue_was():
+def test_moves_are_counted_by_the_fate_of_the_former_owner():
     assert recorded_moves(rebalances(EVENTS, wall_ms=10_000)) == [
         RecordedMove(HANDOVER, 10, 3),
         RecordedMove(HANDOVER, 30, 3),
@@ -85,7 +85,7 @@ def test_moves_by_whose_the_queue_was():
     ]
 
 
-def test_measured_costs_go_before_the_default():
+def test_measured_costs_outrank_the_defaults():
     costs = measured_costs({HANDOVER: 20, Departure.LEFT.value: 40}, {HANDOVER: 3})
     assert {costs[allocator, HANDOVER] for allocator in Allocator} == {Cost(20, 3)}
     assert costs[Allocator.COORDINATOR, "crashed"] == COSTS[Allocator.COORDINATOR, "crashed"]

@@ -37,13 +37,13 @@ def test_a_member_joins():
         (Departure.LOST, 9_834, 4 * 22 / 8),
     ],
 )
-def test_a_member_goes(departure: Departure, pause_ms: int, repeated: float):
+def test_a_member_leaves(departure: Departure, pause_ms: int, repeated: float):
     """Its four queues stand still for as long as such a departure takes."""
     (outcome,) = played(history("abc", step(gone={"b": departure})), "balanced_sticky")
     assert (outcome.moved, outcome.still_ms, outcome.repeated) == (4, 4 * pause_ms, repeated)
 
 
-def test_a_queue_that_the_living_hand_over_costs_less_than_one_of_the_dead():
+def test_a_queue_handed_over_costs_less_than_one_of_a_crashed_member():
     """AVG: b's four queues go to a and c, and two of a's neighbours' move besides."""
     (outcome,) = played(history("abcd", step(gone={"a": Departure.CRASHED})), "AVG")
     # 3 of a's to b; b, c give 2 and 1 on: b had 3-5 and has 0-3, c had 6-8 and has 4-7.
@@ -52,7 +52,7 @@ def test_a_queue_that_the_living_hand_over_costs_less_than_one_of_the_dead():
     assert outcome.worst_pause_ms == 1_153
 
 
-def test_nobody_is_left_and_somebody_comes_back():
+def test_a_group_may_be_empty_for_a_while():
     """Queues that nobody has stand until the next step; whoever takes them then makes no move."""
     given = history("a", step(gone={"a": Departure.LOST}), step(5_000, joined="b"))
     empty, full = played(given, "sticky")
@@ -60,7 +60,7 @@ def test_nobody_is_left_and_somebody_comes_back():
     assert (full.unowned, full.moved, full.most) == (0, 0, 12)
 
 
-def test_cooperative_sticky_is_asked_twice():
+def test_cooperative_sticky_takes_two_rounds():
     """First it withholds what moves; the time for both rounds counts."""
     (outcome,) = played(history("abc", step(joined="d")), "cooperative-sticky")
     assert (outcome.rounds, outcome.moved, outcome.unowned) == (2, 3, 0)
@@ -69,7 +69,7 @@ def test_cooperative_sticky_is_asked_twice():
     assert played(history("abc", step(joined="d")), "sticky")[0].assignor_ms == 1
 
 
-def test_clients_that_subscribe_differently_leave_queues_unread():
+def test_differing_subscriptions_leave_queues_unread_under_client_allocation():
     """Every client counts on all ids of the group; a coordinator knows who reads what."""
     other = frozenset({"U"})
     given = history("abc", step(c=other))
@@ -78,7 +78,7 @@ def test_clients_that_subscribe_differently_leave_queues_unread():
     assert played(given, "balanced_sticky@clients")[0].unowned == 4
 
 
-def test_the_same_rule_computed_by_clients_and_by_a_coordinator():
+def test_a_sticky_rule_moves_fewer_queues_under_a_coordinator():
     """What is sticky cannot be so where nobody tells a member what the others hold."""
     given = history("bcd", step(joined="a"))
     assert played(given, "balanced_sticky")[0].moved == 3
@@ -87,7 +87,7 @@ def test_the_same_rule_computed_by_clients_and_by_a_coordinator():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_minimum_is_what_a_coordinator_reports(kind: str):
+def test_the_minimum_of_moves_is_the_one_a_coordinator_reports(kind: str):
     given = synthetic(kind, "g", Size(members=13, queues=70, topics=4), 5)
     members = dict(given.members)
     queues = [queue for lot in given.queues.values() for queue in lot]
@@ -115,7 +115,7 @@ def test_the_minimum_is_what_a_coordinator_reports(kind: str):
     assert [outcome.moved for outcome in played(given, "balanced_sticky")] == minimum
 
 
-def test_a_queue_given_twice_shows():
+def test_a_queue_assigned_twice_is_reported():
     def greedy(
         client_id: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> Sequence[MessageQueue]:
@@ -155,6 +155,6 @@ def one(given: History, rule: TopicRule) -> StepOutcome:
     return outcomes[0]
 
 
-def test_what_a_history_cannot_say_takes_no_part():
+def test_a_strategy_that_needs_unknown_facts_is_left_out():
     """Rooms are known of synthetic members only."""
     assert replay(history("ab", step(joined="c")), entrant("MACHINE_ROOM"), COSTS, clock()) is None

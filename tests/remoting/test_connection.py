@@ -11,7 +11,7 @@ from libramq.remoting.connection import FrameFiller, FrameReader, PendingRequest
 from libramq.remoting.frame import encode_frame
 
 
-def test_replies_in_any_order():
+def test_replies_may_come_in_any_order():
     pending: PendingRequests[str] = PendingRequests()
     first, second = Command(code=1), Command(code=2)
     pending.add(first, "alice", deadline_ms=10)
@@ -23,12 +23,12 @@ def test_replies_in_any_order():
     assert len(pending) == 0
 
 
-def test_a_reply_to_nothing():
+def test_a_reply_without_a_request_is_ignored():
     pending: PendingRequests[str] = PendingRequests()
     assert pending.take(Command(code=0, opaque=99, flag=1)) is None
 
 
-def test_deadlines():
+def test_requests_time_out_at_their_deadlines():
     pending: PendingRequests[str] = PendingRequests()
     late, early = Command(code=1), Command(code=1)
     pending.add(late, "late", deadline_ms=20)
@@ -39,7 +39,7 @@ def test_deadlines():
     assert pending.expire(30) == ["late"]
 
 
-def test_a_lost_connection_wakes_everybody_once():
+def test_a_lost_connection_fails_every_waiting_request_once():
     pending: PendingRequests[str] = PendingRequests()
     for name in ("a", "b"):
         pending.add(Command(code=1), name, deadline_ms=10)
@@ -47,7 +47,7 @@ def test_a_lost_connection_wakes_everybody_once():
     assert list(pending.drain()) == []
 
 
-def test_who_gave_up_is_forgotten():
+def test_a_request_that_was_given_up_is_forgotten():
     pending: PendingRequests[str] = PendingRequests()
     request = Command(code=1)
     pending.add(request, "alice", deadline_ms=10)
@@ -55,13 +55,13 @@ def test_who_gave_up_is_forgotten():
     assert pending.take(reply_to(request, 0)) is None
 
 
-def test_nobody_waits_for_a_one_way_request():
+def test_a_oneway_request_is_not_waited_for():
     pending: PendingRequests[str] = PendingRequests()
     with pytest.raises(LocalProtocolError):
         pending.add(Command(code=1, flag=FLAG_ONEWAY), "alice", deadline_ms=10)
 
 
-def test_requests_in_flight_are_bounded(monkeypatch):
+def test_requests_in_flight_are_limited(monkeypatch):
     monkeypatch.setattr(connection, "PENDING_REQUESTS_MAX", 2)
     pending: PendingRequests[str] = PendingRequests()
     pending.add(Command(code=1), "a", deadline_ms=10)
@@ -70,7 +70,7 @@ def test_requests_in_flight_are_bounded(monkeypatch):
         pending.add(Command(code=1), "c", deadline_ms=10)
 
 
-def test_numbers_stay_in_31_bits():
+def test_request_numbers_stay_within_31_bits():
     """Java's opaque is a signed int; ours starts over instead of turning negative."""
     pending: PendingRequests[str] = PendingRequests()
     pending._next_opaque = 0x7FFF_FFFE
@@ -118,7 +118,7 @@ def test_frames_are_filled_in_place_as_they_are_cut_from_pieces(
     assert all(type(each.body) is bytes for each in got)  # What is read later leaves them alone.
 
 
-def test_a_bad_length_is_refused_by_who_fills_in_place():
+def test_a_bad_length_is_refused_when_frames_are_filled_in_place():
     filler = FrameFiller()
     filler.room[:4] = b"\xff\xff\xff\xff"
     with pytest.raises(RemoteProtocolError):

@@ -32,7 +32,7 @@ def test_the_signature_of_apaches_own_test() -> None:
     assert signature({"b": "Rock", "C": "", "z": "et"}, b"MQ", "12345678") == "IUc8rrO/0gDch8CjObLQsW2rsiA="
 
 
-def test_a_request_says_whose_it_is_and_stays_as_it_was() -> None:
+def test_signing_adds_the_access_key_and_changes_nothing_else() -> None:
     request = Command(code=RequestCode.PULL_MESSAGE, ext={"topic": "T", "queueId": "3"}, body=b"x", opaque=7)
     before = copy.deepcopy(request)
     signed = sign(request, Credentials("bob", "12345678", "temporary"))
@@ -44,7 +44,7 @@ def test_a_request_says_whose_it_is_and_stays_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("form", list(Serialization))
-def test_what_a_server_reads_verifies(form: Serialization) -> None:
+def test_a_signature_verifies_after_the_wire(form: Serialization) -> None:
     """The binary form leaves out what is empty, which adds nothing to a signature."""
     ext = {"topic": "Bücher", "subscription": "", "batch": "true"}
     request = Command(code=RequestCode.SEND_BATCH_MESSAGE, ext=ext, body=b"\x00\xff", serialization=form)
@@ -56,7 +56,7 @@ def test_what_a_server_reads_verifies(form: Serialization) -> None:
     assert told != signature(read.ext, read.body, "12345679")
 
 
-def test_signing_again_is_as_signing_once() -> None:
+def test_signing_is_idempotent() -> None:
     request = Command(code=1, ext={"topic": "T"})
     assert sign(sign(request, BOB), BOB) == sign(request, BOB)
 
@@ -68,7 +68,7 @@ def test_secrets_are_not_shown() -> None:
 
 
 @pytest.mark.parametrize(("access_key", "secret_key"), [("", "x"), ("x", "")])
-def test_half_of_them_is_refused(access_key: str, secret_key: str) -> None:
+def test_incomplete_credentials_are_refused(access_key: str, secret_key: str) -> None:
     with pytest.raises(ConfigError, match="credentials need access_key and secret_key"):
         Credentials(access_key, secret_key)
 
@@ -86,7 +86,7 @@ def test_every_request_of_a_connection_is_signed() -> None:
     ]
 
 
-def test_a_signature_holds_for_its_request_and_its_secret_alone() -> None:
+def test_a_signature_is_valid_for_its_request_and_secret_only() -> None:
     signed = sign(Command(code=1, ext={"topic": "T"}, body=b"x"), BOB)
     assert is_signed(signed, BOB)
     for other in (
@@ -101,7 +101,7 @@ def test_a_signature_holds_for_its_request_and_its_secret_alone() -> None:
         assert not is_signed(other, BOB)
 
 
-def test_a_request_between_brokers_is_good_for_its_code_and_its_receiver_alone() -> None:
+def test_a_broker_request_is_valid_for_its_code_and_receiver_only() -> None:
     signed = sign_for(Command(code=31010, ext={"lbVersion": "1"}, body=b"{}"), BOB, "10.0.0.1:10911")
     assert is_signed_for(signed, BOB, "10.0.0.1:10911")
     assert not is_signed_for(signed, BOB, "10.0.0.2:10911")
@@ -126,7 +126,7 @@ def test_credentials_are_read_as_apache_writes_them() -> None:
         '["hush"]',
     ],
 )
-def test_credentials_that_cannot_be_read_are_named_and_not_shown(text: str) -> None:
+def test_unreadable_credentials_are_named_and_not_shown(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^option cannot be read; write") as raised:
         parse_credentials("option", text)
     assert "hush" not in str(raised.value)

@@ -44,7 +44,7 @@ def frame(header: bytes, *, form: int = Serialization.JSON, body: bytes = b"") -
 
 
 @pytest.mark.parametrize(("data", "form"), [(BINARY, Serialization.ROCKETMQ), (JSON, Serialization.JSON)])
-def test_the_computed_vectors(data, form):
+def test_computed_vectors_are_read_and_written(data, form):
     decoded = decode_frame(data, 0)
     assert decoded == (Command(**REQUEST, serialization=form), len(data))
     if form == Serialization.ROCKETMQ:
@@ -58,14 +58,14 @@ def test_a_command_survives_the_wire(command):
 
 
 @given(COMMANDS, st.binary(max_size=20), st.binary(max_size=3))
-def test_a_frame_amid_other_bytes(command, before, after):
+def test_a_frame_is_found_amid_other_bytes(command, before, after):
     """It is read where it begins, and what follows it is left alone."""
     data = encode_frame(command)
     assert decode_frame(before + data + after, len(before)) == (command, len(before) + len(data))
 
 
 @given(st.lists(COMMANDS, min_size=1, max_size=4), st.data())
-def test_a_stream_in_any_pieces(commands, data):
+def test_a_stream_may_be_cut_anywhere(commands, data):
     stream = b"".join(map(encode_frame, commands))
     cuts = sorted(data.draw(st.sets(st.integers(0, len(stream)), max_size=6)) | {0, len(stream)})
     reader, found = FrameReader(), []
@@ -76,7 +76,7 @@ def test_a_stream_in_any_pieces(commands, data):
 
 
 @given(COMMANDS)
-def test_byte_by_byte_a_command_comes_with_its_last_byte(command):
+def test_byte_by_byte_a_command_is_complete_with_its_last_byte(command):
     data = encode_frame(command)
     reader = FrameReader()
     for position in range(len(data) - 1):
@@ -86,7 +86,7 @@ def test_byte_by_byte_a_command_comes_with_its_last_byte(command):
 
 
 @given(COMMANDS, st.data())
-def test_a_frame_cut_short_but_said_to_be_whole(command, data):
+def test_a_truncated_frame_is_never_read_past_its_end(command, data):
     """The length is corrected to what is there: the header then lies about itself, or the body is shorter."""
     whole = encode_frame(command)
     end = data.draw(st.integers(8, len(whole) - 1))
@@ -105,19 +105,19 @@ def test_a_frame_cut_short_but_said_to_be_whole(command, data):
 @example(b"\x00\x00\x00\x04\x00\x00\x00\x00")
 @example(b"GET / HTTP/1.1\r\n\r\n")
 @example(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03")
-def test_garbage(data):
+def test_garbage_raises_the_typed_error(data):
     with suppress(RemoteProtocolError):
         FrameReader().receive(data)
 
 
 @given(st.binary(max_size=200), st.sampled_from([0, 1]))
-def test_garbage_as_a_header(header, form):
+def test_a_garbage_header_raises_the_typed_error(header, form):
     with suppress(RemoteProtocolError):
         decode_frame(frame(header, form=form), 0)
 
 
 @given(COMMANDS, st.data())
-def test_a_flipped_byte(command, data):
+def test_a_flipped_byte_is_read_or_refused(command, data):
     whole = bytearray(encode_frame(command))
     whole[data.draw(st.integers(0, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
     with suppress(RemoteProtocolError):
@@ -125,7 +125,7 @@ def test_a_flipped_byte(command, data):
 
 
 @pytest.mark.parametrize("length", [0, 3, FRAME_BYTES_MAX - 3, 2**31 - 1, 2**31, 2**32 - 1])
-def test_a_length_out_of_bounds_is_refused_before_its_bytes_come(length):
+def test_a_length_out_of_bounds_is_refused_before_its_bytes_arrive(length):
     with pytest.raises(RemoteProtocolError, match="frame of"):
         FrameReader().receive(length.to_bytes(4))
 
@@ -139,18 +139,18 @@ def test_the_longest_frame_that_upstream_reads_is_read():
         encode_frame(Command(code=1, body=bytes(FRAME_BYTES_MAX)))
 
 
-def test_a_header_longer_than_its_frame():
+def test_a_header_longer_than_its_frame_is_refused():
     with pytest.raises(RemoteProtocolError, match="past its frame"):
         decode_frame(b"\x00\x00\x00\x08\x00\x00\x00\x05abcd", 0)
 
 
-def test_a_header_beyond_its_bound():
+def test_a_header_over_its_limit_is_refused():
     with pytest.raises(RemoteProtocolError, match="header of"):
         decode_frame(frame(bytes(HEADER_BYTES_MAX + 1)), 0)
 
 
 @pytest.mark.parametrize("form", [2, 22, 255])
-def test_an_unknown_serialisation(form):
+def test_an_unknown_serialisation_is_refused(form):
     with pytest.raises(RemoteProtocolError, match=f"unknown header serialisation {form}"):
         decode_frame(frame(b"{}", form=form), 0)
 
@@ -179,7 +179,7 @@ def binary_header(*, remark: int = 0, ext: int = 0, tail: bytes = b"") -> bytes:
         b"\x00\x69\x03\x01\xdf\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x01\xff\x00\x00\x00\x00",
     ],
 )
-def test_counts_of_the_binary_header_that_cannot_be(header):
+def test_impossible_counts_in_a_binary_header_are_refused(header):
     with pytest.raises(RemoteProtocolError):
         decode_frame(frame(header, form=Serialization.ROCKETMQ), 0)
 
@@ -202,12 +202,12 @@ def test_counts_of_the_binary_header_that_cannot_be(header):
         b'{"code":99999999999999999999999999}',
     ],
 )
-def test_json_headers_that_are_none(header):
+def test_invalid_json_headers_are_refused(header):
     with pytest.raises(RemoteProtocolError):
         decode_frame(frame(header), 0)
 
 
-def test_what_a_json_header_may_leave_out():
+def test_optional_fields_of_a_json_header_may_be_missing():
     decoded = decode_frame(frame(b'{"code":34,"extFields":{"a":null,"b":"c"},"unknown":[1]}'), 0)
     assert decoded is not None
     assert (decoded[0].code, decoded[0].opaque, decoded[0].ext) == (34, 0, {"b": "c"})
@@ -230,7 +230,7 @@ def test_codes_beyond_16_bits_need_json():
 
 
 @pytest.mark.parametrize("form", list(Serialization))
-def test_a_reply_goes_back_the_way_the_request_came(form):
+def test_a_reply_has_the_serialisation_of_its_request(form):
     request = Command(code=105, opaque=-7, serialization=form)
     reply = reply_to(request, 17, remark="no")
     assert (reply.opaque, reply.serialization, reply.flag) == (-7, form, FLAG_RESPONSE)

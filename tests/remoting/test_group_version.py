@@ -35,27 +35,27 @@ CALLS: tuple[Call[object], ...] = (
 )
 
 
-def test_every_request_of_the_group_protocol_carries_it():
+def test_every_request_of_the_group_protocol_carries_the_version():
     ours = {code for code in RequestCode if code.name.startswith(("GROUP_", "PEER_", "OPEN_QUEUE"))}
     assert {call.code for call in CALLS} == ours
     assert {code for code, spec in REQUESTS.items() if spec.has_version} == ours
     assert {call.ext[VERSION_FIELD] for call in CALLS} == {str(VERSION)}
 
 
-def test_a_request_without_it_is_one_of_version_1():
+def test_a_request_without_a_version_has_version_1():
     assert version_refusal("GROUP_JOIN", {}) is None
     assert version_refusal("GROUP_JOIN", {VERSION_FIELD: "1"}) is None
 
 
 @pytest.mark.parametrize("written", ["0", str(VERSION + 1), "-1", "", "one", "²", "9" * 5_000])
-def test_what_cannot_be_read_is_refused_by_name_and_version(written: str):
+def test_an_unsupported_version_is_refused_by_name_and_number(written: str):
     remark = version_refusal("GROUP_JOIN", {VERSION_FIELD: written})
     assert remark is not None
     assert remark.startswith(f"GROUP_JOIN is written in version {written[:9]} of the group protocol")
     assert len(remark) < 200
 
 
-def test_a_program_that_has_dropped_version_1_says_what_it_reads(monkeypatch: pytest.MonkeyPatch):
+def test_a_program_without_version_1_names_the_versions_it_reads(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(group_version, "VERSION_MIN", 2)
     monkeypatch.setattr(group_version, "VERSION", 3)
     remark = version_refusal("PEER_GRANT", {})
@@ -63,7 +63,7 @@ def test_a_program_that_has_dropped_version_1_says_what_it_reads(monkeypatch: py
     assert version_refusal("PEER_GRANT", {VERSION_FIELD: "3"}) is None
 
 
-def test_the_refused_side_is_told_what_to_do():
+def test_a_refusal_names_the_remedy():
     error = broker_error(15, "GROUP_JOIN is written in version 2", where="10.0.0.1:10911")
     assert isinstance(error, VersionNotSupported)
     assert str(error).endswith("Upgrade whichever of the two is older.")

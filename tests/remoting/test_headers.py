@@ -22,11 +22,11 @@ NOT_SERVED = {
 }
 
 
-def test_every_code_is_in_the_table_or_known_to_be_missing():
+def test_every_request_code_is_in_the_table_or_listed_as_missing():
     assert {code for code in RequestCode if code not in REQUESTS} == NOT_SERVED
 
 
-def test_the_table_is_whole():
+def test_the_table_is_complete():
     assert len(requests._SPECS) == len(REQUESTS)  # No code twice.
     for code, spec in REQUESTS.items():
         assert spec.code == code
@@ -38,7 +38,7 @@ def header_types():
 
 
 @pytest.mark.parametrize("kind", header_types())
-def test_a_header_survives_being_text(kind):
+def test_a_header_survives_the_text_form(kind):
     values = {"2147483647": 2**31 - 1, "9223372036854775807": 2**63 - 1, "bool": True, "str": "text ü"}
     fields = {}
     for field in kind.__struct_fields__:
@@ -48,7 +48,7 @@ def test_a_header_survives_being_text(kind):
     assert decode_header(Command(code=1, ext=encode_header(header)), kind) == header
 
 
-def test_values_are_text_as_java_writes_it():
+def test_values_become_text_as_in_java():
     header = h.RegisterBrokerHeader(
         broker_name="b", broker_addr="h:1", cluster_name="c", broker_id=0, enable_acting_master=True
     )

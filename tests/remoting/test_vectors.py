@@ -87,7 +87,7 @@ def test_a_header_is_read_field_by_field(frame: Frame):
 
 
 @pytest.mark.parametrize("frame", FRAMES, ids=names)
-def test_a_frame_is_written_again(frame: Frame):
+def test_a_frame_is_written_back_byte_for_byte(frame: Frame):
     """The binary form byte for byte; JSON as the same object."""
     command = only(frame.data)
     again = encode_frame(command)
@@ -100,7 +100,7 @@ def test_a_frame_is_written_again(frame: Frame):
     assert only(again) == command
 
 
-def test_all_frames_in_one_stream_whole_and_byte_by_byte():
+def test_all_frames_are_read_from_one_stream_whole_and_byte_by_byte():
     commands = [only(frame.data) for frame in FRAMES]
     stream = b"".join(frame.data for frame in FRAMES)
     assert FrameReader().receive(stream) == commands

@@ -77,7 +77,7 @@ def queue_of(talk: Conversation, queue_id: int = 0) -> MessageQueue:
     return MessageQueue("T", talk.config.broker_name, queue_id)
 
 
-def test_what_a_stranger_appends_a_rocketmq_client_consumes(talk: Conversation):
+def test_a_rocketmq_client_consumes_messages_of_a_stranger(talk: Conversation):
     stranger = LinePeer(talk)
     assert stranger.say("APPEND T 0 hello there", "APPEND T 0 again") == ["OK 0", "OK 1"]
     pulled = talk.pull(FakePeer())
@@ -88,7 +88,7 @@ def test_what_a_stranger_appends_a_rocketmq_client_consumes(talk: Conversation):
     assert messages[0].born_host == (HOST, 60000)
 
 
-def test_what_a_rocketmq_client_sends_a_stranger_consumes(talk: Conversation):
+def test_a_stranger_consumes_messages_of_a_rocketmq_client(talk: Conversation):
     talk.send(FakePeer(), body=b"from afar")
     assert LinePeer(talk).say("POLL G T 0 0 0") == ['FOUND 1 "from afar"']
 
@@ -121,7 +121,7 @@ def test_a_strangers_long_poll_ends_on_time(talk: Conversation):
     assert len(talk.broker.purgatory) == 0
 
 
-def test_a_strangers_polls_go_with_its_connection(talk: Conversation):
+def test_a_strangers_polls_end_with_its_connection(talk: Conversation):
     stranger = LinePeer(talk)
     stranger.say("POLL G T 0 0 5000", "POLL G T 1 0 5000")
     assert talk.broker.purgatory.statistics().parked == len(talk.broker.held) == 2
@@ -147,7 +147,7 @@ def test_operators_see_a_strangers_commit(talk: Conversation):
     assert (committed(talk), committed(talk, 1)) == ("2", "1")
 
 
-def test_a_commit_that_is_refused_harms_none_beside_it(talk: Conversation):
+def test_a_refused_commit_leaves_its_neighbours_alone(talk: Conversation):
     stranger = LinePeer(talk)
     stranger.say("APPEND T 0 a", "POLL G T 0 0 0")
     first, second, third = stranger.say("COMMIT G T 99 1", "COMMIT G T", "COMMIT G T 0 1")
@@ -247,7 +247,7 @@ def test_a_strangers_held_poll_is_fenced_when_another_opens_its_queue(talk: Conv
     assert refusal.startswith(f"ERROR {int(C.FENCED)} ")
 
 
-def test_a_strangers_opening_is_answered_when_it_is_on_the_disk(tmp_path: Path):
+def test_a_strangers_opening_is_answered_once_it_is_durable(tmp_path: Path):
     talk = Conversation(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
     talk.create_topic("T")
     talk.broker.fences.grant(FenceGrant(group="G", epoch=1, claims={queue_of(talk): Claim("carol", 1)}))
@@ -278,7 +278,7 @@ def test_a_strangers_opening_is_answered_when_it_is_on_the_disk(tmp_path: Path):
         ("COMMIT Nobody T 0 0", C.SUBSCRIPTION_GROUP_NOT_EXIST),
     ],
 )
-def test_a_stranger_is_refused_as_everybody_is(talk: Conversation, line: str, code: C):
+def test_a_stranger_is_refused_like_any_client(talk: Conversation, line: str, code: C):
     stranger = LinePeer(talk)
     refusal, fine = stranger.say(line, "APPEND T 0 x")
     assert refusal.startswith(f"ERROR {int(code)} ")
@@ -297,7 +297,7 @@ def test_a_stranger_is_refused_as_everybody_is(talk: Conversation, line: str, co
         ("OPEN G T 0 nobody 1", ["Group:G", "Topic:T"]),
     ],
 )
-def test_a_stranger_is_authorised_as_everybody_is(tmp_path: Path, line: str, touched: list[str]):
+def test_a_stranger_is_authorised_like_any_client(tmp_path: Path, line: str, touched: list[str]):
     guard = Guard()
     talk = Conversation(tmp_path, authorizer=guard)
     talk.create_topic("T")
@@ -314,7 +314,7 @@ def test_a_stranger_is_authorised_as_everybody_is(tmp_path: Path, line: str, tou
     talk.close()
 
 
-def test_a_denied_commit_harms_none_beside_it(tmp_path: Path):
+def test_a_denied_commit_leaves_its_neighbours_alone(tmp_path: Path):
     guard = Guard({"Group:H"})
     talk = Conversation(tmp_path, authorizer=guard)
     talk.create_topic("T")
@@ -326,7 +326,7 @@ def test_a_denied_commit_harms_none_beside_it(tmp_path: Path):
     talk.close()
 
 
-def test_a_strangers_append_is_answered_when_it_is_on_the_disk(tmp_path: Path):
+def test_a_strangers_append_is_answered_once_it_is_durable(tmp_path: Path):
     talk = Conversation(tmp_path, flush_disk_type=FlushDiskType.SYNC_FLUSH)
     talk.create_topic("T")
     stranger = LinePeer(talk)
@@ -355,7 +355,7 @@ async def _play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, scri
 
 
 @pytest.mark.parametrize("loop", list(LOOPS))
-def test_both_protocols_over_sockets(loop: str, tmp_path: Path):
+def test_both_protocols_are_served_over_sockets(loop: str, tmp_path: Path):
     async def scenario() -> None:
         settings = BrokerConfig(store_path=str(tmp_path), listen_port=free_broker_port())
         broker = BrokerServer(settings, clock=SystemClock(), filesystem=LocalFileSystem())
@@ -411,7 +411,7 @@ class SimulatedStranger:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_stranger_in_virtual_time(seed: int):
+def test_a_stranger_runs_in_virtual_time(seed: int):
     world = World(seed)
     node = SimulatedBroker(world, "broker-a", "10.0.0.1", ())
     node.start()
