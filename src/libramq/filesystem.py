@@ -135,6 +135,10 @@ class FileSystem(Protocol):
         """Return the content of a small UTF-8 file; None if it does not exist."""
         ...
 
+    def rename(self, path: Path, to: Path) -> None:
+        """Give a directory another name on the same disk; `to` is missing, or an empty directory."""
+        ...
+
     def replace_text(self, path: Path, text: str, *, backup: bool = True) -> None:
         """Replace a small text atomically; the old one is kept as `.bak`."""
         ...
@@ -313,6 +317,10 @@ class LocalFileSystem:
             return path.read_bytes().decode(errors="replace")  # Unchanged, including "\r".
         except FileNotFoundError:
             return None
+
+    def rename(self, path: Path, to: Path) -> None:
+        """Give a directory another name."""
+        os.rename(path, to)
 
     def replace_text(self, path: Path, text: str, *, backup: bool = True) -> None:
         """Write a new file, flush it, keep the old one, rename."""

@@ -1,9 +1,14 @@
-"""`libra store check` as a shell runs it."""
+"""`libra store check` and `libra store copy` as a shell runs them."""
 
 import json
+import threading
 from pathlib import Path
 
-from tests.cli.commands import libra
+from libramq.client.queue_reader import QueueReader, refuse_loss
+from libramq.message import Message, decode_records
+from libramq.sync import Producer
+from tests.cli.commands import end, libra, one_line, start
+from tests.interop.ports import free_broker_port, free_port
 from tests.store.stores import message, open_store
 
 
@@ -39,3 +44,68 @@ def test_a_check_prints_what_it_found_and_ends_with_a_code(tmp_path: Path):
     nothing = libra("store", "check", str(tmp_path / "config"))
     assert nothing.code == 2
     assert "is no store directory" in nothing.err
+
+
+def sent_bodies(namesrv: str, topic: str) -> set[bytes]:
+    reader = QueueReader([namesrv], group="TOOLS_CONSUMER")
+    try:
+        queues = reader.queues(topic)
+        ends = reader.max_offsets(queues)
+        return {
+            message.body
+            for queue in queues
+            for stretch in reader.read(queue, 0, ends[queue], lost=refuse_loss)
+            for message in decode_records(stretch.body)
+        }
+    finally:
+        reader.close()
+
+
+def test_a_broker_started_on_a_copy_has_what_was_acknowledged_before(up, tmp_path: Path):
+    """The copy is made while a producer sends; a topic comes just before it, and another group's offset."""
+    producer = Producer(group="copied", namesrv=up.namesrv)
+    producer.start()
+    acknowledged: list[bytes] = []
+    enough, stopped = threading.Event(), threading.Event()
+
+    def send() -> None:
+        number = 0
+        while not stopped.is_set():
+            body = b"%d" % number
+            producer.send(Message(topic="Copied", body=body))
+            acknowledged.append(body)
+            number += 1
+            if number == 300:
+                enough.set()
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        assert enough.wait(60)
+        before = set(acknowledged)
+        copied = libra("store", "copy", up.data, str(tmp_path / "copy"), "--json")
+    finally:
+        stopped.set()
+        sender.join(60)
+        producer.stop()
+    assert copied.code == 0, copied
+    report = json.loads(copied.out)
+    assert report["isClosed"] is False
+    assert "topics.json" in report["tables"]
+    assert report["logEnd"] > 0
+
+    port = free_port()
+    ports = ["--nameserver-port", str(port), "--broker-port", str(free_broker_port())]
+    process = start(["up", *ports, "--data", str(tmp_path / "copy")])
+    try:
+        assert process.stdout is not None
+        assert "is up" in process.stdout.readline()
+        found = sent_bodies(f"127.0.0.1:{port}", "Copied")
+    finally:
+        end(process)
+    assert before <= found <= set(acknowledged)
+
+    again = libra("store", "copy", up.data, str(tmp_path / "copy"))
+    assert "is not empty" in one_line(again)
+    inside = libra("store", "copy", up.data, str(Path(up.data) / "copy"))
+    assert "is inside" in one_line(inside)

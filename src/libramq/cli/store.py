@@ -1,4 +1,4 @@
-"""The store command: inspects message directories without their broker."""
+"""The store command: checks and copies message directories without their broker's help."""
 
 import json as json_text
 from dataclasses import asdict
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 #: The exit code of a check that found damage; 2 means that the check failed.
 EXIT_DAMAGED: Final = 1
 
-app = typer.Typer(help="Check the files of a stopped broker.", no_args_is_help=True)
+app = typer.Typer(help="Check or copy a broker's files.", no_args_is_help=True)
 
 
 @app.callback()
 def store() -> None:
-    """Check the files of a stopped broker."""
+    """Check or copy a broker's files."""
 
 
 @app.command(no_args_is_help=True)
@@ -47,6 +47,35 @@ def check(
             print(f"{name:<11} {text}")
     if report.is_damaged:
         raise typer.Exit(EXIT_DAMAGED)
+
+
+@app.command(no_args_is_help=True)
+def copy(
+    directory: Annotated[Path, typer.Argument(help="The storePathRootDir of a broker, running or stopped.")],
+    to: Annotated[Path, typer.Argument(help="A new or empty directory.")],
+    json: options.Json = False,
+) -> None:
+    """Copy a broker's messages, queues and tables while it works. A broker that is started on the copy has
+    everything that was acknowledged before the copy began."""
+    from libramq.cli import output
+    from libramq.errors import StoreError
+    from libramq.filesystem import LocalFileSystem
+    from libramq.store.copying import copy_store
+
+    source, target = directory.resolve(), to.resolve()
+    if source == target or source in target.parents:
+        raise StoreError(f"{to} is inside {directory}; copy to a directory elsewhere")
+    report = copy_store(source, target, LocalFileSystem())
+    if json:
+        output.print_json({_camel(name): value for name, value in asdict(report).items()})
+        return
+    state = "closed by its broker" if report.is_closed else "not closed: its broker is running, or was killed"
+    begin = "nothing" if report.is_closed else f"the log from {report.recovered_from:,} on"
+    print(f"store       {state}")
+    print(f"commit log  offsets {report.log_start:,} to {report.log_end:,}")
+    print(f"queues      {report.queue_count:,}; the first start on the copy reads {begin}")
+    print(f"tables      {', '.join(report.tables) or 'none'}")
+    print(f"result      copied to {to}")
 
 
 def _print_record(found: "RecordHead | Damage") -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from libramq.errors import StoreCorrupt
 from libramq.filesystem import FileSystem
+from libramq.store.config import UNIT_BYTES
+from libramq.store.consume_queue import UNIT
 from libramq.store.segments import NAME_DIGITS
 
 
@@ -91,3 +93,18 @@ class ReadOnlyFiles:
             raise StoreCorrupt(f"{self._directory}: the file before {start} is cut short")
         self.starts.append(start)
         self.end = start + size
+
+
+def end_of_units(files: ReadOnlyFiles) -> int:
+    """Return the number behind the last unit of a queue's files. Zeroes follow."""
+    if not files.starts:
+        return 0
+    low, high = files.starts[-1] // UNIT_BYTES, files.end // UNIT_BYTES
+    while low < high:
+        middle = (low + high) // 2
+        physical, size, _ = UNIT.unpack(files.read(middle * UNIT_BYTES, UNIT_BYTES))
+        if physical >= 0 and size > 0:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -31,7 +31,7 @@ from libramq.store.deletions import Deletions
 from libramq.store.dispatch import unit_tag_code
 from libramq.store.log_scan import Damage, LogScan
 from libramq.store.opening import ABORT
-from libramq.store.read_only_files import FileRemoved, ReadOnlyFiles
+from libramq.store.read_only_files import FileRemoved, ReadOnlyFiles, end_of_units
 from libramq.store.recovery_point import RecoveryPointFile
 from libramq.store.span_cursor import Extent, OnLost, Places, QueueKey, Span, SpanCursor, runs
 from libramq.store.whole_frames import whole_frames
@@ -175,15 +175,7 @@ class StoreReader:
         files = self._files_of(key)
         if not files.starts:
             return 0, 0
-        low, high = files.starts[-1] // UNIT_BYTES, files.end // UNIT_BYTES
-        while low < high:
-            middle = (low + high) // 2
-            physical, size, _ = UNIT.unpack(files.read(middle * UNIT_BYTES, UNIT_BYTES))
-            if physical >= 0 and size > 0:
-                low = middle + 1
-            else:
-                high = middle
-        return files.min_offset // UNIT_BYTES, low
+        return files.min_offset // UNIT_BYTES, end_of_units(files)
 
     def _first_after(self, key: QueueKey, queue: "_Found", time_ms: int) -> int:
         """Return the first unit that does not point to a record stored before a time."""

@@ -302,6 +302,17 @@ class MemoryDisk:
         inode = self._files.get(str(path))
         return inode.cached.decode(errors="replace") if inode is not None else None
 
+    def rename(self, path: Path, to: Path) -> None:
+        """Give a directory another name, and the files in it; on the platter with them."""
+        self._called()
+        old, new = f"{path}/", f"{to}/"
+        for names in (self._files, self._platter):
+            for name in [name for name in names if name.startswith(old)]:
+                names[new + name.removeprefix(old)] = names.pop(name)
+        moved = {name for name in self._directories if f"{name}/".startswith(old)}
+        self._directories -= moved
+        self._directories |= {(new + f"{name}/".removeprefix(old)).rstrip("/") for name in moved}
+
     def replace_text(self, path: Path, text: str, *, backup: bool = True) -> None:
         """Write beside, sync, keep the old one, rename: `LocalFileSystem`'s steps."""
         self.makedirs(path.parent)

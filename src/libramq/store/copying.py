@@ -1,0 +1,284 @@
+"""The copy of a store: a directory that opens as the original would after a kill at that moment.
+
+    1. recovery point, checkpoint, and the tables of `config`      nothing they mention is missing below
+    2. consume queues                                              their units before the recovery point count
+    3. the log's end is searched for, from the recovery point on
+    4. topics, deletions, and the log up to that end
+
+A broker may write meanwhile, and remove files. What it acknowledged before the copy began is in the copy,
+since it was written then, although perhaps not on the disk. The copy opens from the recovery point of step 1:
+units of later records are built from the copied log.
+
+The directory is made beside its final place, and renamed when all of it is on the disk.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from libramq.clock import WallMs
+from libramq.errors import StoreError, StoreLocked
+from libramq.filesystem import FileSystem
+from libramq.store.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from libramq.store.config import UNIT_BYTES
+from libramq.store.consume_queue import BLANK_SIZE, UNIT
+from libramq.store.copied_tables import TOPICS, read_table, table_names
+from libramq.store.deletions import FILE_NAME as DELETIONS
+from libramq.store.flush import FlushPlan, run_flush
+from libramq.store.log_scan import LogScan
+from libramq.store.opening import ABORT
+from libramq.store.read_only_files import FileRemoved, ReadOnlyFiles, end_of_units
+from libramq.store.recovery_point import UNKNOWN, RecoveryPoint, RecoveryPointFile
+from libramq.store.segments import NAME_DIGITS
+
+UNFINISHED_SUFFIX: Final = ".unfinished"
+#: Ours: how often the copy of a queue, or of everything, begins anew because files were removed.
+ATTEMPTS_MAX: Final = 10
+#: One of them is in every store; the log of a broker without messages is not made yet.
+_MARKS: Final = ("commitlog", "config", ABORT)
+_CHUNK_BYTES: Final = 1 << 20
+
+
+@dataclass(slots=True, kw_only=True)
+class CopyReport:
+    """The content of a copy. recovered_from: where its first opening begins to read the log."""
+
+    is_closed: bool
+    log_start: int = 0
+    log_end: int = 0
+    recovered_from: int = 0
+    queue_count: int = 0
+    unit_count: int = 0
+    tables: list[str] = field(default_factory=list)
+
+
+class _TooSlow(Exception):
+    """The log begins behind the recovery point by now: files were removed that the copied queues lead to."""
+
+
+def copy_store(root: Path, to: Path, filesystem: FileSystem) -> CopyReport:
+    """Copy a store, which a broker may have open, to a directory that is new or empty.
+
+    Raises StoreError if there is no store, or the broker was started anew meanwhile; StoreLocked if another
+    copy to the same place is under way.
+    """
+    if not any(filesystem.exists(root / name) for name in _MARKS):
+        raise StoreError(f"{root} is no store directory: it has none of {', '.join(_MARKS)}")
+    if filesystem.listdir(to) or (filesystem.exists(to) and not filesystem.is_directory(to)):
+        raise StoreError(f"{to} is not empty; copy to a new directory")
+    unfinished = to.with_name(to.name + UNFINISHED_SUFFIX)
+    filesystem.makedirs(unfinished)
+    lock = filesystem.lock(unfinished / "lock")
+    if lock is None:
+        raise StoreLocked(f"{unfinished} is in use by another process: a copy to {to} is under way")
+    try:
+        report = _copy_to(root, unfinished, filesystem)
+        filesystem.rename(unfinished, to)
+        filesystem.sync_directory(to.parent)
+    except BaseException:
+        filesystem.remove_tree(unfinished)
+        raise
+    finally:
+        filesystem.close(lock)
+    return report
+
+
+def _copy_to(root: Path, to: Path, filesystem: FileSystem) -> CopyReport:
+    for _ in range(ATTEMPTS_MAX):
+        for name in filesystem.listdir(to):  # Of an earlier attempt, or of a copy that was killed.
+            if name != "lock":
+                filesystem.remove_tree(to / name)
+        try:
+            return _Copy(root, to, filesystem).run()
+        except _TooSlow:
+            continue
+    raise StoreError(f"{root}: files are removed faster than they are copied; copy to a faster disk")
+
+
+class _Copy:
+    """One attempt."""
+
+    def __init__(self, root: Path, to: Path, filesystem: FileSystem) -> None:
+        self._root = root
+        self._to = to
+        self._filesystem = filesystem
+        self._was_locked = filesystem.is_locked(root / "lock")
+        self._opened = _opening_of(root, filesystem)
+        self._abort = self._opened[0]
+        self._point = RecoveryPointFile(filesystem, root).load()
+        self._is_known = self._point is not None and (self._abort is None or self._point.is_of(self._abort))
+        self._report = CopyReport(is_closed=self._abort is None)
+        self._written: list[Path] = []
+        self._directories: dict[Path, None] = {}
+        self._units_end = 0
+
+    def run(self) -> CopyReport:
+        checkpoint = read_checkpoint(self._filesystem, self._root / "checkpoint")
+        for stem in table_names(self._filesystem, self._root / "config"):
+            self._copy_table(stem)
+        for topic, queue_id in self._queue_names():
+            self._copy_queue(topic, queue_id)
+        end = self._find_end()
+        self._copy_table(TOPICS)
+        deletions = self._filesystem.read_text(self._root / DELETIONS)
+        if deletions is not None:
+            self._write(self._to / DELETIONS, deletions.encode())
+        self._copy_log(end)
+        self._require_same_broker()
+        self._finish(checkpoint, end)
+        return self._report
+
+    def _copy_table(self, stem: str) -> None:
+        for name, data in read_table(self._filesystem, self._root / "config", stem).items():
+            self._write(self._to / "config" / name, data)
+            self._report.tables.append(name)
+
+    def _queue_names(self) -> Iterator[tuple[str, str]]:
+        queues = self._root / "consumequeue"
+        for topic in self._filesystem.listdir(queues):
+            if self._filesystem.is_directory(queues / topic):
+                for name in self._filesystem.listdir(queues / topic):
+                    if name.isascii() and name.isdecimal():
+                        yield topic, name
+
+    def _copy_queue(self, topic: str, queue_id: str) -> None:
+        source, target = (each / "consumequeue" / topic / queue_id for each in (self._root, self._to))
+        for _ in range(ATTEMPTS_MAX):
+            files = ReadOnlyFiles(self._filesystem, source)
+            try:
+                end = end_of_units(files)
+                if end * UNIT_BYTES > files.min_offset:
+                    data = files.read((end - 1) * UNIT_BYTES, UNIT_BYTES)
+                    physical, size, _ = UNIT.unpack(data)
+                    self._units_end = max(self._units_end, physical + (0 if size == BLANK_SIZE else size))
+                self._copy_files(files, source, target, end * UNIT_BYTES)
+            except (FileRemoved, FileNotFoundError):  # By retention, or with its topic.
+                self._filesystem.remove_tree(target)
+                continue
+            finally:
+                files.close()
+            self._report.queue_count += bool(files.starts)
+            self._report.unit_count += end - files.min_offset // UNIT_BYTES if files.starts else 0
+            return
+        raise _TooSlow
+
+    def _find_end(self) -> int:
+        """Return where the log ends now, and note where it begins and where the copy's opening begins."""
+        log = ReadOnlyFiles(self._filesystem, self._root / "commitlog")
+        begin, flushed = 0, 0
+        if self._point is not None and self._is_known:
+            begin, flushed = self._point.dispatched, self._point.flushed
+        if self._abort is None:
+            begin = self._units_end
+        elif self._is_known and log.min_offset > begin:
+            raise _TooSlow
+        begin = max(begin, log.min_offset)
+        scan = LogScan(log, begin, protected=min(flushed, log.end), refuses_nuls=self._is_known)
+        try:
+            for _ in scan:
+                pass
+        except FileRemoved as removed:
+            raise _TooSlow from removed
+        finally:
+            log.close()
+        self._report.recovered_from, self._report.log_end = begin, scan.end
+        return scan.end
+
+    def _copy_log(self, end: int) -> None:
+        source, target = (each / "commitlog" for each in (self._root, self._to))
+        while True:
+            log = ReadOnlyFiles(self._filesystem, source)
+            if log.min_offset > self._report.recovered_from:
+                raise _TooSlow
+            try:
+                self._copy_files(log, source, target, end)
+            except FileNotFoundError:  # By retention; and so are those before it.
+                continue
+            for name in self._filesystem.listdir(target):
+                if int(name) < log.min_offset:
+                    self._filesystem.unlink(target / name)
+            self._report.log_start = log.min_offset
+            return
+
+    def _copy_files(self, files: ReadOnlyFiles, source: Path, target: Path, end: int) -> None:
+        """Copy what lies before `end`, each file in its full size; those that were copied before are kept."""
+        for start in files.starts:
+            name = f"{start:0{NAME_DIGITS}d}"
+            path = target / name
+            if (start < end or start == files.starts[0]) and not self._filesystem.exists(path):
+                self._make_directory(target)
+                self._copy_file(source / name, path, min(end - start, files.file_size), files.file_size)
+
+    def _copy_file(self, source: Path, target: Path, end: int, size: int) -> None:
+        filesystem = self._filesystem
+        reading = filesystem.open(source)
+        writing = filesystem.open(target, write=True, create=True)
+        try:
+            filesystem.truncate(writing, size)
+            for at in range(0, end, _CHUNK_BYTES):
+                data = filesystem.pread(reading, min(_CHUNK_BYTES, end - at), at)
+                if data.strip(b"\0"):  # What was never written stays a hole.
+                    filesystem.pwrite(writing, data, at)
+        finally:
+            filesystem.close(writing)
+            filesystem.close(reading)
+        self._written.append(target)
+
+    def _require_same_broker(self) -> None:
+        """Raise StoreError if a broker opened the store meanwhile: its recovery may have changed anything."""
+        is_started = not self._was_locked and self._filesystem.is_locked(self._root / "lock")
+        opened = _opening_of(self._root, self._filesystem)
+        point = RecoveryPointFile(self._filesystem, self._root).load()
+        is_stopped = opened[0] is None and _generation(point) == _generation(self._point)
+        if is_started or (opened != self._opened and not is_stopped):
+            raise StoreError(f"a broker was started in {self._root} while it was copied; copy again")
+
+    def _finish(self, checkpoint: Checkpoint, end: int) -> None:
+        """Make the copy durable, and recognisable for its first opening."""
+        if checkpoint != Checkpoint():
+            write_checkpoint(self._filesystem, self._to / "checkpoint", checkpoint)
+            self._written.append(self._to / "checkpoint")
+        if self._abort is not None:
+            self._write(self._to / ABORT, self._abort.encode())
+        self._make_directory(self._to / "commitlog")
+        directories = list(self._directories)
+        run_flush(
+            self._filesystem, FlushPlan(paths=tuple(self._written), directories=tuple(reversed(directories)))
+        )
+        if self._point is not None:
+            point = self._point
+            if self._is_known:  # Of queues whose topics were deleted meanwhile no unit is missed.
+                dispatched = end if self._abort is None else point.dispatched
+                point = point._replace(flushed=end, dispatched=dispatched, units=UNKNOWN)
+            file = RecoveryPointFile(self._filesystem, self._to)
+            file.save(point, sync=True)
+            file.close()
+
+    def _write(self, path: Path, data: bytes) -> None:
+        self._make_directory(path.parent)
+        file = self._filesystem.open(path, write=True, create=True)
+        try:
+            self._filesystem.pwrite(file, data, 0)
+        finally:
+            self._filesystem.close(file)
+        self._written.append(path)
+
+    def _make_directory(self, path: Path) -> None:
+        """Make a directory, and note it and its parents up to the copy's root for the flush."""
+        self._filesystem.makedirs(path)
+        while path != self._to.parent:
+            self._directories[path] = None
+            path = path.parent
+
+
+def _opening_of(root: Path, filesystem: FileSystem) -> tuple[str | None, WallMs]:
+    """Return the text of `abort`, and when it was written: at each opening."""
+    try:
+        return filesystem.read_text(root / ABORT), filesystem.modified_ms(root / ABORT)
+    except FileNotFoundError:
+        return None, WallMs(0)
+
+
+def _generation(point: RecoveryPoint | None) -> tuple[int, int] | None:
+    return (point.generation, point.opened_ms) if point is not None else None
