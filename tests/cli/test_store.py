@@ -91,7 +91,7 @@ def test_a_broker_started_on_a_copy_has_what_was_acknowledged_before(up, tmp_pat
     assert copied.code == 0, copied
     report = json.loads(copied.out)
     assert report["isClosed"] is False
-    assert "topics.json" in report["tables"]
+    assert any(name.startswith("topics.json") for name in report["tables"])
     assert report["logEnd"] > 0
 
     port = free_port()
