@@ -65,11 +65,17 @@ class IndexFile:
                     "Set it back, or remove the directory: it is made again"
                 )
             self.header = IndexHeader(*_HEADER.unpack(filesystem.pread(self._file, _HEADER.size, 0)))
-            if self.header.next_entry < 1:
+            if not any(self.header):
                 self.header = IndexHeader()
         except BaseException:
             filesystem.close(self._file)
             raise
+
+    @property
+    def is_possible(self) -> bool:
+        """Return whether the header can be one; nothing else shows that a file is damaged."""
+        header = self.header
+        return 1 <= header.next_entry <= self._entries_max and 0 <= header.begin_offset <= header.end_offset
 
     @property
     def is_full(self) -> bool:
@@ -95,28 +101,25 @@ class IndexFile:
             next_entry=header.next_entry + 1,
         )
 
-    def find(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Yield the physical offsets of messages within a time range under a hash, the newest first."""
+    def chain(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        """Yield the physical offsets of messages under a hash, the newest first; None for other entries.
+
+        Those whose time cannot be in the range are others. Entries have whole seconds since the file's first
+        message, from 0 on, so a time below 0 or above the largest is unknown: the clock was set.
+        """
         header = self.header
         number = self._previous(_HEADER.size + hashed % self._slots * _SLOT.size)
         while 0 < number < header.next_entry:
             data = self._filesystem.pread(self._file, _ENTRY.size, self._entries_at + number * _ENTRY.size)
             found, offset, seconds, previous = _ENTRY.unpack(data)
-            stored_ms = header.begin_timestamp_ms + seconds * 1000
-            if found == hashed and begin_ms <= stored_ms <= end_ms:
-                yield offset
+            second_ms = header.begin_timestamp_ms + seconds * 1000
+            may_match = (second_ms <= end_ms or not seconds) and (
+                begin_ms < second_ms + 1000 or seconds == _INT_MAX
+            )
+            yield offset if found == hashed and may_match else None
             if previous >= number:  # No valid chain goes forwards.
                 return
             number = previous
-
-    def may_hold(self, begin_ms: int, end_ms: int) -> bool:
-        """Return whether messages of a time range may be here."""
-        header = self.header
-        return (
-            header.next_entry > 1
-            and header.begin_timestamp_ms <= end_ms
-            and begin_ms <= header.end_timestamp_ms
-        )
 
     def save_header(self) -> None:
         """Write the header, which makes the entries added before visible."""

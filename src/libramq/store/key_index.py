@@ -3,14 +3,15 @@
         query ─► read the log from the last query on, some records at a time ─► look up ─► compare keys
 
 Indexing a message costs a tenth of storing it, and most are never searched for. So nothing is indexed before
-a query; the log is read from the end of the newest file on. After an unclean end that file is not trusted,
-but built again. Files whose messages are all deleted are removed by the next query.
+a query; the log is read from the end of the newest file on. That file is not trusted after an unclean end,
+nor is any after one whose header is impossible: they are built again. Files whose messages are all deleted
+are removed by the next query.
 
 Everything here waits for the disk and runs on a thread, one call at a time.
 Upstream: store/index/IndexService.java, DefaultMessageStore.queryMessage.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -22,7 +23,7 @@ from libramq.logs import get_logger
 from libramq.message import sys_flag as flags
 from libramq.message.properties import KEYS, UNIQ_KEY, find_property
 from libramq.message.record import BLANK_BYTES, RECORD_BYTES_MAX, RECORD_BYTES_MIN, RecordHead, peek_record
-from libramq.store.index_file import IndexFile, key_hash
+from libramq.store.index_file import IndexFile, IndexHeader, key_hash
 from libramq.store.log_scan import LogScan
 from libramq.store.read_only_files import FileRemoved, ReadOnlyFiles
 
@@ -33,8 +34,15 @@ log = get_logger(__name__)
 STRETCH: Final = 5_000
 STRETCH_KEYS: Final = 20_000
 STRETCH_BYTES: Final = 64 * 1024 * 1024
+#: Ours: how much of a search one step does, some 0.1 s: entries of the index, and records at the price of
+#: RECORD_LOOKS entries and one more for every page.
+STRETCH_LOOKS: Final = 20_000
+RECORD_LOOKS: Final = 10
+_PAGE_BYTES: Final = 4_096
 #: yyyyMMddHHmmssSSS.
 NAME_DIGITS: Final = 17
+#: The last day that has such a name; no checksum covers the times of messages.
+_DATED_MS_MAX: Final = 253_402_200_000_000
 _UNIQ_KEY: Final = UNIQ_KEY.encode()
 _KEYS: Final = KEYS.encode()
 
@@ -70,28 +78,53 @@ class KeyIndex:
             self._remove_before(files.min_offset)
             scan = LogScan(files, max(self._position, files.min_offset), protected=until)
             heads = (found for found in scan if isinstance(found, RecordHead))
-            if self._put(heads, until):
-                return False
-            self._position = max(self._position, min(scan.end, until))
-            return True
+            is_done = self._put(heads, until)
+            if is_done and scan.end <= until:  # Else `until` is within a record, which is not indexed yet.
+                self._position = max(self._position or 0, scan.end)
+            return is_done
 
     def find(
-        self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int, until: int
-    ) -> list[bytes]:
-        """Return the records of a topic with this key, the newest first; up to `until` only."""
-        hashed, found = key_hash(topic, key), dict[int, bytes]()
+        self,
+        topic: str,
+        key: str,
+        *,
+        count_max: int,
+        bytes_max: int,
+        begin_ms: int,
+        end_ms: int,
+        until: int,
+    ) -> Generator[list[bytes] | None]:
+        """Yield the records of a topic with this key, the newest first; before them None after each stretch.
+
+        bytes_max: no further record is returned from this size on. until: the end of the log for the reader.
+        """
+        found: dict[int, bytes] = {}
+        looks = size = 0
         with closing(ReadOnlyFiles(self._filesystem, self._log_directory)) as files:
-            for name in reversed(self._names):
+            for offset in self._candidates(key_hash(topic, key), begin_ms, end_ms):
+                looks += 1
+                record = None
+                if offset is not None and offset not in found:
+                    record = _record(files, offset, until)
+                if record is not None:
+                    looks += RECORD_LOOKS + len(record) // _PAGE_BYTES
+                    if _matches(record, topic, key, begin_ms, end_ms):
+                        size += len(record)
+                        if found and size > bytes_max:
+                            break
+                        found[offset or 0] = record
+                        if len(found) >= count_max:
+                            break
+                if looks >= STRETCH_LOOKS:
+                    looks = 0
+                    yield None
+        yield list(found.values())
+
+    def _candidates(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[int | None]:
+        for name in reversed(self._names.copy()):
+            if name in self._names:  # Others may have removed it since.
                 with closing(self._file(name)) as index:
-                    if not index.may_hold(begin_ms, end_ms):
-                        continue
-                    for offset in index.find(hashed, begin_ms, end_ms):
-                        record = _record(files, offset, until) if offset not in found else None
-                        if record is not None and _has_key(record, topic, key):
-                            found[offset] = record
-                            if len(found) >= count_max:
-                                return list(found.values())
-        return list(found.values())
+                    yield from index.chain(hashed, begin_ms, end_ms)
 
     def _open(self, until: int) -> int:
         """Return from where on the log is not indexed yet."""
@@ -99,17 +132,38 @@ class KeyIndex:
         self._names = sorted(name for name in names if len(name) == NAME_DIGITS and name.isdecimal())
         if self._names and not self._is_trusted:
             self._remove(self._names.pop())
+        self._is_trusted = True
+        for count, name in enumerate(self._names):
+            with closing(self._file(name)) as index:
+                is_empty = index.header.next_entry == 1 and name != self._names[-1]
+                if is_empty or not index.is_possible:
+                    self._remove_from(count)
+                    break
         while self._names:
             with closing(self._file(self._names[-1])) as index:
                 header = index.header
-            if header.next_entry > 1 and header.end_offset < until:
+            if header.next_entry > 1 and header.end_offset < until and self._is_end(header):
                 self.last_timestamp_ms, self.last_offset = header.end_timestamp_ms, header.end_offset
                 return header.end_offset  # The start of its last record, which `_put` skips.
-            self._remove(self._names.pop())  # Empty, or of a log that was longer than now.
+            self._remove(self._names.pop())  # Empty, or of another log than this one is now.
+        self.last_timestamp_ms, self.last_offset = 0, -1
         return 0
 
+    def _is_end(self, header: IndexHeader) -> bool:
+        """Return whether the record at an index's end is the one that was indexed, or is deleted."""
+        with closing(ReadOnlyFiles(self._filesystem, self._log_directory)) as files:
+            if header.end_offset < files.min_offset:
+                return True
+            record = _record(files, header.end_offset, files.end)
+        try:
+            head = peek_record(record) if record is not None else None
+        except StoreCorrupt:
+            return False
+        expected = header.end_offset, header.end_timestamp_ms
+        return head is not None and (head.physical_offset, head.store_timestamp_ms) == expected
+
     def _put(self, heads: Iterator[RecordHead], until: int) -> bool:
-        """Index records; return whether the stretch ended before they did."""
+        """Index records; return whether it was all of them, not a full stretch."""
         index: IndexFile | None = None
         count = keys = size = 0
         try:
@@ -121,16 +175,29 @@ class KeyIndex:
                 if head.physical_offset > self.last_offset:
                     for key in _keys(head):
                         keys += 1
-                        index = self._with_room(index, head.store_timestamp_ms)
-                        index.put(key_hash(head.topic, key), head.physical_offset, head.store_timestamp_ms)
+                        index = self._add(index, key, head)
                     self.last_timestamp_ms, self.last_offset = head.store_timestamp_ms, head.physical_offset
                 self._position = end
                 if count >= STRETCH or keys >= STRETCH_KEYS or size >= STRETCH_BYTES:
-                    return True
+                    return False
         finally:
             if index is not None:
                 self._finish(index)
-        return False
+        return True
+
+    def _add(self, index: IndexFile | None, key: str, head: RecordHead) -> IndexFile:
+        """Add a message under a key; return the file."""
+        try:
+            index = self._with_room(index, head.store_timestamp_ms)
+            index.put(key_hash(head.topic, key), head.physical_offset, head.store_timestamp_ms)
+        except OSError:
+            self._distrust()
+            raise
+        return index
+
+    def _distrust(self) -> None:
+        """Have the next query build the newest file again: the disk does not have all of it."""
+        self._position, self._is_trusted = None, False
 
     def _with_room(self, index: IndexFile | None, timestamp_ms: int) -> IndexFile:
         """Return a file with room for another entry: the given one, the newest, or a new one."""
@@ -148,8 +215,12 @@ class KeyIndex:
 
     def _finish(self, index: IndexFile) -> None:
         with closing(index):
-            index.save_header()
-            index.sync()
+            try:
+                index.save_header()
+                index.sync()
+            except OSError:
+                self._distrust()
+                raise
 
     def _file(self, name: str) -> IndexFile:
         path = self._directory / name
@@ -162,6 +233,12 @@ class KeyIndex:
                 if index.header.end_offset >= min_offset:
                     return
             self._remove(self._names.pop(0))
+
+    def _remove_from(self, count: int) -> None:
+        """Keep so many files, and remove those after them."""
+        log.warning("an index file is damaged; it is built again", file=self._names[count])
+        while len(self._names) > count:
+            self._remove(self._names.pop())
 
     def _remove(self, name: str) -> None:
         log.info("an index file is removed", file=name)
@@ -193,15 +270,21 @@ def _record(files: ReadOnlyFiles, offset: int, until: int) -> bytes | None:
         return None
 
 
-def _has_key(record: bytes, topic: str, key: str) -> bool:
+def _matches(record: bytes, topic: str, key: str, begin_ms: int, end_ms: int) -> bool:
     try:
         head = peek_record(record)
     except StoreCorrupt:
         return False
-    return head is not None and head.topic == topic and key in _keys(head)
+    return (
+        head is not None
+        and head.topic == topic
+        and begin_ms <= head.store_timestamp_ms <= end_ms
+        and key in _keys(head)
+    )
 
 
 def _name(timestamp_ms: int, *, after: str) -> str:
     """Return a file's name by the time of its first message, after the existing ones."""
+    timestamp_ms = min(max(timestamp_ms, 0), _DATED_MS_MAX)
     name = f"{datetime.fromtimestamp(timestamp_ms / 1000):%Y%m%d%H%M%S}{timestamp_ms % 1000:03d}"
     return max(name, f"{int(after) + 1:0{NAME_DIGITS}d}") if after else name

@@ -1,7 +1,7 @@
 """QUERY_MESSAGE: messages by key, for `mqadmin queryMsgByKey` and `queryMsgByUniqueKey`.
 
-The index is brought up to date first, some records at a time, each on a thread (`store.key_index`). If a
-client gives up meanwhile, the records indexed so far stay.
+The index is brought up to date first, then searched; both in stretches, each on a thread (`store.key_index`).
+If a client gives up meanwhile, the records indexed so far stay.
 Upstream: QueryMessageProcessor.java.
 """
 
@@ -44,18 +44,23 @@ class QueryMessage:
         until = self._store.visible_offset
         if not until:
             return self._found([])
-        find = partial(
-            self._index.find,
+        search = self._index.find(
             header.topic,
             header.key,
             count_max=count_max,
+            bytes_max=BODY_BYTES_MAX,
             begin_ms=header.begin_timestamp,
             end_ms=header.end_timestamp,
             until=until,
         )
 
         def advanced(is_done: bool) -> Outcome:
-            return Compute(find, self._found) if is_done else Compute(advance, advanced)
+            return Compute(look, looked) if is_done else Compute(advance, advanced)
+
+        def looked(found: list[bytes] | None) -> Outcome:
+            return self._found(found) if found is not None else Compute(look, looked)
+
+        look = partial(next, search)
 
         advance = partial(self._index.advance, until)
         return Compute(advance, advanced)
@@ -69,11 +74,4 @@ class QueryMessage:
             return Reply(
                 ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct", ext
             )
-        kept: list[bytes] = []
-        size = 0
-        for record in records:
-            size += len(record)
-            if kept and size > BODY_BYTES_MAX:
-                break
-            kept.append(record)
-        return Reply(ext=ext, body=b"".join(kept))
+        return Reply(ext=ext, body=b"".join(records))
