@@ -1,0 +1,134 @@
+"""The syntax tree of an SQL92 filter.
+
+    Condition    And · Or · Not · Truth · Comparison · IsNull · In · TextTest      True, False or unknown
+    Value        Property · Literal · Negated, and every condition
+
+Unknown is what SQL calls NULL, and Python None. Two notations have no nodes of their own:
+`a BETWEEN 1 AND 2` is `a >= 1 AND a <= 2`, and `a <> 1` is `NOT (a = 1)`.
+
+Upstream: filter/expression.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Type(Enum):
+    """The type of a value: Java's, because it decides how a text is compared with it."""
+
+    TEXT = "String"
+    INTEGER = "Integer"
+    LONG = "Long"
+    DOUBLE = "Double"
+    BOOLEAN = "Boolean"
+    NULL = "null"
+
+
+NUMBERS = frozenset({Type.INTEGER, Type.LONG, Type.DOUBLE})
+
+
+class Order(Enum):
+    """How two values are compared."""
+
+    EQUAL = "="
+    LESS = "<"
+    LESS_OR_EQUAL = "<="
+    GREATER = ">"
+    GREATER_OR_EQUAL = ">="
+
+
+class Part(Enum):
+    """Where a text is looked for in another."""
+
+    CONTAINS = "CONTAINS"
+    STARTSWITH = "STARTSWITH"
+    ENDSWITH = "ENDSWITH"
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """A message's property: a text, or unknown where the message has none of that name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A value in the expression itself."""
+
+    value: str | int | float | bool | None
+    type: Type
+
+
+@dataclass(frozen=True, slots=True)
+class Negated:
+    """A number with a minus; of anything else, unknown. Properties are texts, so `-a` is unknown too."""
+
+    value: "Value"
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """A property used as a condition: it is a text and therefore false, or unknown."""
+
+    property: Property
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """The opposite of a condition; of unknown, unknown."""
+
+    condition: "Condition"
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """Conditions that must all be true."""
+
+    conditions: tuple["Condition", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """Conditions of which one must be true."""
+
+    conditions: tuple["Condition", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A comparison of two values."""
+
+    order: Order
+    left: "Value"
+    right: "Value"
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    """The test whether a value is unknown; never unknown itself."""
+
+    value: "Value"
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    """The test whether a property is one of some texts; unknown where there is no such property."""
+
+    property: Property
+    texts: tuple[str, ...]
+    is_negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TextTest:
+    """The test whether a text has a part; false without a text or with an empty part, negated or not."""
+
+    part: Part
+    value: "Value"
+    text: str
+    is_negated: bool
+
+
+Condition = And | Or | Not | Truth | Comparison | IsNull | In | TextTest | Literal
+Value = Property | Negated | Condition
