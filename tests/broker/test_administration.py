@@ -62,7 +62,7 @@ def topic_header(topic: str, **fields: object) -> h.CreateTopicHeader:
 # Topics.
 
 
-def test_a_topic_is_made_and_changed_and_deleted(talk, peer):
+def test_a_topic_is_created_changed_and_deleted(talk, peer):
     assert talk.ask(peer, R.UPDATE_AND_CREATE_TOPIC, topic_header("T", order=True)).code == C.SUCCESS
     reply = talk.ask(peer, R.GET_TOPIC_CONFIG, h.TopicHeader(topic="T"))
     config = decode_body(reply.body, TopicConfig)
@@ -76,7 +76,7 @@ def test_a_topic_is_made_and_changed_and_deleted(talk, peer):
 @pytest.mark.parametrize(
     "topic", ["../x", "a b", "", "x" * 128, "TBW102", "SCHEDULE_TOPIC_XXXX", "rmq_sys_x"]
 )
-def test_a_topic_of_an_impossible_name_is_not_made(talk, peer, topic):
+def test_a_topic_with_an_invalid_name_is_not_created(talk, peer, topic):
     before = {config.topic_name: config for config in talk.broker.topics}
     assert talk.ask(peer, R.UPDATE_AND_CREATE_TOPIC, topic_header(topic)).code == C.INVALID_PARAMETER
     assert {config.topic_name: config for config in talk.broker.topics} == before
@@ -86,7 +86,7 @@ def test_a_topic_of_an_impossible_name_is_not_made(talk, peer, topic):
     "fields",
     [{"read_queue_nums": 0}, {"write_queue_nums": -1}, {"read_queue_nums": 5_000}, {"perm": 8}, {"perm": -1}],
 )
-def test_impossible_numbers_are_refused(talk, peer, fields):
+def test_invalid_numbers_are_refused(talk, peer, fields):
     assert talk.ask(peer, R.UPDATE_AND_CREATE_TOPIC, topic_header("T", **fields)).code == C.INVALID_PARAMETER
     assert "T" not in talk.broker.topics
 
@@ -96,7 +96,7 @@ def test_the_brokers_own_topics_are_not_deleted(talk, peer, topic):
     assert talk.ask(peer, R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic=topic)).code == C.INVALID_PARAMETER
 
 
-def test_a_deleted_topic_takes_its_messages_and_offsets_along(talk, peer):
+def test_deleting_a_topic_deletes_its_messages_and_offsets(talk, peer):
     talk.send(peer)
     talk.broker.offsets.commit("G", "T", 0, 1)
     talk.ask(peer, R.DELETE_TOPIC_IN_BROKER, h.TopicHeader(topic="T"))
@@ -106,7 +106,7 @@ def test_a_deleted_topic_takes_its_messages_and_offsets_along(talk, peer):
     assert [m.body for m in talk.messages("T")] == [b"new"]
 
 
-def test_all_topics_and_the_brokers_own(talk, peer):
+def test_all_topics_include_the_brokers_own(talk, peer):
     talk.create_topic("T")
     reply = talk.ask(peer, R.GET_ALL_TOPIC_CONFIG)
     wrapper = decode_body(reply.body, TopicConfigSerializeWrapper)
@@ -119,7 +119,7 @@ def test_all_topics_and_the_brokers_own(talk, peer):
     assert "T" not in own
 
 
-def test_what_was_made_survives_a_kill_and_a_stop(tmp_path, peer):
+def test_topics_and_groups_survive_a_kill_and_a_stop(tmp_path, peer):
     """A topic made by itself, one made by hand, one deleted again, a group: all are there."""
     talk = Conversation(tmp_path)
     talk.send(peer, "Auto")
@@ -148,7 +148,7 @@ def test_what_was_made_survives_a_kill_and_a_stop(tmp_path, peer):
 # Groups.
 
 
-def test_a_group_is_made_changed_listed_and_deleted(talk, peer):
+def test_a_group_is_created_changed_listed_and_deleted(talk, peer):
     config = SubscriptionGroupConfig(group_name="G", consume_enable=False)
     assert talk.ask(peer, R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config).code == C.SUCCESS
     reply = talk.ask(peer, R.GET_SUBSCRIPTIONGROUP_CONFIG, h.GroupByNameHeader(group="G"))
@@ -175,12 +175,12 @@ def test_a_group_is_made_changed_listed_and_deleted(talk, peer):
         SubscriptionGroupConfig(group_name="G", retry_queue_nums=-1),
     ],
 )
-def test_an_impossible_group_is_refused(talk, peer, config):
+def test_an_invalid_group_is_refused(talk, peer, config):
     assert talk.ask(peer, R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config).code == C.INVALID_PARAMETER
     assert config.group_name not in talk.broker.groups
 
 
-def test_a_group_that_is_not_there(tmp_path, peer):
+def test_an_unknown_group_is_refused(tmp_path, peer):
     talk = Conversation(tmp_path, auto_create_subscription_group=False)
     header = h.GroupByNameHeader(group="G")
     assert talk.ask(peer, R.GET_SUBSCRIPTIONGROUP_CONFIG, header).code == C.SUBSCRIPTION_GROUP_NOT_EXIST
@@ -190,7 +190,7 @@ def test_a_group_that_is_not_there(tmp_path, peer):
 # Statistics.
 
 
-def test_the_ends_of_a_topics_queues(talk, peer):
+def test_the_first_and_last_offsets_of_queues_are_listed(talk, peer):
     talk.create_topic("T", queues=2)
     for _ in range(3):
         talk.send(peer, queue_id=1)
@@ -204,7 +204,7 @@ def test_the_ends_of_a_topics_queues(talk, peer):
     assert talk.ask(peer, R.GET_TOPIC_STATS_INFO, h.TopicHeader(topic="No")).code == C.TOPIC_NOT_EXIST
 
 
-def test_how_far_a_group_is(talk, peer):
+def test_the_progress_of_a_group_is_reported(talk, peer):
     talk.create_topic("T", queues=2)
     talk.create_topic("U", queues=1)
     for _ in range(4):
@@ -230,7 +230,7 @@ def test_how_far_a_group_is(talk, peer):
     assert ask(topic="NoSuch") == {}
 
 
-def test_who_is_connected(talk, peer):
+def test_connected_clients_are_listed(talk, peer):
     talk.beat(peer, "alice", subscriptions=[subscription("T", "red")])
     talk.beat_producer(peer, "alice")
     reply = talk.ask(peer, R.GET_CONSUMER_CONNECTION_LIST, h.GroupHeader(consumer_group="G"))
@@ -262,7 +262,7 @@ def test_a_producer_that_leaves_is_no_longer_listed(talk, peer):
     assert talk.broker.producers.members("P") == []
 
 
-def test_who_reads_a_topic_and_what_a_group_reads(talk, peer):
+def test_groups_of_a_topic_and_topics_of_a_group_are_listed(talk, peer):
     talk.send(peer, "T")
     talk.beat(peer, "alice", "Online", subscriptions=[subscription("T")])
     talk.broker.offsets.commit("Offline", "T", 0, 1)
@@ -275,7 +275,7 @@ def test_who_reads_a_topic_and_what_a_group_reads(talk, peer):
 # The broker's state.
 
 
-def test_the_runtime_info_has_everything_that_mqadmin_parses(talk, peer):
+def test_runtime_info_has_every_field_mqadmin_parses(talk, peer):
     reply = talk.ask(peer, R.GET_BROKER_RUNTIME_INFO)
     table = decode_body(reply.body, KVTable).table
     assert set(PARSED_BY_MQADMIN) <= table.keys()
@@ -287,7 +287,7 @@ def test_the_runtime_info_has_everything_that_mqadmin_parses(talk, peer):
     assert all(isinstance(value, str) for value in fastjson.loads(reply.body)["table"].values())
 
 
-def test_rates_are_what_happened_in_the_window(talk, peer):
+def test_rates_cover_their_window(talk, peer):
     talk.advance(0)
     for _ in range(50):
         talk.send(peer)
@@ -301,13 +301,13 @@ def test_rates_are_what_happened_in_the_window(talk, peer):
     assert table["putTps"].startswith("0.00 2.00")
 
 
-def test_the_share_of_the_disk_in_use_is_the_disks(talk, peer):
+def test_the_disk_ratio_is_measured(talk, peer):
     talk.disk.space = DiskSpace(used_bytes=871, available_bytes=129)
     table = decode_body(talk.ask(peer, R.GET_BROKER_RUNTIME_INFO).body, KVTable).table
     assert (table["commitLogDiskRatio"], table["consumeQueueDiskRatio"]) == ("0.88", "0.88"), "rounded up"
 
 
-def test_the_earliest_message_and_the_counts_of_yesterday_are_real(talk, peer):
+def test_the_earliest_message_and_yesterdays_counts_are_real(talk, peer):
     def table():
         return decode_body(talk.ask(peer, R.GET_BROKER_RUNTIME_INFO).body, KVTable).table
 
@@ -330,7 +330,7 @@ def test_the_earliest_message_and_the_counts_of_yesterday_are_real(talk, peer):
 # Requests that are none.
 
 
-def test_every_request_of_the_table_answers_to_an_empty_header_and_a_torn_body(talk, peer):
+def test_every_request_answers_an_empty_header_and_a_torn_body(talk, peer):
     """Whatever is missing or broken: one answer with a code, and the next request is served."""
     codes = [*talk.broker.processors(), *talk.broker.batch_processors()]
     for code in codes:
@@ -341,14 +341,14 @@ def test_every_request_of_the_table_answers_to_an_empty_header_and_a_torn_body(t
     assert talk.send(peer).code == C.SUCCESS
 
 
-def test_what_nobody_knows_is_not_supported(talk, peer):
+def test_an_unknown_request_is_not_supported(talk, peer):
     for code in (9_999, -5, R.GET_ROUTEINFO_BY_TOPIC):
         reply = talk.ask(peer, code)
         assert reply.code == C.REQUEST_CODE_NOT_SUPPORTED
         assert str(int(code)) in reply.remark
 
 
-def test_what_a_group_was_sent_and_has_not_committed_is_in_flight(talk, peer):
+def test_messages_sent_and_not_committed_are_in_flight(talk, peer):
     """As Apache's brokers: up to where the last pull was answered, whoever pulls."""
     for _ in range(4):
         talk.send(peer, queue_id=1)

@@ -163,7 +163,7 @@ def gained(before: dict[str, frozenset[MessageQueue]], group: Group) -> int:
     return sum(len(asker.queues - before.get(asker.name, frozenset())) for asker in group.askers)
 
 
-async def test_members_that_come_and_go_move_the_minimum(group):
+async def test_joins_and_departures_move_the_minimum(group):
     """4 and 4, then 3, 3 and 2, then one dies; what stays is in each answer."""
     one, two = await group.join("one"), await group.join("two")
     await group.even()
@@ -182,7 +182,7 @@ async def test_members_that_come_and_go_move_the_minimum(group):
     assert gained(before, group) == lost
 
 
-async def test_the_queues_of_a_broker_that_dies_and_is_back(group):
+async def test_queues_of_a_broker_that_dies_are_shared_again_when_it_returns(group):
     """Others stay with their owners as far as loads within one allow, wherever the group lives meanwhile."""
     for name in ("one", "two"):
         await group.join(name)
@@ -200,7 +200,7 @@ async def test_the_queues_of_a_broker_that_dies_and_is_back(group):
     assert all(before[asker.name] <= asker.queues for asker in group.askers)
 
 
-async def test_a_broker_that_comes_takes_the_group_and_nothing_moves(cluster):
+async def test_a_new_broker_becomes_coordinator_and_nothing_moves(cluster):
     group = Group(cluster, group_at(A, cluster.names, besides="broker-d"))
     one = await group.join("one")
     await group.even()
@@ -219,7 +219,7 @@ async def test_a_broker_that_comes_takes_the_group_and_nothing_moves(cluster):
     assert group.read_by_two == []
 
 
-async def test_while_the_broker_where_it_lives_does_not_answer_members_keep_what_they_have(cluster):
+async def test_members_keep_their_queues_while_the_assigning_broker_hangs(cluster):
     """Its process hangs: nobody takes its place, and nothing moves until it goes on."""
     group = Group(cluster, group_at(C, cluster.names))
     one = await group.join("one")

@@ -42,13 +42,13 @@ def test_a_view_by_offset_shows_no_message_of_another_topic(talk: Conversation, 
 
 
 @pytest.mark.parametrize("claim", [None, "open"])
-def test_a_send_back_brings_a_group_no_message_of_another_topic(talk: Conversation, claim: str | None):
+def test_a_send_back_needs_permission_for_the_messages_topic(talk: Conversation, claim: str | None):
     header = h.SendBackHeader(offset=secret_offset(talk), group="G", delay_level=0, origin_topic=claim)
     reply = talk.ask(FakePeer(), R.CONSUMER_SEND_MSG_BACK, header)
     assert reply.code == C.NO_PERMISSION
 
 
-def test_what_is_permitted_is_done(talk: Conversation, guard: Guard):
+def test_permitted_requests_are_served(talk: Conversation, guard: Guard):
     guard.denied = set()
     offset = secret_offset(talk)
     viewed = talk.ask(FakePeer(), R.VIEW_MESSAGE_BY_ID, h.ViewMessageHeader(offset=offset))

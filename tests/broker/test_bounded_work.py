@@ -68,7 +68,7 @@ def test_256_requests_for_all_topics_have_them_encoded_once(many, peer, monkeypa
     assert len(encoded) == 2
 
 
-def test_topics_are_listed_in_pages_as_javas_client_asks_for_them(many, peer):
+def test_topics_are_listed_in_the_pages_of_javas_client(many, peer):
     """MQClientAPIImpl.getAllTopicConfig: on and on until it has the total, anew at another version."""
     version, sequence, found = "", 0, {}
     while True:
@@ -88,7 +88,7 @@ def test_topics_are_listed_in_pages_as_javas_client_asks_for_them(many, peer):
 
 
 @pytest.mark.parametrize("version", ["", "{}", "no json", encode_body(DataVersion(counter=99)).decode()])
-def test_a_page_of_another_version_begins_at_the_beginning(many, peer, version):
+def test_a_page_of_another_version_restarts_at_the_beginning(many, peer, version):
     header = h.GetAllTopicsHeader(topic_seq=200, data_version=version, max_topic_num=3)
     page = decode_body(many.ask(peer, R.GET_ALL_TOPIC_CONFIG, header).body, TopicConfigSerializeWrapper)
     assert list(page.topic_config_table) == sorted(t.topic_name for t in many.broker.topics)[:3]
@@ -127,7 +127,7 @@ def test_a_small_body_in_fastjsons_dialect_is_decoded_by_a_thread_too(talk, peer
     assert talk.answer_later(peer, loose).code == C.SUCCESS
 
 
-def test_who_is_gone_when_its_heartbeat_is_decoded_is_no_member(talk, peer):
+def test_a_client_that_left_before_its_heartbeat_was_decoded_is_no_member(talk, peer):
     data = encode_body(heartbeat("c")) + b" " * request_body.INLINE_BODY_BYTES_MAX
     talk.give(peer, talk.command(R.HEART_BEAT, None, data))
     peer.close("gone")
@@ -162,13 +162,13 @@ def test_references_along_one_long_path_are_followed_once(monkeypatch):
     assert len(found) == 1
 
 
-def test_a_path_longer_than_anything_is_refused():
+def test_an_overlong_path_is_refused():
     text = '{0:{"$ref":"$' + ".a" * 50_000 + '"}}'
     with pytest.raises(fastjson.RemoteProtocolError, match="characters"):
         fastjson.loads(text)
 
 
-def test_a_batch_of_190650_empty_messages_is_refused_by_its_sizes(talk, peer, monkeypatch):
+def test_a_batch_of_190650_empty_messages_is_refused_before_decoding(talk, peer, monkeypatch):
     built = count_calls(monkeypatch, send_message, "StoreMessage")
     body = encode_batch([BatchItem(0, b"", b"")]) * 190_650
     reply = talk.ask(peer, R.SEND_BATCH_MESSAGE, send_header(batch=True), body)
@@ -200,7 +200,7 @@ def test_the_names_of_a_large_batch_are_written_as_it_is_stored(talk, peer, monk
     assert [named.count(number) for number in (1, 2, 3)] == [step] * 3
 
 
-def test_a_large_batch_is_stored_in_slices_and_what_follows_it_behind_it(talk, peer):
+def test_a_large_batch_is_stored_in_slices_and_later_sends_follow_it(talk, peer):
     step = send_message.BATCH_ITEMS_PER_STEP
     bodies = [b"%d" % number for number in range(3 * step + 5)]
     body = encode_batch(BatchItem(0, each, b"") for each in bodies)
@@ -251,7 +251,7 @@ def test_a_batch_with_one_bad_message_stores_nothing(talk, peer):
     assert talk.broker.store.max_offset("T", 0) == 0
 
 
-def test_a_topic_named_a_hundred_times_is_looked_at_once(talk, peer):
+def test_a_topic_named_a_hundred_times_is_processed_once(talk, peer):
     talk.create_topic("W", queues=1_000)
     looked: list[int] = []
     maximum = talk.broker.store.max_offset
@@ -267,7 +267,7 @@ def test_a_topic_named_a_hundred_times_is_looked_at_once(talk, peer):
     assert len(decode_body(reply.body, ConsumeStats).offset_table) == 1_000
 
 
-def test_statistics_of_more_queues_than_an_answer_has_are_refused(talk, peer, monkeypatch):
+def test_statistics_of_too_many_queues_are_refused(talk, peer, monkeypatch):
     monkeypatch.setattr(statistics, "QUEUES_MAX", 10)
     talk.create_topic("W", queues=11)
     header = h.ConsumeStatsHeader(consumer_group="G", topic_list="W")
@@ -343,7 +343,7 @@ def test_a_connection_that_ended_leaves_its_groups_in_slices(talk, peer, monkeyp
     assert list(talk.broker.consumers.group("G9").members) == [again]
 
 
-def test_members_that_have_not_looked_are_looked_at_in_slices(talk, monkeypatch):
+def test_pending_notifications_are_checked_in_slices(talk, monkeypatch):
     """20,000 of them took 100 ms, once a second."""
     monkeypatch.setattr(notifications_module, "LOOKED_AT_PER_STEP", 6)
     groups = [f"G{number}" for number in range(10)]
@@ -362,7 +362,7 @@ def test_members_that_have_not_looked_are_looked_at_in_slices(talk, monkeypatch)
     assert slices == [4] * 5
 
 
-def test_the_health_of_many_groups_is_looked_at_in_slices(talk, peer, monkeypatch):
+def test_the_health_of_many_groups_is_checked_in_slices(talk, peer, monkeypatch):
     monkeypatch.setattr(group_health, "MEMBERS_PER_STEP", 4)
     talk.create_topic("T", 1)
     for number in range(10):

@@ -46,7 +46,7 @@ def unregister(talk: Conversation, peer: FakePeer, client_id: str, group: str = 
 # Membership and who hears of it.
 
 
-def test_a_heartbeat_makes_a_member_its_group_and_its_retry_topic(talk, peer):
+def test_a_heartbeat_creates_a_member_its_group_and_its_retry_topic(talk, peer):
     assert members(talk) == []
     reply = talk.beat(peer, "alice")
     assert reply.code == C.SUCCESS
@@ -57,7 +57,7 @@ def test_a_heartbeat_makes_a_member_its_group_and_its_retry_topic(talk, peer):
     assert (retry.write_queue_nums, retry.perm) == (1, 6)
 
 
-def test_all_members_hear_of_a_new_one_and_of_nothing_else(talk, peer, bob):
+def test_all_members_are_notified_of_a_new_one_and_of_nothing_else(talk, peer, bob):
     talk.beat(peer, "alice")
     assert notifications(peer) == ["G"]
     talk.beat(bob, "bob")
@@ -69,7 +69,7 @@ def test_all_members_hear_of_a_new_one_and_of_nothing_else(talk, peer, bob):
 
 
 @pytest.mark.parametrize("kind", ["unregister", "close", "silence"])
-def test_those_who_stay_hear_of_those_who_go(talk, peer, bob, kind):
+def test_remaining_members_are_notified_of_departures(talk, peer, bob, kind):
     talk.beat(peer, "alice")
     talk.beat(bob, "bob")
     notifications(peer)
@@ -98,7 +98,7 @@ def test_a_client_cannot_be_unregistered_over_another_connection(talk, peer, bob
     assert members(talk) == ["alice"]
 
 
-def test_a_client_that_reconnects_never_was_away(talk, peer, bob):
+def test_a_client_that_reconnects_causes_no_rebalance(talk, peer, bob):
     """The new connection comes before the old one is seen to end: no rebalance, one client id."""
     talk.beat(peer, "alice")
     again = FakePeer("10.0.0.7:2000")
@@ -121,7 +121,7 @@ def test_a_group_that_wants_no_notifications_and_a_broadcasting_one_get_none(tal
     assert {event.group for event in events(talk)} == {"Quiet"}
 
 
-def test_a_changed_subscription_is_told_and_an_older_one_is_not_taken(talk, peer):
+def test_a_changed_subscription_is_announced_and_an_older_one_ignored(talk, peer):
     talk.beat(peer, "alice", subscriptions=[subscription("T", "a", 10)])
     notifications(peer)
     talk.beat(peer, "alice", subscriptions=[subscription("T", "b", 9)])
@@ -133,25 +133,25 @@ def test_a_changed_subscription_is_told_and_an_older_one_is_not_taken(talk, peer
     assert [event.reason for event in events(talk)][1:] == ["subscription_changed"] * 2
 
 
-def test_a_group_that_may_not_be_made_is_passed_over(tmp_path, peer):
+def test_a_group_that_may_not_be_created_is_skipped(tmp_path, peer):
     talk = Conversation(tmp_path, auto_create_subscription_group=False)
     assert talk.beat(peer, "alice").code == C.SUCCESS
     assert members(talk) == []
     talk.close()
 
 
-def test_a_group_of_an_impossible_name_is_passed_over(talk, peer):
+def test_a_group_with_an_invalid_name_is_skipped(talk, peer):
     assert talk.beat(peer, "alice", "../G").code == C.SUCCESS
     assert members(talk, "../G") == []
     assert not [topic for topic in talk.broker.topics if ".." in topic.topic_name]
 
 
 @pytest.mark.parametrize("client_id", ["", "x" * 256])
-def test_a_client_id_that_is_none_is_refused(talk, peer, client_id):
+def test_an_invalid_client_id_is_refused(talk, peer, client_id):
     assert talk.beat(peer, client_id).code == C.INVALID_PARAMETER
 
 
-def test_one_heartbeat_does_not_bring_a_thousand_groups(talk, peer):
+def test_the_groups_of_a_heartbeat_are_limited(talk, peer):
     data = HeartbeatData(
         client_id="c", consumer_data_set=[ConsumerData(group_name=f"G{n}") for n in range(1_001)]
     )
@@ -159,14 +159,14 @@ def test_one_heartbeat_does_not_bring_a_thousand_groups(talk, peer):
     assert len(list(talk.broker.groups)) < 100
 
 
-def test_producer_groups_with_impossible_names_are_not_kept(talk, peer):
+def test_producer_groups_with_invalid_names_are_not_kept(talk, peer):
     data = HeartbeatData(client_id="c", producer_data_set=[ProducerData(group_name="x" * 10_000)])
     assert talk.ask(peer, R.HEART_BEAT, None, data).code == C.SUCCESS
     assert talk.broker.producers.members("x" * 10_000) == []
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"clientID":5,"consumerDataSet":7}', b"\xff" * 20])
-def test_a_heartbeat_that_is_none_is_answered_so(talk, peer, body):
+def test_an_invalid_heartbeat_is_refused(talk, peer, body):
     command = talk.command(R.HEART_BEAT, None, body)
     talk.give(peer, command)
     assert peer.replies[0].code != C.SUCCESS
@@ -179,7 +179,7 @@ def changes(reply) -> tuple[str, str]:
     return reply.ext["IS_SUPPORT_HEART_BEAT_V2"], reply.ext["IS_SUB_CHANGE"]
 
 
-def test_heartbeats_of_version_2(talk, peer, bob):
+def test_heartbeats_of_version_2_carry_fingerprints(talk, peer, bob):
     """One fingerprint a group: another one than before means that somebody subscribes to other things."""
     assert changes(talk.beat(peer, "alice", fingerprint=11)) == ("true", "false")
     assert changes(talk.beat(peer, "alice", fingerprint=11, without_sub=True, subscriptions=[])) == (
@@ -192,13 +192,13 @@ def test_heartbeats_of_version_2(talk, peer, bob):
     assert changes(talk.beat(peer, "alice", fingerprint=11)) == ("true", "true")
 
 
-def test_version_1_is_always_told_of_a_change_and_counts_as_another_fingerprint(talk, peer):
+def test_a_heartbeat_of_version_1_always_reports_a_change(talk, peer):
     assert changes(talk.beat(peer, "alice")) == ("true", "true")
     assert changes(talk.beat(peer, "alice", fingerprint=11)) == ("true", "true")
     assert changes(talk.beat(peer, "alice", fingerprint=11)) == ("true", "false")
 
 
-def test_a_member_that_spares_its_subscriptions_after_a_restart_must_send_them_again(talk, peer):
+def test_a_member_that_omits_its_subscriptions_after_a_restart_must_send_them_again(talk, peer):
     reply = talk.beat(peer, "alice", fingerprint=11, without_sub=True, subscriptions=[])
     assert changes(reply) == ("true", "true")
     assert members(talk) == ["alice"]
@@ -207,7 +207,7 @@ def test_a_member_that_spares_its_subscriptions_after_a_restart_must_send_them_a
 # Filters that may be asked for.
 
 
-def test_tags_can_be_served_and_sql_cannot_yet(talk, peer):
+def test_tag_filters_are_served_and_sql_filters_are_refused(talk, peer):
     def check(**fields):
         body = encode_body({"clientId": "c", "group": "G", "subscriptionData": subscription("T", **fields)})
         return talk.ask(peer, R.CHECK_CLIENT_CONFIG, None, body).code
@@ -256,7 +256,7 @@ def test_only_the_holder_unlocks_and_only_from_its_own_machine(orderly, peer, bo
     assert lock(orderly, bob, "bob", 0) == [0]
 
 
-def test_who_locked_before_its_first_heartbeat_can_unlock(orderly, peer, bob):
+def test_a_client_that_locked_before_its_first_heartbeat_can_unlock(orderly, peer, bob):
     """The broker has restarted, and the client took its queue before it introduced itself."""
     carol = FakePeer("10.0.0.8:1")
     assert lock(orderly, carol, "carol", 0) == [0]
@@ -264,7 +264,7 @@ def test_who_locked_before_its_first_heartbeat_can_unlock(orderly, peer, bob):
     assert lock(orderly, bob, "bob", 0) == [0]
 
 
-def test_what_does_not_exist_is_not_locked(orderly, peer):
+def test_queues_that_do_not_exist_are_not_locked(orderly, peer):
     assert lock(orderly, peer, "alice", 3, 4, -1) == [3]
     assert lock(orderly, peer, "alice", 0, topic="NoSuch") == []
     assert lock(orderly, peer, "alice", 0, group="NoSuch") == []
@@ -287,7 +287,7 @@ def pull(talk: Conversation, peer: FakePeer, *queue_ids: int, offset: int = 0) -
         )
 
 
-def test_a_join_is_started_moved_and_settled_in_the_brokers_own_topic(talk, peer, bob):
+def test_a_join_is_recorded_as_started_moved_and_settled(talk, peer, bob):
     talk.create_topic("T")
     talk.beat(peer, "alice")
     pull(talk, peer, 0, 1, 2, 3)
@@ -312,7 +312,7 @@ def test_a_join_is_started_moved_and_settled_in_the_brokers_own_topic(talk, peer
     assert (message.keys, message.tags) == (("G",), "settled")
 
 
-def test_a_kill_tells_how_much_may_be_delivered_again(talk, peer, bob):
+def test_a_kill_is_recorded_with_the_bound_of_redelivery(talk, peer, bob):
     talk.create_topic("T", queues=1)
     for _ in range(10):
         talk.send(FakePeer())
@@ -367,7 +367,7 @@ def test_clients_read_events_and_do_not_write_them(talk, peer):
     assert [message.body for message in talk.messages("T")] == [b"hello"]
 
 
-def test_broadcasting_members_leave_no_trace_when_they_go(talk, peer):
+def test_broadcasting_members_leave_nothing_behind(talk, peer):
     talk.create_topic("T")
     talk.beat(peer, "alice", message_model="BROADCASTING")
     pull(talk, peer, 0)
@@ -376,7 +376,7 @@ def test_broadcasting_members_leave_no_trace_when_they_go(talk, peer):
     assert talk.broker.consumers._rebalances == {}
 
 
-def test_a_group_whose_members_are_gone_is_forgotten(talk, peer):
+def test_a_group_without_members_is_forgotten(talk, peer):
     talk.create_topic("T")
     talk.beat(peer, "alice")
     pull(talk, peer, 0)
@@ -396,11 +396,11 @@ def test_queues_are_named_with_the_brokers_name(orderly, peer):
 # Clients that go by a coordinator.
 
 
-def test_every_heartbeat_is_told_that_there_are_coordinators(talk, peer):
+def test_every_heartbeat_answer_offers_coordinators(talk, peer):
     assert talk.beat(peer, "alice").ext["libraGroups"] == "1"
 
 
-def test_members_that_go_by_a_coordinator_are_listed_but_neither_told_nor_recorded(talk, peer, bob):
+def test_coordinated_members_are_listed_but_neither_notified_nor_recorded(talk, peer, bob):
     talk.beat(peer, "alice", stock=False)
     talk.beat(bob, "bob", stock=False)
     talk.beat(bob, "bob", stock=False, subscriptions=[subscription("T", "a", 10)])
@@ -412,7 +412,7 @@ def test_members_that_go_by_a_coordinator_are_listed_but_neither_told_nor_record
     assert events(talk) == []
 
 
-def test_one_that_allocates_for_itself_makes_all_of_them_listen(talk, peer, bob):
+def test_one_stock_member_makes_all_members_receive_notifications(talk, peer, bob):
     stock: list[object] = []
     talk.broker.consumers.observe_stock(lambda *change: stock.append(change))
     talk.beat(peer, "alice", stock=False)
@@ -435,7 +435,7 @@ def test_one_that_allocates_for_itself_makes_all_of_them_listen(talk, peer, bob)
     assert notifications(peer) == []
 
 
-def test_a_client_that_learns_of_coordinators_allocates_no_more(talk, peer):
+def test_a_client_that_finds_a_coordinator_stops_allocating(talk, peer):
     stock: list[object] = []
     talk.broker.consumers.observe_stock(lambda *change: stock.append(change))
     talk.beat(peer, "alice")

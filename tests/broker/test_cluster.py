@@ -59,7 +59,7 @@ async def test_members_share_the_queues_of_all_brokers(cluster):
     assert cluster.group(group)[0] == B
 
 
-async def test_while_one_that_stops_still_handles_a_message_the_others_read_its_drained_queues(cluster):
+async def test_others_read_the_drained_queues_of_a_member_that_is_still_stopping(cluster):
     """All but the one of that message; it comes with the goodbye, and no queue moves twice."""
     group = group_at(B, cluster.names)
     one, two = await cluster.join(group, "one"), await cluster.join(group, "two")
@@ -83,7 +83,7 @@ async def test_while_one_that_stops_still_handles_a_message_the_others_read_its_
     assert len(two.gained) == gained + 8
 
 
-async def test_what_becomes_of_its_queues_every_broker_records(cluster):
+async def test_every_broker_records_the_rebalance_of_its_queues(cluster):
     """Put together: one rebalance, its cause once, all moves, and no more than had to be."""
     group = group_at(B, cluster.names)
     one = await cluster.join(group, "one")
@@ -104,7 +104,7 @@ async def test_what_becomes_of_its_queues_every_broker_records(cluster):
     assert sorted(last.loads.values()) == [8, 8]
 
 
-async def test_every_broker_says_where_a_group_lives(cluster):
+async def test_every_broker_names_a_groups_coordinator(cluster):
     """And one where it does not live sends members there."""
     remotes = AsyncioRemotes(SystemClock().monotonic_ms)
     addresses = {name: server.address for name, server in cluster.servers.items()}
@@ -178,7 +178,7 @@ async def test_stock_members_see_one_list_whichever_broker_they_ask(cluster):
     await stock["x"].aclose()
 
 
-async def test_a_coordinator_killed_in_a_handover(cluster):
+async def test_a_handover_survives_the_death_of_its_coordinator(cluster):
     """Others' queues go on, the handover ends, what was committed does not come again; then it is back."""
     group = group_at(A, cluster.names)
     loop = asyncio.get_running_loop()
@@ -227,7 +227,7 @@ async def test_a_broker_is_added_while_the_group_consumes(cluster):
     assert cluster.repeated == {}
 
 
-async def test_nobody_waits_for_a_member_that_left_while_a_broker_was_away(cluster):
+async def test_a_member_that_left_while_a_broker_was_away_is_not_awaited(cluster):
     """The broker's fence remembers it; the coordinator before knows better."""
     group = group_at(A, cluster.names)
     one, two = [await cluster.join(group, name, session_ms=10_000) for name in ("one", "two")]

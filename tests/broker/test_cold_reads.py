@@ -144,7 +144,7 @@ def test_a_message_that_is_sent_back_is_read_by_a_thread_and_stored_once(started
     assert cold.warm
 
 
-def test_delayed_messages_are_read_by_threads_and_delivered_once(tmp_path, peer):
+def test_delayed_messages_are_read_by_a_thread_and_delivered_once(tmp_path, peer):
     talk = Conversation(tmp_path, commit_log_file_bytes=1 << 16)
     for number in range(50):
         delay = {"DELAY": str(number % 2 + 1)}
@@ -165,7 +165,7 @@ def test_delayed_messages_are_read_by_threads_and_delivered_once(tmp_path, peer)
     talk.close()
 
 
-def test_how_far_a_group_is_takes_reads_by_threads_only(started, peer):
+def test_the_progress_of_a_group_waits_in_threads_only(started, peer):
     """The times of the messages that it has read last, and of the newest ones."""
     talk, cold = started
     for queue_id in range(2):

@@ -7,7 +7,7 @@ from libramq.broker.config import BrokerConfig
 from libramq.errors import ConfigError
 
 
-def test_apaches_own_file_is_understood(tmp_path):
+def test_apaches_own_file_is_read(tmp_path):
     file = tmp_path / "broker.conf"
     file.write_text(
         """
@@ -38,14 +38,14 @@ def test_apaches_own_file_is_understood(tmp_path):
     assert unknown == []
 
 
-def test_what_the_caller_says_outranks_the_file():
+def test_arguments_outrank_the_file():
     config, _ = broker_config(
         {"listenPort": "20911", "brokerName": "b"}, listen_port=20_912, broker_name=None
     )
     assert (config.listen_port, config.broker_name) == (20_912, "b")
 
 
-def test_defaults_are_apaches_and_keep_to_this_machine():
+def test_defaults_are_apaches_and_bind_to_this_machine():
     config = BrokerConfig()
     assert (config.listen_port, config.default_topic_queue_nums, config.max_message_size) == (
         10_911,
@@ -70,14 +70,14 @@ def test_defaults_are_apaches_and_keep_to_this_machine():
         ("haListenPort", "10911"), ("haListenPort", "10909"), ("haAllowedAddresses", "10.0.0.300"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_by_its_own_name(name, value):
+def test_impossible_values_are_refused_by_name(name, value):
     with pytest.raises(ConfigError, match=r".") as refused:
         broker_config({name: value})
     if name not in ("brokerName", "brokerClusterName"):
         assert name in str(refused.value)
 
 
-def test_a_file_that_is_not_there_or_no_text(tmp_path):
+def test_a_missing_or_binary_file_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="no-such"):
         load_broker_config(tmp_path / "no-such")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
@@ -92,12 +92,12 @@ def test_properties_are_read_as_java_reads_them():
     }  # fmt: skip
 
 
-def test_a_line_of_properties_ends_where_java_ends_it():
+def test_a_line_of_properties_ends_as_in_java():
     text = "brokerName=a\r\nregionId=b\u2028c\rclusterName=d\x85e\n"
     assert parse_properties(text) == {"brokerName": "a", "regionId": "b\u2028c", "clusterName": "d\x85e"}
 
 
-def test_what_becomes_of_damage_is_said_for_one_start_and_in_no_file():
+def test_the_treatment_of_damage_is_an_argument_and_not_an_option_of_the_file():
     assert broker_config({}, damaged="cut")[0].damaged == "cut"
     config, unknown = broker_config({"damaged": "cut"})
     assert (config.damaged, unknown) == (None, ["damaged"])
@@ -115,14 +115,14 @@ def test_what_becomes_of_damage_is_said_for_one_start_and_in_no_file():
         ("tls.enable", "true"),
     ],
 )  # fmt: skip
-def test_what_would_weaken_security_or_durability_is_refused(name, value):
+def test_options_that_would_weaken_security_or_durability_are_refused(name, value):
     """By name, with what the broker does not do and what to write instead."""
     with pytest.raises(ConfigError, match=r"not .* yet") as refused:
         broker_config({name: value})
     assert str(refused.value).startswith(f"{name}={value}: ")
 
 
-def test_what_asks_for_nothing_more_is_silent():
+def test_options_without_effect_are_accepted_silently():
     _, unknown = broker_config(
         {
             "authenticationEnabled": "false", "aclEnable": "FALSE", "brokerRole": "ASYNC_MASTER",
@@ -140,7 +140,7 @@ def test_what_asks_for_nothing_more_is_silent():
         ("inSyncReplica", "inSyncReplicas"), ("brokerrole", "brokerRole"),
     ],
 )  # fmt: skip
-def test_a_misspelt_promise_is_refused_with_the_right_name(wrong, right):
+def test_a_misspelt_durability_option_is_refused_with_the_right_name(wrong, right):
     with pytest.raises(ConfigError, match=f"did you mean {right}"):
         broker_config({wrong: "true"})
 
@@ -159,13 +159,13 @@ def test_apaches_other_names_start_with_a_notice(name):
     assert unknown == [name]
 
 
-def test_an_unknown_name_gets_the_nearest_right_one():
+def test_an_unknown_name_is_reported_with_the_nearest_known_one():
     assert nearest_option("autoCreateTopicsEnable") == "autoCreateTopicEnable"
     assert nearest_option("listenport") == "listenPort"
     assert nearest_option("noSuchName") is None
 
 
-def test_credentials_of_brokers_are_read_and_never_shown():
+def test_broker_credentials_are_read_and_never_shown():
     name = "innerClientAuthenticationCredentials"
     config, unknown = broker_config({name: '{"accessKey":"libra","secretKey":"hush"}'})
     assert unknown == []

@@ -70,7 +70,7 @@ def test_a_member_opens_pulls_and_commits(talk, peer):
     assert open_queue(talk, peer, "alice", 1).ext == {"offset": "3"}
 
 
-def test_where_nothing_is_committed_and_the_first_messages_are_gone_the_member_chooses(talk, peer):
+def test_without_a_committed_offset_the_member_chooses_where_an_old_queue_begins(talk, peer):
     fill(talk)
     talk.broker.store.is_young = lambda *_: False  # type: ignore[method-assign]
     grant(talk, "alice", 1)
@@ -78,7 +78,7 @@ def test_where_nothing_is_committed_and_the_first_messages_are_gone_the_member_c
     assert (opened.code, opened.ext) == (C.SUCCESS, {})
 
 
-def test_under_epochs_only_who_has_opened_a_queue_owns_it(talk, peer, bob):
+def test_under_epochs_only_the_member_that_opened_a_queue_owns_it(talk, peer, bob):
     """A pull without an epoch is served: of a member that has not heard yet that the group is coordinated."""
     fill(talk)
     talk.beat(peer, "alice", stock=False)
@@ -101,7 +101,7 @@ def test_a_queue_that_does_not_exist_is_not_opened(talk, peer, topic, queue_id, 
     assert talk.ask(peer, R.OPEN_QUEUE, header).code == code
 
 
-def test_who_had_the_queue_is_fenced_its_held_pull_too(talk, peer, bob):
+def test_the_former_owner_is_fenced_with_its_held_pull(talk, peer, bob):
     fill(talk, 2)
     grant(talk, "alice", 1)
     open_queue(talk, peer, "alice", 1)
@@ -177,7 +177,7 @@ def test_a_restarted_broker_knows_which_groups_allocate_for_themselves(tmp_path,
     talk.close()
 
 
-def test_what_a_pull_commits_is_fenced_like_a_commit(talk, peer, bob):
+def test_an_offset_committed_by_a_pull_is_fenced_like_a_commit(talk, peer, bob):
     fill(talk)
     grant(talk, "alice", 1)
     open_queue(talk, peer, "alice", 1)
@@ -189,7 +189,7 @@ def test_what_a_pull_commits_is_fenced_like_a_commit(talk, peer, bob):
     assert committed(talk) == 2
 
 
-def test_a_fenced_commit_harms_none_of_its_neighbours(talk, peer):
+def test_a_fenced_commit_leaves_its_neighbours_alone(talk, peer):
     fill(talk)
     grant(talk, "alice", 1)
     open_queue(talk, peer, "alice", 1)
@@ -212,7 +212,7 @@ def test_a_fenced_commit_harms_none_of_its_neighbours(talk, peer):
     assert committed(talk) == 2
 
 
-def test_openings_outlive_the_broker(tmp_path, peer, bob):
+def test_openings_survive_a_restart(tmp_path, peer, bob):
     talk = Conversation(tmp_path)
     fill(talk)
     grant(talk, "alice", 1)
@@ -234,7 +234,7 @@ def test_openings_outlive_the_broker(tmp_path, peer, bob):
     talk.close()
 
 
-def test_a_full_disk_opens_nothing(talk, peer, bob):
+def test_nothing_is_opened_on_a_full_disk(talk, peer, bob):
     fill(talk)
     grant(talk, "alice", 1)
     open_queue(talk, peer, "alice", 1)

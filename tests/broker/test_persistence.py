@@ -12,7 +12,7 @@ def offsets_writes(talk: Conversation) -> list:
     return [each for each in talk.threads.work if each[0] is Thread.DISK and "Progress" in repr(each[1])]
 
 
-def test_a_progress_file_whose_write_failed_by_a_bug_is_written_again(tmp_path):
+def test_a_progress_file_is_written_again_after_an_unexpected_failure(tmp_path):
     talk = Conversation(tmp_path)
     talk.broker.offsets.commit("G", "T", 0, 0)
     talk.performer.follow()

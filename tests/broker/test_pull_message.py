@@ -51,7 +51,7 @@ def test_lite_pulls_are_pulls(talk, peer):
     assert bodies(answer(peer, command)) == [b"0"]
 
 
-def test_a_pull_is_bounded_by_what_it_asks_for_and_by_32(talk, peer):
+def test_a_pull_returns_at_most_32_messages(talk, peer):
     fill(talk, 40)
     assert len(bodies(talk.pull(peer, max_msg_nums=7))) == 7
     assert len(bodies(talk.pull(peer, max_msg_nums=1000))) == 32
@@ -67,13 +67,13 @@ def test_a_pull_is_bounded_by_what_it_asks_for_and_by_32(talk, peer):
         (-1, C.PULL_OFFSET_MOVED, "0", "OFFSET_TOO_SMALL"),
     ],
 )
-def test_offsets_outside_the_queue(talk, peer, offset, code, next_offset, status):
+def test_offsets_outside_the_queue_are_corrected(talk, peer, offset, code, next_offset, status):
     fill(talk, 3)
     reply = talk.pull(peer, queue_offset=offset)
     assert (reply.code, reply.ext["nextBeginOffset"], reply.remark) == (code, next_offset, status)
 
 
-def test_a_queue_that_has_had_no_message(talk, peer):
+def test_a_queue_without_messages_has_its_own_status(talk, peer):
     talk.create_topic("T")
     assert talk.pull(peer, queue_offset=0).code == C.PULL_NOT_FOUND
     reply = talk.pull(peer, queue_offset=7)
@@ -108,7 +108,7 @@ def count_reads(talk: Conversation) -> list[int]:
     return reads
 
 
-def test_a_message_that_no_held_pull_wants_runs_none_of_them(talk):
+def test_a_message_that_no_held_pull_matches_wakes_none(talk):
     talk.create_topic("T", queues=1)
     pulls = held_pulls(talk, 10, 50, subscription="red || rose")
     reads = count_reads(talk)
@@ -120,7 +120,7 @@ def test_a_message_that_no_held_pull_wants_runs_none_of_them(talk):
         assert len(bodies(answer(peer, command))) == 1
 
 
-def test_a_pull_that_passed_messages_over_says_so_when_its_time_is_up(talk):
+def test_an_expired_pull_returns_the_offset_after_filtered_messages(talk):
     talk.create_topic("T", queues=1)
     ((peer, command),) = held_pulls(talk, 1, 1, subscription="red")
     fill(talk, 5, properties={"TAGS": "blue"})
@@ -151,44 +151,44 @@ def test_pulls_that_wait_with_the_same_tags_share_them(talk, is_subscribed):
 # The checks, in their order.
 
 
-def test_a_broker_that_may_not_be_read(tmp_path, peer):
+def test_a_broker_without_read_permission_refuses_pulls(tmp_path, peer):
     talk = Conversation(tmp_path, broker_permission=2)
     assert talk.pull(peer, topic="NoSuch").code == C.NO_PERMISSION
     talk.close()
 
 
-def test_the_group_comes_before_the_topic(tmp_path, peer):
+def test_the_group_is_checked_before_the_topic(tmp_path, peer):
     talk = Conversation(tmp_path, auto_create_subscription_group=False)
     assert talk.pull(peer, group="G", topic="NoSuch").code == C.SUBSCRIPTION_GROUP_NOT_EXIST
     talk.close()
 
 
-def test_a_group_is_made_by_its_first_pull_if_its_name_is_one(talk, peer):
+def test_a_group_with_a_valid_name_is_created_by_its_first_pull(talk, peer):
     talk.create_topic("T")
     assert talk.pull(peer, group="../G").code == C.SUBSCRIPTION_GROUP_NOT_EXIST
     assert talk.pull(peer, group="Fresh").code == C.PULL_NOT_FOUND
     assert "Fresh" in talk.broker.groups
 
 
-def test_a_group_that_may_not_consume(talk, peer):
+def test_a_group_without_permission_is_refused(talk, peer):
     config = SubscriptionGroupConfig(group_name="G", consume_enable=False)
     talk.ask(peer, R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
     assert talk.pull(peer, topic="NoSuch").code == C.NO_PERMISSION
 
 
-def test_a_topic_that_is_not_there_or_not_readable(talk, peer):
+def test_a_missing_or_unreadable_topic_is_refused(talk, peer):
     assert talk.pull(peer, topic="NoSuch").code == C.TOPIC_NOT_EXIST
     talk.create_topic("WriteOnly", perm=2)
     assert talk.pull(peer, topic="WriteOnly", queue_id=99).code == C.NO_PERMISSION
 
 
 @pytest.mark.parametrize("queue_id", [-1, 4, 1 << 30])
-def test_a_queue_that_is_not_there(talk, peer, queue_id):
+def test_a_missing_queue_is_refused(talk, peer, queue_id):
     talk.create_topic("T", queues=4)
     assert talk.pull(peer, queue_id=queue_id).code == C.INVALID_PARAMETER
 
 
-def test_a_filter_that_cannot_be_parsed(talk, peer):
+def test_an_unparsable_filter_is_refused(talk, peer):
     talk.create_topic("T")
     assert talk.pull(peer, subscription=" || ").code == C.SUBSCRIPTION_PARSE_FAILED
     assert talk.pull(peer, subscription="a > 1", expression_type="SQL92").code == C.SYSTEM_ERROR
@@ -205,7 +205,7 @@ def test_without_a_filter_of_its_own_a_pull_needs_a_heartbeat(talk, peer):
     assert talk.pull(peer, **plain).code == C.PULL_NOT_FOUND
 
 
-def test_a_group_that_may_not_broadcast(talk, peer):
+def test_a_group_that_may_not_broadcast_is_refused(talk, peer):
     talk.create_topic("T")
     config = SubscriptionGroupConfig(group_name="G", consume_broadcast_enable=False)
     talk.ask(peer, R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
@@ -231,14 +231,14 @@ def test_tags_are_filtered_by_the_pulls_own_expression_or_by_the_groups(talk, pe
     assert len(bodies(talk.pull(peer, subscription="*"))) == 4
 
 
-def test_tags_with_one_hash_come_both_and_the_client_compares(talk, peer):
+def test_tags_with_equal_hashes_are_both_delivered(talk, peer):
     assert java_hash("Aa") == java_hash("BB")
     fill(talk, 1, properties={"TAGS": "Aa"})
     fill(talk, 1, properties={"TAGS": "BB"})
     assert len(bodies(talk.pull(peer, subscription="Aa"))) == 2
 
 
-def test_when_nothing_matches_the_client_goes_on_behind_it(talk, peer):
+def test_the_next_offset_is_after_messages_that_do_not_match(talk, peer):
     fill(talk, 3, properties={"TAGS": "red"})
     reply = talk.pull(peer, subscription="blue", suspend_timeout_millis=5_000)
     assert (reply.code, reply.ext["nextBeginOffset"]) == (C.PULL_RETRY_IMMEDIATELY, "3")
@@ -269,7 +269,7 @@ def test_a_sender_wakes_its_own_pull_too(talk, peer):
     assert bodies(answer(peer, command)) == [b"mine"]
 
 
-def test_a_held_pull_whose_time_is_up_is_answered_with_nothing(talk, peer):
+def test_an_expired_held_pull_is_answered_as_empty(talk, peer):
     talk.create_topic("T")
     command = talk.pull_command(suspend_timeout_millis=15_000)
     talk.give(peer, command)
@@ -280,7 +280,7 @@ def test_a_held_pull_whose_time_is_up_is_answered_with_nothing(talk, peer):
     assert (reply.code, reply.ext["nextBeginOffset"]) == (C.PULL_NOT_FOUND, "0")
 
 
-def test_nobody_holds_a_pull_for_ever(talk, peer):
+def test_the_time_of_a_held_pull_is_limited(talk, peer):
     talk.create_topic("T")
     command = talk.pull_command(suspend_timeout_millis=1 << 40)
     talk.give(peer, command)
@@ -300,7 +300,7 @@ def test_without_long_polling_a_pull_waits_a_second(tmp_path, peer):
     talk.close()
 
 
-def test_a_held_pull_waits_on_when_what_comes_is_filtered_out(talk, peer):
+def test_a_held_pull_keeps_waiting_when_new_messages_are_filtered_out(talk, peer):
     talk.create_topic("T")
     command = talk.pull_command(subscription="red", suspend_timeout_millis=15_000)
     talk.give(peer, command)
@@ -311,7 +311,7 @@ def test_a_held_pull_waits_on_when_what_comes_is_filtered_out(talk, peer):
     assert (bodies(reply), reply.ext["nextBeginOffset"]) == ([b"0"], "3")
 
 
-def test_a_held_pull_that_saw_only_others_goes_on_behind_them_when_its_time_is_up(talk, peer):
+def test_an_expired_held_pull_skips_messages_that_did_not_match(talk, peer):
     talk.create_topic("T")
     command = talk.pull_command(subscription="red", suspend_timeout_millis=15_000)
     talk.give(peer, command)
@@ -321,7 +321,7 @@ def test_a_held_pull_that_saw_only_others_goes_on_behind_them_when_its_time_is_u
     assert (reply.code, reply.ext["nextBeginOffset"]) == (C.PULL_NOT_FOUND, "2")
 
 
-def test_a_connection_that_ends_takes_its_held_pulls_along(talk, peer):
+def test_held_pulls_end_with_their_connection(talk, peer):
     talk.create_topic("T")
     talk.give(peer, talk.pull_command(suspend_timeout_millis=15_000))
     assert len(talk.broker.held) == 1
@@ -330,7 +330,7 @@ def test_a_connection_that_ends_takes_its_held_pulls_along(talk, peer):
     assert len(talk.broker.held) == 0
 
 
-def test_a_pull_of_a_topic_that_is_deleted_meanwhile_is_answered(talk, peer):
+def test_deleting_a_topic_answers_its_held_pulls(talk, peer):
     """At once: if the topic is made again, its messages begin below the offset that the pull waits for."""
     fill(talk, 1)
     command = talk.pull_command(queue_offset=1, suspend_timeout_millis=15_000)
@@ -339,7 +339,7 @@ def test_a_pull_of_a_topic_that_is_deleted_meanwhile_is_answered(talk, peer):
     assert answer(peer, command).code == C.TOPIC_NOT_EXIST
 
 
-def test_a_disk_that_fails_under_a_woken_pull_is_answered_and_harms_nobody(talk, peer, monkeypatch):
+def test_a_read_error_of_a_woken_pull_is_answered_and_affects_no_other(talk, peer, monkeypatch):
     talk.create_topic("T")
     bad, good = FakePeer("b:1"), FakePeer("g:1")
     commands = {one: talk.pull_command(suspend_timeout_millis=15_000) for one in (bad, good)}
@@ -372,7 +372,7 @@ def cold_broker(tmp_path) -> Conversation:
     return talk
 
 
-def test_what_is_not_in_memory_is_read_by_a_thread_first(tmp_path, peer):
+def test_cold_data_is_read_by_a_thread_first(tmp_path, peer):
     talk = cold_broker(tmp_path)
     command = talk.pull_command()
     talk.give(peer, command)
@@ -394,7 +394,7 @@ def test_a_connection_that_ends_while_a_thread_reads_leaves_nothing_behind(tmp_p
     talk.close()
 
 
-def test_one_connection_has_so_many_cold_reads_under_way_and_no_more(tmp_path, peer):
+def test_the_cold_reads_of_one_connection_are_limited(tmp_path, peer):
     """Other consumers would wait behind all that one has asked for."""
     talk = cold_broker(tmp_path)
     commands = [talk.pull_command() for _ in range(20)]
@@ -408,7 +408,7 @@ def test_one_connection_has_so_many_cold_reads_under_way_and_no_more(tmp_path, p
     talk.close()
 
 
-def test_a_pull_under_sync_flush_sees_what_is_on_the_disk_only(tmp_path, peer):
+def test_a_pull_under_sync_flush_sees_durable_messages_only(tmp_path, peer):
     talk = Conversation(tmp_path, flush_disk_type="SYNC_FLUSH")
     talk.create_topic("T")
     command = talk.pull_command(suspend_timeout_millis=15_000)
@@ -429,7 +429,7 @@ def send_to_t():
 # Commits by the way.
 
 
-def test_a_pull_commits_its_groups_offset_when_it_says_so(talk, peer):
+def test_a_pull_commits_its_groups_offset_on_request(talk, peer):
     fill(talk, 5)
     talk.pull(peer, commit_offset=3)
     assert talk.broker.offsets.query("G", "T", 0) is None

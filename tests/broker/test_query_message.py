@@ -54,7 +54,7 @@ def test_a_message_is_found_by_the_unique_key_of_its_producer(talk: Conversation
     assert bodies(query(talk, "7F0000010001", is_unique_key=True)) == [b"mine"]
 
 
-def test_nothing_is_found_where_nothing_has_the_key(talk: Conversation) -> None:
+def test_an_unknown_key_finds_nothing(talk: Conversation) -> None:
     """Before the first message, too."""
     assert query(talk, "k").code == C.QUERY_NOT_FOUND
     talk.send(FakePeer())
@@ -62,7 +62,7 @@ def test_nothing_is_found_where_nothing_has_the_key(talk: Conversation) -> None:
     assert query(talk, "").code == C.INVALID_PARAMETER
 
 
-def test_a_long_log_is_indexed_in_stretches_between_which_others_are_served(
+def test_a_long_log_is_indexed_in_slices_between_other_requests(
     talk: Conversation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(key_index, "STRETCH", 2)
@@ -81,7 +81,7 @@ def test_a_long_log_is_indexed_in_stretches_between_which_others_are_served(
     assert bodies(asker.replies[0]) == [b"5", b"4", b"3", b"2", b"1", b"0"]
 
 
-def test_who_gives_up_ends_the_search_and_the_next_one_goes_on(
+def test_a_closed_connection_ends_its_search_and_the_next_query_continues_it(
     talk: Conversation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(key_index, "STRETCH", 2)
@@ -96,7 +96,7 @@ def test_who_gives_up_ends_the_search_and_the_next_one_goes_on(
     assert len(bodies(query(talk, "k"))) == 6
 
 
-def test_an_index_that_is_damaged_is_one_clear_answer(talk: Conversation, tmp_path: Path) -> None:
+def test_a_damaged_index_is_one_clear_error(talk: Conversation, tmp_path: Path) -> None:
     talk.send(FakePeer(), properties={"KEYS": "k"})
     (tmp_path / "index").write_bytes(b"no directory")
     reply = query(talk, "k")
@@ -104,7 +104,7 @@ def test_an_index_that_is_damaged_is_one_clear_answer(talk: Conversation, tmp_pa
     assert talk.send(FakePeer()).code == C.SUCCESS
 
 
-def test_messages_of_another_process_before_are_found(tmp_path: Path, talk: Conversation) -> None:
+def test_messages_of_an_earlier_process_are_found(tmp_path: Path, talk: Conversation) -> None:
     talk.send(FakePeer(), body=b"before", properties={"KEYS": "k"})
     assert bodies(query(talk, "k")) == [b"before"]
     talk.send(FakePeer(), body=b"killed", properties={"KEYS": "k"})

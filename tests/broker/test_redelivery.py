@@ -35,9 +35,7 @@ def failed(talk: Conversation, peer: FakePeer) -> Conversation:
     ("level", "queue", "delay_ms"),
     [("1", 0, 1_000), ("3", 2, 10_000), ("18", 17, 7_200_000), ("99", 17, 7_200_000)],
 )
-def test_a_delayed_message_waits_in_its_levels_queue_and_comes_when_it_is_due(
-    talk, peer, level, queue, delay_ms
-):
+def test_a_delayed_message_waits_in_its_levels_queue_until_it_is_due(talk, peer, level, queue, delay_ms):
     reply = talk.send(peer, "T", queue_id=2, properties={"DELAY": level, "TAGS": "red"}, flag=4)
     assert (reply.code, reply.ext["queueId"]) == (C.SUCCESS, "2")
     (waiting,) = talk.messages(SCHEDULE, queue)
@@ -56,7 +54,7 @@ def test_a_delayed_message_waits_in_its_levels_queue_and_comes_when_it_is_due(
     assert len(talk.messages("T", 2)) == 1
 
 
-def test_a_delayed_message_is_filtered_by_its_tag_when_it_comes(talk, peer):
+def test_a_delayed_message_is_filtered_by_its_tag_on_delivery(talk, peer):
     talk.create_topic("T", queues=1)
     for tag in ("red", "blue"):
         talk.send(peer, properties={"DELAY": "1", "TAGS": tag})
@@ -68,7 +66,7 @@ def test_a_delayed_message_is_filtered_by_its_tag_when_it_comes(talk, peer):
 
 
 @pytest.mark.parametrize("level", ["0", "-1", "soon", "", "1.5", "9" * 5_000])
-def test_a_level_that_is_none_delays_nothing(talk, peer, level):
+def test_an_invalid_level_delays_nothing(talk, peer, level):
     talk.send(peer, properties={"DELAY": level})
     assert len(talk.messages("T")) == 1 or "9" in level
     assert all(not talk.messages(SCHEDULE, queue) for queue in range(17))
@@ -83,7 +81,7 @@ def test_a_due_message_wakes_a_held_pull(talk, peer):
     assert [reply.code for reply in peer.replies] == [C.SUCCESS]
 
 
-def test_many_due_messages_come_in_order_and_all(talk, peer):
+def test_many_due_messages_are_all_delivered_in_order(talk, peer):
     talk.create_topic("T", queues=1)
     talk.give(
         peer,
@@ -99,7 +97,7 @@ def test_many_due_messages_come_in_order_and_all(talk, peer):
 
 
 @pytest.mark.parametrize("set_by_ms", [-3_600_000, 3_600_000], ids=["back", "forward"])
-def test_a_wall_clock_that_is_set_changes_nothing_of_a_delay(talk, peer, set_by_ms):
+def test_setting_the_wall_clock_does_not_change_a_delay(talk, peer, set_by_ms):
     talk.send(peer, properties={"DELAY": "2"})
     talk.advance(1_000)
     talk.clock.set_wall(set_by_ms)
@@ -114,7 +112,7 @@ def test_a_wall_clock_that_is_set_changes_nothing_of_a_delay(talk, peer, set_by_
     assert [message.body for message in talk.messages("T")][1:] == [b"after"]
 
 
-def test_what_an_earlier_process_stored_in_the_future_comes_rather_than_waits(tmp_path, peer):
+def test_a_message_stored_in_the_future_by_an_earlier_process_is_delivered_at_once(tmp_path, peer):
     talk = Conversation(tmp_path)
     talk.send(peer, properties={"DELAY": "5"})
     talk.close()
@@ -125,7 +123,7 @@ def test_what_an_earlier_process_stored_in_the_future_comes_rather_than_waits(tm
     again.close()
 
 
-def test_how_far_a_level_is_survives_a_stop(tmp_path, peer):
+def test_the_offset_of_a_level_survives_a_stop(tmp_path, peer):
     talk = Conversation(tmp_path)
     talk.send(peer, properties={"DELAY": "1"})
     talk.advance(1_000)
@@ -137,7 +135,7 @@ def test_how_far_a_level_is_survives_a_stop(tmp_path, peer):
     again.close()
 
 
-def test_after_a_crash_a_level_goes_on_at_what_is_left_of_its_queue(talk, peer):
+def test_after_a_crash_a_level_continues_at_the_end_of_its_queue(talk, peer):
     """Else the next messages would be passed over until there are as many as before."""
     talk.send(peer, properties={"DELAY": "1"})
     schedule = DelaySchedule(
@@ -179,7 +177,7 @@ def test_a_disk_that_is_full_when_a_broker_starts_keeps_due_messages_waiting(tmp
     again.close()
 
 
-def test_a_message_with_all_the_properties_that_fit_comes_too_and_blocks_nobody(talk, peer):
+def test_a_message_with_the_most_properties_is_delivered_and_blocks_nothing(talk, peer):
     """WAIT=false is added when it is due; a level was blocked for ever when that was too much."""
     talk.create_topic("T", queues=1)
     room = 32_767
@@ -194,7 +192,7 @@ def test_a_message_with_all_the_properties_that_fit_comes_too_and_blocks_nobody(
     assert second.body == b"next"
 
 
-def test_a_due_message_that_the_store_takes_no_more_is_passed_over(tmp_path, peer):
+def test_a_due_message_that_the_store_refuses_is_skipped(tmp_path, peer):
     talk = Conversation(tmp_path)
     talk.create_topic("T", queues=1)
     talk.send(peer, body=bytes(5_000), properties={"DELAY": "1"})
@@ -209,7 +207,7 @@ def test_a_due_message_that_the_store_takes_no_more_is_passed_over(tmp_path, pee
 # Send-backs.
 
 
-def test_a_message_that_is_sent_back_comes_again_by_the_retry_topic(failed, peer):
+def test_a_message_that_is_sent_back_is_redelivered_through_the_retry_topic(failed, peer):
     assert send_back(failed, peer, 0, origin_msg_id="ORIGIN") == C.SUCCESS
     assert failed.messages("%RETRY%G") == []
     failed.advance(9_999)
@@ -242,13 +240,13 @@ def test_each_failure_waits_a_level_longer(failed, peer):
     assert waits == [10, 30, 60, 120, 180, 240, 300, 360]
 
 
-def test_a_level_of_the_consumers_own_counts(failed, peer):
+def test_a_delay_level_chosen_by_the_consumer_counts(failed, peer):
     send_back(failed, peer, 0, level=1)
     failed.advance(1_000)
     assert len(failed.messages("%RETRY%G")) == 1
 
 
-def test_a_negative_level_or_too_many_tries_are_dead_letters(failed, peer):
+def test_a_negative_level_or_too_many_attempts_make_a_dead_letter(failed, peer):
     assert send_back(failed, peer, 0, level=-1) == C.SUCCESS
     assert send_back(failed, peer, 0, max_reconsume_times=0) == C.SUCCESS
     dead = failed.messages("%DLQ%G")
@@ -257,7 +255,7 @@ def test_a_negative_level_or_too_many_tries_are_dead_letters(failed, peer):
     assert (config.write_queue_nums, config.perm) == (1, 6)
 
 
-def test_the_groups_own_maximum_counts_where_the_consumer_says_none(talk, peer):
+def test_the_groups_maximum_counts_where_the_consumer_names_none(talk, peer):
     config = SubscriptionGroupConfig(group_name="G", retry_max_times=0)
     talk.ask(peer, R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
     talk.send(peer)
@@ -267,19 +265,19 @@ def test_the_groups_own_maximum_counts_where_the_consumer_says_none(talk, peer):
     assert len(talk.messages("%DLQ%G")) == 2
 
 
-def test_a_message_that_is_not_there_cannot_be_sent_back(failed, peer):
+def test_a_missing_message_cannot_be_sent_back(failed, peer):
     for offset in (1, -1, 10**12):
         assert send_back(failed, peer, offset) == C.SYSTEM_ERROR
 
 
-def test_a_group_that_is_not_there_gets_nothing_back(tmp_path, peer):
+def test_an_unknown_group_cannot_send_back(tmp_path, peer):
     talk = Conversation(tmp_path, auto_create_subscription_group=False)
     talk.send(peer)
     assert send_back(talk, peer, 0) == C.SUBSCRIPTION_GROUP_NOT_EXIST
     talk.close()
 
 
-def test_a_group_without_retry_queues_lets_it_be(talk, peer):
+def test_a_group_without_retry_queues_drops_what_is_sent_back(talk, peer):
     config = SubscriptionGroupConfig(group_name="G", retry_queue_nums=0)
     talk.ask(peer, R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
     talk.send(peer)
@@ -297,6 +295,6 @@ def test_a_compressed_body_is_sent_back_as_it_is(talk, peer):
 
 
 @pytest.mark.parametrize("name", ["id\0", "id\x02TAGS\x01other", "i\x01d"])
-def test_the_origin_that_a_send_back_names_becomes_no_other_property(failed, peer, name):
+def test_the_origin_of_a_send_back_cannot_inject_properties(failed, peer, name):
     assert send_back(failed, peer, 0, origin_msg_id=name) == C.MESSAGE_ILLEGAL
     assert failed.broker.store.max_offset(SCHEDULE, 2) == 0

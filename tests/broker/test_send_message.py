@@ -51,7 +51,7 @@ def test_a_send_with_long_names_and_one_in_the_binary_form_are_the_same(talk, pe
 
 
 @pytest.mark.parametrize("topic", ["../x", "a/b", "", " ", "x" * 128, "blank here", "ünïcode"])
-def test_a_topic_name_that_is_none_is_refused(talk, peer, topic):
+def test_an_invalid_topic_name_is_refused(talk, peer, topic):
     reply = talk.send(peer, topic)
     assert reply.code == C.INVALID_PARAMETER
     assert topic not in talk.broker.topics
@@ -113,14 +113,14 @@ def test_properties_over_what_a_record_holds_are_refused(talk, peer):
     assert talk.messages("T") == []
 
 
-def test_numbers_that_fit_no_record_are_refused(talk, peer):
+def test_numbers_too_large_for_a_record_are_refused(talk, peer):
     for field, number in (("flag", 1 << 40), ("born_timestamp", 1 << 70), ("reconsume_times", -1 << 40)):
         assert talk.send(peer, **{field: number}).code in (C.MESSAGE_ILLEGAL, C.SYSTEM_ERROR)
     assert talk.send(peer, body=b"good").code == C.SUCCESS
     assert [m.body for m in talk.messages("T")] == [b"good"]
 
 
-def test_a_header_with_a_field_missing_says_which(talk, peer):
+def test_a_missing_header_field_is_named(talk, peer):
     reply = talk.ask(peer, R.SEND_MESSAGE_V2, {"a": "P", "b": "T"}, b"x")
     assert reply.code == C.SYSTEM_ERROR
     assert "`c`" in reply.remark
@@ -133,7 +133,7 @@ def test_a_message_without_a_unique_key_gets_one(talk, peer):
     assert reply.ext["transactionId"] == message.properties["UNIQ_KEY"]
 
 
-def test_no_message_is_stored_with_fewer_than_no_attempts(talk, peer):
+def test_a_negative_attempt_count_is_stored_as_zero(talk, peer):
     """In order, a handler that fails would have kept its queue for 2^31 attempts."""
     assert talk.send(peer, reconsume_times=-(2**31)).code == C.SUCCESS
     (message,) = talk.messages("T")
@@ -197,7 +197,7 @@ def test_all_sends_of_one_read_are_one_write_and_keep_their_order(talk, peer):
     assert [m.body for m in talk.messages("T")] == [str(n).encode() for n in range(50) if n != 7]
 
 
-def test_what_is_asked_after_a_send_on_one_connection_sees_it(talk, peer):
+def test_later_requests_on_a_connection_see_its_earlier_send(talk, peer):
     talk.create_topic("T", queues=1)
     send = talk.command(R.SEND_MESSAGE_V2, send_header(), b"x")
     ends = [talk.command(R.GET_MAX_OFFSET, h.QueueHeader(topic="T", queue_id=0)) for _ in range(2)]
@@ -281,7 +281,7 @@ def test_a_send_to_the_retry_topic_needs_its_group(tmp_path, peer):
     talk.close()
 
 
-def test_a_send_to_the_retry_topic_is_stored_there_until_tried_too_often(talk, peer):
+def test_a_send_to_the_retry_topic_becomes_a_dead_letter_after_the_last_attempt(talk, peer):
     assert retry(talk, peer, 16, properties={"k": "v"}).code == C.SUCCESS
     assert retry(talk, peer, 17, properties={"k": "v"}).code == C.SUCCESS
     (kept,) = talk.messages("%RETRY%G")
@@ -303,7 +303,7 @@ def test_the_clients_own_maximum_counts_since_the_version_that_has_it(talk, peer
         assert talk.broker.store.max_offset("%DLQ%G", 0) - before == expected
 
 
-def test_a_retry_of_a_group_that_holds_locks_goes_to_the_dead_letters(talk, peer):
+def test_a_retry_of_an_ordered_group_becomes_a_dead_letter(talk, peer):
     from libramq.message.queue import MessageQueue
 
     talk.create_topic("T")
@@ -355,7 +355,7 @@ def test_a_full_disk_is_answered_and_nothing_of_the_message_stays(talk, peer):
     assert [m.body for m in talk.messages("T")] == [b"before", b"after"]
 
 
-def test_a_topic_that_cannot_be_written_down_is_not_made(talk, peer):
+def test_a_topic_that_cannot_be_journalled_is_not_created(talk, peer):
     talk.disk.bytes_left = 5
     assert talk.send(peer, "New").code == C.SYSTEM_ERROR
     assert "New" not in talk.broker.topics
@@ -363,7 +363,7 @@ def test_a_topic_that_cannot_be_written_down_is_not_made(talk, peer):
     assert talk.send(peer, "New").code == C.SUCCESS
 
 
-def test_text_that_is_no_unicode_harms_only_its_own_request(talk, peer):
+def test_invalid_unicode_fails_only_its_own_request(talk, peer):
     good = talk.command(R.SEND_MESSAGE_V2, send_header(), b"good")
     bad = talk.command(R.SEND_MESSAGE_V2, send_header(properties="UNIQ_KEY\x01\ud800\x02"), b"bad")
     talk.give(peer, bad, good)
@@ -378,7 +378,7 @@ def test_a_record_names_the_brokers_address(talk, peer):
     assert message.store_host == ("127.0.0.1", 10911)
 
 
-def test_a_flag_of_oneway_and_response_is_no_request(talk, peer):
+def test_a_flag_of_both_oneway_and_response_is_no_request(talk, peer):
     talk.give(peer, Command(code=R.SEND_MESSAGE_V2, flag=FLAG_ONEWAY | 1, ext={}, opaque=1))
     assert peer.replies == []
 
@@ -403,7 +403,7 @@ def test_a_property_with_a_nul_is_refused_however_it_is_sent(talk, peer, text):
 # How many topics sends may create.
 
 
-def test_a_producer_that_makes_up_topics_is_slowed_down_and_others_are_not(talk, peer):
+def test_a_producer_that_creates_many_topics_is_slowed_down_and_others_are_not(talk, peer):
     for number in range(PER_CONNECTION_AT_ONCE):
         assert talk.send(peer, f"T{number}").code == C.SUCCESS
     refused = talk.send(peer, "One-more")
@@ -420,7 +420,7 @@ def test_a_producer_that_makes_up_topics_is_slowed_down_and_others_are_not(talk,
     assert codes == [C.SUCCESS] * PER_CONNECTION_A_SECOND + [C.SYSTEM_BUSY]
 
 
-def test_many_connections_together_are_bounded_too(talk):
+def test_topic_creation_is_limited_across_connections(talk):
     connections = AT_ONCE // PER_CONNECTION_AT_ONCE
     for number in range(connections):
         peer = FakePeer(f"10.0.1.{number}:1")
@@ -431,7 +431,7 @@ def test_many_connections_together_are_bounded_too(talk):
     assert (refused.code, "at this broker" in refused.remark) == (C.SYSTEM_BUSY, True)
 
 
-def test_who_waits_for_the_disk_keeps_no_bodies_in_memory(tmp_path, peer):
+def test_sends_that_wait_for_the_disk_keep_no_bodies_in_memory(tmp_path, peer):
     """On a disk that hangs, producers would fill it within the seconds that they are waited for."""
     talk = Conversation(tmp_path, flush_disk_type="SYNC_FLUSH")
     command = talk.command(R.SEND_MESSAGE_V2, send_header(), b"x" * 1_000)

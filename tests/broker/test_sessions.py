@@ -32,7 +32,7 @@ def silence(talk: Conversation, peer: FakePeer) -> Command:
     return asked
 
 
-def test_the_question_is_one_that_java_answers(talk, peer):
+def test_the_probe_is_one_that_java_answers(talk, peer):
     asked = silence(talk, peer)
     assert asked.ext == {"consumerGroup": "G", "clientId": "alice", "jstackEnable": "false"}
     assert not asked.is_oneway
@@ -46,7 +46,7 @@ def test_a_client_that_answers_stays(talk, peer, code):
     assert question(peer) is None
 
 
-def test_a_client_that_does_not_answer_or_has_left_the_group_goes(talk, peer):
+def test_a_client_that_does_not_answer_the_probe_is_removed(talk, peer):
     asked = silence(talk, peer)
     talk.advance(ANSWER_MS_MAX - TICK_MS)
     assert is_member(talk)
@@ -61,7 +61,7 @@ def test_a_client_that_does_not_answer_or_has_left_the_group_goes(talk, peer):
 
 
 @pytest.mark.parametrize("life", ["pull", "retry", "commit"])
-def test_who_pulls_or_commits_is_not_asked(talk, peer, life):
+def test_clients_that_pull_or_commit_are_not_probed(talk, peer, life):
     talk.create_topic("T")
     talk.beat(peer, "alice")
     for _ in range(3):

@@ -38,7 +38,7 @@ def test_a_property_is_found_as_in_the_parsed_text(given_properties, name, cut):
 
 
 @given(properties, names, values, st.booleans())
-def test_setting_and_removing_change_that_one_only(given_properties, name, value, cut):
+def test_setting_and_removing_change_one_property_only(given_properties, name, value, cut):
     text = properties_to_text(given_properties)
     if cut:
         text = text.removesuffix("\x02")
@@ -48,7 +48,7 @@ def test_setting_and_removing_change_that_one_only(given_properties, name, value
 
 
 @given(properties)
-def test_the_brokers_own_properties_are_there_and_its_own(given_properties):
+def test_the_broker_adds_its_own_properties(given_properties):
     own = BrokerProperties(cluster="C", region="R", trace_on=True)
     expected = given_properties | {"CLUSTER": "C", "MSG_REGION": "R", "TRACE_ON": "true"}
     text = own.added_to(properties_to_text(given_properties))
@@ -57,7 +57,7 @@ def test_the_brokers_own_properties_are_there_and_its_own(given_properties):
 
 
 @given(garbage, st.sampled_from(["TAGS", "a", "A"]))
-def test_whatever_a_client_sends_the_last_of_a_name_counts_and_a_change_leaves_one(text, name):
+def test_of_repeated_properties_the_last_counts_and_a_change_leaves_one(text, name):
     found = properties_from_text(text)
     if text.count(name + "\x01") <= 1:
         assert find(text, name) in (found.get(name), None) or "\x01" in (find(text, name) or "")
@@ -65,12 +65,12 @@ def test_whatever_a_client_sends_the_last_of_a_name_counts_and_a_change_leaves_o
     assert without(without(text, name), name) == without(text, name)
 
 
-def test_the_last_of_several_counts_for_the_broker_as_for_the_consumer():
+def test_broker_and_consumer_agree_on_the_last_of_several():
     text = "TAGS\x01a\x02x\x01y\x02TAGS\x01b\x02"
     assert find(text, "TAGS") == properties_from_text(text)["TAGS"] == "b"
     assert properties_from_text(without(text, "TAGS")) == {"x": "y"}
 
 
-def test_an_empty_value_is_none():
+def test_an_empty_value_means_no_property():
     assert find("TAGS\x01\x02x\x01y\x02", "TAGS") is None
     assert properties_from_text(with_property("TAGS\x01\x02", "TAGS", "z")) == {"TAGS": "z"}

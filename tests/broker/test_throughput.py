@@ -30,7 +30,7 @@ def old(talk: Conversation) -> Conversation:
     return talk
 
 
-def test_a_topic_was_sent_so_much_in_the_last_minute(old):
+def test_rates_of_topics_cover_the_last_minute(old):
     for number in range(30):
         old.send(FakePeer(), queue_id=number % 2)
     assert put_tps(old) == pytest.approx(30 / 60)
@@ -44,7 +44,7 @@ def test_a_topic_was_sent_so_much_in_the_last_minute(old):
     assert put_tps(old) == 0
 
 
-def test_a_group_was_given_so_much_in_the_last_minute(old, peer):
+def test_rates_of_groups_cover_the_last_minute(old, peer):
     for _ in range(20):
         old.send(peer)
     old.beat(peer, "alice")
@@ -59,7 +59,7 @@ def test_a_group_was_given_so_much_in_the_last_minute(old, peer):
     assert consume_tps(old) == 0
 
 
-def test_a_young_broker_goes_by_its_age(talk, peer):
+def test_a_young_broker_divides_by_its_age(talk, peer):
     talk.create_topic("T", 1)
     talk.advance(5_000)
     for _ in range(10):
@@ -67,7 +67,7 @@ def test_a_young_broker_goes_by_its_age(talk, peer):
     assert put_tps(talk) == pytest.approx(10 / 5)
 
 
-def test_what_is_counted_is_bounded_by_a_minute_and_wakes_no_idle_broker(old):
+def test_counters_cover_one_minute_and_wake_no_idle_broker(old):
     """One bucket for each 10 s in which something was stored or read."""
     throughput = old.broker.runtime.throughput
     old.send(FakePeer())
