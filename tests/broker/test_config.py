@@ -2,9 +2,10 @@
 
 import pytest
 
-from libramq.broker.broker_conf import broker_config, load_broker_config, nearest_option, parse_properties
+from libramq.broker.broker_conf import broker_config, load_broker_config, nearest_option
 from libramq.broker.config import BrokerConfig
 from libramq.errors import ConfigError
+from libramq.formats.properties_file import parse_properties
 
 
 def test_apaches_own_file_is_read(tmp_path):

@@ -22,6 +22,7 @@ from libramq.broker.config import BrokerConfig
 from libramq.broker.metrics.metrics import Metrics
 from libramq.broker.refused_options import REFUSED
 from libramq.cli.main import app
+from libramq.nameserver.config import NameServerConfig
 
 DOCS: Final = Path(__file__).resolve().parent.parent.parent / "docs"
 _PART: Final = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end of \2 -->)", re.DOTALL)
@@ -35,6 +36,20 @@ def broker_options() -> str:
         if option.metadata
     ]
     return _table(("option", "default", "what it does"), rows)
+
+
+def name_server_options() -> str:
+    """Return a table of every option of `namesrv.conf`."""
+    rows = [
+        (
+            f"`{option.metadata['name']}`",
+            _default(option.default or None if isinstance(option.default, str) else option.default),
+            "yes" if option.metadata["changes"] else "no",
+            option.metadata["about"],
+        )
+        for option in fields(NameServerConfig)
+    ]
+    return _table(("option", "default", "can be changed while it runs", "what it does"), rows)
 
 
 def refused_options() -> str:
@@ -117,6 +132,7 @@ def _table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 PARTS: Final[dict[str, Callable[[], str]]] = {
     "broker-options": broker_options,
+    "name-server-options": name_server_options,
     "refused-options": refused_options,
     "metrics": metrics,
     "commands": commands,

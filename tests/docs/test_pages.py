@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt
 
-from libramq.broker.broker_conf import parse_properties
 from libramq.broker.config import BrokerConfig
 from libramq.client import Admin, Producer, PushConsumer
 from libramq.client.push_consumer import ConsumerSettings
+from libramq.formats.properties_file import parse_properties
 from libramq.transport import access_properties
 
 from . import generated

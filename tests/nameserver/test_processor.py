@@ -8,6 +8,7 @@ from libramq.codes import RequestCode, ResponseCode
 from libramq.formats import fastjson
 from libramq.formats.document import encode_body
 from libramq.nameserver.engine import name_server_engine
+from libramq.nameserver.kv_config import KVConfig
 from libramq.nameserver.route_info import RouteInfo
 from libramq.remoting.body.registration import RegisterBrokerBody
 from libramq.remoting.command import FLAG_ONEWAY, Command, Serialization
@@ -28,10 +29,10 @@ BROKER_EXT = {
 class Server:
     """A name server without sockets."""
 
-    def __init__(self, credentials: Credentials | None = None) -> None:
+    def __init__(self, credentials: Credentials | None = None, kv: KVConfig | None = None) -> None:
         self.clock = ManualClock()
         self.routes = RouteInfo()
-        self.engine = name_server_engine(self.routes, clock=self.clock, credentials=credentials)
+        self.engine = name_server_engine(self.routes, clock=self.clock, credentials=credentials, kv=kv)
         self.timers, self.threads = ManualTimers(), ManualThreads()
         self.performer = Performer(
             self.engine,

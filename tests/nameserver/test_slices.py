@@ -6,7 +6,7 @@ import pytest
 
 from libramq.codes import RequestCode, ResponseCode
 from libramq.formats import fastjson
-from libramq.nameserver import processor
+from libramq.nameserver import listing, processor
 from libramq.nameserver.displacement import PROBE_MS
 from libramq.nameserver.route_info import TOPICS_PER_STEP, RouteInfo
 from libramq.remoting.command import Command
@@ -159,7 +159,8 @@ def test_a_master_that_comes_while_its_slave_is_registered_keeps_its_permissions
 
 def test_long_lists_of_topics_are_encoded_by_a_thread(crowd, monkeypatch):
     """And the topics of a cluster are looked for in slices."""
-    monkeypatch.setattr(processor, "TOPICS_LISTED_PER_STEP", 256)
+    for module in (processor, listing):
+        monkeypatch.setattr(module, "TOPICS_LISTED_PER_STEP", 256)
     crowd.begin(crowd.large, *TOPICS)
     crowd.slices()
     looked: list[int] = []

@@ -28,6 +28,7 @@ from libramq.rpc.responder import Responder
 from tests.auth.guards import Guard
 from tests.broker.brokers import send_header
 from tests.fakes import FakePeer, ManualClock
+from tests.rpc.admin_requests import ADMIN_REQUESTS
 
 BATCHES = (R.SEND_MESSAGE, R.SEND_MESSAGE_V2, R.SEND_BATCH_MESSAGE, R.UPDATE_CONSUMER_OFFSET)
 
@@ -172,6 +173,7 @@ REQUESTS_MADE: Mapping[R, tuple[h.Header | None, Any, str]] = {
     R.GET_TOPICS_BY_CLUSTER: (h.ClusterHeader(cluster="C"), None, "Cluster:C List"),
     R.DELETE_TOPIC_IN_NAMESRV: (h.DeleteTopicInNamesrvHeader(topic="T"), None, "Topic:T Delete"),
     R.GET_SYSTEM_TOPIC_LIST_FROM_NS: (None, None, _CLUSTER_LIST),
+    **ADMIN_REQUESTS,
 }  # fmt: skip
 
 

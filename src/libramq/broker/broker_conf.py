@@ -5,32 +5,16 @@ are refused (`refused_options.py`).
 """
 
 import difflib
-import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from libramq.broker.config import CREDENTIALS_OPTION, BrokerConfig
 from libramq.broker.refused_options import check_refused, is_harmless
 from libramq.errors import ConfigError
+from libramq.formats.properties_file import parse_properties
 from libramq.remoting.credentials import parse_credentials
-
-#: java.util.Properties ends a line nowhere else; str.splitlines() does, for example at U+2028.
-_LINE_END: Final = re.compile(r"\r\n|\r|\n")
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """Read a Java properties file: `key=value` or `key: value` lines, `#` and `!` for comments."""
-    properties = {}
-    for line in _LINE_END.split(text):
-        line = line.strip()
-        if not line or line[0] in "#!":
-            continue
-        ends = [position for position in (line.find("="), line.find(":")) if position > 0]
-        end = min(ends, default=len(line))
-        properties[line[:end].strip()] = line[end + 1 :].strip()
-    return properties
 
 
 def broker_config(properties: Mapping[str, str], **overrides: Any) -> tuple[BrokerConfig, list[str]]:

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Any, Final
 
-from libramq.broker.broker_conf import parse_properties
 from libramq.errors import ConfigError
+from libramq.formats.properties_file import parse_properties
 from libramq.transport.access import Access
 from libramq.transport.access_properties import access_of
 

@@ -13,7 +13,10 @@ from libramq.kernel.effect import Listen
 from libramq.kernel.engine import Engine, Hooks
 from libramq.kernel.parts import Kernel
 from libramq.logs import get_logger
+from libramq.nameserver.administration import NameServerAdministration, Settings
+from libramq.nameserver.config import NameServerConfig
 from libramq.nameserver.displacement import Displacement
+from libramq.nameserver.kv_config import KVConfig
 from libramq.nameserver.processor import NameServerProcessor
 from libramq.nameserver.route_info import RouteInfo
 from libramq.remoting.credentials import Credentials
@@ -62,17 +65,24 @@ def name_server_engine(
     clock: Clock,
     authorizer: Authorizer = ALLOW_ALL,
     credentials: Credentials | None = None,
+    config: NameServerConfig | None = None,
+    kv: KVConfig | None = None,
 ) -> Engine:
     """Return the engine of a name server. credentials: with which the cluster's brokers sign."""
     kernel = Kernel(clock)
     routes = Routes(route_info, kernel)
     responder = Responder(kernel.effects)
     displacement = Displacement(kernel, responder)
+    kv, settings = kv or KVConfig(), Settings(config or NameServerConfig())
+    processor = NameServerProcessor(route_info, displacement, kv, settings, credentials)
+    administration = NameServerAdministration(
+        route_info.tables, kv, settings, effects=kernel.effects, responder=responder
+    )
     endpoint = Endpoint(
         clock=clock,
         authorizer=authorizer,
         responder=responder,
-        processors=NameServerProcessor(route_info, displacement, credentials).processors(),
+        processors={**processor.processors(), **administration.processors()},
         answered=displacement.answered,
     )
     kernel.effects.add(Listen(lambda: None))

@@ -1,11 +1,15 @@
 """The name server as a service: a listening socket around its engine."""
 
+from pathlib import Path
 from typing import Final
 
 from libramq.auth.authorizer import ALLOW_ALL, Authorizer
 from libramq.clock import Clock, SystemClock
+from libramq.filesystem import LocalFileSystem
 from libramq.logs import get_logger
+from libramq.nameserver.config import NameServerConfig
 from libramq.nameserver.engine import name_server_engine
+from libramq.nameserver.kv_config import KVConfig
 from libramq.nameserver.route_info import RouteInfo
 from libramq.remoting.credentials import Credentials
 from libramq.runtime.asyncio_seams import LoopTimers, WorkerThreads
@@ -25,6 +29,8 @@ class NameServer:
 
     port: 0 lets the system choose one; `port` has it after the start. credentials: the brokers of its cluster
     sign with them; then no others become their peers.
+    config: its options; the file of the KV configuration is read at once, and ConfigError says what is wrong
+    with it.
     """
 
     def __init__(
@@ -36,6 +42,7 @@ class NameServer:
         authorizer: Authorizer = ALLOW_ALL,
         allow_public: bool = False,
         credentials: Credentials | None = None,
+        config: NameServerConfig | None = None,
     ) -> None:
         self.host = host
         self.port = port
@@ -43,8 +50,14 @@ class NameServer:
         self._allow_public = allow_public
         clock = clock or SystemClock()
         self._threads = WorkerThreads()
+        kv_file = Path(config.kv_config_path) if config is not None and config.kv_config_path else None
         self.engine = name_server_engine(
-            self.route_info, clock=clock, authorizer=authorizer, credentials=credentials
+            self.route_info,
+            clock=clock,
+            authorizer=authorizer,
+            credentials=credentials,
+            config=config,
+            kv=KVConfig(LocalFileSystem(), kv_file),
         )
         self.performer = Performer(
             self.engine,

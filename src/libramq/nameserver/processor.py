@@ -7,6 +7,8 @@ from collections.abc import Generator, Mapping
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from libramq.codes import RequestCode, ResponseCode
 from libramq.errors import broker_error
 from libramq.formats import fastjson
@@ -14,8 +16,11 @@ from libramq.formats.document import encode_body
 from libramq.formats.tables import DataVersion, TopicConfigSerializeWrapper
 from libramq.logs import get_logger
 from libramq.message.names import REBALANCE_EVENTS_TOPIC
+from libramq.nameserver.administration import Settings
 from libramq.nameserver.bounds import check_topics
 from libramq.nameserver.displacement import Displacement
+from libramq.nameserver.kv_config import ORDER_TOPIC_CONFIG, KVConfig
+from libramq.nameserver.listing import TOPICS_LISTED_PER_STEP, listed
 from libramq.nameserver.registration import decode_registration, is_compressed
 from libramq.nameserver.route_info import BrokerAddress, RouteInfo
 from libramq.remoting import headers as h
@@ -40,21 +45,22 @@ UNSIGNED: Final = (
     "set the same at all brokers of the cluster"
 )
 
-#: Ours: topics that are looked at, or encoded, before others are served, of up to 500,000; one takes 0.3 µs.
-TOPICS_LISTED_PER_STEP: Final = 4_096
-
-#: The body of a registration's reply: upstream the order configuration, of which we have none.
-_NO_ORDER_CONFIG: Final = encode_body(KVTable())
-
 
 class NameServerProcessor:
     """Answers requests from a route table. credentials: with which the cluster's brokers sign."""
 
     def __init__(
-        self, route_info: RouteInfo, displacement: Displacement, credentials: Credentials | None = None
+        self,
+        route_info: RouteInfo,
+        displacement: Displacement,
+        kv: KVConfig,
+        settings: Settings,
+        credentials: Credentials | None = None,
     ) -> None:
         self._route_info = route_info
         self._displacement = displacement
+        self._kv = kv
+        self._settings = settings
         self._credentials = credentials
 
     def processors(self) -> Mapping[int, Processor]:
@@ -147,7 +153,11 @@ class NameServerProcessor:
                 topics=len(table.topic_config_table),
             )
         answer = {"masterAddr": registered.master_address, "haServerAddr": registered.ha_address}
-        return Reply(ext={name: value for name, value in answer.items() if value}, body=_NO_ORDER_CONFIG)
+        order = None
+        if self._settings.config.return_order_topic_config_to_broker:
+            order = self._kv.namespace(ORDER_TOPIC_CONFIG)
+        body = encode_body(KVTable(table=order or {}))
+        return Reply(ext={name: value for name, value in answer.items() if value}, body=body)
 
     def unregister_broker(self, request: Request) -> Outcome:
         """104: unregister a broker."""
@@ -184,6 +194,9 @@ class NameServerProcessor:
         if route is None:
             remark = f"No topic route info in name server for the topic: {header.topic}{FAQ}"
             return Reply(ResponseCode.TOPIC_NOT_EXIST, remark)
+        if self._settings.config.order_message_enable:
+            order = self._kv.get(ORDER_TOPIC_CONFIG, header.topic)
+            route = msgspec.structs.replace(route, order_topic_conf=order)
         standard = header.accept_standard_json_only or request.command.version >= VERSION_WITH_STANDARD_JSON
         return Reply(body=fastjson.dumps_standard(route) if standard else encode_body(route))
 
@@ -193,7 +206,9 @@ class NameServerProcessor:
 
     def all_topics(self, _: Request) -> Outcome:
         """206: return the names of all topics."""
-        return _listed(self._route_info.topics())
+        if not self._settings.config.enable_all_topic_list:
+            raise broker_error(ResponseCode.SYSTEM_ERROR, "disable")
+        return listed(self._route_info.topics())
 
     def delete_topic(self, request: Request) -> Outcome:
         """216: remove a topic's route."""
@@ -203,6 +218,8 @@ class NameServerProcessor:
 
     def topics_by_cluster(self, request: Request) -> Outcome:
         """224: return the names of one cluster's topics."""
+        if not self._settings.config.enable_topic_list:
+            raise broker_error(ResponseCode.SYSTEM_ERROR, "disable")
         header = h.decode_header(request.command, h.ClusterHeader)
         return begin(self._topics_in_steps(header.cluster))
 
@@ -213,7 +230,7 @@ class NameServerProcessor:
             if start:
                 yield
             found += self._route_info.of_cluster(cluster, topics[start : start + TOPICS_LISTED_PER_STEP])
-        return _listed(found)
+        return listed(found)
 
     def system_topics(self, _: Request) -> Outcome:
         """304: return the names of clusters and brokers, which are topics too, and a broker to ask."""
@@ -221,14 +238,6 @@ class NameServerProcessor:
         names = [name for cluster, brokers in info.cluster_addr_table.items() for name in (cluster, *brokers)]
         address = next((broker.any_address for broker in info.broker_addr_table.values()), None)
         return Reply(body=encode_body(TopicList(topic_list=names, broker_addr=address)))
-
-
-def _listed(topics: list[str]) -> Outcome:
-    """Return the list of these topics, which a thread encodes where it is long."""
-    encode = partial(encode_body, TopicList(topic_list=topics))
-    if len(topics) <= TOPICS_LISTED_PER_STEP:
-        return Reply(body=encode())
-    return Compute(encode, lambda body: Reply(body=body))
 
 
 def _decode_checked(data: bytes, *, compressed: bool, version: int, crc: int) -> TopicConfigSerializeWrapper:

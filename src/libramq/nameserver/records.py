@@ -48,6 +48,15 @@ class PendingTopics:
     mappings: dict[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class RouteTables:
+    """The tables: broker names, the broker names of each cluster, and the broker names that have a topic."""
+
+    brokers: dict[str, BrokerRecord] = field(default_factory=dict)
+    clusters: dict[str, set[str]] = field(default_factory=dict)
+    topics: dict[str, dict[str, None]] = field(default_factory=dict)
+
+
 class TopicsLeft(NamedTuple):
     """Topics of a departed broker that are still in the table of topics."""
 

@@ -26,7 +26,7 @@ from libramq.formats.tables import (
     TopicConfigSerializeWrapper,
 )
 from libramq.nameserver.bounds import check_registration
-from libramq.nameserver.records import BrokerRecord, Liveness, PendingTopics, TopicsLeft
+from libramq.nameserver.records import BrokerRecord, Liveness, PendingTopics, RouteTables, TopicsLeft
 from libramq.remoting.body.route import ClusterInfo
 from libramq.remoting.headers import RegisterBrokerHeader
 
@@ -55,9 +55,10 @@ class RouteInfo:
     """All state of a name server."""
 
     def __init__(self) -> None:
-        self._brokers: dict[str, BrokerRecord] = {}
-        self._clusters: dict[str, set[str]] = {}
-        self._topics: dict[str, dict[str, None]] = {}
+        self.tables = RouteTables()
+        self._brokers = self.tables.brokers
+        self._clusters = self.tables.clusters
+        self._topics = self.tables.topics
         self._pending: list[PendingTopics] = []
         self._left: deque[TopicsLeft] = deque()
         self._live: dict[str, Liveness] = {}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from libramq.codes import RequestCode as R
+from libramq.remoting import admin_headers as a
 from libramq.remoting import headers as h
 
 #: Ours: names, offsets and subscriptions of one client, or one broker's table.
@@ -15,6 +16,8 @@ CONTROL_BODY_BYTES_MAX: Final = 4 * 1024 * 1024
 TABLE_BODY_BYTES_MAX: Final = 15 * 1024 * 1024
 #: Messages are bounded by the broker's maxMessageSize, and before that by the frame.
 MESSAGE_BODY_BYTES_MAX: Final = 15 * 1024 * 1024
+#: Ours: some hundred options of a name server or broker.
+CONFIG_BODY_BYTES_MAX: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,7 @@ class RequestSpec:
 
 
 _CONTROL, _TABLE, _MESSAGE = CONTROL_BODY_BYTES_MAX, TABLE_BODY_BYTES_MAX, MESSAGE_BODY_BYTES_MAX
+_CONFIG = CONFIG_BODY_BYTES_MAX
 
 _SPECS: Final = (
     # Messages.
@@ -104,6 +108,20 @@ _SPECS: Final = (
     RequestSpec(R.GET_TOPICS_BY_CLUSTER, h.ClusterHeader),
     RequestSpec(R.DELETE_TOPIC_IN_NAMESRV, h.DeleteTopicInNamesrvHeader),
     RequestSpec(R.GET_SYSTEM_TOPIC_LIST_FROM_NS, h.NoHeader),
+    # Administration of a name server.
+    RequestSpec(R.PUT_KV_CONFIG, a.PutKVHeader),
+    RequestSpec(R.GET_KV_CONFIG, a.KVHeader),
+    RequestSpec(R.DELETE_KV_CONFIG, a.KVHeader),
+    RequestSpec(R.GET_KVLIST_BY_NAMESPACE, a.KVNamespaceHeader),
+    RequestSpec(R.WIPE_WRITE_PERM_OF_BROKER, a.BrokerNameHeader),
+    RequestSpec(R.ADD_WRITE_PERM_OF_BROKER, a.BrokerNameHeader),
+    RequestSpec(R.REGISTER_TOPIC_IN_NAMESRV, h.TopicHeader, _CONTROL),
+    RequestSpec(R.GET_UNIT_TOPIC_LIST, h.NoHeader),
+    RequestSpec(R.GET_HAS_UNIT_SUB_TOPIC_LIST, h.NoHeader),
+    RequestSpec(R.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST, h.NoHeader),
+    RequestSpec(R.GET_BROKER_MEMBER_GROUP, a.BrokerMemberGroupHeader),
+    RequestSpec(R.UPDATE_NAMESRV_CONFIG, h.NoHeader, _CONFIG),
+    RequestSpec(R.GET_NAMESRV_CONFIG, h.NoHeader),
 )
 
 REQUESTS: Final[dict[int, RequestSpec]] = {spec.code: spec for spec in _SPECS}

@@ -202,4 +202,18 @@ OPERATIONS: Final[dict[int, Reading]] = {
     R.GET_TOPICS_BY_CLUSTER: _managed(Action.LIST, _fields(cluster, "cluster")),
     R.DELETE_TOPIC_IN_NAMESRV: _managed(Action.DELETE, _of_topic),
     R.GET_SYSTEM_TOPIC_LIST_FROM_NS: _cluster_wide(Action.LIST),
+    # Administration of a name server.
+    R.PUT_KV_CONFIG: _cluster_wide(Action.UPDATE),
+    R.GET_KV_CONFIG: _cluster_wide(Action.GET),
+    R.DELETE_KV_CONFIG: _cluster_wide(Action.UPDATE),
+    R.GET_KVLIST_BY_NAMESPACE: _cluster_wide(Action.GET),
+    R.WIPE_WRITE_PERM_OF_BROKER: _cluster_wide(Action.UPDATE),
+    R.ADD_WRITE_PERM_OF_BROKER: _cluster_wide(Action.UPDATE),
+    R.REGISTER_TOPIC_IN_NAMESRV: _managed(Action.CREATE, _of_topic),
+    R.GET_UNIT_TOPIC_LIST: _cluster_wide(Action.LIST),
+    R.GET_HAS_UNIT_SUB_TOPIC_LIST: _cluster_wide(Action.LIST),
+    R.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: _cluster_wide(Action.LIST),
+    R.GET_BROKER_MEMBER_GROUP: _managed(Action.GET, _of_cluster),
+    R.UPDATE_NAMESRV_CONFIG: _cluster_wide(Action.UPDATE),
+    R.GET_NAMESRV_CONFIG: _cluster_wide(Action.GET),
 }

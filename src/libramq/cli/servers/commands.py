@@ -18,12 +18,13 @@ from libramq.broker.shell import BrokerServer
 from libramq.cli.options import Damaged, LogLevel, name_servers
 from libramq.cli.running import Service, StopSignal
 from libramq.cli.servers.broker_children import BrokerChildren
-from libramq.cli.servers.layout import directories
+from libramq.cli.servers.layout import directories, kv_file
 from libramq.cli.servers.ports import NAME_SERVER_PORT, choose_ports, further_broker_ports
 from libramq.clock import SystemClock
 from libramq.errors import ConfigError, LibraError
 from libramq.filesystem import LocalFileSystem
 from libramq.nameserver import NameServer
+from libramq.nameserver.config import NameServerConfig, name_server_config
 from libramq.remoting.credentials import Credentials, parse_credentials
 from libramq.secret_bits import SYSTEM_SECRETS
 from libramq.transport.bind import check_bind_address, is_loopback
@@ -62,7 +63,10 @@ async def up(
     ports = choose_ports(host, nameserver_port, broker_port)
     further, remarks = further_broker_ports(host, ports, brokers - 1)
     credentials = _new_credentials() if brokers > 1 or not is_loopback(host) else None
-    nameserver = NameServer(host, ports.nameserver, allow_public=allow_public, credentials=credentials)
+    names = NameServerConfig(kv_config_path=str(kv_file(data)))
+    nameserver = NameServer(
+        host, ports.nameserver, allow_public=allow_public, credentials=credentials, config=names
+    )
     advertised = _checked(advertise) if advertise is not None else _advertised(host)
     namesrv = f"{advertised}:{ports.nameserver}"
     configs = [
@@ -114,10 +118,11 @@ async def nameserver(*, config_file: Path | None, host: str, port: int, allow_pu
     """Run a name server until a signal."""
     properties = read_properties(config_file) if config_file is not None else {}
     text = properties.pop(CREDENTIALS_OPTION, "")
-    for name in properties:
+    config, unknown = name_server_config(properties)
+    for name in unknown:
         _say(f"{config_file}: {name} is not known here and has no effect")
     credentials = parse_credentials(CREDENTIALS_OPTION, text) if text else None
-    server = NameServer(host, port, allow_public=allow_public, credentials=credentials)
+    server = NameServer(host, port, allow_public=allow_public, credentials=credentials, config=config)
     await _serve([server], [f"The name server listens on {host}:{port}. Ctrl-C stops it."])
 
 

@@ -1,7 +1,8 @@
-"""The layout: where each broker of `libra up` keeps its files.
+"""The layout: where each broker of `libra up` keeps its files, and its name server.
 
 one broker      DIR/commitlog …
 N brokers       DIR/broker-a/commitlog … DIR/broker-b/commitlog …
+name server     DIR/namesrv/kvConfig.json
 """
 
 import string
@@ -28,6 +29,11 @@ def directories(data: Path, count: int) -> dict[str, Path]:
         )
     _refuse_hidden(data, used=NAMES[:count])
     return {name: data / name for name in NAMES[:count]}
+
+
+def kv_file(data: Path) -> Path:
+    """Return the file of the name server's KV configuration."""
+    return data / "namesrv" / "kvConfig.json"
 
 
 def _refuse_hidden(data: Path, used: tuple[str, ...]) -> None:

@@ -31,3 +31,9 @@ class KVTable(Document, frozen=True, kw_only=True):
     """Names and values."""
 
     table: dict[str, str] = {}
+
+
+class BrokerMemberGroupBody(Document, frozen=True, kw_only=True):
+    """GET_BROKER_MEMBER_GROUP: the addresses of one broker name."""
+
+    broker_member_group: BrokerData

@@ -1,0 +1,187 @@
+"""The name server's administration: KV configuration, write permission, unit topics, its own configuration.
+
+Upstream: processor/DefaultRequestProcessor.java.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from functools import partial
+
+from libramq.codes import RequestCode, ResponseCode
+from libramq.errors import broker_error
+from libramq.formats.document import encode_body
+from libramq.formats.properties_file import parse_properties
+from libramq.formats.route import TopicRouteData
+from libramq.kernel.effect import Effects, Thread
+from libramq.logs import get_logger
+from libramq.nameserver.config import NameServerConfig, changed_config, config_text
+from libramq.nameserver.kv_config import KVConfig
+from libramq.nameserver.listing import TOPICS_LISTED_PER_STEP, listed
+from libramq.nameserver.records import RouteTables
+from libramq.nameserver.route_administration import (
+    flagged,
+    has_foreign_unit_subscription,
+    has_unit_subscription,
+    is_unit,
+    member_group,
+    register_topic,
+    set_writable,
+)
+from libramq.remoting import admin_headers as h
+from libramq.remoting.body.route import BrokerMemberGroupBody, KVTable
+from libramq.remoting.headers import TopicHeader, decode_header
+from libramq.rpc.outcome import HOLD, SUCCESS, Outcome, Reply
+from libramq.rpc.request import Processor, Request
+from libramq.rpc.request_body import begin, with_body
+from libramq.rpc.responder import Responder
+
+log = get_logger(__name__)
+
+
+class Settings:
+    """The configuration in force; requests replace it."""
+
+    def __init__(self, config: NameServerConfig) -> None:
+        self.config = config
+
+
+class NameServerAdministration:
+    """Answers operators' requests. responder: sends the answers that waited for the disk."""
+
+    def __init__(
+        self, tables: RouteTables, kv: KVConfig, settings: Settings, *, effects: Effects, responder: Responder
+    ) -> None:
+        self._tables = tables
+        self._kv = kv
+        self._settings = settings
+        self._effects = effects
+        self._responder = responder
+
+    def processors(self) -> Mapping[int, Processor]:
+        """Return the processors by request code."""
+        return {
+            RequestCode.PUT_KV_CONFIG: self.put_value,
+            RequestCode.GET_KV_CONFIG: self.get_value,
+            RequestCode.DELETE_KV_CONFIG: self.delete_value,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self.values,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: partial(self.set_writable, writable=False),
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: partial(self.set_writable, writable=True),
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self.register_topic,
+            RequestCode.GET_UNIT_TOPIC_LIST: partial(self.flagged_topics, is_unit),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: partial(self.flagged_topics, has_unit_subscription),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: partial(
+                self.flagged_topics, has_foreign_unit_subscription
+            ),
+            RequestCode.GET_BROKER_MEMBER_GROUP: self.member_group,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self.update_config,
+            RequestCode.GET_NAMESRV_CONFIG: self.get_config,
+        }
+
+    # KV configuration.
+
+    def put_value(self, request: Request) -> Outcome:
+        """100: set a value."""
+        header = decode_header(request.command, h.PutKVHeader)
+        self._kv.put(header.namespace, header.key, header.value)
+        log.info("value set", namespace=header.namespace, key=header.key, by=request.peer.address)
+        return self._kept(request)
+
+    def get_value(self, request: Request) -> Outcome:
+        """101: return a value."""
+        header = decode_header(request.command, h.KVHeader)
+        value = self._kv.get(header.namespace, header.key)
+        if value is None:
+            remark = f"No config item, Namespace: {header.namespace} Key: {header.key}"
+            return Reply(ResponseCode.QUERY_NOT_FOUND, remark)
+        return Reply(ext={"value": value})
+
+    def delete_value(self, request: Request) -> Outcome:
+        """102: remove a value, if there is one."""
+        header = decode_header(request.command, h.KVHeader)
+        self._kv.delete(header.namespace, header.key)
+        log.info("value deleted", namespace=header.namespace, key=header.key, by=request.peer.address)
+        return self._kept(request)
+
+    def values(self, request: Request) -> Outcome:
+        """219: return all values of a namespace."""
+        header = decode_header(request.command, h.KVNamespaceHeader)
+        table = self._kv.namespace(header.namespace)
+        if table is None:
+            return Reply(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace}")
+        return Reply(body=encode_body(KVTable(table=table)))
+
+    def _kept(self, request: Request) -> Outcome:
+        """Reply when the values are on the disk, if they are kept there."""
+        if not self._kv.is_kept:
+            return SUCCESS
+
+        def written(result: object) -> None:
+            failed = isinstance(result, Exception)
+            if failed:
+                log.error("the KV configuration cannot be written", reason=str(result))
+            remark = f"it is in force, but not in the file: {result}"
+            reply = Reply(ResponseCode.SYSTEM_ERROR, remark) if failed else SUCCESS
+            self._responder.answer(request, reply)
+
+        self._effects.run(Thread.DISK, partial(self._kv.write, self._kv.encoded()), written, request.peer)
+        return HOLD
+
+    # Routes.
+
+    def set_writable(self, request: Request, *, writable: bool) -> Outcome:
+        """205, 327: change the write permission of a broker's topics until it registers them anew."""
+        header = decode_header(request.command, h.BrokerNameHeader)
+        return begin(self._set_writable(request, header.broker_name, writable=writable))
+
+    def _set_writable(
+        self, request: Request, broker_name: str, *, writable: bool
+    ) -> Generator[None, None, Outcome]:
+        count = yield from set_writable(self._tables, broker_name, writable=writable)
+        log.info(
+            "write permission changed",
+            broker=broker_name, writable=writable, topics=count, by=request.peer.address,
+        )  # fmt: skip
+        return Reply(ext={"addTopicCount" if writable else "wipeTopicCount": str(count)})
+
+    def register_topic(self, request: Request) -> Outcome:
+        """217: give a topic a route, as brokers do for static topics."""
+        header = decode_header(request.command, TopicHeader)
+
+        def register(route: TopicRouteData) -> Outcome:
+            register_topic(self._tables, header.topic, route.queue_datas)
+            return SUCCESS
+
+        return with_body(request, TopicRouteData, register)
+
+    def flagged_topics(self, wanted: Callable[[int], bool], request: Request) -> Outcome:
+        """311, 312, 313: return the topics with unit flags."""
+        if not self._settings.config.enable_topic_list:
+            raise broker_error(ResponseCode.SYSTEM_ERROR, "disable")
+        return begin(self._flagged_in_steps(wanted))
+
+    def _flagged_in_steps(self, wanted: Callable[[int], bool]) -> Generator[None, None, Outcome]:
+        found: list[str] = []
+        topics = list(self._tables.topics)
+        for start in range(0, len(topics), TOPICS_LISTED_PER_STEP):
+            if start:
+                yield
+            found += flagged(self._tables, topics[start : start + TOPICS_LISTED_PER_STEP], wanted)
+        return listed(found)
+
+    def member_group(self, request: Request) -> Outcome:
+        """901: return the addresses of a broker name."""
+        header = decode_header(request.command, h.BrokerMemberGroupHeader)
+        group = member_group(self._tables, header.cluster_name, header.broker_name)
+        return Reply(body=encode_body(BrokerMemberGroupBody(broker_member_group=group)))
+
+    # Its own configuration.
+
+    def update_config(self, request: Request) -> Outcome:
+        """318: change options until the name server stops."""
+        properties = parse_properties(request.command.body.decode(errors="replace"))
+        self._settings.config = changed_config(self._settings.config, properties)
+        log.info("configuration changed", options=sorted(properties), by=request.peer.address)
+        return SUCCESS
+
+    def get_config(self, _: Request) -> Outcome:
+        """319: return the configuration."""
+        return Reply(body=config_text(self._settings.config).encode())

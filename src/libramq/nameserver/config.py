@@ -1,0 +1,97 @@
+"""The name server's configuration: the options of its properties file, and which may change while it runs.
+
+Upstream: NamesrvConfig.java.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
+
+from libramq.codes import ResponseCode
+from libramq.errors import ConfigError, broker_error
+
+
+def _option(name: str, default: Any, about: str, *, changes: bool = True) -> Any:
+    return field(default=default, metadata={"name": name, "about": about, "changes": changes})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameServerConfig:
+    """The options, under Apache's names and with Apache's defaults."""
+
+    kv_config_path: str = _option(
+        "kvConfigPath",
+        "",
+        "The file that keeps the KV configuration (`mqadmin updateKvConfig`, `updateOrderConf`); "
+        "without one it is lost when the name server stops.",
+        changes=False,
+    )
+    order_message_enable: bool = _option(
+        "orderMessageEnable",
+        False,
+        "Routes tell producers the order configuration of their topic (`mqadmin updateOrderConf`).",
+    )
+    return_order_topic_config_to_broker: bool = _option(
+        "returnOrderTopicConfigToBroker",
+        True,
+        "Brokers learn which topics have an order configuration, and mark them as ordered.",
+    )
+    enable_all_topic_list: bool = _option(
+        "enableAllTopicList", True, "Clients may list all topics (`mqadmin topicList`)."
+    )
+    enable_topic_list: bool = _option(
+        "enableTopicList", True, "Clients may list the topics of a cluster, and unit topics."
+    )
+
+
+#: DefaultRequestProcessor.initConfigBlackList: names that no request may change.
+BLACK_LIST: Final = ("configBlackList", "configStorePath", "kvConfigPath", "rocketmqHome")
+
+_FIELDS: Final = {each.metadata["name"]: each for each in fields(NameServerConfig)}
+
+
+def name_server_config(properties: Mapping[str, str]) -> tuple[NameServerConfig, list[str]]:
+    """Return the configuration of a properties file, and the names in it that are not known."""
+    values: dict[str, Any] = {
+        _FIELDS[name].name: _value(name, text) for name, text in properties.items() if name in _FIELDS
+    }
+    return NameServerConfig(**values), [name for name in properties if name not in _FIELDS]
+
+
+def changed_config(config: NameServerConfig, properties: Mapping[str, str]) -> NameServerConfig:
+    """Return the configuration after UPDATE_NAMESRV_CONFIG.
+
+    Names of the black list are refused, as Apache's name server refuses them. It ignores names without an
+    effect; here they are refused, so that nobody takes them for set.
+    """
+    if not properties.keys().isdisjoint(BLACK_LIST):
+        raise broker_error(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+    can_change = [name for name, each in _FIELDS.items() if each.metadata["changes"]]
+    for name in properties:
+        if name not in can_change:
+            raise broker_error(
+                ResponseCode.INVALID_PARAMETER,
+                f"{name} cannot be changed here; these can: {', '.join(can_change)}",
+            )
+    try:
+        values: dict[str, Any] = {_FIELDS[name].name: _value(name, text) for name, text in properties.items()}
+    except ConfigError as error:
+        raise broker_error(ResponseCode.INVALID_PARAMETER, str(error)) from None
+    return replace(config, **values)
+
+
+def config_text(config: NameServerConfig) -> str:
+    """Return all options as lines `name=value`, as GET_NAMESRV_CONFIG answers them."""
+    return "".join(f"{name}={_text(getattr(config, each.name))}\n" for name, each in _FIELDS.items())
+
+
+def _value(name: str, text: str) -> object:
+    if _FIELDS[name].type not in (bool, "bool"):
+        return text
+    if text.lower() not in ("true", "false"):
+        raise ConfigError(f"{name}={text}; true or false is allowed")
+    return text.lower() == "true"
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
